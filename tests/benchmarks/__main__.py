@@ -8,33 +8,21 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from benchmarks.harness import records, runner
-from benchmarks.harness.tables import show
+from benchmarks import core_mutations  # noqa: F401  # registers its run
+from benchmarks.harness import records
+from benchmarks.harness.runner import RUNS, show
 
-RUNS: Final = {
-    "quality": "quality.gap",
-    "crowding": "quality.crowding",
-    "metrics": "quality.recall_by_metric",
-    "labels": "quality.labels",
-    "selectors": "speed.selectors",
-    "batches": "speed.batches",
-    "large": "rivals.large",
-    "training": "speed.training",
-    "peers": "rivals.peers",
-    "service": "rivals.service",
-    "wire": "server.wire",
-    "start": "server.start",
-    "overload": "server.overload",
-    "build": "server.build",
-    "memory": "server.memory",
-    "evaluate": "server.evaluate",
-    "chaos": "server.chaos",
-    "core-mutations": "core_mutations",
-}
-_LONG: Final = {"large", "training", "chaos", "core-mutations"}
+_MODULES: Final = (
+    *("gap", "crowding", "labels", "selectors"),
+    *("large", "peers", "service"),
+    *("wire", "overload", "builds", "evaluate"),
+)
+for _module in _MODULES:
+    import_module(f"benchmarks.runs.{_module}")
 # Runs that earlier records name, and what to use instead.
 RETIRED: Final = {
     "gain": "make table1",
@@ -56,14 +44,13 @@ def main() -> None:
     for name, value in environment.items():
         show(f"{name:<20} {value}")
     results: dict[str, object] = {"environment": environment}
-    for name in [arguments.run] if arguments.run else sorted(RUNS.keys() - _LONG):
-        benchmark = runner.load(RUNS[name])
-        options = arguments if arguments.run else runner.parse(benchmark)
-        tables = runner.measure(benchmark, options)
+    names = [name for name in sorted(RUNS) if not RUNS[name].long]
+    for name in [arguments.run] if arguments.run else names:
+        run = RUNS[name]
+        tables = run.measure(arguments if arguments.run else run.parse())
         results[name] = [asdict(table) for table in tables]
         if arguments.record:
-            title = runner.description(benchmark)[0]
-            records.write(arguments.record, title, sys.argv[1:], environment, tables)
+            records.write(arguments.record, run.title, sys.argv[1:], environment, tables)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2, default=str) + "\n")
 
@@ -72,7 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, allow_abbrev=False
     )
-    retired = {name: f"retired: use {instead}" for name, instead in RETIRED.items()}
     files = {
         "--json": "write all tables as JSON",
         "--record": "write each table as a record: FILE, FILE-2 and so on",
@@ -80,14 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     for flag, text in files.items():
         parser.add_argument(flag, type=Path, metavar="FILE", help=text)
     names = parser.add_subparsers(dest="run", metavar="RUN")
-    for name, path in RUNS.items():
-        benchmark = runner.load(path)
-        title, text = runner.description(benchmark)
-        options = names.add_parser(name, help=title, description=f"{title}. {text}")
+    for name, run in RUNS.items():
+        options = names.add_parser(name, help=run.title, description=run.rows.__doc__)
         for flag in files:
             options.add_argument(flag, type=Path, metavar="FILE", default=argparse.SUPPRESS)
-        runner.add_options(options, benchmark)
-    parser.epilog = "; ".join(f"{name} is {text}" for name, text in retired.items())
+        run.add_options(options)
+    parser.epilog = "; ".join(f"{name} is retired: use {use}" for name, use in RETIRED.items())
     return parser
 
 

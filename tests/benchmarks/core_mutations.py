@@ -1,10 +1,4 @@
-"""Mutants of the core that its tests notice: one operator, constant or comparison changed.
-
-Draws statements by seed from core files of a throw-away clone, changes each once, runs the tests of
-its file and restores it. A file is tested by the folder of tests that mirrors its own; files beside
-folders by the files of `tests/core`. For another layout `--tests` names a JSON file from paths of
-sources, or folders of them, to lists of tests. Never name a clone in which somebody works.
-"""
+"""Mutation testing of the core."""
 
 import ast
 import json
@@ -18,16 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.harness.runner import Option, Options, Output
+from benchmarks.harness.runner import Option, Options, Output, benchmark
 
-OPTIONS: Final = {
-    "clone": Option(None, "throw-away clone whose files are changed", kind=Path),
-    "count": Option(50, "mutants"),
-    "seed": Option(0, "seed of the draws"),
-    "files": Option([], "paths in the clone to draw from, all of the core without any"),
-    "tests": Option(None, "JSON file from sources to lists of tests", kind=Path),
-    "timeout": Option(900, "seconds for the tests of a mutant; a mutant that hangs is noticed"),
-}
 _PAIRS: Final = (
     ("+", "-"),
     ("*", "/"),
@@ -65,8 +51,25 @@ class Mutant:
         return source[: self.begin] + self.new.encode() + source[self.end :]
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield a row for each mutant, and how many were noticed."""
+@benchmark(
+    "core-mutations",
+    long=True,
+    clone=Option(None, "throw-away clone whose files are changed", kind=Path),
+    count=Option(50, "mutants"),
+    seed=Option(0, "seed of the draws"),
+    files=Option([], "paths in the clone to draw from, all of the core without any"),
+    tests=Option(None, "JSON file from sources to lists of tests", kind=Path),
+    timeout=Option(900, "seconds for the tests of a mutant; a mutant that hangs is noticed"),
+)
+def core_mutations(options: Options) -> Iterator[Output]:
+    """Mutants of the core that its tests notice: one operator, constant or comparison changed.
+
+    Draws statements by seed from core files of a throw-away clone, changes each once, runs the
+    tests of its file and restores it. A file is tested by the folder of tests that mirrors its own;
+    files beside folders by the files of `tests/core`. For another layout `--tests` names a JSON
+    file from paths of sources, or folders of them, to lists of tests. Never name a clone in which
+    somebody works.
+    """
     if options.clone is None or not (options.clone / "divgrpc").is_dir():
         raise SystemExit("--clone must name a clone of the repository")
     tests = json.loads(options.tests.read_text()) if options.tests else None

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from benchmarks.harness import runner
-from benchmarks.harness.tables import Row
-from benchmarks.quality import crowding
-from benchmarks.quality.crowding import OFF, Setting
-from benchmarks.quality.crowding_figures import Recalls, Truth, figures
+from benchmarks.harness.runner import RUNS, Row
+from benchmarks.runs import crowding
+from benchmarks.runs.crowding import OFF, Recalls, Setting, Truth, figures
 from divgrpc.index import Index
 from divgrpc.metrics import Labels
 from divgrpc_lab.data.topics import Topics
@@ -151,7 +149,7 @@ def test_figures_of_an_answer() -> None:
 def test_settings_ask_for_what_they_name() -> None:
     """Defaults name nothing; a variant, a limit and a threshold become parameters."""
     words = "--selectors greedy:marginal --dials 0.2 --candidates 400 --duplicate-thresholds off"
-    options = runner.parse(crowding, words)
+    options = RUNS["crowding"].parse(words)
     plain, defaults, greedy = crowding.settings_of(options, "scan")
     assert plain == Setting("nearest", 0.0, search="scan")
     assert defaults.parameters == {"search": "scan"}
@@ -193,7 +191,8 @@ def test_runs_small(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     words = f"--sets made-3 cifar --points 600 --shares 50 --queries 8 --half {half} --timed 2 "
     words += "--searches defaults --selectors dpp --baselines mmr"
-    *tables, goals = runner.measure(crowding, runner.parse(crowding, words))
+    run = RUNS["crowding"]
+    *tables, goals = run.measure(run.parse(words))
     assert [table.title.split(": ")[1] for table in tables] == 2 * list(crowded_points.KINDS)
     for table in tables:
         names = {row["family, search, setting"].split(", ")[-1] for row in table.rows}

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks import core_mutations
-from benchmarks.harness.load import Load
-from benchmarks.harness.open_loop import Offered
-from benchmarks.rivals import large, peers, service
-from benchmarks.rivals.contestants import Entry, finalists
-from benchmarks.rivals.finders import faiss_factories
-from benchmarks.rivals.peers import Built, Timed
-from benchmarks.server import build
-from benchmarks.server.wire import Case, rows_of
-from benchmarks.speed import batches
+from benchmarks.harness.libraries import faiss_factories
+from benchmarks.harness.load import Load, Offered
+from benchmarks.runs import builds, large, peers, selectors, service
+from benchmarks.runs.contestants import Entry, finalists
+from benchmarks.runs.peers import Built, Timed
+from benchmarks.runs.wire import Case, rows_of
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import IntArray
@@ -38,10 +35,10 @@ def timed(name: str, microseconds: float, gap: float = 1.0, seconds: float = 1.0
 
 def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure is printed of a wrong answer."""
-    monkeypatch.setattr(batches, "_batch", lambda *_: np.full(6, -1))
+    monkeypatch.setattr(selectors, "_batch", lambda *_: np.full(6, -1))
     index = Index.build(np.random.default_rng(0).standard_normal((50, 4)))
     with pytest.raises(RuntimeError, match="other answers"):
-        batches.compare(index, QueryParameters(k=3), np.ones((2, 4), np.float32), 2, 1)
+        selectors.compare(index, QueryParameters(k=3), np.ones((2, 4), np.float32), 2, 1)
 
 
 def test_a_call_is_compared_with_echo_plus_query() -> None:
@@ -79,7 +76,7 @@ def test_a_call_is_compared_with_echo_plus_query() -> None:
 def test_a_build_is_compared_by_its_best_rounds() -> None:
     """The quickest hashing and the quickest whole, which may be of two rounds."""
     rounds = [{"hashing": 4.0, "rest": 5.0}, {"hashing": 5.0, "rest": 1.0}]
-    row = build.row_of("cells", rounds, 1.0, product=2.0, file=3.0)
+    row = builds.row_of("cells", rounds, 1.0, product=2.0, file=3.0)
     assert (row["hashing, of the product's rate"], row["whole, times the file"]) == (0.5, 2)
     assert row["rest"] == 1
 

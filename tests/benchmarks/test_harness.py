@@ -3,44 +3,54 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from benchmarks.harness import exhaustive, footprint, runner, truth
-from benchmarks.harness.datasets import topics
-from benchmarks.harness.manifold import Manifold
-from benchmarks.harness.runner import Option, Options, Output
-from benchmarks.harness.tables import Table, text
-from benchmarks.harness.turns import Timed, take_turns
+from benchmarks.harness import programs, runner, truth
+from benchmarks.harness.datasets import Manifold, topics
+from benchmarks.harness.runner import (
+    Benchmark,
+    Option,
+    Options,
+    Output,
+    Table,
+    Timed,
+    benchmark,
+    take_turns,
+    text,
+)
 from divgrpc.types import FloatArray, IntArray
 
 
-class _Example:
-    """Title of the example.
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
+    """Register a run of two tables, a note, and a table without rows."""
+    monkeypatch.setattr(runner, "RUNS", {})
 
-    What it measures.
-    """
+    @benchmark(
+        "example",
+        k=Option(10, "picks"),
+        sets=Option(["a"], "sets", ("a", "b")),
+        dials=Option([], "dials", kind=float),
+        per_call=Option(False, "a flag"),
+        folder=runner.FOLDER,
+    )
+    def rows(options: Options) -> Iterator[Output]:
+        """Title of the example.
 
-    OPTIONS: Final = {
-        "k": Option(10, "picks"),
-        "sets": Option(["a"], "sets", ("a", "b")),
-        "dials": Option([], "dials", kind=float),
-        "per_call": Option(False, "a flag"),
-        "folder": runner.FOLDER,
-    }
-
-    def rows(self, options: Options) -> Iterator[Output]:
-        """Yield two tables, a note, and a table without rows."""
+        What it measures.
+        """
         yield {"name": "a", "us": 1234.5}
         yield "a note"
         yield Table("Second", {"fact": "1"})
         yield {"name": options.k, "share": 0.5}
         yield {"name": "x", "extra": None}
         yield Table("Empty")
+
+    return runner.RUNS["example"]
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +59,9 @@ def base() -> FloatArray:
     return Manifold.of(dims=16).points(70_000)
 
 
-def test_options_are_declared_once() -> None:
+def test_options_are_declared_once(example: Benchmark) -> None:
     """Types are those of the defaults, or of `kind`; names have hyphens on the command line."""
-    example = _Example()
-    assert vars(runner.parse(example)) == {
+    assert vars(example.parse()) == {
         "k": 10,
         "sets": ["a"],
         "dials": [],
@@ -60,17 +69,18 @@ def test_options_are_declared_once() -> None:
         "folder": None,
     }
     words = "--k 3 --sets b a --dials 0.5 --per-call --folder x"
-    options = runner.parse(example, words)
+    options = example.parse(words)
     assert (options.k, options.sets, options.dials) == (3, ["b", "a"], [0.5])
     assert (options.per_call, options.folder) == (True, Path("x"))
     with pytest.raises(SystemExit):
-        runner.parse(example, "--sets c")
+        example.parse("--sets c")
 
 
-def test_tables_are_printed_and_returned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_printed_and_returned(
+    example: Benchmark, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Those with rows alone; a column is there if any row has it."""
-    example = _Example()
-    tables = runner.measure(example, runner.parse(example))
+    tables = example.measure(example.parse())
     assert [table.title for table in tables] == ["Title of the example", "Second"]
     assert tables[1].columns == ["name", "share", "extra"]
     assert tables[1].cells() == [["10", "0.500", ""], ["x", "", ""]]
@@ -154,7 +164,7 @@ def test_exhaustive_greedy_follows_its_rule(diversity: float, kind: str) -> None
     rows = normalize(np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32))
     points = rows[1:] if kind != "many, sparse" else normalize(rows[1:] * (rows[1:] > 0))
     if kind == "one query":
-        picked = exhaustive.greedy(points, rows[0], 6, diversity)
+        picked = truth.greedy_of_one(points, rows[0], 6, diversity)
     else:
         base = points if kind == "many" else sparse.csr_array(points)
         [picked] = truth.greedy(base, rows[:1], 6, diversity)
@@ -167,7 +177,7 @@ def test_many_queries_pick_as_one_does(base: FloatArray, diversity: float) -> No
     queries = Manifold.of(dims=16).queries(3)
     at_once = truth.greedy(base, queries, 4, diversity), truth.mmr(base, queries, 4, diversity)
     for number, query in enumerate(queries):
-        one = [pick(base, query, 4, diversity) for pick in (exhaustive.greedy, exhaustive.mmr)]
+        one = [pick(base, query, 4, diversity) for pick in (truth.greedy_of_one, truth.mmr_of_one)]
         np.testing.assert_array_equal(np.array(one), [picks[number] for picks in at_once])
 
 
@@ -221,9 +231,9 @@ def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
     """They count where their file lies in the folder, and nowhere else."""
     array = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (2**16,))
     array[:] = 1
-    assert footprint.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes
-    assert footprint.mapped(os.getpid(), tmp_path / "b") == {"Size": 0, "Rss": 0, "Pss": 0}
-    assert footprint.held(os.getpid()).private > array.nbytes
+    assert programs.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes
+    assert programs.mapped(os.getpid(), tmp_path / "b") == {"Size": 0, "Rss": 0, "Pss": 0}
+    assert programs.held(os.getpid()).private > array.nbytes
 
 
 def test_queries_are_learned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.__main__ import RETIRED, RUNS
-from benchmarks.harness import others, runner
-from benchmarks.harness.tables import Table
-from benchmarks.rivals import large, peers
-from benchmarks.speed import batches
+from benchmarks.__main__ import RETIRED
+from benchmarks.harness import libraries
+from benchmarks.harness.runner import RUNS, Table
+from benchmarks.runs import large, peers
+from benchmarks.runs.selectors import BATCH_SIZES
 
 Check = Callable[[list[Table]], object]
 
@@ -51,14 +51,14 @@ def _selectors(tables: list[Table]) -> None:
         assert set(first(table)) == names
         mmr = [row for row in table.rows if row["selector"] == "mmr" and "rival" in row]
         assert all(row["same picks"] == 1 for row in mmr)
-        assert bool(mmr) == (not others.missing("pyversity"))
+        assert bool(mmr) == (not libraries.missing("pyversity"))
 
 
 def _batches(tables: list[Table]) -> None:
     for table in tables:
-        assert set(column(table, "rows")) == set(batches.SIZES)
+        assert set(column(table, "rows")) == set(BATCH_SIZES)
         assert {name.split(",")[0] for name in first(table)} == {"lsh_sdiv", "auto"}
-        assert sum(name.endswith("exact") for name in first(table)) == len(batches.SIZES)
+        assert sum(name.endswith("exact") for name in first(table)) == len(BATCH_SIZES)
 
 
 def _training(tables: list[Table]) -> None:
@@ -74,7 +74,7 @@ def _large(tables: list[Table]) -> None:
     searches = {"lsh_div, tables", "lsh_div, scan", "auto, auto"}
     for table in sizes:
         assert searches <= set(first(table))
-        assert len(table.rows) == 3 + (not others.missing("faiss"))
+        assert len(table.rows) == 3 + (not libraries.missing("faiss"))
         assert all(row["on top"] > 0 for row in table.rows)
         assert all(row["recall"] >= 0.5 for row in table.rows if "tables" not in row["search"])
     assert "auto, the faster" in first(exponents)
@@ -84,7 +84,7 @@ def _peers(tables: list[Table]) -> None:
     by_title = {table.title.split(" at ")[0].split(":")[0]: table for table in tables}
     names = {name.split(":")[0] for name in first(by_title["J"])}
     assert {"lsh_div", "auto", "exact pass", "greedy over all points"} <= names
-    assert ("faiss IVF + our greedy" in names) == (not others.missing("faiss"))
+    assert ("faiss IVF + our greedy" in names) == (not libraries.missing("faiss"))
     ratios = by_title["Times the speed of others"]
     assert {name.split(",")[0] for name in first(ratios)} == {"lsh_div", "auto"}
     assert all(row["gap closed"] >= 0.7 for row in ratios.rows)
@@ -184,8 +184,8 @@ def test_every_benchmark_is_tested() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Tables are printed and have the rows that the options ask for."""
-    benchmark, (words, check) = runner.load(RUNS[name]), SMALL[name]
-    tables = runner.measure(benchmark, runner.parse(benchmark, words))
+    run, (words, check) = RUNS[name], SMALL[name]
+    tables = run.measure(run.parse(words))
     check(tables)
     printed = capsys.readouterr().out
     assert all(f"## {table.title}" in printed for table in tables)
@@ -196,13 +196,13 @@ def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", ["peers", "large", "selectors"])
 def test_runs_without_other_libraries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A benchmark measures ours alone where nothing else is installed."""
-    monkeypatch.setattr(others, "missing", lambda *names: list(names))
-    benchmark, (words, check) = runner.load(RUNS[name]), SMALL[name]
-    check(runner.measure(benchmark, runner.parse(benchmark, words)))
+    monkeypatch.setattr(libraries, "missing", lambda *names: list(names))
+    run, (words, check) = RUNS[name], SMALL[name]
+    check(run.measure(run.parse(words)))
 
 
 def test_a_service_without_others_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where hnswlib is not installed there is nothing to compare with, and no row."""
-    monkeypatch.setattr(others, "missing", lambda *names: list(names))
-    benchmark = runner.load(RUNS["service"])
-    assert runner.measure(benchmark, runner.parse(benchmark, "--points 100")) == []
+    monkeypatch.setattr(libraries, "missing", lambda *names: list(names))
+    run = RUNS["service"]
+    assert run.measure(run.parse("--points 100")) == []

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.quality.crowding import OFF, Setting
-from benchmarks.quality.crowding_figures import Recalls, Truth, figures
+from benchmarks.runs.crowding import OFF, Recalls, Setting, Truth, figures
 from divgrpc.index import Index
 from divgrpc.types import QueryResult
 from divgrpc_lab.data import topics

@@ -13,10 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.__main__ import RETIRED, RUNS
-from benchmarks.harness import runner
+from benchmarks.__main__ import RETIRED
 from benchmarks.harness.records import command, environment, write
-from benchmarks.harness.tables import Table
+from benchmarks.harness.runner import RUNS, Table
 
 ROOT = Path(__file__).parent.parent.parent
 RECORDS = sorted((ROOT / "docs/records").glob("*.json"))
@@ -89,7 +88,7 @@ def test_record_commands_exist(path: Path) -> None:
         name, *words = shlex.split(rest[0].removeprefix("ARGS="))
         assert name in {*RUNS, *RETIRED}
         if name in RUNS:
-            runner.parse(runner.load(RUNS[name]), shlex.join(words))
+            RUNS[name].parse(shlex.join(words))
 
 
 def test_every_record_is_used_once() -> None:

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the runner, tables and records, timing in turns, data, exact answers.
+"""Shared by all benchmarks: the runner, records, timing in turns, data, exact answers, programs.
 
 Imports the product and `support`, and no benchmark.
 """

@@ -1,27 +1,125 @@
-"""Points and queries: CIFAR-100 features, digits where there are none, or synthetic points."""
+"""Points and queries: CIFAR-100 features, digits where there are none, or synthetic points.
+
+Synthetic points are hard to search. They lie in clusters of power-law sizes that overlap on a
+curved manifold: a point is near its cluster's centre in 24 latent dimensions, bent into `dims` by
+two random layers with a tanh between, plus a little noise in every direction, of unit length.
+Isotropic blobs are too easy: any index finds the neighbours of one cluster. Rows come in blocks,
+each from a random stream of its own, so the first n are the same whatever n is.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
-from benchmarks.harness.manifold import Manifold
 from divgrpc.index import Index
-from divgrpc.metrics import JudgedLabels, Labels, LabelTree, precision_at
+from divgrpc.metrics import JudgedLabels, LabelTree, PointCategories, precision_at
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
 from divgrpc.vectors import RowsLike
 from divgrpc_lab.data import documents, topics
 from divgrpc_lab.data.documents import Split
 
+DIMS: Final = 128
+LATENT: Final = 24
+_HIDDEN: Final = 96
+_CLUSTERS: Final = 2_000
+# The n-th largest cluster has a share of n to the minus this.
+_POWER: Final = 0.8
+# Deviations of a cluster in latent dimensions and of the noise, and the strength of the bend.
+_SPREAD: Final = 0.7
+_BEND: Final = 1.5
+_NOISE: Final = 0.08
+_BLOCK: Final = 1 << 14
+
+
+@dataclass(frozen=True, eq=False)
+class Manifold:
+    """Where points are drawn from: centres (clusters, LATENT), two layers, shares of clusters."""
+
+    seed: int
+    centres: FloatArray
+    layers: tuple[FloatArray, FloatArray]
+    shares: FloatArray
+
+    @classmethod
+    def of(cls, seed: int = 0, dims: int = DIMS) -> Self:
+        """Draw the manifold itself."""
+        random = np.random.default_rng([seed, 2])
+        centres = random.standard_normal((_CLUSTERS, LATENT), np.float32)
+        layers = (
+            random.standard_normal((LATENT, _HIDDEN), np.float32) * (_BEND / LATENT**0.5),
+            random.standard_normal((_HIDDEN, dims), np.float32) / _HIDDEN**0.5,
+        )
+        shares = np.arange(1, _CLUSTERS + 1) ** -_POWER
+        inner, outer = (layer.astype(np.float32) for layer in layers)
+        return cls(seed, centres, (inner, outer), shares / shares.sum())
+
+    def points(self, count: int) -> FloatArray:
+        """Return the first `count` points (count, dims), of unit length, in memory."""
+        return self._fill(np.empty((count, self.dims), np.float32), 0)
+
+    def queries(self, count: int) -> FloatArray:
+        """Return the first `count` queries: as the points are, from another stream."""
+        return self._fill(np.empty((count, self.dims), np.float32), 1)
+
+    def write(self, path: Path, count: int) -> FloatArray:
+        """Write the first `count` points as a .npy file, block by block, and return it mapped."""
+        rows = np.lib.format.open_memmap(path, "w+", np.float32, (count, self.dims))
+        self._fill(rows, 0)
+        rows.flush()
+        mapped: FloatArray = np.load(path, mmap_mode="r")
+        return mapped
+
+    @property
+    def dims(self) -> int:
+        """Of points and queries."""
+        return len(self.layers[1].T)
+
+    def clusters(self, random: np.random.Generator) -> IntArray:
+        """Draw the clusters of a block."""
+        return random.choice(len(self.shares), _BLOCK, p=self.shares)
+
+    def _fill(self, rows: FloatArray, stream: int) -> FloatArray:
+        """Fill all rows from a stream, and return them."""
+
+        def fill(begin: int) -> None:
+            some = rows[begin : begin + _BLOCK]
+            some[:] = self._block(np.random.default_rng([self.seed, stream, begin]))[: len(some)]
+
+        with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(fill, range(0, len(rows), _BLOCK)):
+                pass
+        return rows
+
+    def _block(self, random: np.random.Generator) -> FloatArray:
+        place = random.standard_normal((_BLOCK, LATENT), np.float32)
+        place *= np.float32(_SPREAD)
+        place += self.centres[self.clusters(random)]
+        inner, outer = self.layers
+        hidden = place @ inner
+        np.tanh(hidden, out=hidden)
+        rows = random.standard_normal((_BLOCK, self.dims), np.float32)
+        rows *= np.float32(_NOISE)
+        rows += hidden @ outer
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows
+
+
+def blocks(rows: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401  # scipy has no types
+    """Yield rows a block at a time, each with the number of its first."""
+    for begin in range(0, rows.shape[0], 4 * _BLOCK):
+        yield begin, rows[begin : begin + 4 * _BLOCK]
+
+
 __all__ = ["Split", "documents", "topics"]
 
 REAL: Final = "real"
-_FILE: Final = "cifar100_dense256.npz"
 
 
 @dataclass(frozen=True)
@@ -36,7 +134,7 @@ class Points:
     base: FloatArray
     queries: FloatArray
     tuning: FloatArray
-    labels: Labels | None = None
+    labels: PointCategories | None = None
     categories: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def described(self) -> dict[str, str]:
@@ -50,49 +148,16 @@ class Points:
 
 def load(which: str, reported: int, tuning: int = 0) -> Points:
     """Read the data set for `REAL`, digits without DIVGRPC_DATA; make points for a number."""
+    end = reported + tuning
     if which != REAL:
-        return _made(int(which), reported, tuning)
-    folder = os.environ.get("DIVGRPC_DATA")
-    if not folder:
-        return _digits(reported, tuning)
-    path = Path(folder) / _FILE
-    with np.load(path, allow_pickle=False) as file:
-        rows, indexed = _unit(file["x"]), file["split"] == 0
-        categories, subtopics = (file[name].astype(np.int64) for name in ("category", "subtopic"))
-    pool = rows[~indexed]
-    return Points(
-        path.stem,
-        topics.sha256(path),
-        np.ascontiguousarray(rows[indexed]),
-        pool[:reported],
-        pool[reported : reported + tuning],
-        Labels.of(categories[indexed], subtopics[indexed]),
-        categories[~indexed][:reported],
-    )
-
-
-def _made(count: int, reported: int, tuning: int) -> Points:
-    """Return synthetic points on a manifold, which have no labels."""
-    manifold = Manifold.of()
-    queries = manifold.queries(reported + tuning)
-    seed, points = f"seed {manifold.seed}", manifold.points(count)
-    return Points("synthetic points", seed, points, queries[:reported], queries[reported:])
-
-
-def _digits(reported: int, tuning: int) -> Points:
-    from sklearn.datasets import load_digits
-
-    rows = _unit(load_digits().data)
-    rows = rows[np.random.default_rng(0).permutation(len(rows))]
-    base = np.ascontiguousarray(rows[reported + tuning :])
-    name, sha256 = "digits of scikit-learn (DIVGRPC_DATA is not set)", "part of scikit-learn"
-    return Points(name, sha256, base, rows[:reported], rows[reported : reported + tuning])
-
-
-def _unit(rows: npt.NDArray[np.generic]) -> FloatArray:
-    numbers = rows.astype(np.float32)
-    numbers /= np.linalg.norm(numbers, axis=1, keepdims=True)
-    return numbers
+        manifold = Manifold.of()
+        queries, points = manifold.queries(end), manifold.points(int(which))
+        parts = points, queries[:reported], queries[reported:]
+        return Points("synthetic points", f"seed {manifold.seed}", *parts)
+    [data] = topics.load(["cifar100_dense256"])
+    base, pool = np.ascontiguousarray(data.points), data.pool
+    parts = base, pool[:reported], pool[reported:end]
+    return Points(data.name, data.sha256, *parts, data.labels, data.pool_categories[:reported])
 
 
 def build_each(

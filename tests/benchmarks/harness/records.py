@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from benchmarks.harness.tables import Table
+from benchmarks.harness.runner import Table
 
 ROOT: Final = Path(__file__).parents[3]
 _PACKAGES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf")

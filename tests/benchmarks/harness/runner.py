@@ -1,26 +1,80 @@
 """The one shape of a benchmark, and what runs it.
 
-A benchmark is a module with
+    @benchmark("wire", rounds=Option(5, "turns of each program"))
+    def wire(options: Options) -> Iterator[Output]:
 
-- a docstring, whose first line is its title and whose rest says what is measured,
-- `OPTIONS`, from the names of its options to `Option`s,
-- `rows(options)`, which yields rows of the current table as dicts, a `Table` where the next table
-  begins, and a string for a note that is printed between tables.
+The first line of the function's docstring is its title, and the rest says what is measured. It
+yields rows of the current table as dicts, a `Table` where the next table begins, and a string for a
+note that is printed between tables.
+
+Contestants of a timed comparison take turns (`take_turns`), so that a slow minute falls on all of
+them. Queries are asked one at a time, block by block. The first queries of a block warm the caches
+and are not timed. A time is the median of a block, the least of all blocks: the undisturbed
+machine. A ratio is the median over blocks of the ratio within a block, with a bootstrap interval
+over blocks.
 """
 
 import argparse
-import importlib
+import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast, get_args
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args
 
-from benchmarks.harness.tables import Row, Table, show
-from divgrpc.types import HashFamily
+import numpy as np
+
+from divgrpc.types import HashFamily, IntArray
 from divgrpc.warmup import warm_kernels
 
-Output: TypeAlias = Row | Table | str
+_BLOCKS: Final = 8
+_WARM_UP: Final = 5
+_RESAMPLES: Final = 2_000
+# With fewer blocks there is no interval.
+_BLOCKS_MIN: Final = 3
+
+Key = TypeVar("Key")
+# From the number of a query to the rows of its k picks.
+Ask: TypeAlias = Callable[[int], IntArray]
+
+# From column names to numbers, words, flags or None.
+Row: TypeAlias = Mapping[str, Any]
 Options: TypeAlias = argparse.Namespace
+
+
+@dataclass
+class Table:
+    """A title, facts about what was measured, and rows; a column is drawn if any row has it."""
+
+    title: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names in the order in which rows first have them."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def cells(self) -> list[list[str]]:
+        """Return every row as text, in the order of the columns."""
+        return [[text(row.get(name)) for name in self.columns] for row in self.rows]
+
+    def draw(self) -> str:
+        """Return the title, the facts and the Markdown table."""
+        facts = [f"{name}: {value}" for name, value in self.facts.items()]
+        head = [f"\n## {self.title}\n", *facts]
+        if not self.rows:
+            return "\n".join(head)
+        if self.facts:
+            head.append("")
+        return "\n".join([*head, markdown(self.columns, self.cells())])
+
+
+Output: TypeAlias = Row | Table | str
+Rows: TypeAlias = Callable[[Options], Iterator[Output]]
 
 
 class Option(NamedTuple):
@@ -35,35 +89,62 @@ class Option(NamedTuple):
     kind: type = str
 
 
-class Benchmark(Protocol):
-    """What the runner needs of a benchmark's module."""
+FAMILIES: Final = Option(list(get_args(HashFamily)), "hash families", get_args(HashFamily))
+FOLDER: Final = Option(None, "folder for large files, a temporary one otherwise", kind=Path)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A function that measures, and its options; a `long` one runs only where it is named."""
+
+    rows: Rows
+    options: Mapping[str, Option]
+    long: bool
 
     @property
-    def OPTIONS(self) -> Mapping[str, Option]:  # noqa: N802  # a constant of the module
-        """Options by name."""
+    def title(self) -> str:
+        """The first line of the function's docstring."""
+        return (self.rows.__doc__ or "").partition("\n")[0].rstrip(".")
 
-    def rows(self, options: Options) -> Iterator[Output]:
-        """Measure."""
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options on a parser."""
+        for name, option in self.options.items():
+            _add(parser, name, option)
+
+    def parse(self, words: str = "") -> Options:
+        """Return the options that a line of words names."""
+        parser = argparse.ArgumentParser()
+        self.add_options(parser)
+        return parser.parse_args(shlex.split(words))
+
+    def measure(self, options: Options) -> list[Table]:
+        """Print each table when it is complete, and return those that have rows."""
+        warm_kernels()
+        tables = [Table(self.title)]
+        for output in self.rows(options):
+            if isinstance(output, str):
+                show(output)
+            elif isinstance(output, Table):
+                show(tables[-1].draw() if tables[-1].rows else "")
+                tables.append(output)
+            else:
+                tables[-1].rows.append(output)
+        show(tables[-1].draw() if tables[-1].rows else "")
+        return [table for table in tables if table.rows]
 
 
-FAMILIES: Final = Option(list(get_args(HashFamily)), "hash families", get_args(HashFamily))
+# Every benchmark by the name of its run; modules add theirs when they are imported.
+RUNS: Final[dict[str, Benchmark]] = {}
 
 
-def load(path: str) -> Benchmark:
-    """Import a benchmark by its module below `benchmarks`."""
-    return cast("Benchmark", importlib.import_module(f"benchmarks.{path}"))
+def benchmark(name: str, *, long: bool = False, **options: Option) -> Callable[[Rows], Rows]:
+    """Register the decorated function as a run."""
 
+    def register(rows: Rows) -> Rows:
+        RUNS[name] = Benchmark(rows, options, long)
+        return rows
 
-def description(benchmark: Benchmark) -> list[str]:
-    """Return the title of a benchmark, and the text below it."""
-    title, _, rest = (benchmark.__doc__ or "").partition("\n")
-    return [title.rstrip("."), rest.strip()]
-
-
-def add_options(parser: argparse.ArgumentParser, benchmark: Benchmark) -> None:
-    """Declare a benchmark's options on a parser."""
-    for name, option in benchmark.OPTIONS.items():
-        _add(parser, name, option)
+    return register
 
 
 def _add(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
@@ -71,41 +152,106 @@ def _add(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
     if default is False:
         parser.add_argument(flag, action="store_true", help=option.help)
         return
-    first = default[0] if isinstance(default, list) and default else default
-    words = " ".join(map(str, default)) if isinstance(default, list) else default
+    values = default if isinstance(default, list) else [default]
+    words = " ".join(str(value) for value in values if value not in (None, ""))
+    choices = f", of {' '.join(option.choices)}" if option.choices else ""
     parser.add_argument(
         flag,
         default=default,
-        type=option.kind if first in (None, []) else type(first),
+        type=option.kind if values in ([], [None]) else type(values[0]),
         nargs="*" if isinstance(default, list) else None,
         choices=option.choices,
         metavar=name.upper() if option.choices else None,
-        help=f"{option.help}{f', of {chr(32).join(option.choices)}' if option.choices else ''}"
-        f" (default {words if words not in (None, '') else 'none'})",
+        help=f"{option.help}{choices} (default {words or 'none'})",
     )
 
 
-def parse(benchmark: Benchmark, words: str = "") -> Options:
-    """Return the options of a benchmark that a line of words names."""
-    parser = argparse.ArgumentParser()
-    add_options(parser, benchmark)
-    return parser.parse_args(shlex.split(words))
+def text(value: object) -> str:
+    """Return a value as it stands in a table: numbers with three or four digits, "" for None.
+
+    A list is the text of its values.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " ".join(map(text, value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return _number(float(value)) if isinstance(value, float) else str(value)
 
 
-def measure(benchmark: Benchmark, options: Options) -> list[Table]:
-    """Run a benchmark, print each table when it is complete, and return those that have rows."""
-    warm_kernels()
-    tables = [Table(description(benchmark)[0])]
-    for output in benchmark.rows(options):
-        if isinstance(output, str):
-            show(output)
-        elif isinstance(output, Table):
-            show(tables[-1].draw() if tables[-1].rows else "")
-            tables.append(output)
-        else:
-            tables[-1].rows.append(output)
-    show(tables[-1].draw() if tables[-1].rows else "")
-    return [table for table in tables if table.rows]
+def _number(value: float) -> str:
+    size = abs(value)
+    if 0 < size < 0.001:
+        return f"{value:.1e}"
+    digits = 0 if size >= 100 else 2 if size >= 2 else 3
+    return f"{value:,.{digits}f}"
 
 
-FOLDER: Final = Option(None, "folder for large files, a temporary one otherwise", kind=Path)
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose columns line up: the first is words, the others numbers."""
+    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+
+    def line(cells: Sequence[str]) -> str:
+        first = cells[0].ljust(widths[0])
+        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
+        return "| " + " | ".join((first, *rest)) + " |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(columns), line(rule), *(line(row) for row in rows)])
+
+
+def show(line: str = "") -> None:
+    """Write a line at once: a run takes minutes."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The answers of one contestant, (nq, k) rows, and the median microseconds of each block."""
+
+    rows: IntArray
+    blocks: tuple[float, ...]
+
+    @property
+    def microseconds(self) -> float:
+        """Time of a query."""
+        return min(self.blocks)
+
+    def ratio(self, other: "Timed") -> tuple[float, str]:
+        """Return how many times as long this takes as the other, and the 95 % interval as text."""
+        ratios = np.array(self.blocks) / np.array(other.blocks)
+        if len(ratios) < _BLOCKS_MIN:
+            return float(np.median(ratios)), ""
+        draws = np.random.default_rng(0).choice(ratios, (_RESAMPLES, len(ratios)))
+        low, high = np.percentile(np.median(draws, axis=1), (2.5, 97.5))
+        return float(np.median(ratios)), f"{low:.2f} to {high:.2f}"
+
+
+def take_turns(
+    contestants: Mapping[Key, Ask], queries: int, k: int, patience: float = math.inf
+) -> dict[Key, Timed]:
+    """Ask each contestant every query, block by block.
+
+    A contestant stops within a block after `patience` seconds: its remaining rows are -1.
+    """
+    times: dict[Key, list[float]] = {name: [] for name in contestants}
+    rows = {name: np.full((queries, k), -1) for name in contestants}
+    for block in np.array_split(np.arange(queries), min(_BLOCKS, queries)):
+        for name, ask in contestants.items():
+            seconds: list[float] = []
+            deadline = time.perf_counter() + patience
+            for query in block[:_WARM_UP]:
+                if time.perf_counter() < deadline:
+                    ask(query)
+            for query in block:
+                if seconds and time.perf_counter() > deadline:
+                    break
+                started = time.perf_counter()
+                rows[name][query] = ask(query)
+                seconds.append(time.perf_counter() - started)
+            times[name].append(statistics.median(seconds) * 1e6)
+    return {name: Timed(rows[name], tuple(times[name])) for name in contestants}

@@ -1,11 +1,4 @@
-"""Speed at equal quality: divgrpc in process beside other libraries.
-
-hnswlib and the indexes of faiss, each followed by a selector, our compiled one or pyversity's; and
-greedy and MMR over all points, compiled. Every configuration is tried at its best dial; of those
-that close the gap the fastest of each kind are timed in turns, one query at a time on one thread.
-Building uses all cores on all sides. Where one side does not close so much of the gap, the target
-is what both do. MMR is also compared at its own objective and dial.
-"""
+"""Other libraries in process."""
 
 import statistics
 import time
@@ -17,12 +10,28 @@ from typing import Final
 
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import exhaustive, others, truth
+from benchmarks.harness import libraries, truth
 from benchmarks.harness.datasets import REAL, Points, load, searches
-from benchmarks.harness.runner import FAMILIES, Option, Options, Output
-from benchmarks.harness.tables import Row, Table
-from benchmarks.harness.turns import take_turns
-from benchmarks.rivals.contestants import (
+from benchmarks.harness.libraries import (
+    Finder,
+    Graph,
+    OurPicker,
+    Picker,
+    Pyversity,
+    build_faiss,
+    faiss_factories,
+)
+from benchmarks.harness.runner import (
+    FAMILIES,
+    Option,
+    Options,
+    Output,
+    Row,
+    Table,
+    benchmark,
+    take_turns,
+)
+from benchmarks.runs.contestants import (
     Contestant,
     Entry,
     Objective,
@@ -31,26 +40,12 @@ from benchmarks.rivals.contestants import (
     Target,
     finalists,
 )
-from benchmarks.rivals.finders import Finder, Graph, build_faiss, faiss_factories
-from benchmarks.rivals.pickers import OurPicker, Picker, Pyversity
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.kernels import records
 from divgrpc.types import HashFamily
 
 _FAISS: Final = list(faiss_factories(1, 1))
-OPTIONS: Final = {
-    "points": Option([REAL], f"{REAL}, or synthetic points"),
-    "k": Option(10, "results per query"),
-    "queries": Option(400, "queries reported"),
-    "tuning": Option(100, "queries to set dials with"),
-    "diversity": Option([0.1, 0.3, 0.5], "targets"),
-    "gap": Option(0.97, "share of the gap to close"),
-    "families": FAMILIES,
-    "faiss": Option(_FAISS, "kinds of faiss", _FAISS),
-    "links": Option([8, 16, 32], "M of hnswlib"),
-    "ef_construction": Option([100, 200], "ef_construction of hnswlib"),
-}
 _FINALISTS: Final = 2
 # target_recall of our builds.
 _RECALLS: Final = (0.9, 0.99)
@@ -83,9 +78,29 @@ class Timed:
     reached: bool
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield, for each set of points, tables of building, of each target, and of the ratios."""
-    for name in others.missing("hnswlib", "faiss", "pyversity"):
+@benchmark(
+    "peers",
+    points=Option([REAL], f"{REAL}, or synthetic points"),
+    k=Option(10, "results per query"),
+    queries=Option(400, "queries reported"),
+    tuning=Option(100, "queries to set dials with"),
+    diversity=Option([0.1, 0.3, 0.5], "targets"),
+    gap=Option(0.97, "share of the gap to close"),
+    families=FAMILIES,
+    faiss=Option(_FAISS, "kinds of faiss", _FAISS),
+    links=Option([8, 16, 32], "M of hnswlib"),
+    ef_construction=Option([100, 200], "ef_construction of hnswlib"),
+)
+def peers(options: Options) -> Iterator[Output]:
+    """Speed at equal quality: divgrpc in process beside other libraries.
+
+    hnswlib and the indexes of faiss, each followed by a selector, our compiled one or pyversity's;
+    and greedy and MMR over all points, compiled. Every configuration is tried at its best dial; of
+    those that close the gap the fastest of each kind are timed in turns, one query at a time on one
+    thread. Building uses all cores on all sides. Where one side does not close so much of the gap,
+    the target is what both do. MMR is also compared at its own objective and dial.
+    """
+    for name in libraries.missing("hnswlib", "faiss", "pyversity"):
         yield f"{name} is not installed and does not take part"
     for which in options.points:
         points = load(which, options.queries, options.tuning)
@@ -127,10 +142,10 @@ class _Field:
         """Build ours, then theirs, one after the other with all cores."""
         indexes, built = _indexes(points, options.families)
         finders: list[Finder] = []
-        if not others.missing("hnswlib"):
+        if not libraries.missing("hnswlib"):
             axes = product(options.links, options.ef_construction)
             finders += [Graph.build(points.base, *axis) for axis in axes]
-        if not others.missing("faiss"):
+        if not libraries.missing("faiss"):
             finders += build_faiss(points.base, options.faiss)
         for finder in finders:
             built[f"{finder.kind}, {finder.config}"] = Built(finder.seconds, finder.bytes)
@@ -159,7 +174,7 @@ class _Field:
         ]
         contestants.append(ours(EXACT, "", first, search="exact"))
         contestants += [Pair(finder, picker, k) for finder in self.finders]
-        for graph in self.graphs if not others.missing("pyversity") else ():
+        for graph in self.graphs if not libraries.missing("pyversity") else ():
             contestants.append(Pair(graph, Pyversity(base, "mmr"), k, self.mmr))
             if objective == "J":
                 contestants.append(Pair(graph, Pyversity(base, "msd"), k))
@@ -233,11 +248,11 @@ def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
         picks = truth.greedy(scale.base, scale.queries, k, dial)
         target_dial = dial
         yield target.over_all(
-            GREEDY, picks, dial, lambda row: exhaustive.greedy(base, row, k, target_dial)
+            GREEDY, picks, dial, lambda row: truth.greedy_of_one(base, row, k, target_dial)
         )
         dial = target.dial(mmr, target.pool[0].shape[1])[0]
     picks = truth.mmr(scale.base, scale.queries, k, dial)
-    yield target.over_all(MMR, picks, dial, lambda row: exhaustive.mmr(base, row, k, dial))
+    yield target.over_all(MMR, picks, dial, lambda row: truth.mmr_of_one(base, row, k, dial))
 
 
 def _row(timed: Timed) -> Row:

@@ -1,13 +1,4 @@
-"""Past capacity: goodput, refusals, and whether health and admin calls answer.
-
-Capacity is what a closed loop gets. Then an open loop sends multiples of it, each call with a
-deadline; goodput counts answers within it that came while calls were sent. In the case "workers"
-calls carry some rows each, so that workers are the bottleneck, while caller, front and worker share
-the machine. In "front" a call is one query and the server has one core, the caller the others, so
-that gRPC in the front is the bottleneck; "pending" is the same with few calls pending in gRPC.
-Rates take turns, and a row is the best of its rate. Health and GetIndex are asked beside, on a
-connection of their own; "told when" is the share of refused calls that were told when to return.
-"""
+"""The server past capacity."""
 
 import asyncio
 import os
@@ -23,33 +14,24 @@ from typing import Final
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
-from benchmarks.harness import load, open_loop
+from benchmarks.harness import load
 from benchmarks.harness.datasets import REAL
 from benchmarks.harness.datasets import load as load_points
-from benchmarks.harness.open_loop import Offered
+from benchmarks.harness.load import Offered
 from benchmarks.harness.programs import Program, peak_bytes, server
-from benchmarks.harness.runner import Option, Options, Output
-from benchmarks.harness.tables import Row, Table
+from benchmarks.harness.runner import Option, Options, Output, Row, Table, benchmark
 from divgrpc.index import Index
 from divgrpc.types import FloatArray
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
-OPTIONS: Final = {
-    "times": Option([0.5, 1.0, 2.0], "multiples of capacity"),
-    "rows": Option(10, "rows of one call in the case workers, 16 kB at most"),
-    "workers": Option(1, "workers"),
-    "deadline": Option(0.5, "seconds of a call"),
-    "seconds": Option(3.0, "seconds of each rate"),
-    "rounds": Option(3, "turns of each rate"),
-}
 _INDEX: Final = "bench"
 _QUERIES, _IN_FLIGHT, _PENDING = 400, 16, 64
 _PROBE_SECONDS: Final = 0.05
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _GET_INDEX: Final = "/divgrpc.v1.DiverseIndex/GetIndex"
 # Statuses of refused calls: by the front, or by gRPC before the front had seen them.
-_REFUSED: Final = ("RESOURCE_EXHAUSTED", open_loop.REFUSED_UNTIL, "CANCELLED")
+_REFUSED: Final = ("RESOURCE_EXHAUSTED", load.REFUSED_UNTIL, "CANCELLED")
 
 
 @dataclass(frozen=True)
@@ -60,8 +42,27 @@ class _Case:
     options: tuple[str, ...] = ()
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield a table for each case, with a row for each rate."""
+@benchmark(
+    "overload",
+    times=Option([0.5, 1.0, 2.0], "multiples of capacity"),
+    rows=Option(10, "rows of one call in the case workers, 16 kB at most"),
+    workers=Option(1, "workers"),
+    deadline=Option(0.5, "seconds of a call"),
+    seconds=Option(3.0, "seconds of each rate"),
+    rounds=Option(3, "turns of each rate"),
+)
+def overload(options: Options) -> Iterator[Output]:
+    """Past capacity: goodput, refusals, and whether health and admin calls answer.
+
+    Capacity is what a closed loop gets. Then an open loop sends multiples of it, each call with a
+    deadline; goodput counts answers within it that came while calls were sent. In the case
+    "workers" calls carry some rows each, so that workers are the bottleneck, while caller, front
+    and worker share the machine. In "front" a call is one query and the server has one core, the
+    caller the others, so that gRPC in the front is the bottleneck; "pending" is the same with few
+    calls pending in gRPC. Rates take turns, and a row is the best of its rate. Health and GetIndex
+    are asked beside, on a connection of their own; "told when" is the share of refused calls that
+    were told when to return.
+    """
     points = load_points(REAL, _QUERIES)
     few = ("--pending-calls", str(_PENDING))
     cases = (
@@ -91,7 +92,7 @@ def _rows(folder: Path, queries: FloatArray, options: Options, case: _Case) -> l
         closed = asyncio.run(load.unary(program, requests, _IN_FLIGHT, options.seconds))
         for times in options.times * options.rounds:
             rate = times * closed.per_second
-            calls = partial(open_loop.run, program, requests, rate, options.seconds)
+            calls = partial(load.open_loop, program, requests, rate, options.seconds)
             offer = _offer(program, partial(calls, timeout=options.deadline))
             every.append({"times capacity": times, **_row(program, *asyncio.run(offer))})
     best = [
@@ -164,7 +165,7 @@ def _row(program: Program, offered: Offered, health: list[float], admin: list[fl
         "offered/s": offered.rate,
         "in time/s": offered.goodput,
         "refused": refused / offered.codes.total(),
-        "told when": offered.codes[open_loop.REFUSED_UNTIL] / refused if refused else None,
+        "told when": offered.codes[load.REFUSED_UNTIL] / refused if refused else None,
         "p50 ms": offered.latency[50] / 1e3,
         "p99 ms": offered.latency[99] / 1e3,
         "slowest health ms": max(health) * 1e3,

@@ -16,10 +16,9 @@ import numpy as np
 
 from benchmarks.harness import truth
 from benchmarks.harness.datasets import Points
+from benchmarks.harness.libraries import Effort, Finder, Ladders, Picker
+from benchmarks.harness.runner import Ask
 from benchmarks.harness.truth import Neighbours, best_dial, mean_mmr, mean_objective
-from benchmarks.harness.turns import Ask
-from benchmarks.rivals.finders import Effort, Finder, Ladders
-from benchmarks.rivals.pickers import Picker
 from divgrpc.index import Index
 from divgrpc.metrics import gap_closed, h_score, judge, mean
 from divgrpc.parameters import QueryParameters

@@ -1,10 +1,7 @@
-"""Gap in J closed and time per query, beside exhaustive greedy and exact search.
+"""Quality of single queries on real points: the gap in J, and recall by metric."""
 
-Every family, search and variant answers at the dial that serves J best on other queries. One
-thread, one query at a time, in turns; the same answers give the time and J. Ratios are paired by
-block of queries, with a bootstrap interval.
-"""
-
+import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,23 +10,22 @@ from typing import Final, get_args
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import exhaustive, truth
+from benchmarks.harness import truth
 from benchmarks.harness.datasets import REAL, Points, load
-from benchmarks.harness.runner import FAMILIES, Option, Options, Output
-from benchmarks.harness.tables import Table
-from benchmarks.harness.turns import take_turns
+from benchmarks.harness.runner import (
+    FAMILIES,
+    Option,
+    Options,
+    Output,
+    Table,
+    benchmark,
+    take_turns,
+)
 from divgrpc.index import Index
 from divgrpc.metrics import gap_closed
 from divgrpc.parameters import QueryParameters
-from divgrpc.types import FloatArray, HashFamily, IntArray, Search, Variant
+from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Variant
 
-OPTIONS: Final = {
-    "k": Option(10, "results per query"),
-    "queries": Option(400, "queries reported"),
-    "tuning": Option(100, "queries to set dials with"),
-    "diversity": Option([0.1, 0.3, 0.5], "targets"),
-    "families": FAMILIES,
-}
 _VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
 # Candidates beyond the default limit.
 _WIDER: Final = (500, 1_000, 2_000)
@@ -56,8 +52,21 @@ class _Contestant:
         return rows
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield a table for each target."""
+@benchmark(
+    "quality",
+    k=Option(10, "results per query"),
+    queries=Option(400, "queries reported"),
+    tuning=Option(100, "queries to set dials with"),
+    diversity=Option([0.1, 0.3, 0.5], "targets"),
+    families=FAMILIES,
+)
+def quality(options: Options) -> Iterator[Output]:
+    """Gap in J closed and time per query, beside exhaustive greedy and exact search.
+
+    Every family, search and variant answers at the dial that serves J best on other queries. One
+    thread, one query at a time, in turns; the same answers give the time and J. Ratios are paired
+    by block of queries, with a bootstrap interval.
+    """
     points = load(REAL, options.queries, options.tuning)
     indexes = {family: Index.build(points.base, hash_family=family) for family in options.families}
     contestants = dict(_contestants(indexes, options.k))
@@ -92,7 +101,7 @@ def _at(
 ) -> Iterator[Output]:
     dials = {name: _best_dial(each, points, diversity) for name, each in contestants.items()}
     asks: dict[str, Callable[[int], IntArray]] = {
-        _EXHAUSTIVE: lambda number: exhaustive.greedy(
+        _EXHAUSTIVE: lambda number: truth.greedy_of_one(
             points.base, points.queries[number], k, diversity
         )
     }
@@ -127,3 +136,55 @@ def _best_dial(contestant: _Contestant, points: Points, diversity: float) -> flo
         return truth.mean_objective(points.base, points.tuning, np.array(picks), diversity)
 
     return truth.best_dial(diversity, value_at)
+
+
+_K: Final = 10
+_SEARCHES: Final[tuple[Search, ...]] = ("auto", "scan", "tables")
+
+
+@benchmark(
+    "metrics",
+    queries=Option(200, "queries reported"),
+    families=FAMILIES,
+)
+def recall_by_metric(options: Options) -> Iterator[Output]:
+    """Recall of every family under every metric, where lengths differ by a hundred times.
+
+    Points and queries get lengths from 0.1 to 10, even in the logarithm. Recall is the share of the
+    true ten nearest among the results of `nearest` at default limits; times are medians of single
+    queries on one thread.
+    """
+    points = load(REAL, options.queries)
+    random = np.random.default_rng(0)
+    base, queries = (_stretched(rows, random) for rows in (points.base, points.queries))
+    yield Table(f"Recall at {_K} by metric", points.described())
+    for metric in get_args(Metric):
+        for family in options.families:
+            index = Index.build(base, metric=metric, hash_family=family)
+            chosen = str(index.info.parameters["hash_family"])
+            name = family if family == chosen else f"{family} ({chosen})"
+            with threadpool_limits(1):
+                yield {
+                    "metric, family": f"{metric}, {name}",
+                    "auto takes": index.info.auto_search,
+                    **_searched(index, queries),
+                }
+
+
+def _stretched(rows: FloatArray, random: np.random.Generator) -> FloatArray:
+    lengths = 10 ** random.uniform(-1, 1, (len(rows), 1))
+    return np.ascontiguousarray(rows * lengths, np.float32)
+
+
+def _searched(index: Index, queries: FloatArray) -> dict[str, float]:
+    near = index.query(queries, k=_K, selector="nearest", search="exact").ids
+    figures = {}
+    for search in _SEARCHES:
+        answers, seconds = [], []
+        for query in queries:
+            started = time.perf_counter()
+            answers.append(index.query(query, k=_K, selector="nearest", search=search).ids[0])
+            seconds.append(time.perf_counter() - started)
+        figures[f"{search}: recall"] = truth.recall(answers, near)
+        figures[f"{search}: us"] = statistics.median(seconds) * 1e6
+    return figures

@@ -1,13 +1,4 @@
-"""CPU per call and latency of the server, beside an empty echo and the query in process.
-
-All programs are up at once and take turns in rounds, on the loopback address; a row's figures are
-those of its quietest round: the least CPU per call, or with one call in flight the least p50, as a
-worker that stays awake then uses CPU for nothing. Server CPU is that of fronts and workers. The
-access log is on. The echo answers messages of the Query's sizes; its CPU plus that of the same
-query in process is the floor of a call, and so with p50, one call at a time. A batch is one call of
-many rows, beside the same batch in process: "of in process" are rows that a worker answers in a
-second of its CPU.
-"""
+"""The cost of a call."""
 
 import asyncio
 import itertools
@@ -26,20 +17,12 @@ from benchmarks.harness.datasets import REAL, build_each
 from benchmarks.harness.datasets import load as load_points
 from benchmarks.harness.load import Load
 from benchmarks.harness.programs import Program, echo, server
-from benchmarks.harness.runner import FAMILIES, Option, Options, Output
-from benchmarks.harness.tables import Row, Table
+from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
 from divgrpc.index import Index
 from divgrpc.types import FloatArray
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import query_pb2
 
-OPTIONS: Final = {
-    "families": FAMILIES,
-    "workers": Option([1, 2], "workers of each server"),
-    "in_flight": Option(64, "calls at a time"),
-    "seconds": Option(2.0, "seconds of one loop"),
-    "rounds": Option(5, "turns of each program"),
-}
 _REQUESTS, _BATCH, _BATCHES_IN_FLIGHT = 400, 100, 4
 _IN_PROCESS: Final = " in process"
 _BATCHED: Final = f"batch of {_BATCH}"
@@ -99,8 +82,25 @@ class _Queries:
         )
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield a table of programs, and one of goals."""
+@benchmark(
+    "wire",
+    families=FAMILIES,
+    workers=Option([1, 2], "workers of each server"),
+    in_flight=Option(64, "calls at a time"),
+    seconds=Option(2.0, "seconds of one loop"),
+    rounds=Option(5, "turns of each program"),
+)
+def wire(options: Options) -> Iterator[Output]:
+    """CPU per call and latency of the server, beside an empty echo and the query in process.
+
+    All programs are up at once and take turns in rounds, on the loopback address; a row's figures
+    are those of its quietest round: the least CPU per call, or with one call in flight the least
+    p50, as a worker that stays awake then uses CPU for nothing. Server CPU is that of fronts and
+    workers. The access log is on. The echo answers messages of the Query's sizes; its CPU plus that
+    of the same query in process is the floor of a call, and so with p50, one call at a time. A
+    batch is one call of many rows, beside the same batch in process: "of in process" are rows that
+    a worker answers in a second of its CPU.
+    """
     points = load_points(REAL, _REQUESTS)
     loads: Loads = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:

@@ -1,13 +1,4 @@
-"""Cost against the number of points, up to ten million synthetic ones on disk, beside faiss.
-
-A query's cost is that of its 50 nearest: with some shares of the probes that Build tuned the search
-is widened until 50 candidates hold 0.95 of them on the mean; the fastest such width counts. Queries
-are timed one at a time on one thread, in turns with the index that `auto` makes of 100,000 points,
-so that their ratio is one of the same minutes. faiss IVF, with some four roots of n lists, has no
-selector to run and gets the fewest probes that hold as many. At the end the exponent of cost
-against n is fitted. "On top" is everything but the vectors: codes, tables or cells, external ids,
-and the scratch of two workers; "memory MB" the most that the build held without pages of files.
-"""
+"""Cost at size."""
 
 import os
 import shutil
@@ -23,27 +14,26 @@ from typing import Any, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import footprint, others, truth
-from benchmarks.harness.datasets import searches
-from benchmarks.harness.manifold import Manifold, blocks
-from benchmarks.harness.runner import FAMILIES, FOLDER, Option, Options, Output
-from benchmarks.harness.tables import Row, Table
-from benchmarks.harness.turns import Ask, take_turns
-from benchmarks.rivals.finders import Faiss, faiss_factories
+from benchmarks.harness import libraries, programs, truth
+from benchmarks.harness.datasets import Manifold, blocks, searches
+from benchmarks.harness.libraries import Faiss, faiss_factories
+from benchmarks.harness.runner import (
+    FAMILIES,
+    FOLDER,
+    Ask,
+    Option,
+    Options,
+    Output,
+    Row,
+    Table,
+    benchmark,
+    take_turns,
+)
 from divgrpc.index import Index
 from divgrpc.kernels.registers import arrays_of
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search
 
-OPTIONS: Final = {
-    "points": Option([10_000, 100_000, 1_000_000, 10_000_000], "points"),
-    "families": FAMILIES,
-    "k": Option(10, "results per query"),
-    "queries": Option(200, "queries asked"),
-    "recall": Option(0.95, "recall to reach"),
-    "target_recall": Option(0.99, "recall that Build tunes for"),
-    "folder": FOLDER,
-}
 _CANDIDATES: Final = 50
 # Hashed points for each candidate, and shares of the probes that Build tuned.
 _HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
@@ -67,8 +57,29 @@ class _Width:
     recall: float
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield a table for each size, and the exponents."""
+@benchmark(
+    "large",
+    long=True,
+    points=Option([10_000, 100_000, 1_000_000, 10_000_000], "points"),
+    families=FAMILIES,
+    k=Option(10, "results per query"),
+    queries=Option(200, "queries asked"),
+    recall=Option(0.95, "recall to reach"),
+    target_recall=Option(0.99, "recall that Build tunes for"),
+    folder=FOLDER,
+)
+def large(options: Options) -> Iterator[Output]:
+    """Cost against the number of points, up to ten million synthetic ones on disk, beside faiss.
+
+    A query's cost is that of its 50 nearest: with some shares of the probes that Build tuned the
+    search is widened until 50 candidates hold 0.95 of them on the mean; the fastest such width
+    counts. Queries are timed one at a time on one thread, in turns with the index that `auto` makes
+    of 100,000 points, so that their ratio is one of the same minutes. faiss IVF, with some four
+    roots of n lists, has no selector to run and gets the fewest probes that hold as many. At the
+    end the exponent of cost against n is fitted. "On top" is everything but the vectors: codes,
+    tables or cells, external ids, and the scratch of two workers; "memory MB" the most that the
+    build held without pages of files.
+    """
     every: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="divgrpc-large-", dir=options.folder) as temporary:
         bench = _Bench(Path(temporary), options)
@@ -100,8 +111,8 @@ class _Bench:
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
         for family in self._options.families:
             folder = self._folder / family
-            with footprint.watching(os.getpid()) as peak:
-                before, started = footprint.held(os.getpid()).unbacked, time.perf_counter()
+            with programs.watching(os.getpid()) as peak:
+                before, started = programs.held(os.getpid()).unbacked, time.perf_counter()
                 index = Index.build(
                     points,
                     ids=ids,
@@ -112,7 +123,7 @@ class _Bench:
                 seconds = time.perf_counter() - started
             built = {
                 "built in s": seconds,
-                "memory MB": (footprint.total(peak.unbacked).unbacked - before) / 1e6,
+                "memory MB": (programs.total(peak.unbacked).unbacked - before) / 1e6,
             }
             with threadpool_limits(1):
                 for search in searches(family):
@@ -121,7 +132,7 @@ class _Bench:
                     yield {**self._row(name, width, ask), **built, "on top": on_top(index)}
             del index
             shutil.rmtree(folder)
-        if not others.missing("faiss"):
+        if not libraries.missing("faiss"):
             with threadpool_limits(1):
                 yield self._faiss(points, near)
 

@@ -1,12 +1,4 @@
-"""Over the wire at equal quality: divgrpc beside a service written by hand around hnswlib.
-
-All close as much of the gap in J, each at the settings that were the fastest in process. One server
-of ours has an index of every family; it and the other have as many processes. They are up at once
-and asked in turns: so many calls in flight for the server's CPU per call, then an open loop at half
-the other's top rate, in which latency counts from when a call was due. A figure is that of the
-quietest round. A family that does not close as much is not compared, nor is the p99 of one that
-does not answer that rate, or that the caller could not offer it.
-"""
+"""Another service over the wire."""
 
 import asyncio
 import tempfile
@@ -21,35 +13,18 @@ from typing import Final, TypeAlias, cast
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import load, open_loop, others
+from benchmarks.harness import libraries, load
 from benchmarks.harness.datasets import REAL, Points, build_each, searches
 from benchmarks.harness.datasets import load as load_points
-from benchmarks.harness.load import Load
-from benchmarks.harness.open_loop import Offered
+from benchmarks.harness.libraries import Graph, OurPicker, Pyversity
+from benchmarks.harness.load import Load, Offered
 from benchmarks.harness.programs import Program, by_hand, server
-from benchmarks.harness.runner import FAMILIES, Option, Options, Output
-from benchmarks.harness.tables import Row, Table
-from benchmarks.rivals.contestants import Contestant, Entry, Ours, Pair, Target, finalists
-from benchmarks.rivals.finders import Graph
-from benchmarks.rivals.pickers import OurPicker, Pyversity
+from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
+from benchmarks.runs.contestants import Contestant, Entry, Ours, Pair, Target, finalists
 from divgrpc_client.messages import requests
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
 
-OPTIONS: Final = {
-    "points": Option(REAL, f"{REAL}, or synthetic points"),
-    "k": Option(10, "results per query"),
-    "queries": Option(400, "queries asked"),
-    "tuning": Option(100, "queries to set dials with"),
-    "diversity": Option(0.3, "target"),
-    "gap": Option(0.97, "share of the gap to close"),
-    "families": FAMILIES,
-    "links": Option([16, 32], "M of hnswlib"),
-    "ef_construction": Option([100], "ef_construction of hnswlib"),
-    "in_flight": Option(64, "calls at a time"),
-    "seconds": Option(3.0, "seconds of one loop"),
-    "rounds": Option(3, "turns of each service"),
-}
 # Connections, so that every process of a port gets some.
 _CHANNELS: Final = 16
 _CALL_SECONDS: Final = 10.0
@@ -68,9 +43,32 @@ class Service:
     requests: Sequence[bytes]
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield a row for each family, and one for the service written by hand."""
-    absent = others.missing("hnswlib", "pyversity")
+@benchmark(
+    "service",
+    points=Option(REAL, f"{REAL}, or synthetic points"),
+    k=Option(10, "results per query"),
+    queries=Option(400, "queries asked"),
+    tuning=Option(100, "queries to set dials with"),
+    diversity=Option(0.3, "target"),
+    gap=Option(0.97, "share of the gap to close"),
+    families=FAMILIES,
+    links=Option([16, 32], "M of hnswlib"),
+    ef_construction=Option([100], "ef_construction of hnswlib"),
+    in_flight=Option(64, "calls at a time"),
+    seconds=Option(3.0, "seconds of one loop"),
+    rounds=Option(3, "turns of each service"),
+)
+def service(options: Options) -> Iterator[Output]:
+    """Over the wire at equal quality: divgrpc beside a service written by hand around hnswlib.
+
+    All close as much of the gap in J, each at the settings that were the fastest in process. One
+    server of ours has an index of every family; it and the other have as many processes. They are
+    up at once and asked in turns: so many calls in flight for the server's CPU per call, then an
+    open loop at half the other's top rate, in which latency counts from when a call was due. A
+    figure is that of the quietest round. A family that does not close as much is not compared, nor
+    is the p99 of one that does not answer that rate, or that the caller could not offer it.
+    """
+    absent = libraries.missing("hnswlib", "pyversity")
     if absent:
         yield f"nothing to compare with: {' and '.join(absent)} not installed"
         return
@@ -158,7 +156,7 @@ async def _take_turns(services: Sequence[Service], options: Options) -> list[Loo
     rate = max(loop.per_second for loop in closed[services[-1]]) / 2
     for _ in range(options.rounds):
         for each in services:
-            offered = open_loop.run(
+            offered = load.open_loop(
                 each.program,
                 each.requests,
                 rate,

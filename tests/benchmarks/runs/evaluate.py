@@ -1,17 +1,16 @@
-"""Time of Evaluate beside its queries, of small calls, and of queries while a call goes on.
-
-The ratio is the time of a call, from the request to its last row, over the time of its queries, one
-at a time on one thread as the rows report them, divided by the number of workers: 1 if nothing but
-queries took time. The quietest of some rounds is shown, the one with the least ratio. A small call
-has one query at one setting. The first call starts a process, and later calls use it again.
-"""
+"""Evaluations beside queries, and killed workers."""
 
 import itertools
+import os
+import random
+import signal
 import statistics
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -19,19 +18,14 @@ import numpy as np
 
 from benchmarks.harness.datasets import topics
 from benchmarks.harness.programs import Program, server
-from benchmarks.harness.runner import Option, Options, Output
-from benchmarks.harness.tables import Row, Table
+from benchmarks.harness.runner import Option, Options, Output, Row, Table, benchmark
 from divgrpc.index import Index
 from divgrpc.types import EvaluateRow, FloatArray, IntArray
 from divgrpc_client import Client
-from support.running_server import cpu_seconds
+from divgrpc_client.rpc.errors import RpcError
+from support.running_server import RunningServer, cpu_seconds
+from support.served_index import random_points
 
-OPTIONS: Final = {
-    "workers": Option([1, 2], "workers"),
-    "queries": Option(1_000, "queries"),
-    "dials": Option(10, "dials of two selectors"),
-    "rounds": Option(3, "calls, the quietest of which is shown"),
-}
 _INDEX: Final = "bench"
 _DATA: Final = "cifar100_dense256"
 _WARM_UP: Final = 50
@@ -40,8 +34,22 @@ _SMALL_CALLS: Final = 21
 _PAUSE_SECONDS: Final = 0.005
 
 
-def rows(options: Options) -> Iterator[Output]:
-    """Yield a row for each number of workers."""
+@benchmark(
+    "evaluate",
+    workers=Option([1, 2], "workers"),
+    queries=Option(1_000, "queries"),
+    dials=Option(10, "dials of two selectors"),
+    rounds=Option(3, "calls, the quietest of which is shown"),
+)
+def evaluate(options: Options) -> Iterator[Output]:
+    """Time of Evaluate beside its queries, of small calls, and of queries while a call goes on.
+
+    The ratio is the time of a call, from the request to its last row, over the time of its queries,
+    one at a time on one thread as the rows report them, divided by the number of workers: 1 if
+    nothing but queries took time. The quietest of some rounds is shown, the one with the least
+    ratio. A small call has one query at one setting. The first call starts a process, and later
+    calls use it again.
+    """
     [data] = topics.load([_DATA])
     # The pool holds no indexed point.
     order = np.random.default_rng(0).permutation(len(data.pool_categories))[: options.queries]
@@ -144,3 +152,66 @@ def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) ->
 def _cpu_seconds(program: Program) -> dict[str, float]:
     # Threads of an evaluator end with the call, so the process is asked for the time of all.
     return program.cpu_seconds() | {"evaluator": sum(map(cpu_seconds, program.find("evaluator")))}
+
+
+_ROWS, _DIMS, _BATCH_ROWS = 20_000, 64, 100
+# Seconds of a call, and its failure or "".
+_Call = tuple[float, str]
+
+
+@benchmark(
+    "chaos",
+    long=True,
+    kills=Option(20, "killed workers"),
+    seconds=Option(60.0, "seconds in all"),
+    callers=Option(4, "callers at a time"),
+    seed=Option(0, "seed of the draws"),
+)
+def chaos(options: Options) -> Iterator[Output]:
+    """Workers killed at random under load: no call may fail.
+
+    A server with two workers, callers without retries, and at even intervals `kill -9` for a worker
+    drawn by the seed. The run ends with an error where a call failed.
+    """
+    calls = _calls(options)
+    failures = Counter(failure for _, failure in calls if failure)
+    yield {
+        "kills": options.kills,
+        "calls": len(calls),
+        "slowest ms": 1e3 * max(seconds for seconds, _ in calls),
+        "failed": failures.total(),
+    }
+    if failures:
+        raise RuntimeError(f"{failures.total()} calls failed: {dict(failures)}")
+
+
+def _calls(options: Options) -> list[_Call]:
+    stop, draw = threading.Event(), random.Random(options.seed)
+    with tempfile.TemporaryDirectory(prefix="divgrpc-chaos-") as temporary:
+        folder = Path(temporary)
+        Index.build(random_points(_ROWS, dims=_DIMS), path=folder / "data" / "chaos")
+        arguments = ("--data-dir", str(folder / "data"), "--workers", "2")
+        with RunningServer(folder, *arguments) as server, ThreadPoolExecutor() as callers:
+            asking = [
+                callers.submit(_ask, server.target, stop, seed) for seed in range(options.callers)
+            ]
+            for _ in range(options.kills):
+                stop.wait(options.seconds / options.kills)
+                os.kill(draw.choice(server.pids("worker")), signal.SIGKILL)
+            stop.set()
+            return [call for future in asking for call in future.result()]
+
+
+def _ask(target: str, stop: threading.Event, seed: int) -> list[_Call]:
+    """Query until stopped, every tenth time with a batch."""
+    draw, calls = np.random.default_rng(seed), list[_Call]()
+    with Client(target, timeout=30, retries=False) as client:
+        while not stop.is_set():
+            queries = draw.standard_normal((_BATCH_ROWS if draw.integers(10) == 0 else 1, _DIMS))
+            started, failure = time.monotonic(), ""
+            try:
+                client.query("chaos", queries)
+            except RpcError as error:
+                failure = f"{error.code.name} {error.reason}"
+            calls.append((time.monotonic() - started, failure))
+    return calls

@@ -1,20 +1,27 @@
-"""Other libraries' ways to a query's nearest points: hnswlib and faiss.
+"""Finders of candidates and selectors among them: hnswlib, faiss, pyversity, LangChain, and ours.
 
-Each is built with all cores, then searched on one thread. An effort says how much a search looks
-at. Efforts form ladders: a ladder rises until neighbours are good enough, as more only costs more.
+Finders are built with all cores, then searched on one thread. An effort says how widely a search
+looks. Efforts form ladders: a ladder rises until neighbours are good enough, as more only costs
+more. Selectors are at their best: they are told that rows have unit length, and their dials are set
+for J. MSD has the gains of J at a known dial; MMR, which has not, is searched around the target.
 """
 
+import importlib.util
 import math
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from benchmarks.harness.truth import Neighbours
-from divgrpc.types import FloatArray
+from divgrpc.index import Index
+from divgrpc.kernels import greedy, records
+from divgrpc.kernels.records import Objective, Points
+from divgrpc.search.memory import Memory
+from divgrpc.types import FloatArray, IntArray, Selector
 
 Effort: TypeAlias = tuple[float, ...]
 Ladders: TypeAlias = Sequence[Sequence[Effort]]
@@ -186,3 +193,110 @@ def _size(index: Any) -> int:  # noqa: ANN401  # faiss has no types
     library: Any = faiss
     library.write_index(index, library.PyCallbackIOWriter(count))
     return total
+
+
+def missing(*names: str) -> list[str]:
+    """Return which of the modules are not installed."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def msd_dial(diversity: float, k: int) -> float:
+    """Return pyversity's dial at which its maximal sum of distances has the gains of J."""
+    return 2 * diversity / (2 * diversity + (1 - diversity) * (k - 1))
+
+
+def pyversity(
+    strategy: str, vectors: FloatArray, scores: FloatArray, k: int, dial: float
+) -> IntArray:
+    """Return the places that pyversity picks of candidates (m, d) with scores (m,)."""
+    import pyversity as library
+
+    options = {} if strategy == "dpp" else {"normalize": False}
+    places: IntArray = library.diversify(
+        embeddings=vectors,
+        scores=scores,
+        k=k,
+        strategy=library.Strategy(strategy),
+        diversity=dial,
+        **options,
+    ).indices
+    return places
+
+
+def langchain_mmr(query: FloatArray, vectors: FloatArray, k: int, diversity: float) -> list[int]:
+    """Return the places that LangChain's MMR picks; it computes the relevance itself."""
+    from langchain_core.vectorstores.utils import maximal_marginal_relevance
+
+    return list(maximal_marginal_relevance(query, list(vectors), 1 - diversity, k))
+
+
+@dataclass(frozen=True, eq=False)
+class OurPicker:
+    """Our compiled greedy or MMR, by a rule of the kernel, over the points of a dense index."""
+
+    points: Points
+    memory: Memory
+    rule: int = records.MARGINAL
+
+    @classmethod
+    def over(cls, index: Index, rule: int = records.MARGINAL) -> "OurPicker":
+        """Take the points of a dense index."""
+        searcher: Any = index.engine._searcher
+        return cls(searcher._index.points, Memory(index.dims, 4, (index.dims, 256)), rule)
+
+    @property
+    def selector(self) -> Selector:
+        """The selector of a query."""
+        return "mmr" if self.rule == records.MMR else "greedy"
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        return f"our {self.selector}"
+
+    def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # as Pyversity's
+        """Return the target: our dial is that of J."""
+        return diversity
+
+    def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
+        """Return k of the rows (m,), in order; their squared distances (m,) are known."""
+        rows, costs = candidates
+        self.memory.fit_selection(len(rows), k)
+        scratch = self.memory.scratch
+        picked, gains = scratch.picked[:k], np.empty(k, np.float32)
+        relevance, keep_all = np.float32(1 - dial), records.NO_COPIES
+        objective = Objective(k, relevance, self.rule, product=False, copy_limit=keep_all)
+        points = (self.points, rows.astype(np.int32), costs, len(rows))
+        collapsed = np.empty(0, np.int8)
+        greedy.greedy(*points, objective, scratch.selection, collapsed, picked, gains)
+        chosen: IntArray = rows[picked].astype(np.int64)
+        return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Pyversity:
+    """pyversity's MSD or MMR."""
+
+    base: FloatArray
+    strategy: Literal["msd", "mmr"]
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        return f"pyversity {self.strategy.upper()}"
+
+    def centre(self, diversity: float, k: int) -> float:
+        """Return MSD's dial for J, or the target for MMR."""
+        return msd_dial(diversity, k) if self.strategy == "msd" else diversity
+
+    def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
+        """Return the k rows in order; relevance is known from the distances."""
+        rows, costs = candidates
+        places = pyversity(
+            self.strategy, self.base[rows], (1 - costs / 2).astype(np.float32), k, dial
+        )
+        picked: IntArray = rows[places]
+        return picked
+
+
+Picker: TypeAlias = OurPicker | Pyversity

@@ -1,0 +1,98 @@
+"""Servers to compare with, as programs: an empty echo, and a service written by hand.
+
+`echo BYTES` answers every Query with so many zero bytes. No message is parsed or made, so this is
+the cost of gRPC itself. `by-hand FOLDER` is a grpc.aio service around hnswlib and pyversity, as a
+good engineer would write it: it answers Query with ids and scores, of one dense vector a call, with
+the settings it was started with. Any number of them may listen on one port: the kernel shares the
+connections out.
+"""
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import numpy as np
+from grpc import aio
+
+from benchmarks.harness.runner import show
+from divgrpc_protos.v1 import query_pb2
+
+Answer = Callable[[bytes, object], Awaitable[bytes]]
+
+
+def echo(reply_bytes: int) -> Answer:
+    """Return a handler that answers with so many zero bytes."""
+    reply = bytes(reply_bytes)
+
+    async def answer(_request: bytes, _context: object) -> bytes:
+        return reply
+
+    return answer
+
+
+def by_hand(folder: Path, ef: int, fetched: int, dial: float) -> Answer:
+    """Return a handler that maps the vectors and searches the graph in `folder`.
+
+    A query takes too little time to hand it to a thread.
+    """
+    import hnswlib
+    import pyversity
+
+    vectors = np.load(folder / "vectors.npy", mmap_mode="r")
+    index = hnswlib.Index("ip", vectors.shape[1])
+    index.load_index(str(folder / "graph"))
+    index.set_ef(ef)
+
+    async def answer(payload: bytes, _context: object) -> bytes:
+        request = query_pb2.QueryRequest.FromString(payload)
+        query = np.frombuffer(request.queries.dense.data, np.float32)
+        rows, distances = index.knn_query(query, k=fetched, num_threads=1)
+        scores = 1 - distances[0]
+        places = pyversity.diversify(
+            embeddings=vectors[rows[0]],
+            scores=scores,
+            k=request.k,
+            strategy=pyversity.Strategy.MSD,
+            diversity=dial,
+            normalize=False,
+        ).indices
+        return query_pb2.QueryResponse(
+            offsets=(0, len(places)), ids=rows[0][places].tolist(), scores=scores[places].tolist()
+        ).SerializeToString()
+
+    return answer
+
+
+async def serve(answer: Answer, port: int = 0) -> None:
+    """Serve on a port of the loopback address until SIGTERM; print the address."""
+    server = aio.server()
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
+    methods = {"Query": grpc.unary_unary_rpc_method_handler(answer)}
+    handlers = grpc.method_handlers_generic_handler("divgrpc.v1.DiverseIndex", methods)
+    server.add_generic_rpc_handlers((handlers,))
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    end = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
+    show(f"127.0.0.1:{port}")
+    await end.wait()
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    programs = parser.add_subparsers(dest="program", required=True)
+    programs.add_parser("echo").add_argument("bytes", type=int)
+    service = programs.add_parser("by-hand")
+    service.add_argument("folder", type=Path)
+    for name, kind in (("port", int), ("ef", int), ("fetched", int), ("dial", float)):
+        service.add_argument(f"--{name}", type=kind, required=True)
+    options = vars(parser.parse_args())
+    if options.pop("program") == "echo":
+        asyncio.run(serve(echo(options["bytes"])))
+    else:
+        port = options.pop("port")
+        asyncio.run(serve(by_hand(**options), port))

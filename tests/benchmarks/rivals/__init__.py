@@ -1,1 +1,0 @@
-"""Other libraries at equal quality, in process and as a service."""

@@ -1,0 +1,1 @@
+"""The benchmarks: quality in process, other libraries, and the server. None imports another."""

@@ -1,0 +1,366 @@
+"""Starts of the server, builds over gRPC, and their memory."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, get_args
+
+import grpc
+import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from benchmarks.harness import programs
+from benchmarks.harness.datasets import Manifold
+from benchmarks.harness.programs import Held, total
+from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
+from divgrpc.index import Index
+from divgrpc.types import FloatArray, HashFamily, Search
+from divgrpc_client import Client
+from support.running_server import RunningServer, eventually
+
+_COLD: Final = "cold, no index"
+_WAIT_SECONDS: Final = 120.0
+_WARM_GOAL, _COLD_GOAL = 2.0, 20.0
+
+
+@benchmark(
+    "start",
+    families=FAMILIES,
+    rounds=Option(5, "warm starts of each"),
+    cold=Option(1, "cold starts"),
+    indexes=Option(50, "indexes in the full folder"),
+    points=Option(1_000_000, "points of each index"),
+    dims=Option(32, "dimensions"),
+)
+def start(options: Options) -> Iterator[Output]:
+    """Time from the command line to SERVING: kernels cached or not, no index or many.
+
+    Rounds alternate between an empty data folder and, for each family, one with many indexes, which
+    are hard links to the files of one. A cold start has a kernel cache of its own, in an empty
+    folder. The second table has the first query to an index, which then is opened and its checksums
+    compared, and the second one.
+    """
+    seconds: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
+        folder = Path(temporary)
+        queries = _build_linked(folder, options)
+        for turn in range(max(options.rounds, options.cold)):
+            if turn < options.rounds:
+                seconds["warm, no index"].append(_start(folder / "none"))
+                for family in options.families:
+                    name = f"warm, {options.indexes} indexes, {family}"
+                    seconds[name].append(_start(folder / family))
+            if turn < options.cold:
+                cache = {"DIVGRPC_KERNEL_CACHE": str(folder / f"cache-{turn}")}
+                seconds[_COLD].append(_start(folder / "none", cache))
+        first = {family: _first_queries(folder / family, queries) for family in options.families}
+    yield Table(f"Start to SERVING, indexes of {options.points:,} x {options.dims}")
+    for name, times in seconds.items():
+        yield {
+            "start": name,
+            "starts": len(times),
+            "least s": min(times),
+            "median s": float(np.median(times)),
+            "goal s": _COLD_GOAL if name == _COLD else _WARM_GOAL,
+        }
+    yield Table("One query to an index")
+    for family, pair in first.items():
+        yield {"family": family, "first ms": 1e3 * pair[0], "second ms": 1e3 * pair[1]}
+
+
+def _build_linked(folder: Path, options: Options) -> FloatArray:
+    """Build an index of each family and link it under all names; returns two queries."""
+    random = np.random.default_rng(0)
+    points = random.standard_normal((options.points, options.dims), np.float32)
+    for family in options.families:
+        data = folder / family / "data"
+        Index.build(points, hash_family=family, path=data / _name(0))
+        for number in range(1, options.indexes):
+            shutil.copytree(data / _name(0), data / _name(number), copy_function=os.link)
+    return points[:2]
+
+
+def _name(number: int) -> str:
+    return f"index-{number}"
+
+
+@contextmanager
+def _serving(folder: Path, environment: dict[str, str] | None = None) -> Iterator[RunningServer]:
+    """Run a server and yield it when its health service says SERVING."""
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    options = ("--data-dir", str(folder / "data"), "--workers", "1", "--fronts", "1")
+    with RunningServer(folder, *options, environment=environment) as running:
+        with running.channel() as channel:
+            grpc.channel_ready_future(channel).result(_WAIT_SECONDS)
+            stub = health_pb2_grpc.HealthStub(channel)
+            for reply in stub.Watch(health_pb2.HealthCheckRequest(), timeout=_WAIT_SECONDS):
+                if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                    break
+        yield running
+
+
+def _start(folder: Path, environment: dict[str, str] | None = None) -> float:
+    started = time.perf_counter()
+    with _serving(folder, environment):
+        return time.perf_counter() - started
+
+
+def _first_queries(folder: Path, queries: FloatArray) -> tuple[float, float]:
+    """Return the seconds of the first and of the second query to an index."""
+    times = []
+    with _serving(folder) as running, Client(running.target, timeout=_WAIT_SECONDS) as client:
+        for query in queries:
+            started = time.perf_counter()
+            client.query(_name(0), query)
+            times.append(time.perf_counter() - started)
+    return times[0], times[1]
+
+
+_BITS, _HASHED_ROWS = 256, 4096
+_HASHING_GOAL, _WHOLE_GOAL = 0.75, 3
+
+
+@benchmark(
+    "build",
+    families=FAMILIES,
+    points=Option(1_000_000, "points"),
+    dims=Option(128, "dimensions"),
+    isotropic=Option(False, "independent normal numbers: no clusters, hardest to search"),
+    rounds=Option(3, "turns of each family"),
+)
+def build(options: Options) -> Iterator[Output]:
+    """Build over gRPC of a million points, beside the same product and the same file by themselves.
+
+    "Hashing": the stage of that name, as its events reach the caller, beside the product of all
+    points with 256 hyperplanes on all cores. "The whole": from the first byte sent to the index
+    serving, beside reading the file, hashing it and writing points and codes, synced. All in the
+    same round, family after family; a figure is the best of its rounds, in process of one run.
+    """
+    count, dims = options.points, options.dims
+    random = np.random.default_rng(0)
+    planes = random.standard_normal((dims, _BITS), dtype=np.float32)
+    alone: list[tuple[float, float]] = []
+    builds: dict[HashFamily, list[dict[str, float]]] = {each: [] for each in options.families}
+    with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
+        folder = Path(temporary)
+        if options.isotropic:
+            np.save(folder / "points.npy", random.standard_normal((count, dims), dtype=np.float32))
+        else:
+            Manifold.of(dims=dims).write(folder / "points.npy", count)
+        for _ in range(options.rounds):
+            alone.append(_alone(folder, planes))
+            for family in options.families:
+                builds[family].append(_build(folder, family))
+        in_process = {family: _build_in_process(folder, family) for family in options.families}
+    product, file = (min(seconds) for seconds in zip(*alone, strict=True))
+    facts = {
+        "the product alone": f"{product:.2f} s, goal: hashing at {_HASHING_GOAL} of its rate",
+        "the file by itself": f"{file:.2f} s, goal: the whole in at most {_WHOLE_GOAL} times",
+    }
+    yield Table(f"Build of {count:,} x {dims} over gRPC, seconds", facts)
+    for family, rounds in builds.items():
+        yield row_of(family, rounds, in_process[family], product, file)
+
+
+def row_of(
+    family: str, rounds: list[dict[str, float]], in_process: float, product: float, file: float
+) -> Row:
+    """Return the stages of the quickest round; both goals take the quickest of their kind."""
+    best = min(rounds, key=lambda stages: sum(stages.values()))
+    whole = sum(best.values())
+    return {
+        "family": family,
+        "in process": in_process,
+        "over gRPC": whole,
+        "hashing, of the product's rate": product / min(each["hashing"] for each in rounds),
+        "whole, times the file": whole / file,
+        **best,
+    }
+
+
+def _alone(folder: Path, planes: FloatArray) -> tuple[float, float]:
+    """Return the seconds of the product, and of reading, hashing and writing."""
+    os.sync()
+    started = time.perf_counter()
+    points = np.load(folder / "points.npy")
+    read = time.perf_counter() - started
+    product = _seconds(lambda: _hash(points, planes, keep=False))
+    started = time.perf_counter()
+    codes = _hash(points, planes, keep=True)
+    hashed = time.perf_counter() - started
+    return product, read + hashed + _seconds(lambda: _write(folder, points, codes))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _hash(points: FloatArray, planes: FloatArray, *, keep: bool) -> list[np.ndarray]:
+    """Multiply block by block, and return the signs as bits where they are kept."""
+    codes = []
+    for start in range(0, len(points), _HASHED_ROWS):
+        margins = points[start : start + _HASHED_ROWS] @ planes
+        if keep:
+            codes.append(np.packbits(margins >= 0, axis=1))
+    return codes
+
+
+def _write(folder: Path, points: FloatArray, codes: list[np.ndarray]) -> None:
+    with (folder / "copy").open("wb") as file:
+        for part in (points, *codes):
+            file.write(part.data)
+        file.flush()
+        os.fsync(file.fileno())
+    (folder / "copy").unlink()
+
+
+def _build(folder: Path, family: HashFamily) -> dict[str, float]:
+    """Build on a new server, and return the seconds of each stage, that of connecting first."""
+    points = np.load(folder / "points.npy")
+    begins: dict[str, float] = {}
+    with (
+        RunningServer(folder, "--data-dir", str(folder / "data")) as server,
+        Client(server.target) as client,
+    ):
+        begins["connecting"] = time.perf_counter()
+        client.build(
+            "bench",
+            points,
+            hash_family=family,
+            progress=lambda event: begins.setdefault(event.stage, time.perf_counter()),
+        )
+        ended = time.perf_counter()
+    shutil.rmtree(folder / "data")
+    ends = [*list(begins.values())[1:], ended]
+    return {stage: end - begin for (stage, begin), end in zip(begins.items(), ends, strict=True)}
+
+
+def _build_in_process(folder: Path, family: HashFamily) -> float:
+    points = np.load(folder / "points.npy", mmap_mode="r")
+    path = folder / "built" / family
+    seconds = _seconds(lambda: Index.build(points, hash_family=family, path=path))
+    shutil.rmtree(folder / "built")
+    return seconds
+
+
+_INDEX: Final = "memory"
+_WRITTEN_ROWS: Final = 2**16
+_PATIENCE_SECONDS: Final = 600.0
+_MB: Final = 1e6
+
+
+@benchmark(
+    "memory",
+    rows=Option(4_000_000, "rows uploaded"),
+    dims=Option(256, "dimensions"),
+    workers=Option(4, "workers"),
+)
+def memory(options: Options) -> Iterator[Output]:
+    """Memory that a large upload adds to the server's processes, and what workers share.
+
+    A server with a data directory takes an upload of about 4 GB while the private memory of
+    supervisor, fronts, workers and builder is summed up twenty times a second. Then every worker
+    answers by every kind of search, so that all arrays are touched, and the mappings of the index
+    are added up.
+    """
+    size = 4 * options.rows * options.dims
+    with tempfile.TemporaryDirectory(prefix="divgrpc-memory-") as temporary:
+        folder = Path(temporary)
+        # The upload, the vectors that are kept, and as much again for the rest.
+        if shutil.disk_usage(folder).free < 3 * size:
+            raise SystemExit(f"too little room in {folder.parent} for three copies of the points")
+        vectors = _points(folder / "points.npy", options.rows, options.dims)
+        arguments = ("--data-dir", str(folder / "data"), "--workers", str(options.workers))
+        with (
+            RunningServer(folder, *arguments, "--log-format", "json") as server,
+            Client(server.target, timeout=_PATIENCE_SECONDS) as client,
+        ):
+            client.wait_until_ready(timeout=_PATIENCE_SECONDS)
+            yield from _upload(server, client, vectors)
+            yield Table("One index in all workers")
+            yield _share(server, client, vectors, folder / "data" / _INDEX)
+
+
+def _points(path: Path, rows: int, dims: int) -> FloatArray:
+    """Write points around a thousand centres to a file, block by block, and map it."""
+    random = np.random.default_rng(0)
+    centres = random.standard_normal((1_000, dims), dtype=np.float32)
+    written = np.lib.format.open_memmap(path, "w+", np.float32, (rows, dims))
+    for start in range(0, rows, _WRITTEN_ROWS):
+        count = min(_WRITTEN_ROWS, rows - start)
+        near = random.standard_normal((count, dims), dtype=np.float32)
+        written[start : start + count] = centres[random.integers(1_000, size=count)] + near
+    written.flush()
+    points: FloatArray = np.load(path, mmap_mode="r")
+    return points
+
+
+def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Iterator[Output]:
+    pid = server.process.pid
+    idle = programs.by_role(pid)
+    started = time.monotonic()
+    with programs.watching(pid) as peak:
+        client.build(_INDEX, vectors)
+    seconds = time.monotonic() - started
+    yield Table("MB held by each role")
+    samples = (idle, peak.private, peak.unbacked)
+    for role in sorted({role for roles in samples for role in roles}):
+        held = [roles.get(role, Held()) for roles in samples]
+        yield {
+            "role": role,
+            "private, idle": held[0].private / _MB,
+            "at the peak": held[1].private / _MB,
+            "without files, idle": held[0].unbacked / _MB,
+            "at its peak": held[2].unbacked / _MB,
+        }
+    yield Table("The upload")
+    yield {
+        "uploaded MB": vectors.nbytes / _MB,
+        "served after s": seconds,
+        "private MB more": (total(peak.private).private - total(idle).private) / _MB,
+        "without files MB more": (total(peak.unbacked).unbacked - total(idle).unbacked) / _MB,
+        "samples": peak.samples,
+    }
+
+
+def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: Path) -> Row:
+    workers = server.pids("worker")
+    before = sum((programs.held(pid) for pid in workers), Held())
+
+    def all_have_it() -> bool:
+        _ask_by_every_search(client, vectors, len(workers))
+        return all(programs.mapped(pid, folder)["Size"] for pid in workers)
+
+    eventually(all_have_it, _PATIENCE_SECONDS)
+    # A mapped index is not a touched one: once more for the worker that came last.
+    _ask_by_every_search(client, vectors, len(workers))
+    maps = [programs.mapped(pid, folder) for pid in workers]
+    after = sum((programs.held(pid) for pid in workers), Held())
+    copy, pss = max(each["Size"] for each in maps), sum(each["Pss"] for each in maps)
+    return {
+        "workers": len(workers),
+        "one copy MB": copy / _MB,
+        "least resident MB": min(each["Rss"] for each in maps) / _MB,
+        "PSS of all MB": pss / _MB,
+        "copies": pss / copy,
+        "scratch of each MB": (after.unbacked - before.unbacked) / len(workers) / _MB,
+    }
+
+
+def _ask_by_every_search(client: Client, vectors: FloatArray, workers: int) -> None:
+    """Ask as many at a time as there are workers, twice, by each search."""
+
+    def ask(number: int, search: Search) -> None:
+        client.query(_INDEX, vectors[number : number + 1], search=search)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for search in get_args(Search):
+            list(pool.map(ask, range(2 * workers), [search] * (2 * workers)))

@@ -1,0 +1,477 @@
+"""Points that crowd: figures of answers beside exact search over all points."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import product
+from typing import Any, Final, get_args
+
+import numpy as np
+from scipy import sparse
+from threadpoolctl import threadpool_limits
+
+from benchmarks.harness import libraries, truth
+from benchmarks.harness.datasets import topics
+from benchmarks.harness.runner import (
+    Ask,
+    Option,
+    Options,
+    Output,
+    Row,
+    Table,
+    Timed,
+    benchmark,
+    take_turns,
+)
+from divgrpc import metrics
+from divgrpc.errors import UnsupportedError
+from divgrpc.index import Index
+from divgrpc.types import EffectiveParameters, FloatArray, HashFamily, IntArray, Search
+from support import crowded_points
+from support.crowded_points import KINDS, Crowd, Queries
+
+# Products of queries and points that are held at a time.
+_BLOCK_PRODUCTS: Final = 1 << 26
+# A gap is no gap where it is less than this share of J.
+_LEAST_GAP: Final = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """One kind of queries to a crowd, and what exact search over all its points finds.
+
+    `nearest` (nq, m) rows, nearest first, and their cosines `near` (nq, m); `distinct` (nq, k): the
+    nearest rows of different items, -1 where there are fewer items.
+    """
+
+    crowd: Crowd
+    kind: str
+    queries: Queries
+    k: int
+    nearest: IntArray
+    near: FloatArray
+    distinct: IntArray
+    _greedy: dict[float, metrics.ListDistances] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, crowd: Crowd, kind: str, queries: Queries, k: int, count: int) -> "Truth":
+        """Search all points for the nearest `count` and the best `k` items of every query."""
+        count = min(count, crowd.points.shape[0])
+        best_of_items = _best_of_items(crowd.items)
+        blocks: list[tuple[IntArray, FloatArray, IntArray]] = []
+        step = max(1, _BLOCK_PRODUCTS // crowd.points.shape[0])
+        for start in range(0, queries.rows.shape[0], step):
+            products = _dense(queries.rows[start : start + step] @ crowd.points.T)
+            rows = _largest(products, count)
+            near = np.take_along_axis(products, rows, 1)
+            blocks.append((rows, near, best_of_items(products, k)))
+        nearest, near, distinct = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        return cls(crowd, kind, queries, k, nearest, near, distinct)
+
+    @cached_property
+    def plain(self) -> metrics.ListDistances:
+        """Distances of plain nearest neighbours."""
+        return self.distances(self.nearest[:, : self.k])
+
+    @cached_property
+    def best(self) -> metrics.ListDistances:
+        """Distances of the nearest distinct items."""
+        return self.distances(self.distinct)
+
+    def distances(self, rows: IntArray) -> metrics.ListDistances:
+        """Measure answers (nq, k), -1 where there is none."""
+        return metrics.list_distances(self.crowd.points, self.queries.rows, rows)
+
+    def greedy(self, diversity: float) -> metrics.ListDistances:
+        """Distances of what `marginal` greedy picks among all points: the best J that we know."""
+        if diversity not in self._greedy:
+            queries = _dense(self.queries.rows)
+            rows = truth.greedy(self.crowd.points, queries, self.k, diversity)
+            self._greedy[diversity] = self.distances(rows)
+        return self._greedy[diversity]
+
+    def recall(self, rows: IntArray) -> float:
+        """Return the share of the m nearest points among candidates `rows` (nq, m), -1 for none.
+
+        A candidate as near as the m-th nearest point counts as one of them: copies that are exact
+        may stand for one another.
+        """
+        products = np.empty(rows.shape, np.float32)
+        for i, row in enumerate(rows):
+            candidates = self.crowd.points[np.maximum(row, 0)]
+            products[i] = _dense(candidates @ _dense(self.queries.rows[[i]])[0])
+        count = min(rows.shape[1], self.near.shape[1])
+        # Sums in another order differ in the last digits.
+        enough = (products >= self.near[:, [count - 1]] - 1e-5) & (rows >= 0)
+        return float(enough.sum(axis=1).mean() / count)
+
+
+@dataclass(frozen=True)
+class Recalls:
+    """Recalls of the candidates that a selector sees, each measured once for the same search."""
+
+    index: Index
+    truth: Truth
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def of(self, parameters: EffectiveParameters) -> float:
+        """Return the recall of the nearest `candidates_limit` among the candidates.
+
+        The candidates are what plain nearest neighbours finds in the same search under the same
+        limits, with nothing collapsed.
+        """
+        most = self.truth.nearest.shape[1]
+        limit = min(parameters.candidates_limit or most, most)
+        key = (limit, parameters.search, parameters.hash_limit, parameters.n_probes)
+        if key not in self._known:
+            result = self.index.query(
+                self.truth.queries.rows,
+                k=limit,
+                selector="nearest",
+                diversity=0.0,
+                search=parameters.search,
+                candidates_limit=limit,
+                hash_limit=parameters.hash_limit,
+                sampling=parameters.sampling,
+                n_probes=parameters.n_probes or None,
+            )
+            self._known[key] = self.truth.recall(result.ids)
+        return self._known[key]
+
+
+def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float | None]:
+    """Return the figures of answers (nq, k), means over queries, with J at that `diversity`.
+
+    "distinct": distinct items in k places; "of topic": those of the topic that was asked for;
+    "relevant": the share of places with such a point; "of best" and "of nearest": the mean cosine
+    as a share of the best k distinct items' and of plain neighbours'; "gap closed": the part of the
+    gap in J between plain neighbours and greedy over all points, None where it is under 1 % of J.
+    """
+    judged = metrics.judge(rows, truth.queries.asked, truth.crowd.labels)
+    items = np.where(rows >= 0, truth.crowd.items[rows], -1)
+    distances = truth.distances(rows)
+    relevance, plain, best = (
+        1 - metrics.mean(lists.to_query) / 2 for lists in (distances, truth.plain, truth.best)
+    )
+    values, low, high = (
+        metrics.objective(lists, diversity)
+        for lists in (distances, truth.plain, truth.greedy(diversity))
+    )
+    gap = float(np.nanmean(low - high)) > _LEAST_GAP * abs(float(np.nanmean(high)))
+    return {
+        "distinct": _distinct(items, rows >= 0),
+        "of topic": _distinct(items, judged.relevant),
+        "relevant": float(judged.relevant.mean()),
+        "of best": relevance / best,
+        "of nearest": relevance / plain,
+        "h": metrics.mean(metrics.h_score(judged)),
+        "J": metrics.mean(values),
+        "gap closed": metrics.gap_closed(values, low, high) if gap else None,
+    }
+
+
+def _distinct(items: IntArray, counted: np.typing.NDArray[np.bool_]) -> float:
+    """Return the mean number of distinct items in the places of a list that count."""
+    pairs = zip(items, counted, strict=True)
+    return float(np.mean([len(np.unique(row[places])) for row, places in pairs]))
+
+
+def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
+    """Return a function from products (nq, n) to the best rows (nq, k) of different items."""
+    order = np.argsort(items, kind="stable")
+    starts = np.flatnonzero(np.diff(items[order], prepend=-1))
+    number = np.zeros(len(items), np.int64)
+    number[starts[1:]] = 1
+    number = number.cumsum()
+
+    def best(products: FloatArray, k: int) -> IntArray:
+        by_item = products[:, order]
+        most = np.maximum.reduceat(by_item, starts, axis=1)
+        rows = np.full((len(products), k), -1)
+        for i, chosen in enumerate(_largest(most, min(k, len(starts)))):
+            at = np.flatnonzero(np.isin(number, chosen) & (by_item[i] == most[i][number]))
+            # The first of equals, which has the smallest row.
+            first = dict(zip(number[at][::-1], order[at][::-1], strict=True))
+            rows[i, : len(chosen)] = [first[item] for item in chosen]
+        return rows
+
+    return best
+
+
+def _largest(products: FloatArray, count: int) -> IntArray:
+    """Return the columns (nq, count) of the largest products, ties to the smaller column."""
+    at = np.argpartition(-products, count - 1, axis=1)[:, :count]
+    at.sort(axis=1)
+    order = np.argsort(-np.take_along_axis(products, at, 1), axis=1, kind="stable")
+    return np.take_along_axis(at, order, 1)
+
+
+def _dense(rows: Any) -> FloatArray:  # noqa: ANN401  # scipy has no types
+    """Return an array, whatever kind of rows they are."""
+    return np.asarray(rows.toarray() if sparse.issparse(rows) else rows, np.float32)
+
+
+DEFAULTS: Final = "defaults"
+OFF: Final = "off"
+_NEAREST: Final = "nearest"
+_REAL: Final = {
+    "cifar": "cifar100_dense256",
+    "bovw": "cifar100_7x5_bovw",
+    "news": "newsgroups20",
+}
+_SETS: Final = ("made-1", "made-3", "made-10", "made-30", "made-power", *_REAL)
+_GREEDY: Final = ("greedy:corrected", "greedy:marginal", "greedy:printed")
+_SELECTORS: Final = (*_GREEDY, "mmr", "dpp", "max_sum", "rerank")
+_BASELINES: Final = ("mmr", "msd", "dpp")
+# Nearest points that recall of candidates is measured against.
+_RECALL_POINTS: Final = 1_000
+_BASELINE_CANDIDATES: Final = 200
+# What `marginal` must close of the gap in J with nothing collapsed, by dial.
+_GAP_GOALS: Final = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to ask: `selector` may name a variant; None leaves a parameter to its default."""
+
+    selector: str = DEFAULTS
+    diversity: float | None = None
+    candidates: int | None = None
+    threshold: str | None = None
+    search: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The setting in a table, without the search."""
+        words = [self.selector]
+        if self.diversity is not None and self.selector != _NEAREST:
+            words.append(f"{self.diversity:g}")
+        if self.candidates is not None:
+            words.append(f"of {self.candidates:,}")
+        if self.threshold is not None:
+            words.append(f"collapse {self.threshold}")
+        return " ".join(words)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of a query beside k."""
+        selector, _, variant = self.selector.partition(":")
+        named = {
+            "selector": None if selector == DEFAULTS else selector,
+            "variant": variant or None,
+            "diversity": self.diversity,
+            "candidates_limit": self.candidates,
+            "search": self.search,
+            "keep_duplicates": True if self.threshold == OFF else None,
+            "duplicate_threshold": None
+            if self.threshold in (None, OFF)
+            else float(str(self.threshold)),
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@benchmark(
+    "crowding",
+    sets=Option(["made-1", "made-10", "made-power", "cifar", "news"], "data sets", _SETS),
+    points=Option([8_000], "points of synthetic sets"),
+    shares=Option([0.0, 50.0], "percent of copies in real sets"),
+    k=Option(10, "results per query"),
+    queries=Option(200, "queries of each kind"),
+    half=Option("report", "half of the queries", ("choose", "report", "all")),
+    kinds=Option(list(KINDS), "kinds of queries", KINDS),
+    families=Option([DEFAULTS], "hash families", (DEFAULTS, *get_args(HashFamily))),
+    searches=Option([DEFAULTS, "exact"], "searches", (DEFAULTS, *get_args(Search))),
+    selectors=Option([*_GREEDY[:2], "mmr", "dpp", "max_sum"], "selectors", _SELECTORS),
+    dials=Option([0.3], "dials of the selectors"),
+    candidates=Option([], "candidate limits, the index's without any", kind=int),
+    duplicate_thresholds=Option([], f"cosines of collapsed copies, or {OFF}"),
+    baselines=Option(list(_BASELINES), "strategies of pyversity", _BASELINES),
+    timed=Option(40, "queries timed of each kind, 0 for none"),
+)
+def crowding(options: Options) -> Iterator[Output]:
+    """Points that crowd: how many distinct items come back, how near they are, and at what cost.
+
+    Synthetic sets consist of near-copies (`made-10` has ten of each item, `made-power` a power law
+    of copies). In real sets a share of the rows are copies of others, half of them exact. Queries
+    are indexed documents, new documents, topic vectors and hyperplanes. Every figure is compared
+    with exact search over all points. `--half` keeps half of the queries apart, so that a setting
+    can be chosen on one half and reported on the other. Times are of one query at a time on one
+    thread, in turns, and include what `Index.query` does around the search. `defaults` names no
+    option.
+    """
+    every: list[Row] = []
+    with threadpool_limits(1):
+        for crowd in _crowds(options):
+            count = max([_RECALL_POINTS, *options.candidates])
+            indexes = dict(_indexes(crowd, options.families))
+            for kind in options.kinds:
+                queries = crowd.queries[kind]
+                if options.half != "all":
+                    queries = queries.half(odd=options.half == "report")
+                truth = Truth.of(crowd, kind, queries, options.k, count)
+                yield Table(f"{crowd.name}: {kind}", crowd.described())
+                for row in _of_kind(indexes, truth, options):
+                    hidden = {"set": crowd.name, "kind": kind, "crowded": crowd.crowded}
+                    every.append({**row, **hidden})
+                    yield row
+    yield Table("What the defaults must reach")
+    yield from goals(every)
+
+
+def _crowds(options: Options) -> Iterator[Crowd]:
+    """Yield the sets, one in memory at a time."""
+    for name in options.sets:
+        if name in _REAL:
+            # Without a folder of data sets the digits stand for each of them.
+            data = topics.load([_REAL[name]])[0]
+            for percent in options.shares:
+                yield crowded_points.injected(data, percent / 100, options.queries)
+            continue
+        for count in options.points:
+            kind = name.removeprefix("made-")
+            copies = (
+                crowded_points.power_law_copies(count)
+                if kind == "power"
+                else crowded_points.even_copies(count, int(kind))
+            )
+            title = f"{name}, {copies.sum():,} points"
+            yield crowded_points.made(title, copies, options.queries)
+
+
+def _indexes(crowd: Crowd, families: Sequence[str]) -> Iterator[tuple[str, Index]]:
+    for family in families:
+        options: dict[str, Any] = {} if family == DEFAULTS else {"hash_family": family}
+        try:
+            yield family, Index.build(crowd.points, **options)
+        except UnsupportedError:
+            continue
+
+
+def _of_kind(indexes: dict[str, Index], truth: Truth, options: Options) -> Iterator[Row]:
+    for (family, index), search in product(indexes.items(), options.searches):
+        settings = list(settings_of(options, None if search == DEFAULTS else search))
+        times = _times(index, settings, truth, options.timed)
+        recalls = Recalls(index, truth)
+        for setting in settings:
+            result = index.query(truth.queries.rows, k=options.k, **setting.parameters)
+            timed, plain = times.get(setting), times.get(settings[0])
+            yield {
+                "family, search, setting": f"{family}, {search}, {setting.name}",
+                "recall": recalls.of(result.parameters),
+                "target recall": float(str(index.info.parameters["target_recall"])),
+                **figures(truth, result.ids, result.parameters.diversity),
+                "us": timed.microseconds if timed else None,
+                "x nearest": timed.ratio(plain)[0] if timed and plain else None,
+                "search": result.parameters.search,
+                "warnings": [warning.code for warning in result.warnings],
+            }
+    best = "truth, exact, best items"
+    yield {"family, search, setting": best, **figures(truth, truth.distinct, options.dials[0])}
+    counts = options.candidates or [_BASELINE_CANDIDATES]
+    baselines = [] if libraries.missing("pyversity") else options.baselines
+    for strategy, dial, count in product(baselines, options.dials, counts):
+        name = f"pyversity, exact, {Setting(strategy, dial, count).name}"
+        picks = _pyversity(truth, strategy, dial, count)
+        yield {"family, search, setting": name, **figures(truth, picks, dial)}
+
+
+def settings_of(options: Options, search: str | None) -> Iterator[Setting]:
+    """Yield plain nearest neighbours, the defaults, and every combination of the axes."""
+    yield Setting(_NEAREST, 0.0, search=search)
+    yield Setting(search=search)
+    counts = options.candidates or [None]
+    thresholds = options.duplicate_thresholds or [None]
+    for axes in product(options.selectors, options.dials, counts, thresholds):
+        yield Setting(*axes, search)
+
+
+def _times(
+    index: Index, settings: Sequence[Setting], truth: Truth, timed: int
+) -> dict[Setting, Timed]:
+    rows, k = truth.queries.rows, truth.k
+    timed = min(timed, rows.shape[0])
+    if not timed:
+        return {}
+
+    def ask(parameters: dict[str, Any], query: int) -> IntArray:
+        ids: IntArray = index.query(rows[[query]], k=k, **parameters).ids[0]
+        return ids
+
+    asks: dict[Setting, Ask] = {each: partial(ask, each.parameters) for each in settings}
+    return take_turns(asks, timed, k)
+
+
+def _pyversity(truth: Truth, strategy: str, diversity: float, count: int) -> IntArray:
+    """Return what pyversity picks (nq, k) among the nearest `count` points of each query."""
+    k = truth.k
+    dial = libraries.msd_dial(diversity, k) if strategy == "msd" else diversity
+    picks = np.full((len(truth.nearest), k), -1)
+    for i, rows in enumerate(truth.nearest[:, :count]):
+        vectors = truth.crowd.points[rows]
+        if hasattr(vectors, "toarray"):
+            # Words that no candidate has change no product.
+            vectors = vectors[:, np.unique(vectors.indices)].toarray()
+        scores = truth.near[i, : len(rows)]
+        places = libraries.pyversity(strategy, vectors, scores, k, dial)
+        picks[i, : len(places)] = rows[places]
+    return picks
+
+
+def goals(every: Sequence[Row]) -> Iterator[Row]:
+    """Yield the goals of the defaults, with the worst value and where it is; k is ten."""
+    name = "family, search, setting"
+    own = [row for row in every if row[name].startswith(f"{DEFAULTS}, {DEFAULTS}, ")]
+    defaults = [row for row in own if row[name].endswith(f", {DEFAULTS}")]
+    crowded = [row for row in defaults if row["crowded"]]
+    known = {(row["set"], row["kind"], row[name]): row for row in every}
+
+    def of_best(row: Row) -> float:
+        best = known[row["set"], row["kind"], "truth, exact, best items"]
+        return float(row["of topic"] / best["of topic"])
+
+    def of_exact(row: Row) -> float | None:
+        exact = known.get((row["set"], row["kind"], _exact_name(row[name])))
+        gap = exact["gap closed"] if exact else None
+        return row["gap closed"] / gap if gap and gap > 0 and row["gap closed"] else None
+
+    yield from _goal("distinct items", crowded, lambda row: row["distinct"], 9.0)
+    yield from _goal("items of the topic, as a share of the best items'", crowded, of_best, 0.9)
+    yield from _goal("mean cosine of best", crowded, lambda row: row["of best"], 0.95)
+    apart = [row for row in defaults if not row["crowded"]]
+    yield from _goal(
+        "mean cosine of nearest, uncrowded", apart, lambda row: row["of nearest"], 0.98
+    )
+    yield from _goal(
+        "recall of candidates less target_recall",
+        own,
+        lambda row: row["recall"] - row["target recall"],
+        0.0,
+    )
+    for dial, least in _GAP_GOALS.items():
+        ending = f"greedy:marginal {dial:g} collapse off"
+        marginal = [row for row in own if row[name].endswith(ending)]
+        title = f"gap closed by marginal {dial:g}, nothing collapsed"
+        yield from _goal(title, marginal, lambda row: row["gap closed"], least)
+    greedy = [row for row in own if ", greedy" in row[name]]
+    yield from _goal("gap closed by greedy, as a share of exact's", greedy, of_exact, 0.97)
+
+
+def _exact_name(name: str) -> str:
+    family, _, setting = name.split(", ", 2)
+    return f"{family}, exact, {setting}"
+
+
+def _goal(
+    title: str, cases: Sequence[Row], value_of: Callable[[Row], float | None], least: float
+) -> Iterator[Row]:
+    values = [(value, row) for row in cases if (value := value_of(row)) is not None]
+    if values:
+        worst, row = min(values, key=lambda pair: pair[0])
+        yield {
+            "defaults": title,
+            "worst": worst,
+            "goal": least,
+            "reached": sum(value >= least for value, _ in values),
+            "cases": len(values),
+            "worst at": f"{row['set']}, {row['kind']}",
+        }

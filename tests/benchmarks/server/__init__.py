@@ -1,1 +1,0 @@
-"""What the server costs: calls, overload, starts, builds, memory, evaluations, killed workers."""

@@ -1,1 +1,0 @@
-"""What queries, selectors, batches and label models cost in process, at any size."""
