@@ -8,9 +8,10 @@ import platform
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -25,6 +26,9 @@ from divgrpc_lab.data.topics import DATA_VARIABLE
 from divgrpc_lab.verdicts import Verdict, print_verdicts
 
 Item = TypeVar("Item")
+
+# What a number begins with; "" is an empty cell.
+_NUMBER_STARTS: Final = ("", *"-+0123456789")
 
 
 def add_options(verb: argparse.ArgumentParser, name: str) -> None:
@@ -110,15 +114,18 @@ def finish(
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: null for NaN, a string for infinity, lists for arrays."""
-    if hasattr(value, "plain"):
-        value = value.plain()
+    """Return a value as JSON holds it.
+
+    Records become objects and arrays lists, of five digits; NaN is null, infinity a string.
+    """
     if hasattr(value, "_asdict"):
         value = value._asdict()
+    if is_dataclass(value):
+        value = {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
+        value = value.round(5).tolist()
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -126,12 +133,16 @@ def plain(value: Any) -> Any:
     return value
 
 
-def records_table(caption: str, records: Sequence[Mapping[str, object]]) -> Table:
-    """Return records as a table: their keys are the heads, numbers have three digits."""
-    heads = list(dict.fromkeys(head for record in records for head in record))
-    lines = [[_cell(record.get(head, "")) for head in heads] for record in records]
+def records_table(caption: str, records: Sequence[Any]) -> Table:
+    """Return records as a table: dicts or named tuples, whose names become the heads."""
+    rows = [item if isinstance(item, dict) else item._asdict() for item in records]
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    lines = [[_cell(row.get(head)) for head in heads] for row in rows]
     columns = [
-        Column(head, numeric=place > 0 and all(_is_number(line[place]) for line in lines))
+        Column(
+            head.replace("_", " "),
+            numeric=place > 0 and all(line[place].text[:1] in _NUMBER_STARTS for line in lines),
+        )
         for place, head in enumerate(heads)
     ]
     return Table(caption, columns, [Body(lines)])
@@ -142,13 +153,12 @@ def interval_text(interval: Interval) -> str:
     return "–".join(f"{end:.3f}".removeprefix("0") for end in interval[1:])  # noqa: RUF001  # a range
 
 
-def _is_number(cell: Cell) -> bool:
-    return not cell.text or cell.text.lstrip("-+")[:1].isdigit()
-
-
 def _cell(value: object) -> Cell:
+    """Return a value with three digits."""
     if isinstance(value, Interval):
         return Cell(f"{value.value:.3f}", detail=f"{value.low:.3f} to {value.high:.3f}")
+    if isinstance(value, tuple):
+        return Cell(" ".join(_cell(item).text for item in value))
     if isinstance(value, float):
         return Cell(f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}")
-    return Cell(f"{value:,}" if isinstance(value, int) else str(value))
+    return Cell("" if value is None else f"{value:,}" if isinstance(value, int) else str(value))

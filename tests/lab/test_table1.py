@@ -24,8 +24,8 @@ def test_quick_run_on_digits(
     assert "DOES NOT HOLD" in output
     report = json.loads(figures.read_text())
     assert len(report["rows"]) == len(KS) * (len(WITHOUT_HASHING) + 2 * len(HASHING))
-    assert {row["method"] for row in report["rows"]} > set(METHODS)
-    assert all(0 <= row["h_score"]["value"] <= 1 for row in report["rows"])
+    assert {row["case"]["method"] for row in report["rows"]} > set(METHODS)
+    assert all(0 <= row["figures"]["h_score"]["value"] <= 1 for row in report["rows"])
     assert all(row["microseconds"] > 0 for row in report["rows"])
     assert {spread["sampling"] for spread in report["uniformity"]} == {"uniform", "nearest"}
     assert len(report["growth"]) == 1

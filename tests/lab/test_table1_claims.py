@@ -255,7 +255,7 @@ def test_gain_is_judged_by_one_row_of_each_family() -> None:
 
 def test_no_gain_has_no_share() -> None:
     """Where nothing gains 0.02 of h there is no share, and no verdict on it."""
-    rows = [r for r in exhaustive(0.71, 0.70) if r.stage != ALL or r.method != "Greedy"]
+    rows = [r for r in exhaustive(0.71, 0.70) if r.case != Case("Greedy", ALL)]
     rows.append(row("Greedy", "NH", ALL, 0.7))
     assert [item.share for item in gain.gains(rows)] == [None, None]
     assert targets(rows)[0] is None

@@ -54,15 +54,18 @@ def test_quick_run_on_digits(
     report = json.loads(figures.read_text())
     without_hashing = len(WITHOUT_HASHING) + len(BY_HIERARCHY)
     assert len(report["rows"]) == without_hashing + len(FAMILIES) * 2 * 2
-    assert {row["method"] for row in report["rows"]} > set(PRINTED) - {"LEML"}
+    assert {row["case"]["method"] for row in report["rows"]} > set(PRINTED) - {"LEML"}
     for row in report["rows"]:
-        assert all(0 <= row[name]["value"] <= 1 for name in FIGURES)
-        assert row["h_score"]["value"] <= row["h_of_means"] + 1e-9
-        assert (row["dial"] == 0) == (row["method"] in ("LEML", "nearest"))
-        assert 0 < row["scored"] <= row["among"]
-        assert row["microseconds"] > 0
+        result, method = row["result"], row["case"]["method"]
+        assert all(0 <= result["metrics"][name]["value"] <= 1 for name in FIGURES)
+        assert result["metrics"]["h_score"]["value"] <= result["h_of_means"] + 1e-9
+        assert (result["parameters"]["diversity"] == 0) == (method in ("LEML", "nearest"))
+        assert 0 < result["scored"] <= row["candidates"]
+        assert result["microseconds"]["p50"] > 0
     leml = report["rows"][0]
-    assert (leml["method"], leml["search"], leml["scored"]) == ("LEML", "exact", leml["among"])
+    assert leml["case"]["method"] == "LEML"
+    assert leml["result"]["parameters"]["search"] == "exact"
+    assert leml["result"]["scored"] == leml["candidates"]
     assert len(report["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
     limits = [at["hash_limit"] for at in report["epsilon"] if at["mode"] == "neighbour_vote"]
     assert limits[: len(EPSILONS)] == sorted(limits[: len(EPSILONS)], reverse=True)
@@ -99,7 +102,7 @@ def test_without_a_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(bench.rows())
     assert bench.curves == []
     assert all(row.figure("h_score") is None for row in rows)
-    assert rows[0].plain()["h_score"] is None
+    assert plain(rows[0])["result"]["metrics"]["h_score"]["value"] is None
     assert all(row.result.metrics["f_score"].value > 0 for row in rows)
     report = Report({}, [{"name": DIGITS}], rows, [], [], label_claims.verdicts(rows))
     assert len(page(report).sections) == 5

@@ -4,6 +4,7 @@ Two methods are compared by the mean over queries of the difference between them
 bootstrap draws of whole categories, since the queries of one category are alike.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -17,8 +18,10 @@ from divgrpc_lab.table1.methods import (
     BARE,
     FAMILIES,
     HASHED,
+    HIGH_DIAL,
     ONE_EXACT,
     TABLES,
+    Case,
     Row,
     interval,
 )
@@ -71,13 +74,17 @@ def pairs_without_hashing(
 
     Only rows of the queries of the method: QP-Rel has few.
     """
+    few = method == "QP-Rel"
+    plain = {
+        (row.cell, row.case.stage): row
+        for row in rows
+        if row.family == "NH" and (row.case.method, row.case.few) == (method, few)
+    }
     for row in rows:
-        if (row.method, row.stage) != (method, stage) or row.is_fixed:
-            continue
-        plain = {r.stage: r for r in rows if r.family == "NH" and _same_cell(r, row)}
-        other = plain.get(ALL) or plain.get(ONE_EXACT)
-        if other is not None and row.case.few == (method == "QP-Rel"):
-            yield row, other
+        if row.case == Case(method, stage, few, row.case.every_seed):
+            other = plain.get((row.cell, ALL)) or plain.get((row.cell, ONE_EXACT))
+            if other is not None:
+                yield row, other
 
 
 def raises_h(rows: Sequence[Row], method: str, stage: str) -> Verdict:
@@ -95,15 +102,13 @@ def nearest_is_best(rows: Sequence[Row]) -> Verdict:
     of, with hashing or without. Both are picked by the h that is reported.
     """
     differences, sentences = [], []
-    for (data, k), cell in cells(r for r in rows if not r.case.few and not r.is_fixed).items():
-        hashed = [r for r in cell if r.method == "NN" and r.family != "NH"]
-        others = [r for r in cell if r.method in METHODS[1:]]
+    for (data, k), cell in cells(rows).items():
+        hashed = [r for r in cell if r.case.method == "NN" and r.family != "NH"]
+        others = [r for r in cell if r.case.method in METHODS[1:]]
         if hashed and others:
             best, rival = (max(group, key=_h) for group in (hashed, others))
             differences.append(difference(best, rival))
-            sentences.append(
-                f"{data}, {k}: {best.h.value:.3f} against {rival.h.value:.3f} ({rival.name})"
-            )
+            sentences.append(f"{data}, {k}: {best.h:.3f} against {rival.h:.3f} ({rival.name})")
     return above(
         "NN with LSH alone is best",
         "Its best h minus the best of the other methods",
@@ -115,28 +120,25 @@ def nearest_is_best(rows: Sequence[Row]) -> Verdict:
 
 def greedy_collapses(rows: Sequence[Row]) -> Verdict:
     """Greedy on hashed points loses precision without a limit on candidates, at one high dial."""
-    fixed = [r for r in rows if r.method == "Greedy" and r.is_fixed]
+    fixed = {(row.cell, row.family, row.case.stage): row for row in rows if row.case.dial}
     pairs = [
-        (row, bare)
-        for row in fixed
-        for bare in fixed
-        if (row.stage, bare.stage) == (TABLES, BARE)
-        and row.family == bare.family
-        and _same_cell(row, bare)
+        (row, fixed[cell, family, BARE])
+        for (cell, family, stage), row in fixed.items()
+        if stage == TABLES
     ]
     differences = [difference(*pair, "precision") for pair in pairs]
-    dial = more = ""
+    more = ""
     if pairs:
         row, bare = pairs[int(np.argmax([item.value for item in differences]))]
-        dial = f" at diversity {row.parameters.diversity:g}"
         with_limit, without = (r.figures["precision"].value for r in (row, bare))
+        data, k = row.cell
         more = (
-            f" The most on {row.data} at k = {row.k} ({row.family}): P {without:.2f} without "
-            f"the limit, {with_limit:.2f} with it."
+            f" The most on {data} at k = {k} ({row.family}): P {without:.2f} without the limit, "
+            f"{with_limit:.2f} with it."
         )
     return above(
         "greedy collapses on hashed points without a limit on candidates",
-        f"P with the default limit minus P without{dial}",
+        f"P with the default limit minus P without at diversity {HIGH_DIAL:g}",
         differences,
         more,
     )
@@ -160,9 +162,9 @@ def fewer_bits(coded: Sequence[Coded]) -> Verdict:
         (div_sure, div_may), (sdiv_sure, sdiv_may) = (_fewest_bits(c, best) for c in (div, sdiv))
         signs.append(True if sdiv_sure < div_may else False if sdiv_may > div_sure else None)
         sentences.append(
-            f"{data}: {best.h.value - _EQUAL:.3f} is reached by LSH-Div "
+            f"{data}: {best.h - _EQUAL:.3f} is reached by LSH-Div "
             f"{_bits_text(div_sure, div_may)}, by LSH-SDiv {_bits_text(sdiv_sure, sdiv_may)}, "
-            f"{max(code.row.h.value for code in sdiv):.3f} at its best"
+            f"{max(code.row.h for code in sdiv):.3f} at its best"
         )
     return Verdict(
         "LSH-SDiv needs fewer bits and tables than LSH-Div for equal h",
@@ -269,35 +271,31 @@ def faster(rows: Sequence[Row], method: str) -> Verdict:
 
 def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
     """NN with hashing is about 100 times as fast as the exhaustive greedy."""
-    greedy = {(r.data, r.k): r.microseconds for r in rows if (r.method, r.stage) == ("Greedy", ALL)}
+    greedy = {row.cell: row.microseconds for row in rows if row.case == Case("Greedy", ALL)}
     ratios = [
-        greedy[r.data, r.k] / r.microseconds
-        for r in rows
-        if (r.method, r.stage) == ("NN", HASHED) and (r.data, r.k) in greedy
+        greedy[row.cell] / row.microseconds
+        for row in rows
+        if row.case == Case("NN", HASHED) and row.cell in greedy
     ]
     claim = "NN with hashing is 100 times as fast as the server's exhaustive greedy"
     return times_as_fast(claim, ratios, _OVER_GREEDY)
 
 
 def cells(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
-    """Return rows by data set and k."""
-    groups: dict[tuple[str, int], list[Row]] = {}
+    """Return rows by data set and k: those of all queries, with a choice of the dial."""
+    groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
-        groups.setdefault((row.data, row.k), []).append(row)
+        if not row.case.few and row.case.dial is None:
+            groups[row.cell].append(row)
     return groups
 
 
 def _h(row: Row) -> float:
-    return row.h.value
+    return row.h
 
 
 def _joined(sentences: Sequence[str]) -> str:
     return f"{'; '.join(sentences)}." if sentences else "It was not measured."
-
-
-def _same_cell(one: Row, other: Row) -> bool:
-    first, second = ((row.data, row.method, row.k, row.case.few) for row in (one, other))
-    return first == second
 
 
 def _fewest_bits(coded: Sequence[Coded], best: Row) -> tuple[float, float]:

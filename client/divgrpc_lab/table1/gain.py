@@ -19,7 +19,7 @@ from divgrpc_lab.table1.methods import (
     HASHED,
     ONE_EXACT,
     Row,
-    by_category,
+    category_means,
 )
 from divgrpc_lab.verdicts import Verdict, in_all_cells
 
@@ -54,22 +54,31 @@ class Gain(NamedTuple):
 
 def gains(rows: Sequence[Row]) -> Iterator[Gain]:
     """Yield the gains of greedy for every data set and k, after hashing and one exact pass."""
-    for (data, k), cell in cells(r for r in rows if not r.case.few and not r.is_fixed).items():
-        plain = {(r.method, r.stage): r for r in cell if r.family == "NH"}
+    for cell, group in cells(rows).items():
+        plain = {(r.case.method, r.case.stage): r for r in group if r.family == "NH"}
         nearest, greedy = (plain[method, ALL] for method in ("NN", "Greedy"))
-        best = max(
-            (plain[method, ALL] for method in EXHAUSTIVE if (method, ALL) in plain),
-            key=lambda row: row.h.value,
-        )
+        exhaustive = (plain[m, ALL] for m in EXHAUSTIVE if (m, ALL) in plain)
+        best = max(exhaustive, key=lambda row: row.h)
         rivals = (best, greedy, plain["Greedy", ONE_EXACT])
-        for row in cell:
-            if row.method == "Greedy" and row.stage in (ONE_EXACT, HASHED, FOLDED):
-                heights = (r.h.value for r in (row, nearest, best))
-                own, low, high = heights
-                share = _share(row, nearest, best) if high - low > GAIN_MIN else None
+        for row in group:
+            stage = row.case.stage
+            if row.case.method == "Greedy" and stage in (ONE_EXACT, HASHED, FOLDED):
+                own, low, high = (
+                    category_means(item.values["h_score"], item.categories)
+                    for item in (row, nearest, best)
+                )
                 speeds = (rival.microseconds / row.microseconds for rival in rivals)
-                place = (data, k, row.family, row.stage)
-                yield Gain(*place, own, low, best.method, high, share, *speeds)
+                yield Gain(
+                    *cell,
+                    row.family,
+                    stage,
+                    row.h,
+                    nearest.h,
+                    best.case.method,
+                    best.h,
+                    gain_share_interval(own, low, high) if best.h - nearest.h > GAIN_MIN else None,
+                    *speeds,
+                )
 
 
 def targets(measured: Sequence[Gain]) -> list[Verdict]:
@@ -117,11 +126,3 @@ def is_fast(judged: Sequence[Gain], family: str) -> Verdict:
         in_all_cells([g.times_best >= SPEED_GOAL for g in judged]),
         f"This does not depend on the share of the gain. {'; '.join(sentences)}.",
     )
-
-
-def _share(row: Row, nearest: Row, best: Row) -> Interval:
-    """Return the gain share with its interval over categories."""
-    values, low, high = (
-        by_category(item.values["h_score"], item.categories) for item in (row, nearest, best)
-    )
-    return gain_share_interval(values, low, high)

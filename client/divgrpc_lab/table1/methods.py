@@ -11,8 +11,7 @@ tables, no limits         the same, and the method sees all points of the bucket
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -131,9 +130,9 @@ class Row:
 
     `family` is "NH" without hashing. `parameters` are the best for all queries with the first seed.
     `values` has the figures of each query, (nq,), means over the hash seeds, and `categories` (nq,)
-    the category that each query asks for. `h_seeds` has the mean h of each seed; `short` counts
-    lists of fewer than k results with all seeds. `microseconds` is the median over the seeds of the
-    medians over queries.
+    the category that each query asks for; `figures` has their means with intervals over categories.
+    `h_seeds` has the mean h of each seed; `short` counts lists of fewer than k results with all
+    seeds. `microseconds` is the median over the seeds of the medians over queries.
     """
 
     data: str
@@ -145,56 +144,26 @@ class Row:
     h_seeds: tuple[float, ...]
     short: int
     microseconds: float
+    figures: dict[str, Interval] = field(init=False)
+
+    def __post_init__(self) -> None:
+        figures = {name: interval(column, self.categories) for name, column in self.values.items()}
+        object.__setattr__(self, "figures", figures)
 
     @property
-    def method(self) -> str:
-        """The method's name."""
-        return self.case.method
-
-    @property
-    def stage(self) -> str:
-        """Which points the method may choose from."""
-        return self.case.stage
-
-    @property
-    def k(self) -> int:
-        """Results per query."""
-        return self.parameters.k
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether there was no choice of the dial."""
-        return self.case.dial is not None
+    def cell(self) -> tuple[str, int]:
+        """The data set and k."""
+        return self.data, self.parameters.k
 
     @property
     def name(self) -> str:
-        """The row within its data set and k, in words."""
-        return f"{self.method}, {self.family}, {self.stage}"
-
-    @cached_property
-    def figures(self) -> dict[str, Interval]:
-        """Means of the figures with their 95 % intervals over categories."""
-        return {name: interval(values, self.categories) for name, values in self.values.items()}
+        """The row within its cell, in words."""
+        return f"{self.case.method}, {self.family}, {self.case.stage}"
 
     @property
-    def h(self) -> Interval:
+    def h(self) -> float:
         """The mean over queries of each query's h."""
-        return self.figures["h_score"]
-
-    def plain(self) -> dict[str, Any]:
-        """Return the row for JSON, with P and h of each query in five digits."""
-        used = self.parameters
-        names = ("data", "family", "method", "stage", "k", "h_seeds", "short", "microseconds")
-        return {name: getattr(self, name) for name in names} | {
-            "search": used.search,
-            "dial": used.diversity,
-            "fixed": self.is_fixed,
-            "hash_limit": used.hash_limit,
-            "candidates_limit": used.candidates_limit,
-            "queries": len(self.categories),
-            "values": {name: self.values[name].round(5) for name in ("precision", "h_score")},
-            **self.figures,
-        }
+        return self.figures["h_score"].value
 
 
 def interval(values: Values, categories: IntArray) -> Interval:
@@ -203,10 +172,10 @@ def interval(values: Values, categories: IntArray) -> Interval:
     Queries of one category are learned from halves of one pool and are alike, so the bootstrap
     draws whole categories. With few categories the interval is too narrow.
     """
-    return mean_intervals(by_category(values, categories)[:, None])[0]
+    return mean_intervals(category_means(values, categories)[:, None])[0]
 
 
-def by_category(values: Values, categories: IntArray) -> Values:
+def category_means(values: Values, categories: IntArray) -> Values:
     """Return the mean of `values` (nq,) in each category, in their order."""
     return np.array([mean(values[categories == item]) for item in np.unique(categories)])
 

@@ -11,7 +11,7 @@ from divgrpc_lab.experiment import interval_text, records_table
 from divgrpc_lab.table1.bench import Timed
 from divgrpc_lab.table1.beside import Coded, Growth, Spread
 from divgrpc_lab.table1.gain import EXHAUSTIVE, Gain
-from divgrpc_lab.table1.methods import FIGURES, Row
+from divgrpc_lab.table1.methods import FIGURES, Case, Row
 from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, Printed, printed
 from divgrpc_lab.verdicts import Verdict, verdict_table
 
@@ -34,6 +34,21 @@ _READING: Final = (
     "query at a time on one thread, and the median of several hash seeds. Short lists have fewer "
     "than k results; missing results count as wrong. Greedy over all points is the server's own; "
     "the benchmark `quality` has a faster one."
+)
+
+
+_GAINS: Final = (
+    f"Gain share: 1 is the best of {', '.join(EXHAUSTIVE)} over all points, picked by the h "
+    "reported here, 0 nearest neighbours, with its interval over categories; times as fast as that "
+    "best one, as greedy over all points, as one exact pass with the same selector."
+)
+_SPREADS: Final = (
+    "Draws of retrieved points in the exact ball around a query, by tenths of the ball, the "
+    "nearest first; uniform is as many in each."
+)
+_GROWTHS: Final = (
+    "Points hashed without a limit by size of the data, probes tuned for one recall, and the "
+    "hash_limit by epsilon = 1; the exponent's interval is over queries alone, with one hash seed."
 )
 
 
@@ -67,10 +82,10 @@ def page(report: Report) -> Page:
         sections=[
             Section("Claims", claims),
             *(_data(report, data) for data in report.data),
-            Section("The gain that hashing keeps", [_gains(report.gain)]),
+            Section("The gain that hashing keeps", [records_table(_GAINS, report.gain)]),
             Section("Bits and tables", [_codes(report.bits_and_tables)]),
-            Section("Over the ball", [_spreads(report.uniformity)]),
-            Section("Growth", [_growths(report.growth)]),
+            Section("Over the ball", [records_table(_SPREADS, report.uniformity)]),
+            Section("Growth", [records_table(_GROWTHS, report.growth)]),
             Section("Times in the paper's size", [_times(report.times)]),
         ],
     )
@@ -81,7 +96,7 @@ def _data(report: Report, data: dict[str, str]) -> Section:
     columns = [Column("method, hash, points", numeric=False)]
     for k in KS:
         columns += [Column(name, f"k = {k}") for name in ("P", "SR", "D", "h", "time")]
-    methods = dict.fromkeys(row.method for row in rows)
+    methods = dict.fromkeys(row.case.method for row in rows)
     bodies = [Body(list(_lines(rows, method)), title=method) for method in methods]
     facts = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")
     table = Table(f"Table 1 on {data['name']}.", columns, bodies)
@@ -90,15 +105,14 @@ def _data(report: Report, data: dict[str, str]) -> Section:
 
 def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
     """Yield a line for each row of a method, its figures at every k, then the paper's."""
-    group = [row for row in rows if row.method == method]
-    best = {
-        k: max((r.h.value for r in group if r.k == k and not r.is_fixed), default=0) for k in KS
-    }
-    lines: dict[tuple[object, ...], list[Cell | str]] = {}
+    group = [row for row in rows if row.case.method == method]
+    lines: dict[tuple[str, Case], list[Cell | str]] = {}
     for row in group:
+        rivals = (r.h for r in group if r.cell == row.cell and r.case.dial is None)
         queries = f", {len(row.categories)} queries" if row.case.few else ""
-        line = lines.setdefault((row.family, row.case), [f"{row.family}, {row.stage}{queries}"])
-        line += _figures(row, best=row.h.value >= best[row.k] and not row.is_fixed)
+        name = f"{row.family}, {row.case.stage}{queries}"
+        line = lines.setdefault((row.family, row.case), [name])
+        line += _figures(row, best=row.case.dial is None and row.h >= max(rivals))
     yield from lines.values()
     if method in METHODS:
         paper = printed()
@@ -109,14 +123,14 @@ def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
 
 def _figures(row: Row, *, best: bool) -> list[Cell | str]:
     p, sr, d = (f"{row.figures[name].value:.2f}" for name in FIGURES[:-1])
-    interval = interval_text(row.h)
+    interval = interval_text(row.figures["h_score"])
     if len(row.h_seeds) > 1:
         interval += f" ±{(max(row.h_seeds) - min(row.h_seeds)) / 2:.3f}".replace("±0", "±")
     dial = row.parameters.diversity
-    dial_text = f"dial {dial:g}" + ("*" if row.is_fixed else "") if dial else ""
+    dial_text = f"dial {dial:g}" + ("*" if row.case.dial else "") if dial else ""
     share = row.short / (len(row.categories) * len(row.h_seeds))
     precision = Cell(p, detail=f"{share:.0%} short" if row.short else "")
-    h = Cell(f"{row.h.value:.3f}", detail=interval, best=best)
+    h = Cell(f"{row.h:.3f}", detail=interval, best=best)
     return [precision, sr, d, h, Cell(time_words(row.microseconds), detail=dial_text)]
 
 
@@ -125,56 +139,13 @@ def _printed(cell: Printed) -> list[str]:
     return [*(f"{value:.2f}" for value in figures), time_words(cell.seconds * 1e6)]
 
 
-def _gains(gains: Sequence[Gain]) -> Table:
-    return records_table(
-        f"Gain share: 1 is the best of {', '.join(EXHAUSTIVE)} over all points, picked by the h "
-        "reported here, 0 nearest neighbours, with its interval over categories; times as fast as "
-        "that best one, as greedy over all points, as one exact pass with the same selector.",
-        [
-            {"set": g.data, "k": g.k, "row": f"Greedy, {g.family}, {g.stage}", "h": g.h}
-            | {"nearest": g.nearest_h, "best": g.best_h, "best method": g.best_method}
-            | {"gain share": g.share or "no gain", "x best": g.times_best}
-            | {"x greedy": g.times_greedy, "x exact": g.times_exact_pass}
-            for g in gains
-        ],
-    )
-
-
 def _codes(codes: Sequence[Coded]) -> Table:
     return records_table(
         "Greedy over tables at k = 10, dial by folds; a list may be short of k, over all seeds.",
         [
             {"set": row.data, "hash": row.family, "tables": n_tables, "bits of a key": n_bits}
-            | {"queries": len(row.categories), "h": row.h, "short of k": row.short}
+            | {"queries": len(row.categories), "h": row.figures["h_score"], "short": row.short}
             for n_bits, n_tables, row in codes
-        ],
-    )
-
-
-def _spreads(spreads: Sequence[Spread]) -> Table:
-    return records_table(
-        "Retrieved points in the exact ball around a query, by tenths of the ball, the nearest "
-        "first, in % of the draws; uniform is 10 in each.",
-        [
-            {"set": item.data, "sampling": item.sampling, "points of the ball": item.ball}
-            | {"seeds": item.seeds, "draws": sum(item.counts)}
-            | {str(n): 100 * c / max(1, sum(item.counts)) for n, c in enumerate(item.counts, 1)}
-            for item in spreads
-        ],
-    )
-
-
-def _growths(growths: Sequence[Growth]) -> Table:
-    return records_table(
-        "Points hashed without a limit, probes tuned for one recall; the exponent's interval is "
-        "over queries alone, with one hash seed.",
-        [
-            {"set": item.data, "exponent": item.exponent, "points": size, "points hashed": hashed}
-            | {"recall": recall, "hash_limit by epsilon = 1": limit}
-            for item in growths
-            for size, hashed, recall, limit in zip(
-                item.sizes, item.hashed, item.recalls, item.limits, strict=True
-            )
         ],
     )
 

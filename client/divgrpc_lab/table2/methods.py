@@ -120,25 +120,3 @@ class LabelRow:
         """Return a figure, None where it does not apply: without a hierarchy."""
         figure = self.result.metrics[name]
         return None if isnan(figure.value) else figure
-
-    def plain(self) -> dict[str, Any]:
-        """Return all but the numbers of each document for JSON."""
-        case, result, used = self.case, self.result, self.result.parameters
-        return {
-            "data": self.data,
-            "method": case.method,
-            "mode": case.mode,
-            "setting": case.setting,
-            "search": used.search,
-            "dial": used.diversity,
-            "threshold": used.threshold,
-            "documents": result.documents,
-            "empty": result.empty,
-            "precision_at": [interval.value for interval in result.precision_at],
-            "h_of_means": result.h_of_means,
-            "microseconds": self.microseconds,
-            "scored": result.scored,
-            "among": self.candidates,
-            "same_as_lsh_div": self.same_as_lsh_div,
-            **{name: self.figure(name) for name in FIGURES},
-        }
