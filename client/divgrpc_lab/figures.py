@@ -33,7 +33,7 @@ from divgrpc_client.reports.page import (
     write_page,
 )
 from divgrpc_lab.contact_sheet import Block, Strip, write_contact_sheet
-from divgrpc_lab.data.hyperplanes import HyperplaneQueries
+from divgrpc_lab.data.topics import HyperplaneQueries
 from divgrpc_lab.demo import digits
 from divgrpc_lab.demo.queries import K
 from divgrpc_lab.experiment import records_table

@@ -8,7 +8,7 @@ from PIL import Image
 
 from divgrpc_lab import contact_sheet
 from divgrpc_lab.contact_sheet import Block, Strip, write_contact_sheet
-from divgrpc_lab.data.hyperplanes import hyperplane_queries
+from divgrpc_lab.data.topics import hyperplane_queries
 from divgrpc_lab.demo.digits import load
 
 

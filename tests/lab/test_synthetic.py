@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from divgrpc.metrics import JudgedLabels, precision_at
-from divgrpc_lab.data.hyperplanes import hyperplane_queries
 from divgrpc_lab.data.synthetic import (
     LabelledDocuments,
     labelled_documents,
     visual_words,
 )
+from divgrpc_lab.data.topics import hyperplane_queries
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from scipy import stats
 
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import Interval
-from divgrpc_lab.table1 import claims, gain
+from divgrpc_lab.table1 import claims
 from divgrpc_lab.table1.beside import PCA, Coded, Growth, Spread, exponent
 from divgrpc_lab.table1.methods import (
     ALL,
@@ -222,14 +222,14 @@ def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[R
 
 def targets(rows: Sequence[Row], family: str = _FAMILY) -> list[bool | None]:
     """Return the verdicts on both targets for a family: on the gain, and on the speed."""
-    verdicts = gain.targets(list(gain.gains(rows)))
+    verdicts = claims.targets(list(claims.gains(rows)))
     return [verdict.holds for verdict in verdicts if f": {family}," in verdict.claim]
 
 
 def test_gain_share_is_of_the_best_exhaustive_method() -> None:
     """Here MMR gains 0.1, of which hashing keeps 0.95, at 120 times the speed of greedy."""
     rows = exhaustive(0.8, 0.795)
-    [hashed] = (item for item in gain.gains(rows) if item.stage == FOLDED)
+    [hashed] = (item for item in claims.gains(rows) if item.stage == FOLDED)
     assert hashed.share is not None
     assert hashed.best_method == "MMR"
     assert hashed.share.value == pytest.approx(0.95)
@@ -257,7 +257,7 @@ def test_no_gain_has_no_share() -> None:
     """Where nothing gains 0.02 of h there is no share, and no verdict on it."""
     rows = [r for r in exhaustive(0.71, 0.70) if r.case != Case("Greedy", ALL)]
     rows.append(row("Greedy", "NH", ALL, 0.7))
-    assert [item.share for item in gain.gains(rows)] == [None, None]
+    assert [item.share for item in claims.gains(rows)] == [None, None]
     assert targets(rows)[0] is None
 
 

@@ -21,7 +21,7 @@ from divgrpc_lab.data.documents import DIGITS, Split, load
 from divgrpc_lab.data.topics import DATA_VARIABLE
 from divgrpc_lab.experiment import plain
 from divgrpc_lab.table2 import claims as label_claims
-from divgrpc_lab.table2.bench import EPSILONS, LabelBench
+from divgrpc_lab.table2.bench import ENDS_EARLY, EPSILONS, LabelBench, LabelTime, label_times
 from divgrpc_lab.table2.methods import (
     BY_HIERARCHY,
     DEFAULT,
@@ -35,7 +35,6 @@ from divgrpc_lab.table2.methods import (
 )
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED, impossible
-from divgrpc_lab.table2.times import ENDS_EARLY, LabelTime, label_times
 
 _NOISE = np.linspace(-0.02, 0.02, 40)
 

@@ -42,7 +42,8 @@ _CATEGORIES, _SUBTOPICS = 7, 5
 # Shares of the words drawn, and of all words: background, topics. The others are the labels'.
 _SHARES_DRAWN: Final = (0.3, 0.3)
 _SHARES_OF_WORDS: Final = (0.2, 0.15)
-_BLOCK: Final = 50_000
+# Words that are drawn at a time.
+_BLOCK_WORDS: Final = 2_600_000
 _SPREAD: Final = 0.8
 
 
@@ -119,8 +120,9 @@ def labelled_documents(
     ends = _even(labels, max(1, labels // mixture.topic_labels))
     vocabulary = _Vocabulary(random, features, labels, len(ends) - 1)
     words, truths = [], []
-    for start in range(0, documents + asked, _BLOCK):
-        count = min(_BLOCK, documents + asked - start)
+    block = int(_BLOCK_WORDS / mixture.words)
+    for start in range(0, documents + asked, block):
+        count = min(block, documents + asked - start)
         topic, truth = _drawn_labels(random, popularity, ends, count, mixture)
         truths.append(truth)
         words.append(vocabulary.drawn(random, topic, truth, mixture.words))

@@ -12,7 +12,7 @@ from rich.console import Console
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.client import Client
 from divgrpc_lab.contact_sheet import Block, Strip
-from divgrpc_lab.data.hyperplanes import HyperplaneQueries
+from divgrpc_lab.data.topics import HyperplaneQueries
 from divgrpc_lab.demo.queries import Answers, K, ask, print_answers
 
 INDEX: Final = "copies"

@@ -16,7 +16,7 @@ from divgrpc.metrics import PointCategories, Values, judge, mean, measure
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.client import Client
 from divgrpc_lab.contact_sheet import Block, Strip
-from divgrpc_lab.data.hyperplanes import HyperplaneQueries, hyperplane_queries
+from divgrpc_lab.data.topics import HyperplaneQueries, hyperplane_queries
 from divgrpc_lab.demo.queries import K, ask, print_answers
 
 INDEX: Final = "digits"

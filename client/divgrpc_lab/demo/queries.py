@@ -12,7 +12,7 @@ from rich.console import Console
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray
 from divgrpc_client.client import Client
 from divgrpc_client.formats import tables
-from divgrpc_lab.data.hyperplanes import HyperplaneQueries
+from divgrpc_lab.data.topics import HyperplaneQueries
 
 K: Final = 10
 _TIMES: Final = """\

@@ -21,7 +21,6 @@ from divgrpc_lab.data.topics import DIGITS, SETS, Topics, load
 from divgrpc_lab.server_process import running_server
 from divgrpc_lab.table1 import beside, claims
 from divgrpc_lab.table1.bench import Bench, Plan, times
-from divgrpc_lab.table1.gain import gains, targets
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
 
@@ -103,6 +102,6 @@ def measure(sets: Sequence[Topics], plan: Plan) -> Report:
         f"{cores} cores, as many workers",
         **{"hash seeds": f"{plan.seeds}, of some methods 2 at most"},
     )
-    shares = list(gains(rows))
-    verdicts = [*targets(shares), *claims.verdicts(rows, coded, spreads, growths)]
+    shares = list(claims.gains(rows))
+    verdicts = [*claims.targets(shares), *claims.paper_verdicts(rows, coded, spreads, growths)]
     return Report(facts, data, rows, shares, coded, spreads, growths, timed, verdicts)

@@ -10,7 +10,7 @@ from divgrpc_lab.data.topics import DIGITS
 from divgrpc_lab.experiment import interval_text, records_table
 from divgrpc_lab.table1.bench import Timed
 from divgrpc_lab.table1.beside import Coded, Growth, Spread
-from divgrpc_lab.table1.gain import EXHAUSTIVE, Gain
+from divgrpc_lab.table1.claims import EXHAUSTIVE, Gain
 from divgrpc_lab.table1.methods import FIGURES, Case, Row
 from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, Printed, printed
 from divgrpc_lab.verdicts import Verdict, verdict_table

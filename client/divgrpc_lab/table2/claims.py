@@ -10,9 +10,9 @@ import numpy as np
 
 from divgrpc.metrics import mean_intervals
 from divgrpc.types import Mode
+from divgrpc_lab.table2.bench import LabelTime
 from divgrpc_lab.table2.methods import DEFAULT, EVERYTHING, FIGURES, MODES, PAPERS, LabelRow
 from divgrpc_lab.table2.paper import PRINTED, impossible
-from divgrpc_lab.table2.times import LabelTime
 from divgrpc_lab.verdicts import Verdict, above, times_as_fast
 
 OURS: Final = "LSH-SDiv"

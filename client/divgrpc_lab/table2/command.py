@@ -20,10 +20,9 @@ from divgrpc_lab.data import synthetic
 from divgrpc_lab.data.documents import DIGITS, SETS, Split, load
 from divgrpc_lab.data.synthetic import labelled_documents
 from divgrpc_lab.table2 import claims
-from divgrpc_lab.table2.bench import LabelBench
+from divgrpc_lab.table2.bench import LabelBench, label_times
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED
-from divgrpc_lab.table2.times import label_times
 
 DOCUMENTS: Final = 1_000
 # Enough to show that everything works.

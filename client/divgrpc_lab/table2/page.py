@@ -19,10 +19,9 @@ from divgrpc_client.reports.page import (
 from divgrpc_client.reports.page import Row as Line
 from divgrpc_lab.data.documents import DIGITS
 from divgrpc_lab.experiment import interval_text, records_table
-from divgrpc_lab.table2.bench import AtEpsilon
+from divgrpc_lab.table2.bench import AtEpsilon, LabelTime
 from divgrpc_lab.table2.methods import FIGURES, MODES, TOP_K, LabelRow
 from divgrpc_lab.table2.paper import PRINTED, impossible
-from divgrpc_lab.table2.times import LabelTime
 from divgrpc_lab.verdicts import Verdict, verdict_table
 
 _LEAD: Final = (
