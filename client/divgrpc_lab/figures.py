@@ -158,15 +158,15 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
         axes.set_aspect("equal")
         axes.set(xticks=[], yticks=[])
         keys = []
-        for filled in (False, True):
+        for state in (False, True):
             for kind, marker in enumerate("os"):
                 keys += axes.plot(
-                    *points.points[(points.classes == kind) & (is_picked == filled)].T,
-                    label=f"{'picked, ' if filled else 'class '}{'AB'[kind]}",
+                    *points.points[(points.classes == kind) & (is_picked == state)].T,
+                    label=f"{'picked, ' if state else 'class '}{'AB'[kind]}",
                     color=palette.series[kind],
                     marker=marker,
-                    markersize=8 if filled else 4,
-                    fillstyle="full" if filled else "none",
+                    markersize=8 if state else 4,
+                    fillstyle="full" if state else "none",
                     linestyle="none",
                 )
         star: Any = {"color": palette.ink, "marker": "*", "markersize": 16, "linestyle": "none"}
@@ -177,9 +177,9 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
 
 def toy_figures(points: Toy, ids: IntArray) -> tuple[int, float, float]:
     """Return how many picks are of class A, and their mean distance from query and each other."""
-    chosen = points.points[ids]
-    pairs = np.linalg.norm(chosen[:, None] - chosen[None], axis=2)[np.triu_indices(len(ids), 1)]
-    away = np.linalg.norm(chosen - points.query, axis=1)
+    picks = points.points[ids]
+    pairs = np.linalg.norm(picks[:, None] - picks[None], axis=2)[np.triu_indices(len(ids), 1)]
+    away = np.linalg.norm(picks - points.query, axis=1)
     return int((points.classes[ids] == 0).sum()), float(away.mean()), float(pairs.mean())
 
 
@@ -187,8 +187,8 @@ def ask_digits(client: Client) -> SevenQueries:
     """Index the digits and ask seven queries by every method."""
     data = digits.load()
     digits.build(client, data)
-    learned = digits.learn(data, data.reported, -(-QUERIES // len(digits.CATEGORIES)), seed=1)
-    queries = HyperplaneQueries(learned.queries[:QUERIES], learned.categories[:QUERIES])
+    pool_queries = digits.learn(data, data.reported, -(-QUERIES // len(digits.CATEGORIES)), seed=1)
+    queries = HyperplaneQueries(pool_queries.queries[:QUERIES], pool_queries.categories[:QUERIES])
     results, dials = {}, {}
     for name, options in DIGIT_METHODS.items():
         is_nearest = options["selector"] == "nearest"

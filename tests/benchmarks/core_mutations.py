@@ -1,13 +1,12 @@
 """Mutation testing of the core."""
 
 import ast
-import json
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -58,7 +57,6 @@ class Mutant:
     count=Option(50, "mutants"),
     seed=Option(0, "seed of the draws"),
     files=Option([], "paths in the clone to draw from, all of the core without any"),
-    tests=Option(None, "JSON file from sources to lists of tests", kind=Path),
     timeout=Option(900, "seconds for the tests of a mutant; a mutant that hangs is noticed"),
 )
 def core_mutations(options: Options) -> Iterator[Output]:
@@ -66,33 +64,30 @@ def core_mutations(options: Options) -> Iterator[Output]:
 
     Draws statements by seed from core files of a throw-away clone, changes each once, runs the
     tests of its file and restores it. A file is tested by the folder of tests that mirrors its own;
-    files beside folders by the files of `tests/core`. For another layout `--tests` names a JSON
-    file from paths of sources, or folders of them, to lists of tests. Never name a clone in which
-    somebody works.
+    files beside folders by the files of `tests/core`. Never name a clone in which somebody works.
     """
     if options.clone is None or not (options.clone / "divgrpc").is_dir():
         raise SystemExit("--clone must name a clone of the repository")
-    tests = json.loads(options.tests.read_text()) if options.tests else None
     mutants = draw(options.clone, options.files, options.count, options.seed)
-    noticed = 0
+    killed = 0
     for mutant in mutants:
         path = options.clone / mutant.path
         source = path.read_bytes()
-        started = time.monotonic()
+        start = time.monotonic()
         try:
             path.write_bytes(mutant.apply(source))
-            folders = tests_of(mutant.path, options.clone, tests)
+            folders = tests_of(mutant.path, options.clone)
             outcome = _run(options, folders)
         finally:
             path.write_bytes(source)
-        noticed += outcome
+        killed += outcome
         yield {
             "file": f"{mutant.path}:{mutant.line}",
             "change": f"{source[mutant.begin : mutant.end].decode()} to {mutant.new}",
             "noticed": outcome,
-            "s": time.monotonic() - started,
+            "s": time.monotonic() - start,
         }
-    yield f"{noticed} of {len(mutants)} noticed"
+    yield f"{killed} of {len(mutants)} noticed"
 
 
 def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -103,9 +98,9 @@ def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutan
         if path.name not in _SKIPPED
     )
     statements = [places for path in paths for places in statements_of(path, clone)]
-    chosen = random.Random(seed)
-    picked = chosen.sample(statements, min(count, len(statements)))
-    return [chosen.choice(places) for places in picked]
+    draws = random.Random(seed)
+    sample = draws.sample(statements, min(count, len(statements)))
+    return [draws.choice(places) for places in sample]
 
 
 def statements_of(path: str, clone: Path) -> Iterator[list[Mutant]]:
@@ -117,9 +112,9 @@ def statements_of(path: str, clone: Path) -> Iterator[list[Mutant]]:
     for statement in ast.walk(ast.parse(source)):
         if isinstance(statement, ast.stmt) and not _is_docstring(statement):
             places = [_mutant(path, source, starts, node) for node in _expressions(statement)]
-            known = [place for place in places if place]
-            if known:
-                yield known
+            mutants = [place for place in places if place]
+            if mutants:
+                yield mutants
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -166,17 +161,12 @@ def _mutant(path: str, source: bytes, starts: Sequence[int], node: ast.AST) -> M
     return Mutant(path, left.lineno, begin, begin + len(operator), _SWAPS[operator])
 
 
-def tests_of(path: str, clone: Path, tests: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Return the tests of a source; raises SystemExit where a mapping does not name it."""
+def tests_of(path: str, clone: Path) -> list[str]:
+    """Return the tests of a source: the folder that mirrors its own, or files beside folders."""
     source = Path(path)
-    if tests is not None:
-        for name in (path, *map(str, source.parents)):
-            if name in tests:
-                return list(tests[name])
-        raise SystemExit(f"--tests names no tests of {path}")
-    mirrored = "tests" / Path("core", *source.parts[1:-1])
-    if source.parts[1:-1] and (clone / mirrored).is_dir():
-        return [str(mirrored)]
+    folder = "tests" / Path("core", *source.parts[1:-1])
+    if source.parts[1:-1] and (clone / folder).is_dir():
+        return [str(folder)]
     return sorted(str(file.relative_to(clone)) for file in (clone / "tests/core").glob("test_*.py"))
 
 
@@ -187,7 +177,7 @@ def _run(options: Options, tests: Sequence[str]) -> bool:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", *tests]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=clone,
             env=environment,
@@ -197,6 +187,6 @@ def _run(options: Options, tests: Sequence[str]) -> bool:
         )
     except subprocess.TimeoutExpired:
         return True
-    if done.returncode not in (0, 1, 2):
-        raise RuntimeError(f"the tests could not run: {done.stdout.decode()[-1_000:]}")
-    return done.returncode != 0
+    if result.returncode not in (0, 1, 2):
+        raise RuntimeError(f"the tests could not run: {result.stdout.decode()[-1_000:]}")
+    return result.returncode != 0

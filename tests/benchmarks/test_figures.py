@@ -217,15 +217,10 @@ def test_mutants_change_one_place(tmp_path: Path) -> None:
 
 
 def test_mutants_are_tested_by_the_mirrored_folder(tmp_path: Path) -> None:
-    """A mapping is for other layouts, and must name every source that is drawn."""
+    """A source beside folders is tested by the files beside folders of tests."""
     for folder in ("tests/core/search", "divgrpc/search"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "tests/core/test_engine.py").touch()
     tests_of = core_mutations.tests_of
-    assert tests_of("divgrpc/search/a.py", tmp_path, None) == ["tests/core/search"]
-    assert tests_of("divgrpc/engine.py", tmp_path, None) == ["tests/core/test_engine.py"]
-    mapping = {"divgrpc/search": ["a"], "divgrpc/search/b.py": ["b"]}
-    assert tests_of("divgrpc/search/a.py", tmp_path, mapping) == ["a"]
-    assert tests_of("divgrpc/search/b.py", tmp_path, mapping) == ["b"]
-    with pytest.raises(SystemExit, match=r"names no tests of divgrpc/engine\.py"):
-        tests_of("divgrpc/engine.py", tmp_path, mapping)
+    assert tests_of("divgrpc/search/a.py", tmp_path) == ["tests/core/search"]
+    assert tests_of("divgrpc/engine.py", tmp_path) == ["tests/core/test_engine.py"]

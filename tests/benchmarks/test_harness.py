@@ -233,7 +233,7 @@ def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
     array[:] = 1
     assert programs.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes
     assert programs.mapped(os.getpid(), tmp_path / "b") == {"Size": 0, "Rss": 0, "Pss": 0}
-    assert programs.held(os.getpid()).private > array.nbytes
+    assert programs.held(os.getpid())["private"] > array.nbytes
 
 
 def test_queries_are_learned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

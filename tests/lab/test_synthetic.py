@@ -22,8 +22,8 @@ def test_documents_are_of_the_papers_kind(made: LabelledDocuments) -> None:
     """Unit rows of about 40 words, at least 4 labels, whose counts have a long tail."""
     assert made.documents.shape == (1_508, 3_200)
     assert made.labels.shape == (1_508, 518)
-    assert (made.asked.shape, made.truth.shape) == ((300, 3_200), (300, 518))
-    for rows in (made.documents, made.asked):
+    assert (made.test_documents.shape, made.truth.shape) == ((300, 3_200), (300, 518))
+    for rows in (made.documents, made.test_documents):
         assert rows.dtype == np.float32
         assert rows.has_canonical_format
         assert 38 < rows.nnz / rows.shape[0] < 42
@@ -66,7 +66,11 @@ def test_the_planted_model_finds_the_labels(
     long = np.linalg.norm(factors, axis=1, keepdims=True)
     counts = np.bincount(made.labels.indices, minlength=518)
     assert long[:, 0] ** 2 == pytest.approx(np.maximum(counts, 1), rel=1e-4)
-    scores = made.asked @ feature_map @ (factors if lengths == "long tail" else factors / long).T
+    scores = (
+        made.test_documents
+        @ feature_map
+        @ (factors if lengths == "long tail" else factors / long).T
+    )
     best = np.argsort(-scores, axis=1)[:, :5]
     assert precision_at(JudgedLabels.of(best, made.truth)).mean(axis=0)[0] > least
 
@@ -74,7 +78,7 @@ def test_the_planted_model_finds_the_labels(
 def test_a_seed_fixes_every_byte(made: LabelledDocuments) -> None:
     """The same seed gives the same set, another one another."""
     again, other = (labelled_documents(1_508, 3_200, 518, 300, seed=seed) for seed in (3, 4))
-    for part in ("documents", "labels", "asked", "truth"):
+    for part in ("documents", "labels", "test_documents", "truth"):
         for name in ("data", "indices", "indptr"):
             same, mine = (getattr(getattr(split, part), name) for split in (again, made))
             assert same.tobytes() == mine.tobytes()
@@ -105,7 +109,7 @@ def test_visual_words_are_sparse_unit_rows_of_the_papers_kind() -> None:
     categories, subtopics = data.labels.categories, data.labels.subtopics
     assert set(subtopics.tolist()) == set(range(35))
     assert np.array_equal(categories, subtopics // 5)
-    assert data.asked.tolist() == list(range(7))
+    assert data.query_categories.tolist() == list(range(7))
     learned = hyperplane_queries(data.pool, data.pool_categories, 2, seed=0)
     shares = []
     for queries, asked in ((data.pool.toarray(), data.pool_categories), learned):

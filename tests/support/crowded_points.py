@@ -148,12 +148,12 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
         originals, jittered = originals[order], jittered[order]
         points = _jittered(data.points[originals], jittered, rng)
     labels = Labels.of(data.labels.categories[originals], data.labels.subtopics[originals])
-    some = rng.choice(np.flatnonzero(np.isin(labels.categories, data.asked)), queries)
+    some = rng.choice(np.flatnonzero(np.isin(labels.categories, data.query_categories)), queries)
     # A document without a word that the points have has no direction.
     lengths = np.asarray(abs(data.pool).sum(axis=1)).ravel()
-    new = np.flatnonzero(np.isin(data.pool_categories, data.asked) & (lengths > 0))
+    new = np.flatnonzero(np.isin(data.pool_categories, data.query_categories) & (lengths > 0))
     new = rng.choice(new, queries)
-    asked = rng.choice(data.asked, queries)
+    asked = rng.choice(data.query_categories, queries)
     return Crowd(
         name=f"{data.name}, {share:.0%} copies",
         points=points,
@@ -171,7 +171,7 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
 
 def _hyperplanes(data: Topics, queries: int) -> Queries:
     """Return about so many hyperplane queries, an even number of each category."""
-    each = 2 * max(1, round(queries / len(data.asked) / 2))
+    each = 2 * max(1, round(queries / len(data.query_categories) / 2))
     return Queries(*data.queries(each))
 
 

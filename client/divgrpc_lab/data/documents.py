@@ -37,15 +37,15 @@ _DIGITS_TRAINING: Final = 1_400
 class Split:
     """A data set with labels: `documents` (n, d) and `labels` (n, L), sparse or dense.
 
-    `asked` (m, d) are the test documents, and `truth` (m, L) their labels. `hierarchy` (e, 2) has
-    edges from parent to child, and begins at `roots`; None without a hierarchy.
+    `test_documents` (m, d) have the labels `truth` (m, L). `hierarchy` (e, 2) has edges from parent
+    to child, and begins at `roots`; None without a hierarchy.
     """
 
     name: str
     sha256: str
     documents: Any
     labels: Any
-    asked: Any
+    test_documents: Any
     truth: Any
     hierarchy: IntArray | None = None
     roots: tuple[int, ...] = ()
@@ -53,20 +53,25 @@ class Split:
     def with_features(self) -> "Split":
         """Return the set without documents that have no feature, which no method can label."""
         rows, queries = (
-            np.flatnonzero(abs(documents).sum(axis=1)) for documents in (self.documents, self.asked)
+            np.flatnonzero(abs(documents).sum(axis=1))
+            for documents in (self.documents, self.test_documents)
         )
         return replace(
             self,
             documents=self.documents[rows],
             labels=self.labels[rows],
-            asked=self.asked[queries],
+            test_documents=self.test_documents[queries],
             truth=self.truth[queries],
         )
 
     def described(self) -> dict[str, str]:
         """Return what a report says of the data."""
-        (rows, dims), tests, rest = self.documents.shape, self.asked.shape[0], self.with_features()
-        empty = rows + tests - rest.documents.shape[0] - rest.asked.shape[0]
+        (rows, dims), tests, rest = (
+            self.documents.shape,
+            self.test_documents.shape[0],
+            self.with_features(),
+        )
+        empty = rows + tests - rest.documents.shape[0] - rest.test_documents.shape[0]
         facts = {
             "documents": f"{rows:,} x {dims:,}, {tests:,} more to test with",
             "labels": f"{self.labels.shape[1]:,}, {self.labels.nnz / rows:.1f} a document",
@@ -83,18 +88,18 @@ def read(folder: Path, name: str) -> Split:
         parts = [part for part in ("train", "valid") if f"{prefix}_{part}_indptr" in arrays]
         documents = [_matrix(arrays, f"x_{part}", "n_features") for part in parts]
         labels = [_matrix(arrays, f"{prefix}_{part}", "n_labels") for part in parts]
-        asked = _matrix(arrays, "x_test", "n_features")
+        tests = _matrix(arrays, "x_test", "n_features")
         truth = _matrix(arrays, f"{prefix}_test", "n_labels")
     joined = sparse.csr_array(sparse.vstack(labels))
-    if sparse.issparse(asked):
+    if sparse.issparse(tests):
         rows = sparse.csr_array(sparse.vstack(documents))
     else:
         rows = np.concatenate(documents)
     if name in _MEASURED:
         scaler = StandardScaler().fit(rows)
-        rows, asked = scaler.transform(rows), scaler.transform(asked)
+        rows, tests = scaler.transform(rows), scaler.transform(tests)
     tree = _edges(folder / f"{hierarchy}.npz") if hierarchy else ()
-    return Split(name, sha256(path), rows, joined, asked, truth, *tree)
+    return Split(name, sha256(path), rows, joined, tests, truth, *tree)
 
 
 def load(names: Sequence[str], folder: str | None = None) -> list[Split]:

@@ -35,7 +35,7 @@ from divgrpc_lab.data.documents import Split
 from divgrpc_lab.data.topics import Topics, weighted
 
 # Documents, features and labels of LSHTC3; images, held-out images and words of the image set.
-DOCUMENTS, FEATURES, LABELS, ASKED = 754_000, 1_600_000, 259_000, 10_000
+DOCUMENTS, FEATURES, LABELS, TEST_DOCUMENTS = 754_000, 1_600_000, 259_000, 10_000
 IMAGES, POOL, WORDS = 35_000, 7_000, 48_000
 _CATEGORIES, _SUBTOPICS = 7, 5
 
@@ -84,17 +84,17 @@ class LabelledDocuments(Split):
         spectrum = (1 / np.sqrt(1 + np.arange(rank) / 20)).astype(np.float32)
 
         def directions(count: int) -> FloatArray:
-            drawn = random.standard_normal((count, rank), np.float32)
-            drawn *= spectrum
-            return _unit(drawn)
+            rows = random.standard_normal((count, rank), np.float32)
+            rows *= spectrum
+            return _unit(rows)
 
         centres = directions(int(self.topics[-1]) + 1)
         factors = directions(len(self.topics))
         factors *= np.float32(_SPREAD)
         factors += centres[self.topics]
         _unit(factors)
-        nothing = np.zeros((1, rank), np.float32)
-        feature_map: FloatArray = np.concatenate((factors, centres, nothing))[self.owners]
+        zero = np.zeros((1, rank), np.float32)
+        feature_map: FloatArray = np.concatenate((factors, centres, zero))[self.owners]
         counts = np.bincount(self.labels.indices, minlength=len(factors))
         factors *= np.sqrt(np.maximum(counts, 1)).astype(np.float32)[:, np.newaxis]
         return factors, feature_map
@@ -104,14 +104,14 @@ def labelled_documents(
     documents: int = DOCUMENTS,
     features: int = FEATURES,
     labels: int = LABELS,
-    asked: int = ASKED,
+    tests: int = TEST_DOCUMENTS,
     *,
     mixture: Mixture = Mixture(),  # noqa: B008  # immutable
     seed: int = 0,
 ) -> LabelledDocuments:
     """Generate a set; the same arguments give the same bytes.
 
-    There must be a document, as many labels as a document has, and 4 features per label; `asked`
+    There must be a document, as many labels as a document has, and 4 features per label; `tests`
     documents are added to test with. The full size takes some ten seconds and 1.5 GB.
     """
     random = np.random.default_rng(seed)
@@ -121,8 +121,8 @@ def labelled_documents(
     vocabulary = _Vocabulary(random, features, labels, len(ends) - 1)
     words, truths = [], []
     block = int(_BLOCK_WORDS / mixture.words)
-    for start in range(0, documents + asked, block):
-        count = min(block, documents + asked - start)
+    for start in range(0, documents + tests, block):
+        count = min(block, documents + tests - start)
         topic, truth = _drawn_labels(random, popularity, ends, count, mixture)
         truths.append(truth)
         words.append(vocabulary.drawn(random, topic, truth, mixture.words))
@@ -136,7 +136,7 @@ def labelled_documents(
         sha256=f"seed {seed}",
         documents=rows[:documents],
         labels=truth[:documents],
-        asked=rows[documents:],
+        test_documents=rows[documents:],
         truth=truth[documents:],
         topics=np.repeat(np.arange(len(ends) - 1), np.diff(ends)),
         owners=vocabulary.owners,
@@ -151,18 +151,18 @@ def visual_words(
     A linear machine tells these categories apart with ease: the set is for times and memory, not
     for quality.
     """
-    made = labelled_documents(
+    split = labelled_documents(
         images, words, _CATEGORIES * _SUBTOPICS, pool, mixture=_IMAGES, seed=seed
     )
     # An image has one label.
-    subtopics, pool_subtopics = (matrix.indices for matrix in (made.labels, made.truth))
+    subtopics, pool_subtopics = (matrix.indices for matrix in (split.labels, split.truth))
     return Topics(
         name=f"visual words, {images:,} x {words:,}",
         sha256=f"seed {seed} for {images:,} images",
-        points=made.documents,
-        labels=PointCategories.of(made.topics[subtopics], subtopics),
-        pool=made.asked,
-        pool_categories=made.topics[pool_subtopics],
+        points=split.documents,
+        labels=PointCategories.of(split.topics[subtopics], subtopics),
+        pool=split.test_documents,
+        pool_categories=split.topics[pool_subtopics],
     )
 
 
@@ -201,17 +201,17 @@ class _Vocabulary:
     def __init__(
         self, random: np.random.Generator, features: int, labels: int, topics: int
     ) -> None:
-        nothing, of_topics = (int(share * features) for share in _SHARES_OF_WORDS)
+        of_background, of_topics = (int(share * features) for share in _SHARES_OF_WORDS)
         # In the order labels, topics, background; `ends` of the words of each label and topic.
-        of_labels = features - nothing - of_topics
+        of_labels = features - of_background - of_topics
         self._ends = np.concatenate(
             (_even(of_labels, labels), of_labels + _even(of_topics, topics)[1:])
         )
         self._numbers = random.permutation(features).astype(np.int32)
-        self._background = np.cumsum(1 / (np.arange(nothing) + 10.0))
+        self._background = np.cumsum(1 / (np.arange(of_background) + 10.0))
         self.owners = np.full(features, labels + topics)
-        owned = np.repeat(np.arange(labels + topics), np.diff(self._ends))
-        self.owners[self._numbers[: len(owned)]] = owned
+        owners = np.repeat(np.arange(labels + topics), np.diff(self._ends))
+        self.owners[self._numbers[: len(owners)]] = owners
 
     def drawn(self, random: np.random.Generator, topic: IntArray, truth: Csr, words: float) -> Csr:
         """Return counts (n, d) of the words of documents, about `words` each."""
@@ -222,9 +222,9 @@ class _Vocabulary:
         owner = np.where(kind == 1, truth.shape[1] + topic[row], label)
         sizes = self._ends[owner + 1] - self._ends[owner]
         word = self._ends[owner] + (sizes * random.random(len(row)) ** 2).astype(int)
-        nothing = np.flatnonzero(kind == 0)
-        drawn = random.random(len(nothing)) * self._background[-1]
-        word[nothing] = self._ends[-1] + np.searchsorted(self._background, drawn, "right")
+        background = np.flatnonzero(kind == 0)
+        places = random.random(len(background)) * self._background[-1]
+        word[background] = self._ends[-1] + np.searchsorted(self._background, places, "right")
         ones = np.ones(len(row), np.float32)
         # A word that was drawn twice is added up.
         at = (row.astype(np.int32), self._numbers[word])

@@ -55,14 +55,14 @@ def hyperplane_queries(
     per_category: int,
     seed: int,
     *,
-    asked: npt.ArrayLike | None = None,
+    targets: npt.ArrayLike | None = None,
     penalty: float = 1.0,
     balanced: bool = False,
 ) -> HyperplaneQueries:
     """Train one query after another, each on a random half of `pool` (rows, dims).
 
     A query is the unit normal of a linear support vector machine, one category against the rest;
-    its bias is dropped, since it changes no order. `asked` names the categories to train for, all
+    its bias is dropped, since it changes no order. `targets` names the categories to train for, all
     if None; `penalty` is LIBLINEAR's C; `balanced` lets the category weigh as much as the rest.
     """
     from sklearn.preprocessing import normalize
@@ -70,8 +70,8 @@ def hyperplane_queries(
 
     random = np.random.default_rng(seed)
     unit = normalize(pool)
-    targets = np.repeat(np.unique(categories if asked is None else asked), per_category)
-    queries = np.empty((len(targets), unit.shape[1]), np.float32)
+    labels = np.repeat(np.unique(categories if targets is None else targets), per_category)
+    queries = np.empty((len(labels), unit.shape[1]), np.float32)
     machine = LinearSVC(
         C=penalty,
         class_weight="balanced" if balanced else None,
@@ -79,11 +79,11 @@ def hyperplane_queries(
         max_iter=_ITERATIONS,
         random_state=0,
     )
-    for query, category in zip(queries, targets, strict=True):
+    for query, category in zip(queries, labels, strict=True):
         half = random.permutation(unit.shape[0])[: unit.shape[0] // 2]
         normal = machine.fit(unit[half], categories[half] == category).coef_[0]
         query[:] = normal / np.linalg.norm(normal)
-    return HyperplaneQueries(queries, targets)
+    return HyperplaneQueries(queries, labels)
 
 
 # A dense (n, d) float32 array, or scipy's csr_array of float32.
@@ -111,7 +111,7 @@ class Topics:
     penalty: float = 1.0
 
     @property
-    def asked(self) -> IntArray:
+    def query_categories(self) -> IntArray:
         """The categories with two or more sub-topics; in others diversity means nothing."""
         categories, subtopics = self.labels.categories, self.labels.subtopics
         return np.array(
@@ -135,25 +135,25 @@ class Topics:
         """
         learning = (self.sha256, self.pool.shape, self.penalty, per_category, seed)
         versions = (sklearn.__version__, np.__version__)
-        key = hashlib.sha256(repr((learning, *versions)).encode()).hexdigest()
+        key = hashlib.sha256(repr((*learning, *versions)).encode()).hexdigest()
         folder = Path(tempfile.gettempdir()) / "divgrpc-benchmarks"
         path = folder / f"hyperplanes-{key[:16]}.npz"
         if not path.exists():
-            queries = hyperplane_queries(
+            learned = hyperplane_queries(
                 self.pool,
                 self.pool_categories,
                 per_category,
                 seed,
-                asked=self.asked,
+                targets=self.query_categories,
                 penalty=self.penalty,
                 balanced=True,
             )
             folder.mkdir(exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:
-                np.savez(file, queries=queries.queries, asked=queries.categories)
+                np.savez(file, **learned._asdict())
             Path(file.name).replace(path)
         with np.load(path, allow_pickle=False) as arrays:
-            return HyperplaneQueries(arrays["queries"], arrays["asked"])
+            return HyperplaneQueries(**arrays)
 
 
 def sha256(path: Path) -> str:

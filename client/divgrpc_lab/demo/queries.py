@@ -57,18 +57,18 @@ def ask(
     answers = []
     for name, rows in results.items():
         ids, scores = (np.concatenate([getattr(row, n) for row in rows]) for n in ("ids", "scores"))
-        used = rows[0].parameters
+        parameters = rows[0].parameters
         [row] = client.evaluate(
             index,
             *queries,
             folds=0,
             ks=(K,),
-            selectors=(used.selector,),
-            variants=(used.variant,),
-            diversities=(used.diversity,),
+            selectors=(parameters.selector,),
+            variants=(parameters.variant,),
+            diversities=(parameters.diversity,),
         )
         times = statistics.median(seconds[name]), row.microseconds.p50 / 1e6
-        answers.append(Answers(name, used, ids, scores, *times))
+        answers.append(Answers(name, parameters, ids, scores, *times))
     return answers
 
 
@@ -97,8 +97,8 @@ def print_answers(
             worker = f"{item.worker_seconds * 1e6:.0f}"
         grid.add_row(name, dial, *cells.values(), round_trip, worker)
     out.print(grid)
-    used = by_name["default"].parameters
-    has_variants = used.selector in {"greedy", "qp_relax"}
-    selector = f"{used.selector} ({used.variant})" if has_variants else used.selector
-    text = legend.format(selector=selector, diversity=f"{used.diversity:g}")
+    parameters = by_name["default"].parameters
+    has_variants = parameters.selector in {"greedy", "qp_relax"}
+    selector = f"{parameters.selector} ({parameters.variant})" if has_variants else parameters.selector
+    text = legend.format(selector=selector, diversity=f"{parameters.diversity:g}")
     out.print(f"{text}\n{_TIMES}", style="dim")

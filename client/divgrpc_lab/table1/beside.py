@@ -53,14 +53,14 @@ class Spread(NamedTuple):
 class Growth(NamedTuple):
     """Points hashed without a limit, for data of growing size, probes tuned for one recall.
 
-    By size: `hashed`, `recalls` (of the true ten nearest, of points like those indexed) and
+    By size: `hashed_points`, `recalls` (of the true ten nearest, of points like those indexed) and
     `limits`, what `epsilon` 1 allows. `exponent` is the slope of log hashed points over log size,
     with its 95 % interval over queries alone: one seed of the hash is asked.
     """
 
     data: str
     sizes: tuple[int, ...]
-    hashed: tuple[float, ...]
+    hashed_points: tuple[float, ...]
     recalls: tuple[float, ...]
     limits: tuple[int, ...]
     exponent: Interval
@@ -117,10 +117,10 @@ def uniformity(bench: Bench) -> list[Spread]:
                 inside = ask(k=ball, search="exact", hash_limit=0, candidates_limit=0)
             for sampling in samplings:
                 limits = {"hash_limit": _RETRIEVED, "candidates_limit": _RETRIEVED}
-                retrieved = ask(
+                retrieved_ids = ask(
                     k=_RETRIEVED, search="tables", sampling=sampling, seed=seed, **limits
                 )
-                for ids, hits in zip(inside, retrieved, strict=True):
+                for ids, hits in zip(inside, retrieved_ids, strict=True):
                     ranks = np.flatnonzero(np.isin(ids, hits))
                     if len(ranks):
                         counts[sampling][draw.choice(ranks) * BINS // ball] += 1
@@ -151,13 +151,13 @@ def growth(bench: Bench) -> Growth:
         sizes.append(len(rows))
         columns.append(result.stats.points_hashed.astype(np.float64))
         limits.append(by_rule.parameters.hash_limit)
-    hashed = np.stack(columns, axis=1)
-    means = tuple(hashed.mean(axis=0).tolist())
-    slope = exponent(sizes, hashed)
+    points = np.stack(columns, axis=1)
+    means = tuple(points.mean(axis=0).tolist())
+    slope = exponent(sizes, points)
     return Growth(bench.name, tuple(sizes), means, tuple(recalls), tuple(limits), slope)
 
 
-def exponent(sizes: Sequence[int], hashed: Values) -> Interval:
+def exponent(sizes: Sequence[int], points: Values) -> Interval:
     """Return x of hashed ~ n^x by least squares on logarithms of means over queries.
 
     `hashed` (nq, sizes) counts points; the 95 % interval is of bootstrap draws of queries.
@@ -168,6 +168,6 @@ def exponent(sizes: Sequence[int], hashed: Values) -> Interval:
     def slope(means: Values) -> Values:
         return np.asarray(np.log(np.maximum(means, 1e-9)) @ weights)
 
-    draws = np.random.default_rng(0).integers(len(hashed), size=(_DRAWS, len(hashed)))
-    low, high = np.quantile(slope(hashed[draws].mean(axis=1)), (0.025, 0.975))
-    return Interval(float(slope(hashed.mean(axis=0))), float(low), float(high))
+    draws = np.random.default_rng(0).integers(len(points), size=(_DRAWS, len(points)))
+    low, high = np.quantile(slope(points[draws].mean(axis=1)), (0.025, 0.975))
+    return Interval(float(slope(points.mean(axis=0))), float(low), float(high))

@@ -52,7 +52,7 @@ _OVER_GREEDY: Final = 100.0
 
 def paper_verdicts(
     rows: Sequence[Row],
-    coded: Sequence[Coded],
+    codes: Sequence[Coded],
     spreads: Sequence[Spread],
     growths: Sequence[Growth],
 ) -> list[Verdict]:
@@ -61,8 +61,8 @@ def paper_verdicts(
         *(raises_h(rows, method, stage) for stage in (TABLES, HASHED) for method in METHODS),
         nearest_is_best(rows),
         greedy_collapses(rows),
-        fewer_bits(coded),
-        randomness_matters(coded),
+        fewer_bits(codes),
+        randomness_matters(codes),
         *(uniform([s for s in spreads if s.sampling == name]) for name in ("uniform", "nearest")),
         grows_slowly(growths),
         *(faster(rows, method) for method in METHODS),
@@ -70,9 +70,9 @@ def paper_verdicts(
     ]
 
 
-def difference(one: Row, other: Row, name: str = "h_score") -> Interval:
+def difference(one: Row, rival: Row, name: str = "h_score") -> Interval:
     """Return how much more `one` has of a figure than `other`, of the same queries by category."""
-    return interval(one.values[name] - other.values[name], one.categories)
+    return interval(one.values[name] - rival.values[name], one.categories)
 
 
 def pairs_without_hashing(
@@ -90,9 +90,9 @@ def pairs_without_hashing(
     }
     for row in rows:
         if row.case == Case(method, stage, few, row.case.every_seed):
-            other = plain.get((row.cell, ALL)) or plain.get((row.cell, ONE_EXACT))
-            if other is not None:
-                yield row, other
+            rival = plain.get((row.cell, ALL)) or plain.get((row.cell, ONE_EXACT))
+            if rival is not None:
+                yield row, rival
 
 
 def raises_h(rows: Sequence[Row], method: str, stage: str) -> Verdict:
@@ -111,10 +111,10 @@ def nearest_is_best(rows: Sequence[Row]) -> Verdict:
     """
     differences, sentences = [], []
     for (data, k), cell in cells(rows).items():
-        hashed = [r for r in cell if r.case.method == "NN" and r.family != "NH"]
-        others = [r for r in cell if r.case.method in METHODS[1:]]
-        if hashed and others:
-            best, rival = (max(group, key=_h) for group in (hashed, others))
+        nn_rows = [r for r in cell if r.case.method == "NN" and r.family != "NH"]
+        rivals = [r for r in cell if r.case.method in METHODS[1:]]
+        if nn_rows and rivals:
+            best, rival = (max(group, key=_h) for group in (nn_rows, rivals))
             differences.append(difference(best, rival))
             sentences.append(f"{data}, {k}: {best.h:.3f} against {rival.h:.3f} ({rival.name})")
     return above(
@@ -128,10 +128,10 @@ def nearest_is_best(rows: Sequence[Row]) -> Verdict:
 
 def greedy_collapses(rows: Sequence[Row]) -> Verdict:
     """Greedy on hashed points loses precision without a limit on candidates, at one high dial."""
-    fixed = {(row.cell, row.family, row.case.stage): row for row in rows if row.case.dial}
+    by_stage = {(row.cell, row.family, row.case.stage): row for row in rows if row.case.dial}
     pairs = [
-        (row, fixed[cell, family, BARE])
-        for (cell, family, stage), row in fixed.items()
+        (row, by_stage[cell, family, BARE])
+        for (cell, family, stage), row in by_stage.items()
         if stage == TABLES
     ]
     differences = [difference(*pair, "precision") for pair in pairs]
@@ -152,7 +152,7 @@ def greedy_collapses(rows: Sequence[Row]) -> Verdict:
     )
 
 
-def fewer_bits(coded: Sequence[Coded]) -> Verdict:
+def fewer_bits(codes: Sequence[Coded]) -> Verdict:
     """LSH-SDiv needs fewer bits and tables than LSH-Div to reach the same h.
 
     The same h is the best that LSH-Div reaches, picked by the h reported, less 0.01. The bits of a
@@ -162,9 +162,9 @@ def fewer_bits(coded: Sequence[Coded]) -> Verdict:
     LSH-Div surely does.
     """
     signs, sentences = [], []
-    for data in dict.fromkeys(code.row.data for code in coded):
+    for data in dict.fromkeys(code.row.data for code in codes):
         div, sdiv = (
-            [c for c in coded if (c.row.data, c.row.family) == (data, f)] for f in FAMILIES
+            [c for c in codes if (c.row.data, c.row.family) == (data, f)] for f in FAMILIES
         )
         best = max((code.row for code in div), key=_h)
         (div_sure, div_may), (sdiv_sure, sdiv_may) = (_fewest_bits(c, best) for c in (div, sdiv))
@@ -182,9 +182,9 @@ def fewer_bits(coded: Sequence[Coded]) -> Verdict:
     )
 
 
-def randomness_matters(coded: Sequence[Coded]) -> Verdict:
+def randomness_matters(codes: Sequence[Coded]) -> Verdict:
     """Random directions in the components (LSH-SDiv) beat the components (PCA-Hash)."""
-    rows = {(c.row.data, c.row.family, c.n_bits, c.n_tables): c.row for c in coded}
+    rows = {(c.row.data, c.row.family, c.n_bits, c.n_tables): c.row for c in codes}
     differences = [
         difference(rows[data, "LSH-SDiv", bits, tables], row)
         for (data, family, bits, tables), row in rows.items()
@@ -239,8 +239,8 @@ def power(draws: int, density: Sequence[float], level: float) -> float:
     effect = draws * float((((shares - 1 / len(shares)) ** 2) * len(shares)).sum())
     limit = stats.chi2.isf(level, degrees)
     # Without an effect the distribution is the central one, which scipy wants asked by name.
-    rejected = stats.ncx2.sf(limit, degrees, effect) if effect else level
-    return float(rejected)
+    tail = stats.ncx2.sf(limit, degrees, effect) if effect else level
+    return float(tail)
 
 
 def grows_slowly(growths: Sequence[Growth]) -> Verdict:
@@ -256,7 +256,7 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
         epsilon = f", epsilon {1 / x.value - 1:.2f}" if 0 < x.value < 1 else ""
         sentences.append(
             f"{item.data}: n^{x.value:.2f} ({x.low:.2f} to {x.high:.2f}){epsilon}, "
-            f"{item.hashed[0]:,.0f} of {item.sizes[0]:,} to {item.hashed[-1]:,.0f} of "
+            f"{item.hashed_points[0]:,.0f} of {item.sizes[0]:,} to {item.hashed_points[-1]:,.0f} of "
             f"{item.sizes[-1]:,} points, recall "
             f"{min(item.recalls):.2f} to {max(item.recalls):.2f}, "
             f"hash_limit by epsilon = 1: {item.limits[0]:,} to {item.limits[-1]:,}"
@@ -273,7 +273,7 @@ def faster(rows: Sequence[Row], method: str) -> Verdict:
     """Hashing makes a method so many times as fast as it is without: the slowest case counts."""
     words, goal = _SPEED_UPS[method == "QP-Rel"]
     pairs = pairs_without_hashing(rows, method, HASHED)
-    ratios = [other.microseconds / row.microseconds for row, other in pairs]
+    ratios = [rival.microseconds / row.microseconds for row, rival in pairs]
     return times_as_fast(f"hashing makes {method} {words} times as fast", ratios, goal)
 
 
@@ -306,9 +306,9 @@ def _joined(sentences: Sequence[str]) -> str:
     return f"{'; '.join(sentences)}." if sentences else "It was not measured."
 
 
-def _fewest_bits(coded: Sequence[Coded], best: Row) -> tuple[float, float]:
+def _fewest_bits(codes: Sequence[Coded], best: Row) -> tuple[float, float]:
     """Return the fewest bits that surely reach the h of `best`, and that may; infinite if none."""
-    differences = [(code.n_bits * code.n_tables, difference(code.row, best)) for code in coded]
+    differences = [(code.n_bits * code.n_tables, difference(code.row, best)) for code in codes]
     sure = (bits for bits, item in differences if item.low > -_EQUAL)
     may = (bits for bits, item in differences if item.high >= -_EQUAL)
     return min(sure, default=np.inf), min(may, default=np.inf)
@@ -362,7 +362,7 @@ def gains(rows: Sequence[Row]) -> Iterator[Gain]:
         for row in group:
             stage = row.case.stage
             if row.case.method == "Greedy" and stage in (ONE_EXACT, HASHED, FOLDED):
-                own, low, high = (
+                height, low, high = (
                     category_means(item.values["h_score"], item.categories)
                     for item in (row, nearest, best)
                 )
@@ -375,21 +375,23 @@ def gains(rows: Sequence[Row]) -> Iterator[Gain]:
                     nearest.h,
                     best.case.method,
                     best.h,
-                    gain_share_interval(own, low, high) if best.h - nearest.h > GAIN_MIN else None,
+                    gain_share_interval(height, low, high)
+                    if best.h - nearest.h > GAIN_MIN
+                    else None,
                     *speeds,
                 )
 
 
-def targets(measured: Sequence[Gain]) -> list[Verdict]:
+def targets(shares: Sequence[Gain]) -> list[Verdict]:
     """Judge the project's two targets for each family."""
     return [
-        judge([g for g in measured if (g.family, g.stage) == (family, FOLDED)], family)
+        judge([g for g in shares if (g.family, g.stage) == (family, FOLDED)], family)
         for judge in (keeps_the_gain, is_fast)
         for family in FAMILIES
     ]
 
 
-def keeps_the_gain(judged: Sequence[Gain], family: str) -> Verdict:
+def keeps_the_gain(cases: Sequence[Gain], family: str) -> Verdict:
     """Hash + greedy keeps 0.9 of the gain on the mean, wherever there is one."""
     sentences = [
         f"{g.data}, {g.k}: "
@@ -398,18 +400,18 @@ def keeps_the_gain(judged: Sequence[Gain], family: str) -> Verdict:
             if g.share
             else "no gain"
         )
-        for g in judged
+        for g in cases
     ]
     return Verdict(
         f"hash + greedy keeps {SHARE_GOAL:g} of the gain: {family}, limits by folds",
-        in_all_cells([g.share.value >= SHARE_GOAL for g in judged if g.share]),
+        in_all_cells([g.share.value >= SHARE_GOAL for g in cases if g.share]),
         f"Mean shares decide; their intervals stand beside. The gain is that of the best of "
         f"{', '.join(EXHAUSTIVE)} over all points over nearest neighbours, where it is above "
         f"{GAIN_MIN:g}. {'; '.join(sentences)}.",
     )
 
 
-def is_fast(judged: Sequence[Gain], family: str) -> Verdict:
+def is_fast(cases: Sequence[Gain], family: str) -> Verdict:
     """Hash + greedy is 100 times as fast as the method whose gain is shared, whatever it keeps.
 
     All methods over all points are the server's own. The benchmark `quality` has a faster greedy.
@@ -417,11 +419,11 @@ def is_fast(judged: Sequence[Gain], family: str) -> Verdict:
     sentences = [
         f"{g.data}, {g.k}: {g.times_best:.0f} times {g.best_method} over all points, "
         f"{g.times_greedy:.0f} times greedy there, {g.times_exact_pass:.1f} times one exact pass"
-        for g in judged
+        for g in cases
     ]
     return Verdict(
         f"hash + greedy is {SPEED_GOAL:g} times as fast as the best exhaustive method: {family}, "
         "limits by folds",
-        in_all_cells([g.times_best >= SPEED_GOAL for g in judged]),
+        in_all_cells([g.times_best >= SPEED_GOAL for g in cases]),
         f"This does not depend on the share of the gain. {'; '.join(sentences)}.",
     )

@@ -65,24 +65,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """Return the amount of work; raises `InvalidArgumentError` for too little."""
-    named = {name: getattr(arguments, name) for name in ("per_category", "seeds")}
-    named = {name: value for name, value in named.items() if value is not None}
+    values = {name: getattr(arguments, name) for name in ("per_category", "seeds")}
+    values = {name: value for name, value in values.items() if value is not None}
     if arguments.quick:
-        for name in named:
+        for name in values:
             option = name.replace("_", "-")
             raise InvalidArgumentError(name, f"--quick has its own: leave --{option} out")
         return QUICK
     for name, least in (("per_category", QUICK.per_category), ("seeds", 1)):
-        if named.get(name, least) < least:
+        if values.get(name, least) < least:
             option = name.replace("_", "-")
             raise InvalidArgumentError(name, f"{option} must be at least {least}")
-    return Plan(**named, few=min(Plan.few, named.get("per_category", Plan.few)))
+    return Plan(**values, few=min(Plan.few, values.get("per_category", Plan.few)))
 
 
 def measure(sets: Sequence[Topics], plan: Plan) -> Report:
     """Measure data sets one after the other on one server, then the times in the paper's size."""
     cores, begin = len(os.sched_getaffinity(0)), time.monotonic()
-    data, rows, coded, spreads, growths = [], [], [], [], []  # type: ignore[var-annotated]
+    data, rows, codes, spreads, growths = [], [], [], [], []  # type: ignore[var-annotated]
     with (
         running_server("--workers", str(cores)) as target,
         Client(target, timeout=_TIMEOUT_SECONDS, idle_timeout=_IDLE_SECONDS) as client,
@@ -93,15 +93,15 @@ def measure(sets: Sequence[Topics], plan: Plan) -> Report:
             queries = f"{len(bench.queries.categories)}, {few}"
             data.append({"name": bench.name, **points.described(), "queries": queries})
             rows += bench.rows()
-            coded += beside.bits_and_tables(bench)
+            codes += beside.bits_and_tables(bench)
             spreads += beside.uniformity(bench)
             growths.append(beside.growth(bench))
-        timed = list(times(client, *plan.synthetic))
+        time_rows = list(times(client, *plan.synthetic))
     facts = experiment.facts(
         begin,
         f"{cores} cores, as many workers",
         **{"hash seeds": f"{plan.seeds}, of some methods 2 at most"},
     )
     shares = list(claims.gains(rows))
-    verdicts = [*claims.targets(shares), *claims.paper_verdicts(rows, coded, spreads, growths)]
-    return Report(facts, data, rows, shares, coded, spreads, growths, timed, verdicts)
+    verdicts = [*claims.targets(shares), *claims.paper_verdicts(rows, codes, spreads, growths)]
+    return Report(facts, data, rows, shares, codes, spreads, growths, time_rows, verdicts)

@@ -62,9 +62,9 @@ class LabelBench:
     def __init__(self, split: Split, documents: int) -> None:
         self._split = split.with_features()
         self.name = split.name
-        rows = np.random.default_rng(0).permutation(self._split.asked.shape[0])[:documents]
+        rows = np.random.default_rng(0).permutation(self._split.test_documents.shape[0])[:documents]
         rows.sort()
-        self._asked, self._truth = self._split.asked[rows], self._split.truth[rows]
+        self._documents, self._truth = self._split.test_documents[rows], self._split.truth[rows]
         self.documents = len(rows)
         self._model: dict[str, Any] = {}
         self.curves: list[AtEpsilon] = []
@@ -99,7 +99,7 @@ class LabelBench:
 
     def _row(self, index: Index, case: Case) -> LabelRow:
         rows = evaluate_labels(
-            index, self._asked, self._truth, grid=case.grid(), folds=5, per_document=True
+            index, self._documents, self._truth, grid=case.grid(), folds=5, per_document=True
         )
         [result] = (row for row in rows if row.by_fold)
         section = index.engine.manifest.labels
@@ -126,7 +126,7 @@ class LabelBench:
             diversities=(EPSILON_DIAL,),
             top_ks=(TOP_K,),
         )
-        [row] = evaluate_labels(index, self._asked, self._truth, grid=grid, folds=0)
+        [row] = evaluate_labels(index, self._documents, self._truth, grid=grid, folds=0)
         figures = (row.metrics[name].value for name in ("precision", "drank", "h_score"))
         return AtEpsilon(self.name, method, mode, epsilon, limit, *figures)
 
@@ -142,7 +142,7 @@ class LabelTime(NamedTuple):
     """The median time of a document, in microseconds, P@5, and the share that was scored.
 
     `candidates` counts the labels, or in the mode `neighbour_vote` the documents, that could be
-    scored; `documents` were asked.
+    scored; `documents` were tests.
     """
 
     method: str
@@ -163,19 +163,19 @@ def label_times(split: Split, embedded: FloatArray, factors: FloatArray) -> Iter
     """
     yield _every_label(split, embedded, factors)
     model = (factors, np.eye(factors.shape[1], dtype=np.float32))
-    documents: dict[Mode, tuple[Any, Any, dict[str, Any]]] = {
+    sources: dict[Mode, tuple[Any, Any, dict[str, Any]]] = {
         "embedding": (embedded, embedded, {"label_model": model}),
-        "neighbour_vote": (split.documents, split.asked, {"labels": split.labels}),
+        "neighbour_vote": (split.documents, split.test_documents, {"labels": split.labels}),
     }
     for mode in MODES:
-        indexed, asked, options = documents[mode]
+        rows, tests, options = sources[mode]
         cases = [case for case in WITHOUT_HASHING if case.mode == mode]
         for family, setting in steps([*product(FAMILIES, (PAPERS, DEFAULT))], f"times, {mode}"):
-            built = build_options(family, setting, indexed.shape[1])
-            index = Index.build(indexed, **options, **built)
+            hashing = build_options(family, setting, rows.shape[1])
+            index = Index.build(rows, **options, **hashing)
             candidates = split.labels.shape[1] if mode == "embedding" else index.rows
             for case in (*cases, Case(family, mode, setting)):
-                yield _timed(index, case, asked, split.truth, candidates)
+                yield _timed(index, case, tests, split.truth, candidates)
             cases = []
 
 
@@ -193,11 +193,11 @@ def _every_label(split: Split, embedded: FloatArray, factors: FloatArray) -> Lab
     return LabelTime("LEML", "embedding", EVERYTHING, len(factors), count, *figures)
 
 
-def _timed(index: Index, case: Case, asked: Any, truth: Any, candidates: int) -> LabelTime:
+def _timed(index: Index, case: Case, tests: Any, truth: Any, candidates: int) -> LabelTime:
     slow = case.setting == EVERYTHING and case.selector != "nearest"
     rows = slice(_SLOW_DOCUMENTS if slow else None)
     grid = case.grid(thresholds=(None,), diversities=(_DIAL,))
-    [row] = evaluate_labels(index, asked[rows], truth[rows], grid=grid, folds=0)
+    [row] = evaluate_labels(index, tests[rows], truth[rows], grid=grid, folds=0)
     setting = ENDS_EARLY if case.method == "LEML" else case.setting
     figures = (row.microseconds.p50, row.precision_at[TOP_K - 1].value, row.scored / candidates)
     return LabelTime(case.method, case.mode, setting, candidates, row.documents, *figures)

@@ -58,8 +58,8 @@ def h_is_possible() -> Verdict:
 def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: Mode) -> Verdict:
     """Judge whether a figure of one method is above another's, in all data sets and settings."""
     pairs, differences = list(_pairs(rows, method, rival, mode)), []
-    for row, other in pairs:
-        values = row.result.values[name] - other.result.values[name]
+    for row, slow in pairs:
+        values = row.result.values[name] - slow.result.values[name]
         if not np.isnan(values).all():
             differences += mean_intervals(values[:, np.newaxis])
     where = f", {MODES[mode]}" if OURS in (method, rival) else ""
@@ -72,8 +72,8 @@ def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Verdict:
     """Judge how many times as fast the paper's setting is as a method: the slowest case counts."""
     goal = _SPEED_UPS[rival]
     ratios = [
-        other.microseconds / row.microseconds
-        for row, other in _pairs(rows, OURS, rival, mode)
+        slow.microseconds / row.microseconds
+        for row, slow in _pairs(rows, OURS, rival, mode)
         if row.case.setting == PAPERS
     ]
     counts = [row.candidates for row in rows]

@@ -75,6 +75,6 @@ def measure(
         curves += bench.curves
     split = labelled_documents(*size)
     factors, feature_map = split.planted(rank)
-    times = list(label_times(split, split.asked @ feature_map, factors))
+    times = list(label_times(split, split.test_documents @ feature_map, factors))
     facts = experiment.facts(begin, "one thread")
     return Report(facts, data, rows, curves, times, claims.verdicts(rows, times))

@@ -113,16 +113,16 @@ def _data(report: Report, data: dict[str, str]) -> Section:
 def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
     """Yield a line for each row of a method, then the paper's."""
     for row in rows:
-        case, result, used = row.case, row.result, row.result.parameters
+        case, result, parameters = row.case, row.result, row.result.parameters
         if case.method != method:
             continue
-        threshold = "" if used.threshold is None else f"score {used.threshold:g}"
-        search = f"{used.search}, {result.scored / row.candidates:.0%}"
+        threshold = "" if parameters.threshold is None else f"score {parameters.threshold:g}"
+        search = f"{parameters.search}, {result.scored / row.candidates:.0%}"
         yield [
             f"{MODES[case.mode]}, {case.setting}" + ("*" if row.same_as_lsh_div else ""),
             *(_figure(row, name) for name in FIGURES),
             "" if row.figure("h_score") is None else f"{result.h_of_means:.3f}",
-            Cell(f"{used.diversity:g}" if used.diversity else "", detail=threshold),
+            Cell(f"{parameters.diversity:g}" if parameters.diversity else "", detail=threshold),
             Cell(charts.time_words(row.microseconds), detail=search),
         ]
     if method in PRINTED:
@@ -142,8 +142,8 @@ def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
     for letter, figure in (("P", "precision"), ("D", "drank"), ("h", "h_score")):
         curves = []
         for look, (method, mode) in enumerate(names):
-            selected = [item for item in points if (item.method, item.mode) == (method, mode)]
-            values = {item.epsilon: float(getattr(item, figure)) for item in selected}
+            group = [item for item in points if (item.method, item.mode) == (method, mode)]
+            values = {item.epsilon: float(getattr(item, figure)) for item in group}
             level = values.get(None)
             line = [
                 (item.epsilon, values[item.epsilon] if level is None else level)

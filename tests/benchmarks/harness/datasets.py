@@ -73,8 +73,8 @@ class Manifold:
         rows = np.lib.format.open_memmap(path, "w+", np.float32, (count, self.dims))
         self._fill(rows, 0)
         rows.flush()
-        mapped: FloatArray = np.load(path, mmap_mode="r")
-        return mapped
+        rows_on_disk: FloatArray = np.load(path, mmap_mode="r")
+        return rows_on_disk
 
     @property
     def dims(self) -> int:
@@ -102,11 +102,11 @@ class Manifold:
         place *= np.float32(_SPREAD)
         place += self.centres[self.clusters(random)]
         inner, outer = self.layers
-        hidden = place @ inner
-        np.tanh(hidden, out=hidden)
+        layer = place @ inner
+        np.tanh(layer, out=layer)
         rows = random.standard_normal((_BLOCK, self.dims), np.float32)
         rows *= np.float32(_NOISE)
-        rows += hidden @ outer
+        rows += layer @ outer
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         return rows
 
@@ -146,12 +146,12 @@ class Points:
         }
 
 
-def load(which: str, reported: int, tuning: int = 0) -> Points:
+def load(source: str, reported: int, tuning: int = 0) -> Points:
     """Read the data set for `REAL`, digits without DIVGRPC_DATA; make points for a number."""
     end = reported + tuning
-    if which != REAL:
+    if source != REAL:
         manifold = Manifold.of()
-        queries, points = manifold.queries(end), manifold.points(int(which))
+        queries, points = manifold.queries(end), manifold.points(int(source))
         parts = points, queries[:reported], queries[reported:]
         return Points("synthetic points", f"seed {manifold.seed}", *parts)
     [data] = topics.load(["cifar100_dense256"])

@@ -54,10 +54,10 @@ class Graph:
         import hnswlib
 
         index = hnswlib.Index("ip", base.shape[1])
-        started = time.perf_counter()
+        begin = time.perf_counter()
         index.init_index(len(base), M=links, ef_construction=ef_construction, random_seed=0)
         index.add_items(base, num_threads=os.cpu_count())
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - begin
         size = int(index.index_file_size()) - base.nbytes
         return cls(f"M {links}, ef_construction {ef_construction}", index, seconds, size)
 
@@ -132,8 +132,8 @@ class Faiss:
                     self.index.k_factor = value
             self._set = (count, *effort)
         distances, rows = self.index.search(query[None], count)
-        known = rows[0] >= 0
-        return rows[0][known], distances[0][known]
+        present = rows[0] >= 0
+        return rows[0][present], distances[0][present]
 
 
 Finder: TypeAlias = Graph | Faiss
@@ -149,13 +149,13 @@ def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...
     lists = min(most, 1 << round(math.log2(4 * rows**0.5)))
     coarse = min(most, 1024)
     whole, half = (math.gcd(dims, parts) for parts in (128, 64))
-    refined = ("nprobe", "k_factor")
+    axes_refined = ("nprobe", "k_factor")
     return {
         "faiss HNSW": ("HNSW32,Flat", ("ef",)),
         "faiss IVF": (f"IVF{lists},Flat", ("nprobe",)),
-        "faiss IVF-RaBitQ": (f"IVF{lists},RaBitQ,RFlat", refined),
+        "faiss IVF-RaBitQ": (f"IVF{lists},RaBitQ,RFlat", axes_refined),
         "faiss PQ": (f"PQ{whole}x4fs,RFlat", ("k_factor",)),
-        "faiss IVF-PQ": (f"IVF{coarse},PQ{half}x4fs,RFlat", refined),
+        "faiss IVF-PQ": (f"IVF{coarse},PQ{half}x4fs,RFlat", axes_refined),
         "faiss LSH": (f"LSH{_LSH_BITS * dims}r,RFlat", ("k_factor",)),
     }
 
@@ -167,11 +167,11 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
     factories = faiss_factories(*base.shape)
     for kind, (config, axes) in ((kind, factories[kind]) for kind in kinds):
         faiss.omp_set_num_threads(os.cpu_count() or 1)
-        started = time.perf_counter()
+        begin = time.perf_counter()
         index: Any = faiss.index_factory(base.shape[1], config)
         index.train(base)
         index.add(base)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - begin
         faiss.omp_set_num_threads(1)
         inner = faiss.downcast_index(index.base_index if "k_factor" in axes else index)
         lists = int(getattr(inner, "nlist", 0))
@@ -263,14 +263,14 @@ class OurPicker:
         rows, costs = candidates
         self.memory.fit_selection(len(rows), k)
         scratch = self.memory.scratch
-        picked, gains = scratch.picked[:k], np.empty(k, np.float32)
+        places, gains = scratch.picked[:k], np.empty(k, np.float32)
         relevance, keep_all = np.float32(1 - dial), records.NO_COPIES
         objective = Objective(k, relevance, self.rule, product=False, copy_limit=keep_all)
         points = (self.points, rows.astype(np.int32), costs, len(rows))
-        collapsed = np.empty(0, np.int8)
-        greedy.greedy(*points, objective, scratch.selection, collapsed, picked, gains)
-        chosen: IntArray = rows[picked].astype(np.int64)
-        return chosen
+        no_copies = np.empty(0, np.int8)
+        greedy.greedy(*points, objective, scratch.selection, no_copies, places, gains)
+        picks: IntArray = rows[places].astype(np.int64)
+        return picks
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,8 +295,8 @@ class Pyversity:
         places = pyversity(
             self.strategy, self.base[rows], (1 - costs / 2).astype(np.float32), k, dial
         )
-        picked: IntArray = rows[places]
-        return picked
+        picks: IntArray = rows[places]
+        return picks
 
 
 Picker: TypeAlias = OurPicker | Pyversity

@@ -61,13 +61,13 @@ async def one(program: Program, request: bytes) -> bytes:
 async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call]]:
     """Open so many connections; each call that is made goes to the next."""
     async with AsyncExitStack() as stack:
-        opened = [
+        connections = [
             await stack.enter_async_context(
                 aio.insecure_channel(program.address, options=OWN_CONNECTION)
             )
             for _ in range(channels)
         ]
-        yield itertools.cycle([channel.unary_unary(QUERY) for channel in opened])
+        yield itertools.cycle([channel.unary_unary(QUERY) for channel in connections])
 
 
 async def unary(
@@ -84,21 +84,21 @@ async def unary(
         async def one(histogram: HdrHistogram, stop: float) -> None:
             call = next(calls)
             while time.perf_counter() < stop:
-                begun = time.perf_counter()
+                begin = time.perf_counter()
                 await call(next(source), timeout=10)
-                histogram.record_value(round((time.perf_counter() - begun) * 1e6))
+                histogram.record_value(round((time.perf_counter() - begin) * 1e6))
 
         async def loop(length: float) -> tuple[HdrHistogram, float]:
             histogram = HdrHistogram(1, _MICROSECONDS_MAX, 3)
-            begun = time.perf_counter()
-            await asyncio.gather(*(one(histogram, begun + length) for _ in range(in_flight)))
-            return histogram, time.perf_counter() - begun
+            begin = time.perf_counter()
+            await asyncio.gather(*(one(histogram, begin + length) for _ in range(in_flight)))
+            return histogram, time.perf_counter() - begin
 
         await loop(_WARM_UP_SECONDS)
         before = program.cpu_seconds()
-        histogram, taken = await loop(seconds)
+        histogram, elapsed = await loop(seconds)
         after = program.cpu_seconds()
-    return _load(histogram.get_total_count(), taken, before, after, histogram)
+    return _load(histogram.get_total_count(), elapsed, before, after, histogram)
 
 
 def percentiles(histogram: HdrHistogram) -> dict[float, float]:
@@ -114,36 +114,42 @@ async def stream(
         method: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(QUERY_STREAM)
         call = method(timeout=60)
         source, room = itertools.cycle(requests), asyncio.Semaphore(in_flight)
-        sent = answered = 0
+        sent_count = answered_count = 0
 
         async def send(stop: float) -> None:
-            nonlocal sent
+            nonlocal sent_count
             while time.perf_counter() < stop:
                 await room.acquire()
                 await call.write(next(source))
-                sent += 1
+                sent_count += 1
 
         async def receive() -> None:
-            nonlocal answered
+            nonlocal answered_count
             while await call.read() is not aio.EOF:
-                answered += 1
+                answered_count += 1
                 room.release()
 
         receiving = asyncio.ensure_future(receive())
         await send(time.perf_counter() + _WARM_UP_SECONDS)
-        before, done, begun = program.cpu_seconds(), answered, time.perf_counter()
-        await send(begun + seconds)
-        after, calls, taken = program.cpu_seconds(), answered - done, time.perf_counter() - begun
+        before, answered_before, begin = program.cpu_seconds(), answered_count, time.perf_counter()
+        await send(begin + seconds)
+        after, calls, elapsed = (
+            program.cpu_seconds(),
+            answered_count - answered_before,
+            time.perf_counter() - begin,
+        )
         await call.done_writing()
         await receiving
-    if answered != sent:
-        raise RuntimeError(f"{sent} queries were sent on the stream and {answered} answered")
-    return _load(calls, taken, before, after, None)
+    if answered_count != sent_count:
+        raise RuntimeError(
+            f"{sent_count} queries were sent on the stream and {answered_count} answered"
+        )
+    return _load(calls, elapsed, before, after, None)
 
 
 def _load(
     calls: int,
-    taken: float,
+    elapsed: float,
     before: dict[str, float],
     after: dict[str, float],
     histogram: HdrHistogram | None,
@@ -152,7 +158,7 @@ def _load(
     if histogram is not None:
         latency = percentiles(histogram)
     cpu = {role: (after[role] - before[role]) / calls * 1e6 for role in after}
-    return Load(calls=calls, per_second=calls / taken, cpu=cpu, latency=latency)
+    return Load(calls=calls, per_second=calls / elapsed, cpu=cpu, latency=latency)
 
 
 _HEAD: Final = struct.Struct(">HBBBI")
@@ -205,8 +211,8 @@ class Offered:
 class _Tally:
     """What became of the calls that are due between `begun` and `end`."""
 
-    def __init__(self, begun: float, end: float) -> None:
-        self.begun, self.end = begun, end
+    def __init__(self, begin: float, end: float) -> None:
+        self.begin, self.end = begin, end
         self.codes: Counter[str] = Counter()
         self.answered, self.late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
 
@@ -235,7 +241,7 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
         settings = ((_TABLE_SIZE, 0), (_STREAM_WINDOW, _WIDE), (_TRUE_BINARY, 1))
-        wishes = b"".join(struct.pack(">HI", *each) for each in settings)
+        wishes = b"".join(struct.pack(">HI", *setting) for setting in settings)
         wide = struct.pack(">I", _WIDE)
         transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, wishes) + _frame(_WINDOW, 0, 0, wide))
 
@@ -331,24 +337,24 @@ async def open_loop(
     if max(map(len, bodies)) > _FRAME_BYTES:
         raise ValueError(f"a request may have {_FRAME_BYTES - 5} bytes at most")
     loop, (host, port) = asyncio.get_running_loop(), program.address.rsplit(":", 1)
-    begun = time.perf_counter() + 0.1
-    tally = _Tally(begun, begun + seconds)
+    begin = time.perf_counter() + 0.1
+    tally = _Tally(begin, begin + seconds)
     head = _head(program.address, timeout)
-    opened = [
+    transports = [
         await loop.create_connection(partial(_Connection, tally, timeout), host, int(port))
         for _ in range(channels)
     ]
-    connections = [connection for _, connection in opened]
+    connections = [connection for _, connection in transports]
     number, count = 0, round(rate * seconds)
     while number < count or any(connection.busy for connection in connections):
-        while number < count and begun + number / rate <= time.perf_counter():
-            due = begun + number / rate
+        while number < count and begin + number / rate <= time.perf_counter():
+            due = begin + number / rate
             connections[number % channels].call(due, head, bodies[number % len(bodies)])
             number += 1
         for connection in connections:
             connection.turn()
         await asyncio.sleep(_TICK_SECONDS)
-    for transport, _ in opened:
+    for transport, _ in transports:
         transport.close()
     late = float(tally.late.get_value_at_percentile(99))
     return Offered(rate, seconds, tally.codes, percentiles(tally.answered), late)
@@ -374,9 +380,9 @@ def _head(address: str, timeout: float) -> bytes:
 
 def _status(trailers: bytes) -> str:
     """Return the name of the status; of one refused with RetryInfo, that of both."""
-    found = trailers.find(b"grpc-status")
-    if found < 0:
+    place = trailers.find(b"grpc-status")
+    if place < 0:
         raise ValueError(f"trailers without a status that can be read: {trailers!r}")
-    size = trailers[found + 11]
-    name = _NAMES[int(trailers[found + 12 : found + 12 + size])]
+    size = trailers[place + 11]
+    name = _NAMES[int(trailers[place + 12 : place + 12 + size])]
     return REFUSED_UNTIL if name == "RESOURCE_EXHAUSTED" and b"RetryInfo" in trailers else name

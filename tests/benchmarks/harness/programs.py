@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,24 +22,21 @@ from support.running_server import RunningServer
 _INTERVAL_SECONDS: Final = 0.05
 
 
-@dataclass(frozen=True)
-class Held:
-    """Bytes that processes hold privately, and those that no file stands behind."""
-
-    private: int = 0
-    unbacked: int = 0
-
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.private + other.private, self.unbacked + other.unbacked)
-
-
-# What processes hold at a time, by role.
+# Bytes that processes hold: "private" ones, and "unbacked" ones, without pages of files.
+Held: TypeAlias = "Counter[str]"
+# By role.
 Roles: TypeAlias = dict[str, Held]
+_KINDS: Final = {
+    "Private_Clean": "private",
+    "Private_Dirty": "private",
+    "Pss_Anon": "unbacked",
+    "Pss_Shmem": "unbacked",
+}
 
 
 def total(roles: Roles) -> Held:
     """Return what all roles hold together."""
-    return sum(roles.values(), Held())
+    return sum(roles.values(), Counter())
 
 
 @dataclass
@@ -52,44 +50,41 @@ class Peak:
     def note(self, roles: Roles) -> None:
         """Take a sample."""
         self.samples += 1
-        self.private = max(self.private, roles, key=lambda each: total(each).private)
-        self.unbacked = max(self.unbacked, roles, key=lambda each: total(each).unbacked)
+        self.private = max(self.private, roles, key=lambda sample: total(sample)["private"])
+        self.unbacked = max(self.unbacked, roles, key=lambda sample: total(sample)["unbacked"])
 
 
 def held(pid: int) -> Held:
     """Return what one process holds; nothing if it is gone."""
-    fields = {"Private_Clean": 0, "Private_Dirty": 0, "Pss_Anon": 0, "Pss_Shmem": 0}
-    # Of a process that is on its way out the file opens and cannot be read.
+    memory: Held = Counter()
+    # The file of a process that is ending opens and cannot be read.
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name in fields:
-                fields[name] = 1024 * int(rest.split()[0])
-    return Held(
-        fields["Private_Clean"] + fields["Private_Dirty"],
-        fields["Pss_Anon"] + fields["Pss_Shmem"],
-    )
+            name, _, size = line.partition(":")
+            if name in _KINDS:
+                memory[_KINDS[name]] += 1024 * int(size.split()[0])
+    return memory
 
 
 def family(pid: int) -> dict[int, str]:
     """Return a process and all below it, each with its role, the word after `divgrpc-`."""
-    found, waiting = {}, [pid]
-    while waiting:
-        parent = waiting.pop()
+    processes, queue = {}, [pid]
+    while queue:
+        parent = queue.pop()
         with suppress(OSError):
             words = Path(f"/proc/{parent}/cmdline").read_bytes().decode().split("\0")
             roles = [word.removeprefix("divgrpc-") for word in words if word[:8] == "divgrpc-"]
-            found[parent] = roles[0] if roles else "supervisor"
+            processes[parent] = roles[0] if roles else "supervisor"
             for task in Path(f"/proc/{parent}/task").iterdir():
-                waiting += map(int, (task / "children").read_text().split())
-    return found
+                queue += map(int, (task / "children").read_text().split())
+    return processes
 
 
 def by_role(pid: int) -> Roles:
     """Return what a process and all below it hold, by role."""
     roles: Roles = {}
     for process, role in family(pid).items():
-        roles[role] = roles.get(role, Held()) + held(process)
+        roles[role] = roles.get(role, Counter()) + held(process)
     return roles
 
 
@@ -164,16 +159,8 @@ def peak_bytes(pid: int) -> int:
 @contextmanager
 def echo(reply_bytes: int) -> Iterator[Program]:
     """Run the empty echo: it reads a request and answers with that many bytes."""
-    command = [sys.executable, "-m", "benchmarks.harness.services", "echo", str(reply_bytes)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=_environment()
-    ) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            yield Program(address, {"front": (process.pid,)})
-        finally:
-            _stop(process)
+    with _service("echo", str(reply_bytes)) as (pid, address):
+        yield Program(address, {"front": (pid,)})
 
 
 @contextmanager
@@ -182,29 +169,15 @@ def by_hand(
 ) -> Iterator[Program]:
     """Run as many of the services written by hand, on one port, with what `folder` holds."""
     options = ["--ef", str(ef), "--fetched", str(fetched), "--dial", str(dial)]
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.harness.services",
-        "by-hand",
-        str(folder),
-        *options,
-    ]
     with socket.socket() as port, ExitStack() as stack:
         # Held, so that nobody else gets it; only who listens gets connections.
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port.bind(("127.0.0.1", 0))
-        command += ["--port", str(port.getsockname()[1])]
-        pids, address = [], ""
-        for _ in range(processes):
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, env=_environment()
-            )
-            stack.callback(_stop, process)
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            pids.append(process.pid)
-        yield Program(address, {"service": tuple(pids)})
+        words = ("by-hand", str(folder), *options, "--port", str(port.getsockname()[1]))
+        pids, addresses = zip(
+            *(stack.enter_context(_service(*words)) for _ in range(processes)), strict=True
+        )
+        yield Program(addresses[0], {"service": pids})
 
 
 @contextmanager
@@ -219,15 +192,19 @@ def server(folder: Path, workers: int, *more: str) -> Iterator[Program]:
         yield Program(running.target, roles, running.pids)
 
 
-def _environment() -> dict[str, str]:
-    """Return an environment in which `benchmarks` can be imported, with one thread of BLAS."""
+@contextmanager
+def _service(*words: str) -> Iterator[tuple[int, str]]:
+    """Run a program of `services` with one thread of BLAS; yield its process id and address."""
     path = os.pathsep.join(filter(None, (_TESTS, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
-
-
-def _stop(process: "subprocess.Popen[str]") -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.harness.services", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            yield process.pid, process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -48,8 +48,8 @@ def _commit() -> str:
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return result.stdout.strip()
 
     commit = git("rev-parse", "--short", "HEAD") or "unknown"
     return f"{commit} with changes" if git("status", "--porcelain", "-uno") else commit

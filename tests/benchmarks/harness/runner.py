@@ -221,9 +221,9 @@ class Timed:
         """Time of a query."""
         return min(self.blocks)
 
-    def ratio(self, other: "Timed") -> tuple[float, str]:
+    def ratio(self, rival: "Timed") -> tuple[float, str]:
         """Return how many times as long this takes as the other, and the 95 % interval as text."""
-        ratios = np.array(self.blocks) / np.array(other.blocks)
+        ratios = np.array(self.blocks) / np.array(rival.blocks)
         if len(ratios) < _BLOCKS_MIN:
             return float(np.median(ratios)), ""
         draws = np.random.default_rng(0).choice(ratios, (_RESAMPLES, len(ratios)))
@@ -250,8 +250,8 @@ def take_turns(
             for query in block:
                 if seconds and time.perf_counter() > deadline:
                     break
-                started = time.perf_counter()
+                begin = time.perf_counter()
                 rows[name][query] = ask(query)
-                seconds.append(time.perf_counter() - started)
+                seconds.append(time.perf_counter() - begin)
             times[name].append(statistics.median(seconds) * 1e6)
     return {name: Timed(rows[name], tuple(times[name])) for name in contestants}

@@ -56,7 +56,7 @@ def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntAr
 
     `base` (n, d) has unit rows, dense or scipy's.
     """
-    picked = np.full((len(queries), k), -1, np.int64)
+    picks = np.full((len(queries), k), -1, np.int64)
     total = np.zeros_like(queries)
     weight = np.float32(2 * diversity / (k - 1))
     for step in range(k):
@@ -64,19 +64,19 @@ def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntAr
         most = np.full(len(queries), -np.inf, np.float32)
         for begin, block in blocks(base):
             values = target @ block.T
-            _exclude(values, picked[:, :step] - begin)
+            _exclude(values, picks[:, :step] - begin)
             at = values.argmax(axis=1)
             value = np.take_along_axis(values, at[:, None], 1)[:, 0]
-            picked[:, step] = np.where(value > most, at + begin, picked[:, step])
+            picks[:, step] = np.where(value > most, at + begin, picks[:, step])
             most = np.maximum(value, most)
-        rows = base[picked[:, step]]
+        rows = base[picks[:, step]]
         total += rows.toarray() if sparse.issparse(rows) else rows
-    return picked
+    return picks
 
 
 def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntArray:
     """Return what MMR (Carbonell & Goldstein 1998) picks (nq, k) among all of `base`."""
-    picked = np.full((len(queries), k), -1, np.int64)
+    picks = np.full((len(queries), k), -1, np.int64)
     some = max(1, _BLOCK_BYTES // (4 * len(base)))
     for begin in range(0, len(queries), some):
         near = queries[begin : begin + some] @ base.T
@@ -84,19 +84,19 @@ def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntA
         alike: FloatArray = np.zeros_like(near)
         for step in range(k):
             values = near - alike
-            block = picked[begin : begin + some]
+            block = picks[begin : begin + some]
             _exclude(values, block[:, :step])
             block[:, step] = values.argmax(axis=1)
             products = base[block[:, step]] @ base.T
             products *= np.float32(diversity)
             alike = products if step == 0 else np.maximum(alike, products, out=alike)
-    return picked
+    return picks
 
 
-def _exclude(values: FloatArray, picked: IntArray) -> None:
+def _exclude(values: FloatArray, picks: IntArray) -> None:
     """Set the values (nq, n) of earlier picks to minus infinity, where they lie in the block."""
-    queries, steps = np.nonzero((picked >= 0) & (picked < values.shape[1]))
-    values[queries, picked[queries, steps]] = -np.inf
+    queries, steps = np.nonzero((picks >= 0) & (picks < values.shape[1]))
+    values[queries, picks[queries, steps]] = -np.inf
 
 
 def mean_objective(
@@ -119,9 +119,9 @@ def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: f
     A step gains (1 - diversity) times the product with the query less diversity times the largest
     product with an earlier pick; `rows` (nq, k) in order. No vector is scaled.
     """
-    picked = base[rows]
-    near = np.einsum("qkd,qd->qk", picked, queries).sum(axis=1)
-    alike = picked @ picked.transpose(0, 2, 1)
+    picks = base[rows]
+    near = np.einsum("qkd,qd->qk", picks, queries).sum(axis=1)
+    alike = picks @ picks.transpose(0, 2, 1)
     later = np.tril(np.ones(alike.shape[1:], bool), -1)
     closest = np.where(later, alike, -np.inf).max(axis=2)[:, 1:].sum(axis=1)
     return float(-((1 - diversity) * near - diversity * closest).mean())
@@ -139,67 +139,67 @@ def best_dial(diversity: float, value_at: Callable[[float], float]) -> float:
 
 
 @kernel
-def _among(picked: IntArray, count: int, row: int) -> bool:
-    found = False
+def _among(picks: IntArray, count: int, row: int) -> bool:
+    is_present = False
     for i in range(count):
-        found |= picked[i] == row
-    return found
+        is_present |= picks[i] == row
+    return is_present
 
 
 @kernel
-def _pick(vectors: FloatArray, target: FloatArray, picked: IntArray, count: int) -> int:
+def _pick(vectors: FloatArray, target: FloatArray, picks: IntArray, count: int) -> int:
     """Return the row with the largest product that is not among picked[:count]."""
     best, most = -1, np.float32(-np.inf)
     for row in range(vectors.shape[0]):
         value = row_dot(vectors, row, target, 0)
-        if value > most and not _among(picked, count, row):
+        if value > most and not _among(picks, count, row):
             best, most = row, value
     return best
 
 
 @allocating
 def greedy_kernel(
-    vectors: FloatArray, query: FloatArray, diversity: float, picked: IntArray
+    vectors: FloatArray, query: FloatArray, diversity: float, picks: IntArray
 ) -> None:
     target, total = np.empty_like(query), np.zeros_like(query)
-    weight = np.float32(2 * diversity / (picked.shape[0] - 1))
-    for step in range(picked.shape[0]):
+    weight = np.float32(2 * diversity / (picks.shape[0] - 1))
+    for step in range(picks.shape[0]):
         for i in range(vectors.shape[1]):
             target[0, i] = np.float32(1 - diversity) * query[0, i] - weight * total[0, i]
-        row = _pick(vectors, target, picked, step)
-        picked[step] = row
+        row = _pick(vectors, target, picks, step)
+        picks[step] = row
         for i in range(vectors.shape[1]):
             total[0, i] += vectors[row, i]
 
 
 @allocating
-def mmr_kernel(vectors: FloatArray, query: FloatArray, diversity: float, picked: IntArray) -> None:
+def mmr_kernel(vectors: FloatArray, query: FloatArray, diversity: float, picks: IntArray) -> None:
     near = np.empty(vectors.shape[0], np.float32)
     closest = np.full(vectors.shape[0], -np.inf, np.float32)
     relevance, penalty = np.float32(1 - diversity), np.float32(diversity)
-    for step in range(picked.shape[0]):
+    for step in range(picks.shape[0]):
         best, most = -1, np.float32(-np.inf)
         for row in range(vectors.shape[0]):
             if step == 0:
                 near[row] = value = relevance * row_dot(vectors, row, query, 0)
             else:
-                alike = row_dot(vectors, row, vectors, picked[step - 1])
+                alike = row_dot(vectors, row, vectors, picks[step - 1])
                 closest[row] = max(closest[row], alike)
                 value = near[row] - penalty * closest[row]
-            if value > most and not _among(picked, step, row):
+            if value > most and not _among(picks, step, row):
                 best, most = row, value
-        picked[step] = best
+        picks[step] = best
 
 
 def greedy_of_one(base: FloatArray, query: FloatArray, k: int, diversity: float) -> IntArray:
     """Return the rows of k picks (k,) of unit rows (n, d) for a unit query (d,); k at least 2."""
-    picked = np.empty(k, np.int64)
-    greedy_kernel(base, query[None], diversity, picked)
-    return picked
+    picks = np.empty(k, np.int64)
+    greedy_kernel(base, query[None], diversity, picks)
+    return picks
 
 
 def mmr_of_one(base: FloatArray, query: FloatArray, k: int, diversity: float) -> IntArray:
     """Return the rows (k,) that MMR picks of unit rows (n, d) for a unit query (d,), in order."""
-    picked = np.empty(k, np.int64)
-    mmr_kernel(base, query[None], diversity, picked)
-    return picked
+    picks = np.empty(k, np.int64)
+    mmr_kernel(base, query[None], diversity, picks)
+    return picks

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.harness import programs
 from benchmarks.harness.datasets import Manifold
-from benchmarks.harness.programs import Held, total
+from benchmarks.harness.programs import total
 from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, Search
@@ -106,9 +106,9 @@ def _serving(folder: Path, environment: dict[str, str] | None = None) -> Iterato
 
 
 def _start(folder: Path, environment: dict[str, str] | None = None) -> float:
-    started = time.perf_counter()
+    begin_time = time.perf_counter()
     with _serving(folder, environment):
-        return time.perf_counter() - started
+        return time.perf_counter() - begin_time
 
 
 def _first_queries(folder: Path, queries: FloatArray) -> tuple[float, float]:
@@ -116,9 +116,9 @@ def _first_queries(folder: Path, queries: FloatArray) -> tuple[float, float]:
     times = []
     with _serving(folder) as running, Client(running.target, timeout=_WAIT_SECONDS) as client:
         for query in queries:
-            started = time.perf_counter()
+            begin_time = time.perf_counter()
             client.query(_name(0), query)
-            times.append(time.perf_counter() - started)
+            times.append(time.perf_counter() - begin_time)
     return times[0], times[1]
 
 
@@ -146,7 +146,7 @@ def build(options: Options) -> Iterator[Output]:
     random = np.random.default_rng(0)
     planes = random.standard_normal((dims, _BITS), dtype=np.float32)
     alone: list[tuple[float, float]] = []
-    builds: dict[HashFamily, list[dict[str, float]]] = {each: [] for each in options.families}
+    builds: dict[HashFamily, list[dict[str, float]]] = {family: [] for family in options.families}
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
         folder = Path(temporary)
         if options.isotropic:
@@ -178,7 +178,7 @@ def row_of(
         "family": family,
         "in process": in_process,
         "over gRPC": whole,
-        "hashing, of the product's rate": product / min(each["hashing"] for each in rounds),
+        "hashing, of the product's rate": product / min(family["hashing"] for family in rounds),
         "whole, times the file": whole / file,
         **best,
     }
@@ -187,20 +187,20 @@ def row_of(
 def _alone(folder: Path, planes: FloatArray) -> tuple[float, float]:
     """Return the seconds of the product, and of reading, hashing and writing."""
     os.sync()
-    started = time.perf_counter()
+    begin_time = time.perf_counter()
     points = np.load(folder / "points.npy")
-    read = time.perf_counter() - started
+    read = time.perf_counter() - begin_time
     product = _seconds(lambda: _hash(points, planes, keep=False))
-    started = time.perf_counter()
+    begin_time = time.perf_counter()
     codes = _hash(points, planes, keep=True)
-    hashed = time.perf_counter() - started
-    return product, read + hashed + _seconds(lambda: _write(folder, points, codes))
+    hash_seconds = time.perf_counter() - begin_time
+    return product, read + hash_seconds + _seconds(lambda: _write(folder, points, codes))
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    begin_time = time.perf_counter()
     work()
-    return time.perf_counter() - started
+    return time.perf_counter() - begin_time
 
 
 def _hash(points: FloatArray, planes: FloatArray, *, keep: bool) -> list[np.ndarray]:
@@ -237,9 +237,9 @@ def _build(folder: Path, family: HashFamily) -> dict[str, float]:
             hash_family=family,
             progress=lambda event: begins.setdefault(event.stage, time.perf_counter()),
         )
-        ended = time.perf_counter()
+        end = time.perf_counter()
     shutil.rmtree(folder / "data")
-    ends = [*list(begins.values())[1:], ended]
+    ends = [*list(begins.values())[1:], end]
     return {stage: end - begin for (stage, begin), end in zip(begins.items(), ends, strict=True)}
 
 
@@ -252,7 +252,6 @@ def _build_in_process(folder: Path, family: HashFamily) -> float:
 
 
 _INDEX: Final = "memory"
-_WRITTEN_ROWS: Final = 2**16
 _PATIENCE_SECONDS: Final = 600.0
 _MB: Final = 1e6
 
@@ -277,7 +276,7 @@ def memory(options: Options) -> Iterator[Output]:
         # The upload, the vectors that are kept, and as much again for the rest.
         if shutil.disk_usage(folder).free < 3 * size:
             raise SystemExit(f"too little room in {folder.parent} for three copies of the points")
-        vectors = _points(folder / "points.npy", options.rows, options.dims)
+        vectors = Manifold.of(dims=options.dims).write(folder / "points.npy", options.rows)
         arguments = ("--data-dir", str(folder / "data"), "--workers", str(options.workers))
         with (
             RunningServer(folder, *arguments, "--log-format", "json") as server,
@@ -289,51 +288,37 @@ def memory(options: Options) -> Iterator[Output]:
             yield _share(server, client, vectors, folder / "data" / _INDEX)
 
 
-def _points(path: Path, rows: int, dims: int) -> FloatArray:
-    """Write points around a thousand centres to a file, block by block, and map it."""
-    random = np.random.default_rng(0)
-    centres = random.standard_normal((1_000, dims), dtype=np.float32)
-    written = np.lib.format.open_memmap(path, "w+", np.float32, (rows, dims))
-    for start in range(0, rows, _WRITTEN_ROWS):
-        count = min(_WRITTEN_ROWS, rows - start)
-        near = random.standard_normal((count, dims), dtype=np.float32)
-        written[start : start + count] = centres[random.integers(1_000, size=count)] + near
-    written.flush()
-    points: FloatArray = np.load(path, mmap_mode="r")
-    return points
-
-
 def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Iterator[Output]:
     pid = server.process.pid
     idle = programs.by_role(pid)
-    started = time.monotonic()
+    begin_time = time.monotonic()
     with programs.watching(pid) as peak:
         client.build(_INDEX, vectors)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - begin_time
     yield Table("MB held by each role")
     samples = (idle, peak.private, peak.unbacked)
     for role in sorted({role for roles in samples for role in roles}):
-        held = [roles.get(role, Held()) for roles in samples]
+        sizes = [roles.get(role, Counter()) for roles in samples]
         yield {
             "role": role,
-            "private, idle": held[0].private / _MB,
-            "at the peak": held[1].private / _MB,
-            "without files, idle": held[0].unbacked / _MB,
-            "at its peak": held[2].unbacked / _MB,
+            "private, idle": sizes[0]["private"] / _MB,
+            "at the peak": sizes[1]["private"] / _MB,
+            "without files, idle": sizes[0]["unbacked"] / _MB,
+            "at its peak": sizes[2]["unbacked"] / _MB,
         }
     yield Table("The upload")
     yield {
         "uploaded MB": vectors.nbytes / _MB,
         "served after s": seconds,
-        "private MB more": (total(peak.private).private - total(idle).private) / _MB,
-        "without files MB more": (total(peak.unbacked).unbacked - total(idle).unbacked) / _MB,
+        "private MB more": (total(peak.private)["private"] - total(idle)["private"]) / _MB,
+        "without files MB more": (total(peak.unbacked)["unbacked"] - total(idle)["unbacked"]) / _MB,
         "samples": peak.samples,
     }
 
 
 def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: Path) -> Row:
     workers = server.pids("worker")
-    before = sum((programs.held(pid) for pid in workers), Held())
+    before = sum((programs.held(pid) for pid in workers), Counter())
 
     def all_have_it() -> bool:
         _ask_by_every_search(client, vectors, len(workers))
@@ -343,15 +328,15 @@ def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: P
     # A mapped index is not a touched one: once more for the worker that came last.
     _ask_by_every_search(client, vectors, len(workers))
     maps = [programs.mapped(pid, folder) for pid in workers]
-    after = sum((programs.held(pid) for pid in workers), Held())
-    copy, pss = max(each["Size"] for each in maps), sum(each["Pss"] for each in maps)
+    after = sum((programs.held(pid) for pid in workers), Counter())
+    copy, pss = max(family["Size"] for family in maps), sum(family["Pss"] for family in maps)
     return {
         "workers": len(workers),
         "one copy MB": copy / _MB,
-        "least resident MB": min(each["Rss"] for each in maps) / _MB,
+        "least resident MB": min(family["Rss"] for family in maps) / _MB,
         "PSS of all MB": pss / _MB,
         "copies": pss / copy,
-        "scratch of each MB": (after.unbacked - before.unbacked) / len(workers) / _MB,
+        "scratch of each MB": (after["unbacked"] - before["unbacked"]) / len(workers) / _MB,
     }
 
 

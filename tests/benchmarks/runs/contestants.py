@@ -94,17 +94,17 @@ class Ours:
         if search == "exact":
             return [[(1.0,)]]
         if search != "tables":
-            return [[(float(hashed),) for hashed in _HASHED]]
+            return [[(float(limit),) for limit in _HASHED]]
         probes = sorted({max(1, round(share * info.n_probes)) for share in _PROBED})
-        return [[(float(hashed), float(count)) for count in probes] for hashed in _HASHED]
+        return [[(float(limit), float(count)) for count in probes] for limit in _HASHED]
 
     def describe(self, effort: Effort, count: int) -> str:
         """Name the search, both limits, and the probes of tables."""
         search = f"auto ({self.index.info.auto_search})" if self.search == "auto" else self.search
-        hashed = "" if "exact" in search else f" of {round(effort[0] * count):,}"
-        probed = f"{effort[1]:,.0f} probes" if len(effort) > 1 else ""
+        limit = "" if "exact" in search else f" of {round(effort[0] * count):,}"
+        probes_text = f"{effort[1]:,.0f} probes" if len(effort) > 1 else ""
         built = self.built.removeprefix(self.name).removeprefix(", ")
-        return ", ".join(filter(None, (built, search, f"{count:,}{hashed}", probed)))
+        return ", ".join(filter(None, (built, search, f"{count:,}{limit}", probes_text)))
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
         """Return the k rows for a query (d,)."""
@@ -239,9 +239,9 @@ class Target:
         def ask(number: int) -> IntArray:
             return contestant.pick(queries[number], count, effort, dial)
 
-        started = time.perf_counter()
+        begin = time.perf_counter()
         picks = [ask(number) for number in range(len(queries))]
-        roughly = (time.perf_counter() - started) / len(queries) * 1e6
+        roughly = (time.perf_counter() - begin) / len(queries) * 1e6
         if min(map(len, picks)) < self.k or min(map(min, picks)) < 0:
             return None
         rows, words = np.array(picks), contestant.describe(effort, count)
@@ -290,9 +290,9 @@ def finalists(tried: Sequence[Entry], share: float, most: int) -> tuple[float, l
     pairs = [gap for name, gap in reach.items() if " + " in name]
     alone = [gap for name, gap in reach.items() if " + " not in name]
     share = min([share, *(max(side) for side in (pairs, alone) if side)])
-    chosen: list[Entry] = []
+    selection: list[Entry] = []
     for kind in kinds.values():
         closing = [entry for entry in kind if entry.gap >= share]
         fastest = sorted(closing, key=lambda entry: entry.roughly)[:most]
-        chosen += fastest or [max(kind, key=lambda entry: entry.gap)]
-    return share, chosen
+        selection += fastest or [max(kind, key=lambda entry: entry.gap)]
+    return share, selection

@@ -102,8 +102,8 @@ class Truth:
             products[i] = _dense(candidates @ _dense(self.queries.rows[[i]])[0])
         count = min(rows.shape[1], self.near.shape[1])
         # Sums in another order differ in the last digits.
-        enough = (products >= self.near[:, [count - 1]] - 1e-5) & (rows >= 0)
-        return float(enough.sum(axis=1).mean() / count)
+        is_near = (products >= self.near[:, [count - 1]] - 1e-5) & (rows >= 0)
+        return float(is_near.sum(axis=1).mean() / count)
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float |
     }
 
 
-def _distinct(items: IntArray, counted: np.typing.NDArray[np.bool_]) -> float:
+def _distinct(items: IntArray, mask: np.typing.NDArray[np.bool_]) -> float:
     """Return the mean number of distinct items in the places of a list that count."""
-    pairs = zip(items, counted, strict=True)
+    pairs = zip(items, mask, strict=True)
     return float(np.mean([len(np.unique(row[places])) for row, places in pairs]))
 
 
@@ -188,11 +188,11 @@ def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
         by_item = products[:, order]
         most = np.maximum.reduceat(by_item, starts, axis=1)
         rows = np.full((len(products), k), -1)
-        for i, chosen in enumerate(_largest(most, min(k, len(starts)))):
-            at = np.flatnonzero(np.isin(number, chosen) & (by_item[i] == most[i][number]))
+        for i, items_best in enumerate(_largest(most, min(k, len(starts)))):
+            at = np.flatnonzero(np.isin(number, items_best) & (by_item[i] == most[i][number]))
             # The first of equals, which has the smallest row.
             first = dict(zip(number[at][::-1], order[at][::-1], strict=True))
-            rows[i, : len(chosen)] = [first[item] for item in chosen]
+            rows[i, : len(items_best)] = [first[item] for item in items_best]
         return rows
 
     return best
@@ -256,7 +256,7 @@ class Setting:
     def parameters(self) -> dict[str, Any]:
         """Parameters of a query beside k."""
         selector, _, variant = self.selector.partition(":")
-        named = {
+        values = {
             "selector": None if selector == DEFAULTS else selector,
             "variant": variant or None,
             "diversity": self.diversity,
@@ -267,7 +267,7 @@ class Setting:
             if self.threshold in (None, OFF)
             else float(str(self.threshold)),
         }
-        return {name: value for name, value in named.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @benchmark(
@@ -311,8 +311,8 @@ def crowding(options: Options) -> Iterator[Output]:
                 truth = Truth.of(crowd, kind, queries, options.k, count)
                 yield Table(f"{crowd.name}: {kind}", crowd.described())
                 for row in _of_kind(indexes, truth, options):
-                    hidden = {"set": crowd.name, "kind": kind, "crowded": crowd.crowded}
-                    every.append({**row, **hidden})
+                    place = {"set": crowd.name, "kind": kind, "crowded": crowd.crowded}
+                    every.append({**row, **place})
                     yield row
     yield Table("What the defaults must reach")
     yield from goals(every)
@@ -397,7 +397,7 @@ def _times(
         ids: IntArray = index.query(rows[[query]], k=k, **parameters).ids[0]
         return ids
 
-    asks: dict[Setting, Ask] = {each: partial(ask, each.parameters) for each in settings}
+    asks: dict[Setting, Ask] = {setting: partial(ask, setting.parameters) for setting in settings}
     return take_turns(asks, timed, k)
 
 
@@ -420,39 +420,41 @@ def _pyversity(truth: Truth, strategy: str, diversity: float, count: int) -> Int
 def goals(every: Sequence[Row]) -> Iterator[Row]:
     """Yield the goals of the defaults, with the worst value and where it is; k is ten."""
     name = "family, search, setting"
-    own = [row for row in every if row[name].startswith(f"{DEFAULTS}, {DEFAULTS}, ")]
-    defaults = [row for row in own if row[name].endswith(f", {DEFAULTS}")]
-    crowded = [row for row in defaults if row["crowded"]]
-    known = {(row["set"], row["kind"], row[name]): row for row in every}
+    defaults_rows = [row for row in every if row[name].startswith(f"{DEFAULTS}, {DEFAULTS}, ")]
+    defaults = [row for row in defaults_rows if row[name].endswith(f", {DEFAULTS}")]
+    crowded_rows = [row for row in defaults if row["crowded"]]
+    rows_by_place = {(row["set"], row["kind"], row[name]): row for row in every}
 
     def of_best(row: Row) -> float:
-        best = known[row["set"], row["kind"], "truth, exact, best items"]
+        best = rows_by_place[row["set"], row["kind"], "truth, exact, best items"]
         return float(row["of topic"] / best["of topic"])
 
     def of_exact(row: Row) -> float | None:
-        exact = known.get((row["set"], row["kind"], _exact_name(row[name])))
+        exact = rows_by_place.get((row["set"], row["kind"], _exact_name(row[name])))
         gap = exact["gap closed"] if exact else None
         return row["gap closed"] / gap if gap and gap > 0 and row["gap closed"] else None
 
-    yield from _goal("distinct items", crowded, lambda row: row["distinct"], 9.0)
-    yield from _goal("items of the topic, as a share of the best items'", crowded, of_best, 0.9)
-    yield from _goal("mean cosine of best", crowded, lambda row: row["of best"], 0.95)
+    yield from _goal("distinct items", crowded_rows, lambda row: row["distinct"], 9.0)
+    yield from _goal(
+        "items of the topic, as a share of the best items'", crowded_rows, of_best, 0.9
+    )
+    yield from _goal("mean cosine of best", crowded_rows, lambda row: row["of best"], 0.95)
     apart = [row for row in defaults if not row["crowded"]]
     yield from _goal(
         "mean cosine of nearest, uncrowded", apart, lambda row: row["of nearest"], 0.98
     )
     yield from _goal(
         "recall of candidates less target_recall",
-        own,
+        defaults_rows,
         lambda row: row["recall"] - row["target recall"],
         0.0,
     )
     for dial, least in _GAP_GOALS.items():
         ending = f"greedy:marginal {dial:g} collapse off"
-        marginal = [row for row in own if row[name].endswith(ending)]
+        marginal = [row for row in defaults_rows if row[name].endswith(ending)]
         title = f"gap closed by marginal {dial:g}, nothing collapsed"
         yield from _goal(title, marginal, lambda row: row["gap closed"], least)
-    greedy = [row for row in own if ", greedy" in row[name]]
+    greedy = [row for row in defaults_rows if ", greedy" in row[name]]
     yield from _goal("gap closed by greedy, as a share of exact's", greedy, of_exact, 0.97)
 
 

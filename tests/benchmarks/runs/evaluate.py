@@ -92,9 +92,9 @@ def _call(
     workers: int,
     dials: int,
 ) -> Row:
-    before, started = _cpu_seconds(program), time.perf_counter()
+    before, begin = _cpu_seconds(program), time.perf_counter()
     answers = _evaluate(client, queries, dials)
-    seconds, after = time.perf_counter() - started, _cpu_seconds(program)
+    seconds, after = time.perf_counter() - begin, _cpu_seconds(program)
     settings = [row for row in answers if not row.by_fold]
     query_seconds = sum(row.microseconds.mean * row.queries for row in settings) / 1e6
     return {
@@ -120,9 +120,9 @@ def _evaluate(
 
 
 def _small(client: Client, queries: FloatArray, categories: IntArray) -> float:
-    started = time.perf_counter()
+    begin = time.perf_counter()
     list(client.evaluate(_INDEX, queries[:1], categories[:1], selectors=["nearest"], folds=0))
-    return time.perf_counter() - started
+    return time.perf_counter() - begin
 
 
 def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) -> Row:
@@ -134,9 +134,9 @@ def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) ->
         for row in itertools.cycle(queries[0]):
             if over.wait(_PAUSE_SECONDS):
                 return
-            started = time.perf_counter()
+            begin = time.perf_counter()
             client.query(_INDEX, row)
-            seconds.append(time.perf_counter() - started)
+            seconds.append(time.perf_counter() - begin)
 
     thread = threading.Thread(target=query)
     thread.start()
@@ -208,10 +208,10 @@ def _ask(target: str, stop: threading.Event, seed: int) -> list[_Call]:
     with Client(target, timeout=30, retries=False) as client:
         while not stop.is_set():
             queries = draw.standard_normal((_BATCH_ROWS if draw.integers(10) == 0 else 1, _DIMS))
-            started, failure = time.monotonic(), ""
+            begin, failure = time.monotonic(), ""
             try:
                 client.query("chaos", queries)
             except RpcError as error:
                 failure = f"{error.code.name} {error.reason}"
-            calls.append((time.monotonic() - started, failure))
+            calls.append((time.monotonic() - begin, failure))
     return calls

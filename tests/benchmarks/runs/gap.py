@@ -82,8 +82,8 @@ def _contestants(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[tuple[
     for variant in _VARIANTS:
         yield f"any, exact, {variant}", _Contestant(first, k, "exact", variant)
     for family, index in indexes.items():
-        chosen = str(index.info.parameters["hash_family"])
-        name = f"auto ({chosen})" if family == "auto" else family
+        family_built = str(index.info.parameters["hash_family"])
+        name = f"auto ({family_built})" if family == "auto" else family
         for search in get_args(Search):
             # The search that `auto` takes stands here under its own name too.
             if search == "auto" or (search != "exact" and family != "auto"):
@@ -99,7 +99,9 @@ def _contestants(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[tuple[
 def _at(
     points: Points, contestants: Mapping[str, _Contestant], k: int, diversity: float
 ) -> Iterator[Output]:
-    dials = {name: _best_dial(each, points, diversity) for name, each in contestants.items()}
+    dials = {
+        name: _best_dial(contestant, points, diversity) for name, contestant in contestants.items()
+    }
     asks: dict[str, Callable[[int], IntArray]] = {
         _EXHAUSTIVE: lambda number: truth.greedy_of_one(
             points.base, points.queries[number], k, diversity
@@ -107,16 +109,16 @@ def _at(
     }
     for name, contestant in contestants.items():
         asks[name] = partial(contestant.pick, points.queries, dials[name])
-    timed = take_turns(asks, len(points.queries), k)
+    times = take_turns(asks, len(points.queries), k)
 
     def value(rows: IntArray) -> float:
         return truth.mean_objective(points.base, points.queries, rows, diversity)
 
     nearest = value(truth.nearest(points.base, points.queries, k)[0])
-    best = value(timed[_EXHAUSTIVE].rows)
-    for name, answers in timed.items():
+    best = value(times[_EXHAUSTIVE].rows)
+    for name, answers in times.items():
         exact = "any, exact, corrected" if name.endswith("corrected") else "any, exact, marginal"
-        faster, interval = timed[exact].ratio(answers)
+        faster, interval = times[exact].ratio(answers)
         objective = value(answers.rows)
         yield {
             "family, search, variant": name,
@@ -124,7 +126,7 @@ def _at(
             "J": objective,
             "gap closed": gap_closed(objective, nearest, best),
             "us/query": answers.microseconds,
-            "x exhaustive": timed[_EXHAUSTIVE].ratio(answers)[0],
+            "x exhaustive": times[_EXHAUSTIVE].ratio(answers)[0],
             "x exact": faster,
             "95 %": interval,
         }
@@ -161,8 +163,8 @@ def recall_by_metric(options: Options) -> Iterator[Output]:
     for metric in get_args(Metric):
         for family in options.families:
             index = Index.build(base, metric=metric, hash_family=family)
-            chosen = str(index.info.parameters["hash_family"])
-            name = family if family == chosen else f"{family} ({chosen})"
+            family_built = str(index.info.parameters["hash_family"])
+            name = family if family == family_built else f"{family} ({family_built})"
             with threadpool_limits(1):
                 yield {
                     "metric, family": f"{metric}, {name}",
@@ -182,9 +184,9 @@ def _searched(index: Index, queries: FloatArray) -> dict[str, float]:
     for search in _SEARCHES:
         answers, seconds = [], []
         for query in queries:
-            started = time.perf_counter()
+            begin = time.perf_counter()
             answers.append(index.query(query, k=_K, selector="nearest", search=search).ids[0])
-            seconds.append(time.perf_counter() - started)
+            seconds.append(time.perf_counter() - begin)
         figures[f"{search}: recall"] = truth.recall(answers, near)
         figures[f"{search}: us"] = statistics.median(seconds) * 1e6
     return figures

@@ -45,11 +45,11 @@ class Rival:
     absent: str = ""
 
 
-def ask(python: Path, documents: Csr, labels: Csr, asked: Csr) -> Iterator[Rival]:
+def ask(python: Path, documents: Csr, labels: Csr, tests: Csr) -> Iterator[Rival]:
     """Train each rival on documents and labels in a process of its own, and predict with it."""
     with tempfile.TemporaryDirectory(prefix="divgrpc-rivals-") as temporary:
         folder = Path(temporary)
-        for file, rows in (("documents", documents), ("labels", labels), ("asked", asked)):
+        for file, rows in (("documents", documents), ("labels", labels), ("asked", tests)):
             sparse.save_npz(folder / f"{file}.npz", sparse.csr_matrix(rows), compressed=False)
         for name in NAMES:
             # Isolated, so that no module of this folder shadows one of theirs.
@@ -69,36 +69,36 @@ def ask(python: Path, documents: Csr, labels: Csr, asked: Csr) -> Iterator[Rival
 
 
 def _main(folder: Path, name: str) -> None:
-    rows, labels, asked = (
+    rows, labels, tests = (
         sparse.csr_matrix(sparse.load_npz(folder / f"{file}.npz"))
         for file in ("documents", "labels", "asked")
     )
     make = _pecos if name.startswith("PECOS") else _napkinxc
     train = make(name, folder, _unit(rows), labels)
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     predict = train()
-    trained = time.perf_counter()
-    found = predict(_unit(asked))
-    seconds = {"training": trained - begun, "prediction": time.perf_counter() - trained}
-    np.save(folder / "found.npy", found)
+    end = time.perf_counter()
+    picks = predict(_unit(tests))
+    seconds = {"training": end - begin, "prediction": time.perf_counter() - end}
+    np.save(folder / "found.npy", picks)
     (folder / "seconds.json").write_text(json.dumps(seconds))
 
 
 def _napkinxc(name: str, folder: Path, rows: Csr, labels: Csr) -> Train:
     from napkinxc.models import BR, PLT
 
-    given = [row.tolist() for row in np.split(labels.indices, labels.indptr[1:-1])]
+    label_lists = [row.tolist() for row in np.split(labels.indices, labels.indptr[1:-1])]
 
     def train() -> Predict:
         kind = PLT if name.endswith("PLT") else BR
         model = kind(str(folder / "model"), seed=_SEED)
-        model.fit(rows, given)
+        model.fit(rows, label_lists)
 
-        def predict(asked: Csr) -> IntArray:
-            found = np.full((asked.shape[0], _TOP_K), -1)
-            for row, mine in enumerate(model.predict(asked, top_k=_TOP_K)):
-                found[row, : len(mine)] = mine
-            return found
+        def predict(tests: Csr) -> IntArray:
+            picks = np.full((tests.shape[0], _TOP_K), -1)
+            for row, row_labels in enumerate(model.predict(tests, top_k=_TOP_K)):
+                picks[row, : len(row_labels)] = row_labels
+            return picks
 
         return predict
 
@@ -113,14 +113,14 @@ def _pecos(_: str, __: Path, rows: Csr, labels: Csr) -> Train:
         features = LabelEmbeddingFactory.create(labels, rows, method="pifa")
         model = XLinearModel.train(rows, labels, C=Indexer.gen(features, seed=_SEED))
 
-        def predict(asked: Csr) -> IntArray:
-            scores = sparse.csr_matrix(model.predict(asked, only_topk=_TOP_K))
-            found = np.full((asked.shape[0], _TOP_K), -1)
-            for row in range(asked.shape[0]):
-                mine = slice(scores.indptr[row], scores.indptr[row + 1])
-                order = np.argsort(-scores.data[mine], kind="stable")
-                found[row, : len(order)] = scores.indices[mine][order]
-            return found
+        def predict(tests: Csr) -> IntArray:
+            scores = sparse.csr_matrix(model.predict(tests, only_topk=_TOP_K))
+            picks = np.full((tests.shape[0], _TOP_K), -1)
+            for row in range(tests.shape[0]):
+                row_labels = slice(scores.indptr[row], scores.indptr[row + 1])
+                order = np.argsort(-scores.data[row_labels], kind="stable")
+                picks[row, : len(order)] = scores.indices[row_labels][order]
+            return picks
 
         return predict
 
@@ -130,9 +130,9 @@ def _pecos(_: str, __: Path, rows: Csr, labels: Csr) -> Train:
 def _unit(rows: Csr) -> Csr:
     lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     lengths[lengths == 0] = 1
-    scaled = sparse.csr_matrix(sparse.diags(1 / lengths) @ rows, dtype=np.float32)
-    scaled.sort_indices()
-    return scaled
+    unit = sparse.csr_matrix(sparse.diags(1 / lengths) @ rows, dtype=np.float32)
+    unit.sort_indices()
+    return unit
 
 
 if __name__ == "__main__":

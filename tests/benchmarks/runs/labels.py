@@ -21,10 +21,10 @@ from divgrpc.parameters import LabelParameters, QueryParameters
 from divgrpc.types import IntArray, Progress, Search, TrainingProgress
 from divgrpc.vectors import SparseRows
 from divgrpc_lab.data.synthetic import (
-    ASKED,
     DOCUMENTS,
     FEATURES,
     LABELS,
+    TEST_DOCUMENTS,
     LabelledDocuments,
     labelled_documents,
 )
@@ -72,7 +72,7 @@ def _rows(split: Split, seed: int) -> Iterator[Row]:
 
     def leml() -> Predict:
         models.append(train(split.documents, split.labels, LabelParameters(seed=seed)).model)
-        return lambda: models[0].predict(split.asked).labels
+        return lambda: models[0].predict(split.test_documents).labels
 
     yield _measured(split, "LEML", leml)
     yield _measured(split, "LEML, hashed", lambda: _hashed(split, models[0], seed))
@@ -82,7 +82,7 @@ def _rows(split: Split, seed: int) -> Iterator[Row]:
 
 
 def _rivals(split: Split, python: Path) -> Iterator[Output]:
-    for rival in label_rivals.ask(python, split.documents, split.labels, split.asked):
+    for rival in label_rivals.ask(python, split.documents, split.labels, split.test_documents):
         if rival.labels is None:
             yield f"{rival.name} on {split.name}: {rival.absent}"
         else:
@@ -90,21 +90,21 @@ def _rivals(split: Split, python: Path) -> Iterator[Output]:
 
 
 def _measured(split: Split, name: str, make: Callable[[], Predict]) -> Row:
-    started = time.perf_counter()
+    begin = time.perf_counter()
     predict = make()
-    trained = time.perf_counter()
+    end = time.perf_counter()
     labels = predict()
-    return _row(split, name, labels, trained - started, time.perf_counter() - trained)
+    return _row(split, name, labels, end - begin, time.perf_counter() - end)
 
 
 def _row(split: Split, name: str, labels: IntArray, training: float, prediction: float) -> Row:
     tree = tree_of(split)
-    measured = measure_labels(JudgedLabels.of(labels, split.truth), tree.drank) if tree else {}
+    values = measure_labels(JudgedLabels.of(labels, split.truth), tree.drank) if tree else {}
     return {
         "labels by": name,
         **precisions(split, labels),
-        "drank": mean(measured["drank"]) if measured else None,
-        "h": mean(measured["h_score"]) if measured else None,
+        "drank": mean(values["drank"]) if values else None,
+        "h": mean(values["h_score"]) if values else None,
         "training s": training,
         "us/document": 1e6 * prediction / len(labels),
     }
@@ -113,15 +113,15 @@ def _row(split: Split, name: str, labels: IntArray, training: float, prediction:
 def _hashed(split: Split, model: LabelModel, seed: int) -> Predict:
     """Index the label factors."""
     index = Index.build(split.documents[_with_words(split.documents)], label_model=model, seed=seed)
-    asked = _with_words(split.asked)
+    tests = _with_words(split.test_documents)
     limit = max(_HASHED_LEAST, split.truth.shape[1] // _HASHED_SHARE)
 
     def predict() -> IntArray:
         labels = np.full((split.truth.shape[0], min(5, split.truth.shape[1])), -1)
-        for start in range(0, len(asked), _BLOCK_ROWS):
-            block = asked[start : start + _BLOCK_ROWS]
+        for start in range(0, len(tests), _BLOCK_ROWS):
+            block = tests[start : start + _BLOCK_ROWS]
             labels[block] = index.predict_labels(
-                split.asked[block],
+                split.test_documents[block],
                 search="scan",
                 diversity=0,
                 hash_limit=limit,
@@ -146,11 +146,11 @@ def _ridge(split: Split) -> Predict:
 
     def score(penalty: float) -> float:
         model = _ridge_model(rows[training], labels[training], penalty)
-        predicted = model.predict(split.documents[validation]).labels
-        return float(measure_labels(JudgedLabels.of(predicted, truth))["precision"].mean())
+        prediction = model.predict(split.documents[validation]).labels
+        return float(measure_labels(JudgedLabels.of(prediction, truth))["precision"].mean())
 
     model = _ridge_model(rows, labels, max(_PENALTIES, key=score))
-    return lambda: model.predict(split.asked).labels
+    return lambda: model.predict(split.test_documents).labels
 
 
 def _ridge_model(rows: Any, labels: sparse.csr_array, penalty: float) -> LabelModel:  # noqa: ANN401  # rows
@@ -168,15 +168,15 @@ def _voters(split: Split, search: Search, *, weighted: bool) -> Callable[[], Pre
     parameters = QueryParameters(k=NEIGHBOURS, search=search, diversity=0)
 
     def make() -> Predict:
-        training, asked = _with_words(split.documents), _with_words(split.asked)
+        training, tests = _with_words(split.documents), _with_words(split.test_documents)
         index, votes = Index.build(split.documents[training]), split.labels[training]
 
         def predict() -> IntArray:
-            predicted = neighbour_vote(
-                index, split.asked[asked], votes, weighted=weighted, parameters=parameters
+            prediction = neighbour_vote(
+                index, split.test_documents[tests], votes, weighted=weighted, parameters=parameters
             )
-            labels = np.full((split.truth.shape[0], predicted.labels.shape[1]), -1)
-            labels[asked] = predicted.labels
+            labels = np.full((split.truth.shape[0], prediction.labels.shape[1]), -1)
+            labels[tests] = prediction.labels
             return labels
 
         return predict
@@ -202,7 +202,7 @@ def training(options: Options) -> Iterator[Output]:
     `--share` of 754,000 documents, 1.6 million features and 259,000 labels. Precision is on
     documents that were not trained on, beside always predicting the most frequent labels.
     """
-    sizes = [round(options.share * size) for size in (DOCUMENTS, FEATURES, LABELS, ASKED)]
+    sizes = [round(options.share * size) for size in (DOCUMENTS, FEATURES, LABELS, TEST_DOCUMENTS)]
     data = labelled_documents(*sizes)
     parameters = LabelParameters(
         rank=options.rank,
@@ -254,13 +254,13 @@ def _precisions(data: LabelledDocuments, model: LabelModel) -> Iterator[Row]:
     counts = np.bincount(data.labels.indices, minlength=data.labels.shape[1])
     frequent = np.argsort(-counts, kind="stable")[:_TOP_K]
     predictions: dict[str, IntArray] = {
-        "LEML": model.predict(data.asked, top_k=_TOP_K).labels,
-        "the most frequent": np.tile(frequent, (data.asked.shape[0], 1)),
+        "LEML": model.predict(data.test_documents, top_k=_TOP_K).labels,
+        "the most frequent": np.tile(frequent, (data.test_documents.shape[0], 1)),
     }
     for name, labels in predictions.items():
         means = precision_at(JudgedLabels.of(labels, data.truth)).mean(axis=0)
         yield {"labels": name, **{f"P@{k}": float(100 * means[k - 1]) for k in (1, 3, 5)}}
     lengths = np.linalg.norm(model.label_factors, axis=1)
-    seen = lengths > 0
-    likeness = np.corrcoef(np.log(lengths[seen]), np.log(counts[seen]))[0, 1]
+    present = lengths > 0
+    likeness = np.corrcoef(np.log(lengths[present]), np.log(counts[present]))[0, 1]
     yield {"labels": "correlation of log row lengths and log counts", "r": float(likeness)}

@@ -53,7 +53,7 @@ class _Width:
     """How widely an index is searched, and its recall; 0 probes where there are none."""
 
     probes: int
-    hashed: int
+    limit: int
     recall: float
 
 
@@ -112,7 +112,7 @@ class _Bench:
         for family in self._options.families:
             folder = self._folder / family
             with programs.watching(os.getpid()) as peak:
-                before, started = programs.held(os.getpid()).unbacked, time.perf_counter()
+                before, begin_time = programs.held(os.getpid())["unbacked"], time.perf_counter()
                 index = Index.build(
                     points,
                     ids=ids,
@@ -120,16 +120,16 @@ class _Bench:
                     hash_family=family,
                     target_recall=self._options.target_recall,
                 )
-                seconds = time.perf_counter() - started
-            built = {
+                seconds = time.perf_counter() - begin_time
+            building = {
                 "built in s": seconds,
-                "memory MB": (programs.total(peak.unbacked).unbacked - before) / 1e6,
+                "memory MB": (programs.total(peak.unbacked)["unbacked"] - before) / 1e6,
             }
             with threadpool_limits(1):
                 for search in searches(family):
                     width = self._fastest(index, search, near, _FIRST_ID)
                     name, ask = f"{family}, {search}", self._ask(index, search, width)
-                    yield {**self._row(name, width, ask), **built, "on top": on_top(index)}
+                    yield {**self._row(name, width, ask), **building, "on top": on_top(index)}
             del index
             shutil.rmtree(folder)
         if not libraries.missing("faiss"):
@@ -138,44 +138,44 @@ class _Bench:
 
     def _row(self, name: str, width: _Width, ask: Ask) -> Row:
         asks = {"this": ask, "reference": self._reference}
-        timed = take_turns(asks, len(self._queries), self._options.k, _PATIENCE)
+        times = take_turns(asks, len(self._queries), self._options.k, _PATIENCE)
         return {
             "search": name,
             "probes": width.probes or None,
-            "hashed": width.hashed or None,
+            "hashed": width.limit or None,
             "recall": width.recall,
             "reached": width.recall >= self._options.recall,
-            "us/query": timed["this"].microseconds,
-            f"x auto of {_REFERENCE:,}": timed["this"].ratio(timed["reference"])[0],
+            "us/query": times["this"].microseconds,
+            f"x auto of {_REFERENCE:,}": times["this"].ratio(times["reference"])[0],
         }
 
     def _fastest(self, index: Index, search: Search, near: IntArray, first_id: int) -> _Width:
         """Return the fastest width that reaches the recall, or the one that comes nearest."""
-        probed = [0]
+        probe_counts = [0]
         if search == "tables" or (search == "auto" and index.info.auto_search == "tables"):
-            probed = sorted({max(1, round(share * index.info.n_probes)) for share in _PROBED})
-        widths = [self._widen(index, search, near, first_id, probes) for probes in probed]
-        enough = [width for width in widths if width.recall >= self._options.recall]
-        if not enough:
+            probe_counts = sorted({max(1, round(share * index.info.n_probes)) for share in _PROBED})
+        widths = [self._widen(index, search, near, first_id, probes) for probes in probe_counts]
+        sufficient = [width for width in widths if width.recall >= self._options.recall]
+        if not sufficient:
             return max(widths, key=lambda width: width.recall)
-        asks = {width: self._ask(index, search, width) for width in enough}
+        asks = {width: self._ask(index, search, width) for width in sufficient}
         queries = min(_CHOOSING, len(self._queries))
-        timed = take_turns(asks, queries, self._options.k, _PATIENCE)
-        return min(enough, key=lambda width: timed[width].microseconds)
+        times = take_turns(asks, queries, self._options.k, _PATIENCE)
+        return min(sufficient, key=lambda width: times[width].microseconds)
 
     def _widen(
         self, index: Index, search: Search, near: IntArray, first_id: int, probes: int
     ) -> _Width:
         """Return hashed points that are enough for the nearest (nq, 50), with so many probes."""
-        recall, hashed = 0.0, _CANDIDATES
+        recall, limit = 0.0, _CANDIDATES
         for factor in _HASHED:
-            hashed = min(index.rows, round(factor * _CANDIDATES))
+            limit = min(index.rows, round(factor * _CANDIDATES))
             parameters = QueryParameters(
                 k=_CANDIDATES,
                 selector="nearest",
                 search=search,
                 candidates_limit=_CANDIDATES,
-                hash_limit=hashed,
+                hash_limit=limit,
                 n_probes=probes or None,
             )
             ids = index.engine.answer(self._queries, parameters).ids - first_id
@@ -183,14 +183,14 @@ class _Bench:
             # Where probes are too few, their buckets hold no more points.
             if recall >= self._options.recall or 0 < recall == before:
                 break
-        return _Width(probes, hashed, recall)
+        return _Width(probes, limit, recall)
 
     def _ask(self, index: Index, search: Search, width: _Width) -> Ask:
         parameters = QueryParameters(
             k=self._options.k,
             search=search,
             candidates_limit=_CANDIDATES,
-            hash_limit=width.hashed,
+            hash_limit=width.limit,
             n_probes=width.probes or None,
         )
 
@@ -203,13 +203,13 @@ class _Bench:
 
     def _faiss(self, points: FloatArray, near: IntArray) -> Row:
         """Build lists of faiss in blocks; its picks are the first k candidates."""
-        started = time.perf_counter()
+        begin_time = time.perf_counter()
         finder = _lists(points)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - begin_time
 
         @cache
         def recall(probes: int) -> float:
-            rows = (finder.nearest(each, _CANDIDATES, (probes,))[0] for each in self._queries)
+            rows = (finder.nearest(query, _CANDIDATES, (probes,))[0] for query in self._queries)
             return truth.recall(rows, near)
 
         ladder = [int(probes) for (probes,) in finder.ladders()[0]]
@@ -226,16 +226,16 @@ class _Bench:
 def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
     """Return the least number that reaches, or the last of the ladder where none does."""
     few = 0
-    for enough in ladder:
-        if reaches(enough):
+    for upper in ladder:
+        if reaches(upper):
             break
-        few = enough
+        few = upper
     else:
         return ladder[-1]
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if reaches(middle) else (middle, enough)
-    return enough
+    while upper - few > 1:
+        middle = (few + upper) // 2
+        few, upper = (few, middle) if reaches(middle) else (middle, upper)
+    return upper
 
 
 def _lists(points: FloatArray) -> Faiss:
@@ -274,13 +274,13 @@ def exponents(every: Sequence[Row]) -> dict[str, float]:
     A family stands here too by the faster of its searches at each size.
     """
     costs: dict[str, dict[int, float]] = defaultdict(dict)
-    missed = {row["search"] for row in every if not row["reached"]}
+    incomplete = {row["search"] for row in every if not row["reached"]}
     for row in every:
         family = row["search"].split(",")[0]
         for name in (row["search"], f"{family}, the faster"):
-            if row["reached"] and name not in missed and not family.startswith("IVF"):
-                known = costs[name].get(row["points"], np.inf)
-                costs[name][row["points"]] = min(known, row["us/query"])
+            if row["reached"] and name not in incomplete and not family.startswith("IVF"):
+                best = costs[name].get(row["points"], np.inf)
+                costs[name][row["points"]] = min(best, row["us/query"])
     sizes = {row["points"] for row in every}
     return {
         name: float(np.polyfit(np.log(list(cost)), np.log(list(cost.values())), 1)[0])

@@ -153,19 +153,19 @@ async def _probe(
     method: Callable[..., Awaitable[bytes]], request: bytes, seconds: list[float]
 ) -> None:
     while True:
-        started = time.perf_counter()
+        begin = time.perf_counter()
         await method(request, timeout=10)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.perf_counter() - begin)
         await asyncio.sleep(_PROBE_SECONDS)
 
 
 def _row(program: Program, offered: Offered, health: list[float], admin: list[float]) -> Row:
-    refused = sum(offered.codes[name] for name in _REFUSED)
+    refusals = sum(offered.codes[name] for name in _REFUSED)
     return {
         "offered/s": offered.rate,
         "in time/s": offered.goodput,
-        "refused": refused / offered.codes.total(),
-        "told when": offered.codes[load.REFUSED_UNTIL] / refused if refused else None,
+        "refused": refusals / offered.codes.total(),
+        "told when": offered.codes[load.REFUSED_UNTIL] / refusals if refusals else None,
         "p50 ms": offered.latency[50] / 1e3,
         "p99 ms": offered.latency[99] / 1e3,
         "slowest health ms": max(health) * 1e3,

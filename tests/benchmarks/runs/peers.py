@@ -75,7 +75,7 @@ class Timed:
     entry: Entry
     microseconds: float
     built: Built
-    reached: bool
+    is_closing: bool
 
 
 @benchmark(
@@ -102,27 +102,27 @@ def peers(options: Options) -> Iterator[Output]:
     """
     for name in libraries.missing("hnswlib", "faiss", "pyversity"):
         yield f"{name} is not installed and does not take part"
-    for which in options.points:
-        points = load(which, options.queries, options.tuning)
+    for source in options.points:
+        points = load(source, options.queries, options.tuning)
         field = _Field.build(points, options)
         yield Table(f"Building: {points.name}", points.described())
         for name, built in field.built.items():
             yield {"index": name, "built in s": built.seconds, "MB on top": built.bytes / 1e6}
         yield from _graph_recalls(points, field.graphs)
-        targets: list[tuple[float, Objective]] = [(each, "J") for each in options.diversity]
+        targets: list[tuple[float, Objective]] = [(item, "J") for item in options.diversity]
         targets.append((sorted(options.diversity)[len(options.diversity) // 2], "MMR"))
         ratios: list[Row] = []
         for diversity, objective in targets:
             target = Target.of(points, options.k, options.gap, diversity, objective)
             with threadpool_limits(1):
                 contestants = field.contestants(objective)
-                tried = [entry for each in contestants for entry in target.entries(each)]
-                share, timed = _fastest(target, tried, field)
+                entries = [entry for item in contestants for entry in target.entries(item)]
+                share, results = _fastest(target, entries, field)
             title = f"{objective} at diversity {diversity:g}: the fastest to close {share:.3f}"
             yield Table(title, points.described())
-            yield from map(_row, timed)
+            yield from map(_row, results)
             at = f"{objective} {diversity:g}"
-            ratios += [{"ours, at": f"{row['ours']}, {at}", **row} for row in compare(timed)]
+            ratios += [{"ours, at": f"{row['ours']}, {at}", **row} for row in compare(results)]
         yield Table(f"Times the speed of others at equal quality: {points.name}")
         yield from ({name: row[name] for name in row if name != "ours"} for row in ratios)
 
@@ -190,9 +190,9 @@ def _indexes(
         name, times = f"{family}, recall {recall}", list[float]()
         try:
             while len(times) < _BUILDS and sum(times) < _BUILDS_SECONDS:
-                started = time.perf_counter()
+                begin = time.perf_counter()
                 index = Index.build(points.base, hash_family=family, target_recall=recall)
-                times.append(time.perf_counter() - started)
+                times.append(time.perf_counter() - begin)
         except UnsupportedError:
             continue
         indexes[name] = index
@@ -214,13 +214,13 @@ def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
         yield {"hnswlib": graph.config, **recalls}
 
 
-def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[float, list[Timed]]:
+def _fastest(target: Target, entries: Sequence[Entry], field: _Field) -> tuple[float, list[Timed]]:
     """Time the fastest that close the gap, and return one of each name, those that do first."""
-    share, entries = finalists(tried, target.share, _FINALISTS)
+    share, entries = finalists(entries, target.share, _FINALISTS)
     entries += _over_all(target, field.mmr)
     asks = {entry: entry.ask for entry in entries}
     times = take_turns(asks, len(target.reported.queries), target.k, _PATIENCE)
-    timed = [
+    results = [
         Timed(
             entry,
             times[entry].microseconds,
@@ -229,14 +229,14 @@ def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[flo
         )
         for entry in entries
     ]
-    return share, best_of_each(timed)
+    return share, best_of_each(results)
 
 
-def best_of_each(timed: Iterable[Timed]) -> list[Timed]:
+def best_of_each(results: Iterable[Timed]) -> list[Timed]:
     """Return the fastest of each name, those that close the gap before the others."""
     best: dict[str, Timed] = {}
-    for each in sorted(timed, key=lambda each: (not each.reached, each.microseconds)):
-        best.setdefault(each.entry.name, each)
+    for item in sorted(results, key=lambda item: (not item.is_closing, item.microseconds)):
+        best.setdefault(item.entry.name, item)
     return list(best.values())
 
 
@@ -255,56 +255,56 @@ def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
     yield target.over_all(MMR, picks, dial, lambda row: truth.mmr_of_one(base, row, k, dial))
 
 
-def _row(timed: Timed) -> Row:
-    entry, built = timed.entry, timed.built
+def _row(result: Timed) -> Row:
+    entry, built = result.entry, result.built
     return {
         "contestant": ": ".join(filter(None, (entry.name, entry.configuration))),
         "dial": entry.dial,
         "gap closed": entry.gap,
-        "reached": timed.reached,
+        "reached": result.is_closing,
         "h": entry.h,
-        "us/query": timed.microseconds,
-        "queries/s": 1e6 / timed.microseconds,
+        "us/query": result.microseconds,
+        "queries/s": 1e6 / result.microseconds,
         "built in s": built.seconds or None,
         "MB on top": built.bytes / 1e6 if built.seconds else None,
     }
 
 
-def compare(timed: Sequence[Timed]) -> Iterator[Row]:
+def compare(results: Sequence[Timed]) -> Iterator[Row]:
     """Yield how many times ours that close the gap are as fast as the fastest others that do.
 
     Building and memory are against the hnswlib of the fastest pair with pyversity: times as fast to
     build, and the share of its bytes on top of the vectors.
     """
-    reached = {each.entry.name: each for each in timed if each.reached}
+    closing = {item.entry.name: item for item in results if item.is_closing}
 
     def fastest(part: str) -> Timed | None:
-        names = [name for name in reached if part in name]
-        return min((reached[name] for name in names), key=_microseconds, default=None)
+        names = [name for name in closing if part in name]
+        return min((closing[name] for name in names), key=_microseconds, default=None)
 
     graph, lists = fastest("hnswlib + pyversity"), fastest("faiss")
     rivals = {
         "x hnswlib + pyversity": graph,
         "x best faiss + ours": lists,
-        "x greedy over all": reached.get(GREEDY),
-        "x MMR over all": reached.get(MMR),
-        "x exact pass": reached.get(EXACT),
+        "x greedy over all": closing.get(GREEDY),
+        "x MMR over all": closing.get(MMR),
+        "x exact pass": closing.get(EXACT),
     }
-    for name, each in reached.items():
+    for name, item in closing.items():
         if " + " in name or name in (GREEDY, MMR, EXACT):
             continue
         yield {
             "ours": name,
-            "gap closed": each.entry.gap,
+            "gap closed": item.entry.gap,
             **{
-                title: rival.microseconds / each.microseconds if rival else None
+                title: rival.microseconds / item.microseconds if rival else None
                 for title, rival in rivals.items()
             },
             "best faiss": lists.entry.name.split(" + ")[0] if lists else None,
-            "x hnswlib in building": graph.built.seconds / each.built.seconds if graph else None,
-            "of its bytes": each.built.bytes / graph.built.bytes if graph else None,
+            "x hnswlib in building": graph.built.seconds / item.built.seconds if graph else None,
+            "of its bytes": item.built.bytes / graph.built.bytes if graph else None,
         }
 
 
-def _microseconds(timed: Timed) -> float:
-    return timed.microseconds
+def _microseconds(result: Timed) -> float:
+    return result.microseconds

@@ -65,18 +65,18 @@ def selector_times(options: Options) -> Iterator[Output]:
 def _among(index: Index, queries: FloatArray, count: int, k: int) -> Iterator[Row]:
     nearest = index.query(queries, k=count, selector="nearest", search="exact", hash_limit=0)
     ours = _ours(index, nearest.ids, 2 - 2 * nearest.scores, k)
-    timed = take_turns({**ours, **_theirs(index, queries, nearest.ids, k)}, len(queries), k)
+    times = take_turns({**ours, **_theirs(index, queries, nearest.ids, k)}, len(queries), k)
     for name in ours:
-        row = {"selector": name, "us": timed[name].microseconds}
-        rivals = [rival for rival in _RIVALS.get(name, ()) if rival in timed]
+        row = {"selector": name, "us": times[name].microseconds}
+        rivals = [rival for rival in _RIVALS.get(name, ()) if rival in times]
         if not rivals:
             yield row
         for rival in rivals:
-            ratio, interval = timed[rival].ratio(timed[name])
-            picks = (np.sort(timed[each].rows, axis=1) for each in (name, rival))
+            ratio, interval = times[rival].ratio(times[name])
+            picks = (np.sort(times[item].rows, axis=1) for item in (name, rival))
             yield row | {
                 "rival": rival,
-                "rival us": timed[rival].microseconds,
+                "rival us": times[rival].microseconds,
                 "times as fast": ratio,
                 "95 %": interval,
                 "same picks": float(np.equal(*picks).all(axis=1).mean()),
@@ -98,8 +98,8 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
 
     def one_by_one(effective: EffectiveParameters, query: int) -> IntArray:
         among = CandidateSet(points, rows[query], costs[query], memory.scratch.selection)
-        picked: IntArray = ids[query, select(among, effective, "cosine").places]
-        return picked
+        picks: IntArray = ids[query, select(among, effective, "cosine").places]
+        return picks
 
     asks: dict[str, Ask] = {name: partial(greedy, picker) for name, picker in pickers.items()}
     for selector in ONE_BY_ONE:
@@ -110,23 +110,23 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
 
 def _theirs(index: Index, queries: FloatArray, ids: IntArray, k: int) -> dict[str, Ask]:
     vectors: Any = index.engine._searcher.points
-    gathered = [np.ascontiguousarray(vectors[rows]) for rows in ids]
-    scores = [rows @ query for rows, query in zip(gathered, queries, strict=True)]
+    vectors_of = [np.ascontiguousarray(vectors[rows]) for rows in ids]
+    scores = [rows @ query for rows, query in zip(vectors_of, queries, strict=True)]
     asks: dict[str, Ask] = {}
 
     def pyversity(strategy: str, query: int) -> IntArray:
         dial = libraries.msd_dial(_DIVERSITY, k) if strategy == "msd" else _DIVERSITY
-        places = libraries.pyversity(strategy, gathered[query], scores[query], k, dial)
-        picked: IntArray = ids[query, places]
-        return picked
+        places = libraries.pyversity(strategy, vectors_of[query], scores[query], k, dial)
+        picks: IntArray = ids[query, places]
+        return picks
 
     def langchain(query: int) -> IntArray:
-        places = libraries.langchain_mmr(queries[query], gathered[query], k, _DIVERSITY)
-        picked: IntArray = ids[query, places]
-        return picked
+        places = libraries.langchain_mmr(queries[query], vectors_of[query], k, _DIVERSITY)
+        picks: IntArray = ids[query, places]
+        return picks
 
     if not libraries.missing("pyversity"):
-        asks |= {f"pyversity {each}": partial(pyversity, each) for each in ("msd", "mmr", "dpp")}
+        asks |= {f"pyversity {item}": partial(pyversity, item) for item in ("msd", "mmr", "dpp")}
     if not libraries.missing("langchain_core"):
         asks["langchain mmr"] = langchain
     return asks
@@ -150,8 +150,8 @@ def batch_times(options: Options) -> Iterator[Output]:
     server cuts it. All ways are asked in turns, and the run ends with an error where their ids
     differ.
     """
-    for which in options.points:
-        points = load(which, options.batches * BATCH_SIZES[-1])
+    for source in options.points:
+        points = load(source, options.batches * BATCH_SIZES[-1])
         yield Table(f"Batches, k = {options.k}: {points.name}", points.described())
         with threadpool_limits(1):
             yield from _rows(points, options)
@@ -171,8 +171,8 @@ def _rows(points: Points, options: Options) -> Iterator[Row]:
         for name, search in searches.items():
             parameters = QueryParameters(k=options.k, search=search)
             for size in BATCH_SIZES:
-                timed = compare(index, parameters, points.queries, size, options.batches)
-                alone, batch, slices = timed.values()
+                times = compare(index, parameters, points.queries, size, options.batches)
+                alone, batch, slices = times.values()
                 yield {
                     "family, search": f"{family}, {name}",
                     "rows": size,
@@ -194,11 +194,11 @@ def compare(
         return way(index, parameters, queries[batch * size : (batch + 1) * size])
 
     asks = {name: partial(ask, way) for name, way in ways.items()}
-    timed = take_turns(asks, batches, size * parameters.k)
-    first = timed["one by one"].rows
-    if any((each.rows != first).any() for each in timed.values()):
+    times = take_turns(asks, batches, size * parameters.k)
+    first = times["one by one"].rows
+    if any((item.rows != first).any() for item in times.values()):
         raise RuntimeError("a batch has other answers than its rows one by one")
-    return timed
+    return times
 
 
 def _one_by_one(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntArray:
@@ -210,11 +210,11 @@ def _batch(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntAr
 
 
 def _slices(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntArray:
-    pace, answers, done = Pace(rows, parameters.selector), [], 0
+    pace, answers, answered_rows = Pace(rows, parameters.selector), [], 0
     if pace.stop() < len(rows):
         pace.set_shared_rows(index.engine.exact_together(rows, parameters))
-    while done < len(rows):
+    while answered_rows < len(rows):
         with pace.step() as stop:
-            answers.append(index.engine.answer(rows[done:stop], parameters).ids.ravel())
-        done = stop
+            answers.append(index.engine.answer(rows[answered_rows:stop], parameters).ids.ravel())
+        answered_rows = stop
     return np.concatenate(answers)

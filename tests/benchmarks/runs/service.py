@@ -75,8 +75,8 @@ def service(options: Options) -> Iterator[Output]:
     points = load_points(options.points, options.queries, options.tuning)
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        share, chosen = _settings(points, folder / "data", options)
-        services = _start(points, chosen, folder, stack)
+        share, selection = _settings(points, folder / "data", options)
+        services = _start(points, selection, folder, stack)
         asyncio.run(_check(services))
         loops = asyncio.run(_take_turns(services, options))
     title = f"Closing {share:.3f} of the gap in J at diversity {options.diversity:g}"
@@ -101,23 +101,23 @@ def _settings(
         contestants.append(Pair(graph, pyversity, k))
     target = Target.of(points, k, options.gap, options.diversity)
     with threadpool_limits(1):
-        tried = {entry: each for each in contestants for entry in target.entries(each)}
-    share, chosen = finalists([*tried], options.gap, 1)
-    return share, {entry: tried[entry] for entry in chosen}
+        tried = {entry: item for item in contestants for entry in target.entries(item)}
+    share, selection = finalists([*tried], options.gap, 1)
+    return share, {entry: tried[entry] for entry in selection}
 
 
 def _start(
-    points: Points, chosen: Mapping[Entry, Contestant], folder: Path, stack: ExitStack
+    points: Points, selection: Mapping[Entry, Contestant], folder: Path, stack: ExitStack
 ) -> list[Service]:
     program = stack.enter_context(server(folder, 1))
     services = []
-    for entry, contestant in chosen.items():
+    for entry, contestant in selection.items():
         if isinstance(contestant, Pair) and isinstance(contestant.finder, Graph):
             contestant.finder.index.save_index(str(folder / "graph"))
             np.save(folder / "vectors.npy", points.base)
             ef = round(entry.effort[0] * entry.count)
-            theirs = by_hand(folder, 2, ef=ef, fetched=entry.count, dial=entry.dial)
-            program = stack.enter_context(theirs)
+            rival = by_hand(folder, 2, ef=ef, fetched=entry.count, dial=entry.dial)
+            program = stack.enter_context(rival)
         services.append(Service(entry, program, _requests(points, entry, contestant)))
     return services
 
@@ -127,8 +127,8 @@ def _requests(points: Points, entry: Entry, contestant: Contestant) -> list[byte
     options: QueryOptions = {"k": contestant.k}
     if isinstance(contestant, Ours):
         parameters = asdict(contestant.parameters(entry.count, entry.effort, entry.dial))
-        named = {name: value for name, value in parameters.items() if value is not None}
-        options = cast("QueryOptions", named)
+        values = {name: value for name, value in parameters.items() if value is not None}
+        options = cast("QueryOptions", values)
     fields = requests.query_fields(entry.name, options)
     return [
         requests.query(fields, points.queries, number, number + 1).SerializeToString()
@@ -148,24 +148,24 @@ async def _check(services: Sequence[Service]) -> None:
 async def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
     """Return what each service saw: closed loops in turns, then open ones at one rate."""
     closed: dict[Service, list[Load]] = defaultdict(list)
-    opened: dict[Service, list[Offered]] = defaultdict(list)
+    open_loops: dict[Service, list[Offered]] = defaultdict(list)
     for _ in range(options.rounds):
-        for each in services:
-            arguments = (each.program, each.requests, options.in_flight, options.seconds)
-            closed[each].append(await load.unary(*arguments, channels=_CHANNELS))
+        for item in services:
+            arguments = (item.program, item.requests, options.in_flight, options.seconds)
+            closed[item].append(await load.unary(*arguments, channels=_CHANNELS))
     rate = max(loop.per_second for loop in closed[services[-1]]) / 2
     for _ in range(options.rounds):
-        for each in services:
-            offered = load.open_loop(
-                each.program,
-                each.requests,
+        for item in services:
+            offer = load.open_loop(
+                item.program,
+                item.requests,
                 rate,
                 options.seconds,
                 timeout=_CALL_SECONDS,
                 channels=_CHANNELS,
             )
-            opened[each].append(await offered)
-    return [(closed[each], opened[each]) for each in services]
+            open_loops[item].append(await offer)
+    return [(closed[item], open_loops[item]) for item in services]
 
 
 def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> Iterator[Row]:
@@ -175,22 +175,22 @@ def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> I
     share of the last's p99; None where one of the two does not close the gap, or does not answer.
     """
     closed = [min(loads, key=lambda load: sum(load.cpu.values())) for loads, _ in loops]
-    opened = [min(offers, key=lambda offer: offer.latency[99]) for _, offers in loops]
+    open_loops = [min(offers, key=lambda offer: offer.latency[99]) for _, offers in loops]
     cpu = [sum(load.cpu.values()) for load in closed]
     closing = [entry.gap >= share for entry in entries]
     answering = [
         closes and loop.goodput >= _ANSWERED * loop.rate and not loop.void
-        for closes, loop in zip(closing, opened, strict=True)
+        for closes, loop in zip(closing, open_loops, strict=True)
     ]
     for i, entry in enumerate(entries):
-        latency, last = opened[i].latency, opened[-1].latency
+        latency, last = open_loops[i].latency, open_loops[-1].latency
         yield {
             "service": f"{entry.name}: {entry.configuration}",
             "gap closed": entry.gap,
             "calls/s": closed[i].per_second,
             "CPU us": cpu[i],
             "times per CPU": cpu[-1] / cpu[i] if closing[i] and closing[-1] else None,
-            "then at calls/s": opened[i].goodput,
+            "then at calls/s": open_loops[i].goodput,
             "p50 us": latency[50],
             "p99 us": latency[99],
             "of its p99": latency[99] / last[99] if answering[i] and answering[-1] else None,

@@ -106,7 +106,7 @@ def wire(options: Options) -> Iterator[Output]:
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
         indexes = build_each(points.base, options.families, folder / "built")
-        queries = [_Queries.of(*each, points.queries) for each in indexes.items()]
+        queries = [_Queries.of(*item, points.queries) for item in indexes.items()]
         programs: dict[str, Program] = {}
         for workers in options.workers:
             shutil.copytree(folder / "built", folder / f"server-{workers}" / "data")
@@ -116,9 +116,9 @@ def wire(options: Options) -> Iterator[Output]:
         empty = stack.enter_context(echo(reply_bytes))
         for _ in range(options.rounds):
             asyncio.run(_ask_echo(loads, empty, queries[0].requests, options))
-            for each in queries:
-                _ask_in_process(loads, each, options.seconds / 2)
-                asyncio.run(_ask_programs(loads, each, programs, options))
+            for item in queries:
+                _ask_in_process(loads, item, options.seconds / 2)
+                asyncio.run(_ask_programs(loads, item, programs, options))
     facts = {"bytes": f"{len(queries[0].requests[0]):,} a request, {reply_bytes:,} a reply"}
     yield Table("One query of k = 10 a call", {**points.described(), **facts})
     programs_rows = dict(rows_of(loads))
@@ -130,11 +130,11 @@ def wire(options: Options) -> Iterator[Output]:
 async def _check(queries: Sequence[_Queries], programs: Mapping[str, Program]) -> int:
     """Return the size of a reply; raises RuntimeError where a server's answer is not the core's."""
     size = 0
-    for each, program in itertools.product(queries, programs.values()):
-        reply = await load.one(program, each.requests[0])
+    for item, program in itertools.product(queries, programs.values()):
+        reply = await load.one(program, item.requests[0])
         ids = list(query_pb2.QueryResponse.FromString(reply).ids)
-        if ids != each.index.query(each.queries[:1]).ids[0].tolist():
-            raise RuntimeError(f"{each.family}: the server's answer is not the core's")
+        if ids != item.index.query(item.queries[:1]).ids[0].tolist():
+            raise RuntimeError(f"{item.family}: the server's answer is not the core's")
         size = len(reply)
     return size
 
@@ -165,25 +165,27 @@ async def _ask_programs(
         alone = await load.unary(program, queries.requests, 1, seconds / 2)
         loads[replace(case, in_flight=1)].append(alone)
         loads[case].append(await load.unary(program, queries.requests, many, seconds))
-        streamed = await load.stream(program, queries.messages, many, seconds)
-        loads[replace(case, name=name + _STREAMED)].append(streamed)
-        batched = Case(queries.family, f"{name}, {_BATCHED}", _BATCHES_IN_FLIGHT)
+        stream = await load.stream(program, queries.messages, many, seconds)
+        loads[replace(case, name=name + _STREAMED)].append(stream)
+        batch_case = Case(queries.family, f"{name}, {_BATCHED}", _BATCHES_IN_FLIGHT)
         loop = load.unary(program, queries.batch_requests, _BATCHES_IN_FLIGHT, seconds)
-        loads[batched].append(await loop)
+        loads[batch_case].append(await loop)
 
 
 def _in_process(index: Index, batches: Sequence[FloatArray], seconds: float) -> Load:
     """Ask one batch at a time, as a `Load` whose CPU is all a worker's."""
     times: list[float] = []
-    cpu, begun = time.process_time(), time.perf_counter()
-    while time.perf_counter() < begun + seconds:
-        started = time.perf_counter()
+    cpu, begin = time.process_time(), time.perf_counter()
+    while time.perf_counter() < begin + seconds:
+        start = time.perf_counter()
         index.query(batches[len(times) % len(batches)])
-        times.append(time.perf_counter() - started)
-    spent, taken = time.process_time() - cpu, time.perf_counter() - begun
+        times.append(time.perf_counter() - start)
+    cpu_seconds, elapsed = time.process_time() - cpu, time.perf_counter() - begin
     order = sorted(times)
     latency = {p: order[int(len(order) * p / 100)] * 1e6 for p in (50.0, 99.0)}
-    return Load(len(times), len(times) / taken, {"worker": spent / len(times) * 1e6}, latency)
+    return Load(
+        len(times), len(times) / elapsed, {"worker": cpu_seconds / len(times) * 1e6}, latency
+    )
 
 
 def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[tuple[Case, Row]]:
@@ -195,12 +197,12 @@ def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[tuple[Case, Row]]:
     for case in sorted(quietest, key=lambda case: case.family):
         best = quietest[case]
         floor = above = share = None
-        served = len(best.cpu) > 1
+        is_served = len(best.cpu) > 1
         query = Case(case.family, f"query{_IN_PROCESS}", 1)
-        if served and case.name.endswith(_BATCHED):
+        if is_served and case.name.endswith(_BATCHED):
             batch = loads[Case(case.family, _BATCHED + _IN_PROCESS, 1)]
             share = min(map(_cpu, batch)) / best.cpu["worker"]
-        elif served and best.latency:  # an echo has no stream, so a stream has no floor
+        elif is_served and best.latency:  # an echo has no stream, so a stream has no floor
             echo_case = Case("", _ECHO, case.in_flight)
             floor = min(map(_cpu, loads[echo_case])) + min(map(_cpu, loads[query]))
             if case.in_flight == 1:

@@ -139,11 +139,11 @@ def test_ten_neighbours_vote_as_recorded(data_folder: Path, name: str, least: li
     index = Index.build(split.documents[kept])
     parameters = QueryParameters(k=10, search="exact", diversity=0)
     labels = split.labels[kept]
-    exact = neighbour_vote(index, split.asked, labels, parameters=parameters)
+    exact = neighbour_vote(index, split.test_documents, labels, parameters=parameters)
     reached = precisions(split, exact.labels)
     assert all(ours >= theirs for ours, theirs in zip(reached.values(), least, strict=True)), (
         reached
     )
     hashed = QueryParameters(k=10, diversity=0)
-    also = neighbour_vote(index, split.asked, labels, parameters=hashed)
+    also = neighbour_vote(index, split.test_documents, labels, parameters=hashed)
     assert precisions(split, also.labels)["P@5"] >= 0.98 * reached["P@5"]
