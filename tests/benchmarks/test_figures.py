@@ -11,26 +11,23 @@ from benchmarks import core_mutations
 from benchmarks.harness.libraries import faiss_factories
 from benchmarks.harness.load import Load, Offered
 from benchmarks.runs import builds, large, peers, selectors, service
-from benchmarks.runs.contestants import Entry, finalists
-from benchmarks.runs.peers import Built, Timed
+from benchmarks.runs.contestants import Build, Entry, finalists
 from benchmarks.runs.wire import Case, rows_of
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import IntArray
 
+INDEX = Index.build(np.eye(4))
 
-def entry(name: str, gap: float, roughly: float = 1.0) -> Entry:
-    """Return an entry of which only these are looked at."""
+
+def entry(name: str, gap: float, microseconds: float = 1.0, seconds: float = 0.0) -> Entry:
+    """Return an entry of which only these are looked at; without `seconds` nothing was built."""
 
     def ask(_: int) -> IntArray:
         return np.empty(0, np.int64)
 
-    return Entry(name, "", "", 1, (), 0.3, gap, 0.0, roughly, ask)
-
-
-def timed(name: str, microseconds: float, gap: float = 1.0, seconds: float = 1.0) -> Timed:
-    """Return a timed entry of which only these are looked at."""
-    return Timed(entry(name, gap), microseconds, Built(seconds, 10), gap >= 0.97)
+    source = Build(name, "", INDEX, seconds, 10) if seconds else None
+    return Entry(name, "", source, 1, (), 0.3, gap, 0.0, microseconds, ask)
 
 
 def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,24 +106,24 @@ def test_the_fastest_that_close_the_gap_stand_for_their_kind() -> None:
     weak = [entry("c + d", 0.9, 1), entry("c + d", 0.8, 0.5)]
     share, chosen = finalists([*ours, entry("a + b", 0.97, 5), *weak], 0.97, 2)
     assert share == 0.97
-    assert [each.roughly for each in chosen] == [7, 8, 5, 1]
+    assert [item.microseconds for item in chosen] == [7, 8, 5, 1]
     share, chosen = finalists([*ours, *weak], 0.97, 1)
     assert share == 0.9
-    assert [each.roughly for each in chosen] == [7, 1]
+    assert [item.microseconds for item in chosen] == [7, 1]
 
 
 def test_ratios_are_against_who_closes_the_gap() -> None:
     """A faster rival that does not close the gap is none; who does not close it has no ratio."""
     entries = [
-        timed("auto", 10, seconds=2),
-        timed("cells", 1, gap=0.9),
-        timed("hnswlib + pyversity MSD", 30, seconds=40),
-        timed("hnswlib + pyversity MMR", 3, gap=0.9),
-        timed("faiss IVF + our greedy", 12),
-        timed("faiss PQ + our greedy", 15),
-        timed(peers.GREEDY, 1000),
+        entry("auto", 1, 10, seconds=2),
+        entry("cells", 0.9, 1, seconds=1),
+        entry("hnswlib + pyversity MSD", 1, 30, seconds=40),
+        entry("hnswlib + pyversity MMR", 0.9, 3, seconds=1),
+        entry("faiss IVF + our greedy", 1, 12, seconds=1),
+        entry("faiss PQ + our greedy", 1, 15, seconds=1),
+        entry(peers.GREEDY, 1, 1000),
     ]
-    [row] = peers.compare(peers.best_of_each(entries))
+    [row] = peers.compare(peers.best_of_each(entries, 0.97), 0.97)
     assert (row["ours"], row["best faiss"]) == ("auto", "faiss IVF")
     assert (row["x hnswlib + pyversity"], row["x best faiss + ours"]) == (3, 1.2)
     assert (row["x greedy over all"], row["x hnswlib in building"]) == (100, 20)

@@ -58,9 +58,9 @@ class Pair:
         return f"{self.finder.kind} + {self.picker.name}"
 
     @property
-    def built(self) -> str:
-        """The finder's name and configuration."""
-        return f"{self.finder.kind}, {self.finder.config}"
+    def source(self) -> Finder:
+        """What was built."""
+        return self.finder
 
     def ladders(self) -> Ladders:
         """Return the finder's."""
@@ -76,12 +76,22 @@ class Pair:
 
 
 @dataclass(frozen=True, eq=False)
+class Build:
+    """An index of ours: its family and other options, seconds of building, bytes on top."""
+
+    kind: str
+    config: str
+    index: Index
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
 class Ours:
-    """divgrpc in process: an index of some family, built under a name, and a search."""
+    """divgrpc in process: an index of some family, and a search."""
 
     name: str
-    built: str
-    index: Index
+    source: Build
     tuned: Picker
     k: int
     search: Search = "auto"
@@ -89,7 +99,7 @@ class Ours:
 
     def ladders(self) -> Ladders:
         """Return hashed points for each candidate upwards, or probes upwards for each of them."""
-        info = self.index.info
+        info = self.source.index.info
         search = info.auto_search if self.search == "auto" else self.search
         if search == "exact":
             return [[(1.0,)]]
@@ -100,16 +110,17 @@ class Ours:
 
     def describe(self, effort: Effort, count: int) -> str:
         """Name the search, both limits, and the probes of tables."""
-        search = f"auto ({self.index.info.auto_search})" if self.search == "auto" else self.search
+        auto_search = f"auto ({self.source.index.info.auto_search})"
+        search = auto_search if self.search == "auto" else self.search
         limit = "" if "exact" in search else f" of {round(effort[0] * count):,}"
         probes_text = f"{effort[1]:,.0f} probes" if len(effort) > 1 else ""
-        built = self.built.removeprefix(self.name).removeprefix(", ")
-        return ", ".join(filter(None, (built, search, f"{count:,}{limit}", probes_text)))
+        words = (self.source.config, search, f"{count:,}{limit}", probes_text)
+        return ", ".join(filter(None, words))
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
         """Return the k rows for a query (d,)."""
         parameters = self.parameters(count, effort, dial)
-        rows: IntArray = self.index.engine.answer(query[None], parameters).ids[0]
+        rows: IntArray = self.source.index.engine.answer(query[None], parameters).ids[0]
         return rows
 
     @cache  # noqa: B019  # as long as the run
@@ -122,12 +133,12 @@ class Ours:
             variant="marginal",
             search=self.search,
             candidates_limit=count,
-            hash_limit=min(self.index.rows, round(effort[0] * count)),
+            hash_limit=min(self.source.index.rows, round(effort[0] * count)),
             n_probes=int(effort[1]) if len(effort) > 1 else None,
         )
 
 
-# Each has the `name` of its kind, the name under which building was recorded, and its `ladders`.
+# Each has the `name` of its kind, the `source` that was built, and its `ladders`.
 Contestant: TypeAlias = Pair | Ours
 
 
@@ -164,17 +175,21 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One configuration at its dial; `roughly` are microseconds of a query while J was measured."""
+    """One configuration at its dial, and the time of a query.
+
+    `source` has the seconds of building and the bytes on top of the vectors. `microseconds` are
+    rough while J is measured.
+    """
 
     name: str
     configuration: str
-    built: str
+    source: Build | Finder | None
     count: int
     effort: Effort
     dial: float
     gap: float
     h: float
-    roughly: float
+    microseconds: float
     ask: Ask = field(repr=False)
 
 
@@ -245,7 +260,7 @@ class Target:
         if min(map(len, picks)) < self.k or min(map(min, picks)) < 0:
             return None
         rows, words = np.array(picks), contestant.describe(effort, count)
-        names = (contestant.name, words, contestant.built)
+        names = (contestant.name, words, contestant.source)
         figures = (self.reported.gap(rows), self._h(rows), roughly)
         return Entry(*names, count, effort, dial, *figures, ask)
 
@@ -256,7 +271,7 @@ class Target:
         queries, count = self.reported.queries, len(self.points.base)
         figures = (self.reported.gap(rows), self._h(rows), np.inf)
         ask: Ask = lambda number: pick(queries[number])  # noqa: E731
-        return Entry(name, "", "", count, (), dial, *figures, ask)
+        return Entry(name, "", None, count, (), dial, *figures, ask)
 
     def _h(self, rows: IntArray) -> float:
         """Return h of picks (nq, k) for the reported queries; NaN where there are no labels."""
@@ -275,8 +290,8 @@ class Target:
                         continue
                     yield entry
                     if entry.gap >= self.share:
-                        least = min(least, entry.roughly)
-                    if entry.gap >= self.share or entry.roughly > _HOPELESS * least:
+                        least = min(least, entry.microseconds)
+                    if entry.gap >= self.share or entry.microseconds > _HOPELESS * least:
                         break
 
 
@@ -285,7 +300,7 @@ def finalists(tried: Sequence[Entry], share: float, most: int) -> tuple[float, l
 
     Of each name these are the `most` fastest that close it, or the one that closes most of it.
     """
-    kinds = {entry.name: [other for other in tried if other.name == entry.name] for entry in tried}
+    kinds = {entry.name: [item for item in tried if item.name == entry.name] for entry in tried}
     reach = {name: max(entry.gap for entry in kind) for name, kind in kinds.items()}
     pairs = [gap for name, gap in reach.items() if " + " in name]
     alone = [gap for name, gap in reach.items() if " + " not in name]
@@ -293,6 +308,6 @@ def finalists(tried: Sequence[Entry], share: float, most: int) -> tuple[float, l
     selection: list[Entry] = []
     for kind in kinds.values():
         closing = [entry for entry in kind if entry.gap >= share]
-        fastest = sorted(closing, key=lambda entry: entry.roughly)[:most]
+        fastest = sorted(closing, key=lambda entry: entry.microseconds)[:most]
         selection += fastest or [max(kind, key=lambda entry: entry.gap)]
     return share, selection

@@ -2,8 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from typing import Final
@@ -32,6 +32,7 @@ from benchmarks.harness.runner import (
     take_turns,
 )
 from benchmarks.runs.contestants import (
+    Build,
     Contestant,
     Entry,
     Objective,
@@ -58,24 +59,6 @@ _EF: Final = (10, 20, 50, 100, 200, 400, 800)
 EXACT: Final = "exact pass"
 GREEDY: Final = "greedy over all points"
 MMR: Final = "MMR over all points"
-
-
-@dataclass(frozen=True)
-class Built:
-    """Seconds of building with all cores, and bytes on top of the vectors."""
-
-    seconds: float = 0.0
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Timed:
-    """The fastest entry of a kind at a target, or the one that closes most of the gap."""
-
-    entry: Entry
-    microseconds: float
-    built: Built
-    is_closing: bool
 
 
 @benchmark(
@@ -106,8 +89,9 @@ def peers(options: Options) -> Iterator[Output]:
         points = load(source, options.queries, options.tuning)
         field = _Field.build(points, options)
         yield Table(f"Building: {points.name}", points.described())
-        for name, built in field.built.items():
-            yield {"index": name, "built in s": built.seconds, "MB on top": built.bytes / 1e6}
+        for item in (*field.builds, *field.finders):
+            name = f"{item.kind}, {item.config}"
+            yield {"index": name, "built in s": item.seconds, "MB on top": item.bytes / 1e6}
         yield from _graph_recalls(points, field.graphs)
         targets: list[tuple[float, Objective]] = [(item, "J") for item in options.diversity]
         targets.append((sorted(options.diversity)[len(options.diversity) // 2], "MMR"))
@@ -120,9 +104,11 @@ def peers(options: Options) -> Iterator[Output]:
                 share, results = _fastest(target, entries, field)
             title = f"{objective} at diversity {diversity:g}: the fastest to close {share:.3f}"
             yield Table(title, points.described())
-            yield from map(_row, results)
+            yield from (_row(entry, share) for entry in results)
             at = f"{objective} {diversity:g}"
-            ratios += [{"ours, at": f"{row['ours']}, {at}", **row} for row in compare(results)]
+            ratios += [
+                {"ours, at": f"{row['ours']}, {at}", **row} for row in compare(results, share)
+            ]
         yield Table(f"Times the speed of others at equal quality: {points.name}")
         yield from ({name: row[name] for name in row if name != "ours"} for row in ratios)
 
@@ -133,23 +119,20 @@ class _Field:
 
     points: Points
     k: int
-    indexes: Mapping[str, Index]
+    builds: Sequence[Build]
     finders: Sequence[Finder]
-    built: Mapping[str, Built]
 
     @classmethod
     def build(cls, points: Points, options: Options) -> "_Field":
         """Build ours, then theirs, one after the other with all cores."""
-        indexes, built = _indexes(points, options.families)
+        builds = list(_builds(points, options.families))
         finders: list[Finder] = []
         if not libraries.missing("hnswlib"):
             axes = product(options.links, options.ef_construction)
             finders += [Graph.build(points.base, *axis) for axis in axes]
         if not libraries.missing("faiss"):
             finders += build_faiss(points.base, options.faiss)
-        for finder in finders:
-            built[f"{finder.kind}, {finder.config}"] = Built(finder.seconds, finder.bytes)
-        return cls(points, options.k, indexes, finders, built)
+        return cls(points, options.k, builds, finders)
 
     @property
     def graphs(self) -> list[Graph]:
@@ -159,20 +142,20 @@ class _Field:
     @cached_property
     def mmr(self) -> OurPicker:
         """Our MMR: others' pick the same, and more slowly."""
-        return OurPicker.over(next(iter(self.indexes.values())), records.MMR)
+        return OurPicker.over(self.builds[0].index, records.MMR)
 
     def contestants(self, objective: Objective) -> list[Contestant]:
         """Return everyone who competes for an objective."""
         base, k = self.points.base, self.k
-        first = next(iter(self.indexes.values()))
+        first = self.builds[0].index
         picker = OurPicker.over(first) if objective == "J" else self.mmr
         ours = partial(Ours, tuned=picker, k=k, selector=picker.selector)
         contestants: list[Contestant] = [
-            ours(name.split(",")[0], name, index, search=search)
-            for name, index in self.indexes.items()
-            for search in searches(name.split(",")[0])
+            ours(build.kind, build, search=search)
+            for build in self.builds
+            for search in searches(build.kind)
         ]
-        contestants.append(ours(EXACT, "", first, search="exact"))
+        contestants.append(ours(EXACT, Build(EXACT, "", first), search="exact"))
         contestants += [Pair(finder, picker, k) for finder in self.finders]
         for graph in self.graphs if not libraries.missing("pyversity") else ():
             contestants.append(Pair(graph, Pyversity(base, "mmr"), k, self.mmr))
@@ -181,13 +164,9 @@ class _Field:
         return contestants
 
 
-def _indexes(
-    points: Points, families: Sequence[HashFamily]
-) -> tuple[dict[str, Index], dict[str, Built]]:
-    indexes: dict[str, Index] = {}
-    built: dict[str, Built] = {}
+def _builds(points: Points, families: Sequence[HashFamily]) -> Iterator[Build]:
     for family, recall in product(families, _RECALLS):
-        name, times = f"{family}, recall {recall}", list[float]()
+        times: list[float] = []
         try:
             while len(times) < _BUILDS and sum(times) < _BUILDS_SECONDS:
                 begin = time.perf_counter()
@@ -195,10 +174,8 @@ def _indexes(
                 times.append(time.perf_counter() - begin)
         except UnsupportedError:
             continue
-        indexes[name] = index
-        size = sum(array.bytes for array in index.info.arrays)
-        built[name] = Built(statistics.median(times), size - points.base.nbytes)
-    return indexes, built
+        size = sum(array.bytes for array in index.info.arrays) - points.base.nbytes
+        yield Build(family, f"recall {recall}", index, statistics.median(times), size)
 
 
 def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
@@ -214,29 +191,21 @@ def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
         yield {"hnswlib": graph.config, **recalls}
 
 
-def _fastest(target: Target, entries: Sequence[Entry], field: _Field) -> tuple[float, list[Timed]]:
+def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[float, list[Entry]]:
     """Time the fastest that close the gap, and return one of each name, those that do first."""
-    share, entries = finalists(entries, target.share, _FINALISTS)
+    share, entries = finalists(tried, target.share, _FINALISTS)
     entries += _over_all(target, field.mmr)
     asks = {entry: entry.ask for entry in entries}
     times = take_turns(asks, len(target.reported.queries), target.k, _PATIENCE)
-    results = [
-        Timed(
-            entry,
-            times[entry].microseconds,
-            field.built.get(entry.built, Built()),
-            entry.gap >= share,
-        )
-        for entry in entries
-    ]
-    return share, best_of_each(results)
+    timed = (replace(entry, microseconds=times[entry].microseconds) for entry in entries)
+    return share, best_of_each(timed, share)
 
 
-def best_of_each(results: Iterable[Timed]) -> list[Timed]:
+def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
     """Return the fastest of each name, those that close the gap before the others."""
-    best: dict[str, Timed] = {}
-    for item in sorted(results, key=lambda item: (not item.is_closing, item.microseconds)):
-        best.setdefault(item.entry.name, item)
+    best: dict[str, Entry] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.gap < share, entry.microseconds)):
+        best.setdefault(entry.name, entry)
     return list(best.values())
 
 
@@ -255,32 +224,33 @@ def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
     yield target.over_all(MMR, picks, dial, lambda row: truth.mmr_of_one(base, row, k, dial))
 
 
-def _row(result: Timed) -> Row:
-    entry, built = result.entry, result.built
+def _row(entry: Entry, share: float) -> Row:
+    source = entry.source
+    is_measured = source is not None and source.seconds
     return {
         "contestant": ": ".join(filter(None, (entry.name, entry.configuration))),
         "dial": entry.dial,
         "gap closed": entry.gap,
-        "reached": result.is_closing,
+        "reached": entry.gap >= share,
         "h": entry.h,
-        "us/query": result.microseconds,
-        "queries/s": 1e6 / result.microseconds,
-        "built in s": built.seconds or None,
-        "MB on top": built.bytes / 1e6 if built.seconds else None,
+        "us/query": entry.microseconds,
+        "queries/s": 1e6 / entry.microseconds,
+        "built in s": source.seconds if source and is_measured else None,
+        "MB on top": source.bytes / 1e6 if source and is_measured else None,
     }
 
 
-def compare(results: Sequence[Timed]) -> Iterator[Row]:
+def compare(entries: Sequence[Entry], share: float) -> Iterator[Row]:
     """Yield how many times ours that close the gap are as fast as the fastest others that do.
 
     Building and memory are against the hnswlib of the fastest pair with pyversity: times as fast to
     build, and the share of its bytes on top of the vectors.
     """
-    closing = {item.entry.name: item for item in results if item.is_closing}
+    closing = {entry.name: entry for entry in entries if entry.gap >= share}
 
-    def fastest(part: str) -> Timed | None:
-        names = [name for name in closing if part in name]
-        return min((closing[name] for name in names), key=_microseconds, default=None)
+    def fastest(part: str) -> Entry | None:
+        pairs = (entry for name, entry in closing.items() if part in name)
+        return min(pairs, key=lambda entry: entry.microseconds, default=None)
 
     graph, lists = fastest("hnswlib + pyversity"), fastest("faiss")
     rivals = {
@@ -290,21 +260,18 @@ def compare(results: Sequence[Timed]) -> Iterator[Row]:
         "x MMR over all": closing.get(MMR),
         "x exact pass": closing.get(EXACT),
     }
-    for name, item in closing.items():
-        if " + " in name or name in (GREEDY, MMR, EXACT):
+    for name, entry in closing.items():
+        build, other = entry.source, graph.source if graph else None
+        if build is None or " + " in name or name == EXACT:
             continue
         yield {
             "ours": name,
-            "gap closed": item.entry.gap,
+            "gap closed": entry.gap,
             **{
-                title: rival.microseconds / item.microseconds if rival else None
+                title: rival.microseconds / entry.microseconds if rival else None
                 for title, rival in rivals.items()
             },
-            "best faiss": lists.entry.name.split(" + ")[0] if lists else None,
-            "x hnswlib in building": graph.built.seconds / item.built.seconds if graph else None,
-            "of its bytes": item.built.bytes / graph.built.bytes if graph else None,
+            "best faiss": lists.name.split(" + ")[0] if lists else None,
+            "x hnswlib in building": other.seconds / build.seconds if other else None,
+            "of its bytes": build.bytes / other.bytes if other else None,
         }
-
-
-def _microseconds(result: Timed) -> float:
-    return result.microseconds

@@ -20,7 +20,15 @@ from benchmarks.harness.libraries import Graph, OurPicker, Pyversity
 from benchmarks.harness.load import Load, Offered
 from benchmarks.harness.programs import Program, by_hand, server
 from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
-from benchmarks.runs.contestants import Contestant, Entry, Ours, Pair, Target, finalists
+from benchmarks.runs.contestants import (
+    Build,
+    Contestant,
+    Entry,
+    Ours,
+    Pair,
+    Target,
+    finalists,
+)
 from divgrpc_client.messages import requests
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
@@ -91,7 +99,7 @@ def _settings(
     indexes, k = build_each(points.base, options.families, folder), options.k
     tuned = OurPicker.over(next(iter(indexes.values())))
     contestants: list[Contestant] = [
-        Ours(family, family, index, tuned, k, search)
+        Ours(family, Build(family, "", index), tuned, k, search)
         for family, index in indexes.items()
         for search in searches(family)
     ]
