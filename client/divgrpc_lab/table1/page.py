@@ -82,7 +82,7 @@ def page(report: Report) -> Page:
         sections=[
             Section("Claims", claims),
             *(_data(report, data) for data in report.data),
-            Section("The gain that hashing keeps", [records_table(_GAINS, report.gain)]),
+            Section("The gain that hashing keeps", [_gains(report.gain)]),
             Section("Bits and tables", [_codes(report.bits_and_tables)]),
             Section("Over the ball", [records_table(_SPREADS, report.uniformity)]),
             Section("Growth", [records_table(_GROWTHS, report.growth)]),
@@ -137,6 +137,17 @@ def _figures(row: Row, *, best: bool) -> list[Cell | str]:
 def _printed(cell: Printed) -> list[str]:
     figures = (cell.precision, cell.subtopic_recall, cell.diversity, cell.h)
     return [*(f"{value:.2f}" for value in figures), time_words(cell.seconds * 1e6)]
+
+
+def _gains(gains: Sequence[Gain]) -> Table:
+    records = [
+        {"data": g.data, "k": g.k, "hash, points": f"{g.family}, {g.stage}", "h": g.h}
+        | {"nearest": g.nearest_h, "best": f"{g.best_h:.3f} ({g.best_method})"}
+        | {"gain share": g.share or "no gain", "x best": g.times_best}
+        | {"x greedy": g.times_greedy, "x exact pass": g.times_exact_pass}
+        for g in gains
+    ]
+    return records_table(_GAINS, records)
 
 
 def _codes(codes: Sequence[Coded]) -> Table:
