@@ -256,9 +256,9 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
         epsilon = f", epsilon {1 / x.value - 1:.2f}" if 0 < x.value < 1 else ""
         sentences.append(
             f"{item.data}: n^{x.value:.2f} ({x.low:.2f} to {x.high:.2f}){epsilon}, "
-            f"{item.hashed_points[0]:,.0f} of {item.sizes[0]:,} to {item.hashed_points[-1]:,.0f} of "
-            f"{item.sizes[-1]:,} points, recall "
-            f"{min(item.recalls):.2f} to {max(item.recalls):.2f}, "
+            f"{item.hashed_points[0]:,.0f} of {item.sizes[0]:,} to {item.hashed_points[-1]:,.0f} "
+            f"of {item.sizes[-1]:,} points, recall {min(item.recalls):.2f} to "
+            f"{max(item.recalls):.2f}, "
             f"hash_limit by epsilon = 1: {item.limits[0]:,} to {item.limits[-1]:,}"
         )
     return Verdict(
