@@ -7,17 +7,16 @@ import grpc
 import numpy as np
 import pytest
 
-from divgrpc_client import Client
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.running_server import RunningServer, eventually, index_folders
-from support.served_index import EVALUATED_ROWS, ROWS, Served, random_points
+from support.served_index import EVALUATED_ROWS, ROWS, Served, place, random_points
 
 
 @pytest.fixture(scope="session")
-def served(client: Client) -> Served:
+def served(server: RunningServer) -> Served:
     """Build the index that most tests ask."""
     points = random_points(ROWS + 64)
-    client.build("served", points[:ROWS])
+    place(server, "served", points[:ROWS])
     return Served("served", points[:ROWS], points[ROWS:])
 
 
@@ -35,11 +34,11 @@ def stub(channel: grpc.Channel) -> DiverseIndexStub:
 
 
 @pytest.fixture(scope="session")
-def evaluated(client: Client) -> str:
+def evaluated(server: RunningServer) -> str:
     """Build an index with labels and ids of its own."""
     rows = np.arange(EVALUATED_ROWS)
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
-    client.build("evaluated", random_points(EVALUATED_ROWS), ids=rows * 3, replace=True, **labels)
+    place(server, "evaluated", random_points(EVALUATED_ROWS), ids=rows * 3, **labels)
     return "evaluated"
 
 

@@ -1,7 +1,7 @@
 """What is wrong with sparse rows is said alike by Build, Query and QueryStream, the field named."""
 
-import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
@@ -15,9 +15,10 @@ from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
 from divgrpc_protos.v1 import index_pb2, query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.manual_uploads import commit, header, refusal
+from support.manual_uploads import build_here, commit, header, refusal, wrong_field
 from support.raw_calls import stream
-from support.served_index import DIMS, Served
+from support.running_server import RunningServer
+from support.served_index import DIMS, Served, place
 from support.status_details import Details, details_of, details_of_status
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -46,12 +47,6 @@ def rows(
     return vectors_pb2.Vectors(sparse=vectors_pb2.CsrMatrix(**given))
 
 
-def refused_build(stub: DiverseIndexStub, _: str, vectors: vectors_pb2.Vectors) -> Details:
-    """Return what a Build says of rows that are sent as its only chunk."""
-    step = index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
-    return refusal(stub, header("never"), step, commit(vectors.sparse.rows))
-
-
 def refused_query(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors) -> Details:
     """Return what Query says."""
     with pytest.raises(grpc.RpcError) as caught:
@@ -74,63 +69,55 @@ def refused_item(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors
     return details_of_status(code, error)
 
 
-CALLS: dict[str, Refuse] = {
-    "vectors": refused_build,
-    "queries": refused_query,
-    "stream": refused_item,
-}
+CALLS: dict[str, Refuse] = {"queries": refused_query, "stream": refused_item}
 
 
 @pytest.fixture(scope="module")
-def names(client: Client, served: Served) -> dict[str, str]:
+def names(server: RunningServer, served: Served) -> dict[str, str]:
     """Return the names of an index of dense points and one of sparse points."""
     points = np.where(served.points > 0.5, served.points, 0)[:200] + np.eye(200, DIMS)
-    client.build("served-sparse", csr_array(points), replace=True)
+    place(server, "served-sparse", csr_array(points))
     return {"dense": served.name, "sparse": "served-sparse"}
 
 
-@pytest.mark.parametrize(
-    ("vectors", "field"),
-    [
-        (rows([0, 2], [3, 1]), ".sparse.indices"),
-        (rows([0, 2], [3, 3]), ".sparse.indices"),
-        (rows([0, 1, 3], [5, 3, 3]), ".sparse.indices"),
-        (rows([0, 1], [DIMS]), ".sparse.indices"),
-        (rows([0, 1], [2**32 - 1]), ".sparse.indices"),
-        (rows([0, 2, 1, 2], [0, 1]), ".sparse.indptr"),
-        (rows([0, HUGE, -HUGE - 1, -1, 2], [0, 1]), ".sparse.indptr"),
-        (rows([1, 2], [0, 1]), ".sparse.indptr"),
-        (rows([0, -1], [0]), ".sparse.indptr"),
-        (rows([0, 1], [0, 1]), ".sparse.indptr"),
-        (rows([0, 3], [0, 1]), ".sparse.indptr"),
-        (rows([0, HUGE], [0]), ".sparse.indptr"),
-        (rows([0, 1], [0], indptr=b""), ".sparse.indptr"),
-        (rows([0, 1], [0], indptr=bytes(15)), ".sparse.indptr"),
-        (rows([0, 1], [0], rows=2), ".sparse.indptr"),
-        (rows([0, 1], [0], rows=2**32 - 1), ".sparse.indptr"),
-        (rows([0, 1], [0], indices=bytes(3)), ".sparse.indices"),
-        (rows([0, 1], [0], indices=b""), ".sparse.indices"),
-        (rows([0, 1], [0], data=bytes(3)), ".sparse.data"),
-        (rows([0, 1], [0], dtype=vectors_pb2.DTYPE_FLOAT16), ".sparse.data"),
-        (rows([0, 1], [0], dtype=99), ".sparse.dtype"),
-        (rows([0, 1], [0], cols=LIMITS["sparse_dims_max"] + 1), ".sparse.cols"),
-        (rows([0, 1], [0], cols=2**31), ".sparse.cols"),
-        (rows([0, 1], [2**31], cols=2**32 - 1), ".sparse.cols"),
-        (rows([0, 0], [], cols=0), ""),
-        (rows([0], []), ""),
-        (rows([0, 1, 1], [0]), ""),
-        (rows([0, 1, 3], [0, 1, 2], [1, 0, 0]), ""),
-        (rows([0, 1], [0], [np.nan]), ""),
-        (rows([0, 1], [0], [np.inf]), ""),
-    ],
-    ids=lambda value: value if isinstance(value, str) else " ",
-)
-@pytest.mark.parametrize(
-    ("call", "points"),
-    # Build asks no index.
-    [("vectors", "dense"), *itertools.product(("queries", "stream"), ("dense", "sparse"))],
-)
-def test_sparse_rows_that_are_wrong(
+WRONG = [
+    (rows([0, 2], [3, 1]), ".sparse.indices"),
+    (rows([0, 2], [3, 3]), ".sparse.indices"),
+    (rows([0, 1, 3], [5, 3, 3]), ".sparse.indices"),
+    (rows([0, 1], [DIMS]), ".sparse.indices"),
+    (rows([0, 1], [2**32 - 1]), ".sparse.indices"),
+    (rows([0, 2, 1, 2], [0, 1]), ".sparse.indptr"),
+    (rows([0, HUGE, -HUGE - 1, -1, 2], [0, 1]), ".sparse.indptr"),
+    (rows([1, 2], [0, 1]), ".sparse.indptr"),
+    (rows([0, -1], [0]), ".sparse.indptr"),
+    (rows([0, 1], [0, 1]), ".sparse.indptr"),
+    (rows([0, 3], [0, 1]), ".sparse.indptr"),
+    (rows([0, HUGE], [0]), ".sparse.indptr"),
+    (rows([0, 1], [0], indptr=b""), ".sparse.indptr"),
+    (rows([0, 1], [0], indptr=bytes(15)), ".sparse.indptr"),
+    (rows([0, 1], [0], rows=2), ".sparse.indptr"),
+    (rows([0, 1], [0], rows=2**32 - 1), ".sparse.indptr"),
+    (rows([0, 1], [0], indices=bytes(3)), ".sparse.indices"),
+    (rows([0, 1], [0], indices=b""), ".sparse.indices"),
+    (rows([0, 1], [0], data=bytes(3)), ".sparse.data"),
+    (rows([0, 1], [0], dtype=vectors_pb2.DTYPE_FLOAT16), ".sparse.data"),
+    (rows([0, 1], [0], dtype=99), ".sparse.dtype"),
+    (rows([0, 1], [0], cols=LIMITS["sparse_dims_max"] + 1), ".sparse.cols"),
+    (rows([0, 1], [0], cols=2**31), ".sparse.cols"),
+    (rows([0, 1], [2**31], cols=2**32 - 1), ".sparse.cols"),
+    (rows([0, 0], [], cols=0), ""),
+    (rows([0], []), ""),
+    (rows([0, 1, 1], [0]), ""),
+    (rows([0, 1, 3], [0, 1, 2], [1, 0, 0]), ""),
+    (rows([0, 1], [0], [np.nan]), ""),
+    (rows([0, 1], [0], [np.inf]), ""),
+]
+
+
+@pytest.mark.parametrize("points", ["dense", "sparse"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("vectors", "field"), WRONG)
+def test_sparse_queries_that_are_wrong(
     stub: DiverseIndexStub,
     names: dict[str, str],
     *,
@@ -141,8 +128,27 @@ def test_sparse_rows_that_are_wrong(
 ) -> None:
     """INVALID_ARGUMENT with the field of the contract, whatever the points are."""
     details = CALLS[call](stub, names[points], vectors)
-    assert details.code == INVALID
-    assert details.fields == ("vectors" + field if call == "vectors" else "queries" + field,)
+    assert (details.code, details.fields) == (INVALID, ("queries" + field,))
+
+
+def upload(vectors: vectors_pb2.Vectors) -> list[index_pb2.BuildRequest]:
+    """Return the messages of a build with one chunk."""
+    step = index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
+    return [header("never"), step, commit(vectors.sparse.rows)]
+
+
+@pytest.mark.parametrize(("vectors", "field"), WRONG)
+def test_sparse_points_that_are_wrong(
+    tmp_path: Path, vectors: vectors_pb2.Vectors, field: str
+) -> None:
+    """A builder names the field."""
+    assert wrong_field(tmp_path, *upload(vectors)) == "vectors" + field
+
+
+def test_a_wrong_sparse_upload(stub: DiverseIndexStub) -> None:
+    """Over the wire that is INVALID_ARGUMENT."""
+    details = refusal(stub, *upload(rows([0, 2], [3, 1])))
+    assert (details.code, details.fields) == (INVALID, ("vectors.sparse.indices",))
 
 
 @pytest.mark.parametrize("points", ["dense", "sparse"])
@@ -167,15 +173,15 @@ def test_a_bad_sparse_row_is_called_by_its_number(client: Client, names: dict[st
             client.query(name, queries)
 
 
-def test_the_number_of_a_bad_row_is_its_place_in_the_upload(stub: DiverseIndexStub) -> None:
+def test_the_number_of_a_bad_row_is_its_place_in_the_upload(tmp_path: Path) -> None:
     """Rows are counted over all chunks, sparse ones too."""
-    steps = [
+    chunks = [
         index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
         for vectors in (rows([0, 1, 2], [0, 1]), rows([0, 1, 2], [0, 1], [1, np.nan]))
     ]
-    details = refusal(stub, header("never"), *steps, commit(4))
-    assert details.fields == ("vectors",)
-    assert "row 3" in details.message
+    with pytest.raises(InvalidArgumentError, match="row 3") as caught:
+        build_here(tmp_path, header("never"), *chunks, commit(4))
+    assert caught.value.field == "vectors"
 
 
 def test_malformed_items_end_no_worker(channel: grpc.Channel, names: dict[str, str]) -> None:
@@ -193,30 +199,14 @@ def test_malformed_items_end_no_worker(channel: grpc.Channel, names: dict[str, s
     assert all(answer.error.code == INVALID.value[0] for answer in answers)
 
 
-def test_distances_under_a_metric_that_has_none(client: Client, served: Served) -> None:
+def test_distances_under_a_metric_that_has_none(
+    server: RunningServer, client: Client, served: Served
+) -> None:
     """`max_distance` is refused where relevance is a product, in every call and size of batch."""
-    client.build("served-product", served.points[:200], metric="inner_product", replace=True)
+    place(server, "served-product", served.points[:200], metric="inner_product")
     with pytest.raises(InvalidArgumentError) as caught:
         client.query("served-product", served.queries[:40], max_distance=1.0)
     assert caught.value.field == "max_distance"
     with pytest.raises(InvalidArgumentError) as caught:
         list(client.query_stream("served-product", [served.queries[0]], max_distance=1.0))
     assert caught.value.field == "max_distance"
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"metric": "inner_product", "centred": True}, "centred"),
-        ({"hash_family": "cells", "n_tables": 5}, "n_tables"),
-        ({"hash_family": "cells", "n_bits": 9}, "n_bits"),
-    ],
-    ids=str,
-)
-def test_parameters_that_do_not_go_together(
-    client: Client, served: Served, options: dict[str, Any], field: str
-) -> None:
-    """What a metric or family cannot serve is refused with the parameter's name."""
-    with pytest.raises(InvalidArgumentError) as caught:
-        client.build("never", served.points, **options)
-    assert caught.value.field == field

@@ -23,7 +23,7 @@ from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_server.evaluator.__main__ import NICENESS
 from support.running_server import RunningServer, alive, eventually
 from support.served_index import EVALUATED_ROWS as N
-from support.served_index import random_points
+from support.served_index import place, random_points
 
 GRID: dict[str, Any] = {
     "selectors": ("nearest", "greedy"),
@@ -138,7 +138,7 @@ def test_the_default_holds_at_once(
 ) -> None:
     """Every worker takes the winner for what a query does not name, and `get_index` shows it."""
     rows = np.arange(N)
-    client.build("tuned", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
+    place(server, "tuned", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
     told = list(client.evaluate("tuned", queries, ASKED, set_default=True, **GRID | {"ks": [5]}))
     (winner,) = [row for row in told if row.is_default]
     used = [client.query("tuned", queries[:1], k=5) for _ in range(20)]
@@ -160,7 +160,7 @@ def test_the_default_holds_at_once(
     assert batch.parameters == used[0].parameters
     (streamed,) = client.query_stream("tuned", [queries[:1]], k=5)
     assert streamed.parameters == used[0].parameters
-    client.build("tuned", random_points(N), replace=True)
+    place(server, "tuned", random_points(N))
     assert client.get_index("tuned").query_default is None
     assert client.query("tuned", queries[:1]).parameters.diversity == 0.15
 
@@ -215,7 +215,7 @@ def long_run(
     )
 
 
-def begun(rows: Iterator[EvaluateRow]) -> threading.Thread:
+def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
     """Draw rows in a thread, whatever they end with."""
 
     def draw() -> None:
@@ -227,14 +227,18 @@ def begun(rows: Iterator[EvaluateRow]) -> threading.Thread:
     return thread
 
 
-def test_cancelling_ends_the_evaluator(
+def test_small_queries_do_not_wait_and_cancelling_ends_the_evaluator(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
-    """Soon after a caller has gone the process that measured for it has ended."""
-    seen: list[Progress] = []
-    with Client(server.target) as own:
-        thread = begun(long_run(own, evaluated, seen, 200))
-        eventually(lambda: len(seen) > 2, WAIT_SECONDS)
+    """Workers answer while an evaluation uses every core; its process ends with its caller."""
+    events: list[Progress] = []
+    with Client(server.target) as leaver:
+        thread = draw_in_a_thread(long_run(leaver, evaluated, events, 200))
+        eventually(lambda: len(events) > 1, WAIT_SECONDS)
+        while len(events) < 4:
+            assert client.query(evaluated, random_points(1)).counts[0] == 10
+        client.query(evaluated, random_points(400))
+        assert events[-1].rows_done < events[-1].rows_total
         pids = server.pids("evaluator")
         assert pids
     thread.join(20)
@@ -267,42 +271,24 @@ def test_an_evaluator_has_a_low_priority(
             assert not text or text.split()[-1] == str(NICENESS)
 
 
-def test_small_queries_do_not_wait(client: Client, evaluated: str) -> None:
-    """Queries are answered while an evaluation keeps every worker busy."""
-    seen: list[Progress] = []
-    thread = begun(long_run(client, evaluated, seen, 30))
-    eventually(lambda: len(seen) > 1, WAIT_SECONDS)
-    while len(seen) < 4:
-        assert client.query(evaluated, random_points(1)).counts[0] == 10
-    assert seen[-1].rows_done < seen[-1].rows_total
-    client.query(evaluated, random_points(400))
-    thread.join(WAIT_SECONDS)
-    assert seen[-1].rows_done == seen[-1].rows_total
-
-
 @pytest.mark.parametrize("role", ["worker", "evaluator"])
-def test_a_killed_process_costs_nothing(tmp_path: Path, queries: FloatArray, role: str) -> None:
-    """A worker has no part in it; another evaluator begins anew where the first was killed."""
-    data = tmp_path / "data"
-    rows = np.arange(N)
-    index = Index.build(
-        random_points(N), categories=rows % 3, subtopics=rows // 3 % 4, path=data / "killed"
-    )
+def test_a_killed_process_costs_nothing(
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray, role: str
+) -> None:
+    """A worker has no part in it; another evaluator begins anew if the first is killed."""
     options = LONG | {"diversities": np.linspace(0.1, 0.9, 30).tolist(), "ks": (10,)}
-    with (
-        RunningServer(tmp_path, "--data-dir", str(data), "--workers", "2") as own,
-        Client(own.target, timeout=30) as client,
-    ):
-        seen: list[Progress] = []
+    events: list[Progress] = []
 
-        def tell(progress: Progress) -> None:
-            seen.append(progress)
-            if len(seen) == 2:
-                own.kill(role)
+    def kill(progress: Progress) -> None:
+        events.append(progress)
+        if len(events) == 2:
+            server.kill(role)
 
-        wire = list(client.evaluate("killed", queries, ASKED, progress=tell, **options))
-        assert len(seen) > 2
+    wire = list(client.evaluate(evaluated, queries, ASKED, progress=kill, **options))
+    assert len(events) > 2
+    index = Index.open(server.folder / "data" / evaluated)
     assert_same(wire, list(evaluate(index, queries, ASKED, grid=Grid(**options))))
+    eventually(lambda: client.server_info().workers_ready == 2, WAIT_SECONDS)
 
 
 def test_an_evaluator_that_is_killed_twice(
@@ -333,7 +319,7 @@ def test_a_file_that_is_cut_short_meanwhile(
 ) -> None:
     """DATA_LOSS: the evaluator dies of it, and the next one compares the lengths of the files."""
     rows = np.arange(N)
-    client.build("cut", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
+    place(server, "cut", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
 
     def tell(_: Progress) -> None:
         for path in (server.folder / "data" / "cut" / "1").glob("*.npy"):
@@ -345,10 +331,12 @@ def test_a_file_that_is_cut_short_meanwhile(
     assert damaged.value.code == grpc.StatusCode.DATA_LOSS
 
 
-def test_an_index_that_is_deleted_meanwhile(client: Client, queries: FloatArray) -> None:
+def test_an_index_that_is_deleted_meanwhile(
+    server: RunningServer, client: Client, queries: FloatArray
+) -> None:
     """Its last generation is evaluated to the end; NOT_FOUND the next time."""
     rows = np.arange(N)
-    client.build("deleted", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
+    place(server, "deleted", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
     seen: list[Progress] = []
 
     def tell(progress: Progress) -> None:
@@ -361,11 +349,13 @@ def test_an_index_that_is_deleted_meanwhile(client: Client, queries: FloatArray)
         list(client.evaluate("deleted", queries, ASKED, **ONE))
 
 
-def test_one_generation_from_first_to_last(client: Client, queries: FloatArray) -> None:
+def test_one_generation_from_first_to_last(
+    server: RunningServer, client: Client, queries: FloatArray
+) -> None:
     """A build meanwhile changes nothing."""
     rows = np.arange(N)
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
-    client.build("pinned", random_points(N), **labels)
+    place(server, "pinned", random_points(N), **labels)
     options = LONG | {"diversities": np.linspace(0.1, 0.9, 20).tolist(), "ks": [10]}
     before = list(client.evaluate("pinned", queries, ASKED, **options))
     seen: list[Progress] = []
@@ -373,7 +363,7 @@ def test_one_generation_from_first_to_last(client: Client, queries: FloatArray) 
     def tell(progress: Progress) -> None:
         seen.append(progress)
         if len(seen) == 1:
-            client.build("pinned", random_points(N, seed=77), replace=True, **labels)
+            place(server, "pinned", random_points(N, seed=77), **labels)
 
     assert_same(list(client.evaluate("pinned", queries, ASKED, progress=tell, **options)), before)
     assert client.get_index("pinned").generation == 2
@@ -399,7 +389,7 @@ def test_only_so_many_at_a_time(server: RunningServer, client: Client, evaluated
     assert client.server_info().limits["evaluations_max"] == 2
     seen: list[list[Progress]] = [[], []]
     with Client(server.target) as own:
-        threads = [begun(long_run(own, evaluated, each, 200)) for each in seen]
+        threads = [draw_in_a_thread(long_run(own, evaluated, each, 200)) for each in seen]
         eventually(lambda: all(seen), WAIT_SECONDS)
         with pytest.raises(RpcError) as full:
             list(client.evaluate(evaluated, random_points(5), [0] * 5))

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,16 +22,17 @@ from divgrpc.types import EvaluateLabelRow, Progress
 from divgrpc_client import AsyncClient, Client, RpcError
 from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import evaluate_labels_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_labels_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_protos.v1.labels_pb2 import LabelSets
 from support import labelled_documents
 from support.running_server import RunningServer
+from support.served_index import place
 from support.status_details import details_of
 
 NAME = "labels-judged"
 X = labelled_documents.documents()
-ASKED = labelled_documents.documents(150, seed=1)
+ASKED = labelled_documents.documents(90, seed=1)
 TRUTH = labelled_documents.labels_of(ASKED)
 GRID: dict[str, Any] = {
     "modes": ("embedding", "neighbour_vote"),
@@ -47,15 +47,15 @@ GRID: dict[str, Any] = {
     "seed": 5,
 }
 ONE: dict[str, Any] = {"selectors": ("greedy",), "diversities": (0.3,)}
+FEWER: dict[str, Any] = {"searches": ("auto",), "limits": ((None, None),)}
 # Times, and what depends on them.
 OF_ITS_OWN = {"microseconds", "on_front", "values", "metrics", "labels"}
 
 
 @pytest.fixture(scope="module")
-def core(server: RunningServer, client: Client) -> Index:
-    """Build an index with labels over the wire, and open its folder in this process."""
-    client.build(NAME, X, **labelled_documents.everything())
-    return Index.open(Path(server.folder, "data", NAME))
+def core(server: RunningServer) -> Index:
+    """Return an index with labels that the server serves."""
+    return place(server, NAME, X, **labelled_documents.everything())
 
 
 def assert_same(wire: list[EvaluateLabelRow], core: list[EvaluateLabelRow]) -> None:
@@ -75,16 +75,19 @@ def assert_same(wire: list[EvaluateLabelRow], core: list[EvaluateLabelRow]) -> N
 
 @pytest.mark.parametrize("dense", [False, True])
 def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: bool) -> None:
-    """Every figure of every row and choice but the times, whichever worker measured it."""
-    seen: list[Progress] = []
-    asked, truth = (ASKED.toarray(), TRUTH.toarray()) if dense else (ASKED, TRUTH)
-    told: dict[str, Any] = {"folds": 4, "per_document": dense}
-    wire = list(client.evaluate_labels(NAME, asked, truth, progress=seen.append, **GRID, **told))
-    assert_same(wire, list(evaluate_labels(core, asked, truth, grid=LabelGrid(**GRID), **told)))
-    settings = len(LabelGrid(**GRID).settings())
+    """Every figure of every row and choice but the times, whichever thread measured it."""
+    events: list[Progress] = []
+    documents, truth = (ASKED.toarray(), TRUTH.toarray()) if dense else (ASKED, TRUTH)
+    options: dict[str, Any] = {"folds": 4, "per_document": dense}
+    grid = GRID | FEWER if dense else GRID
+    rows = client.evaluate_labels(NAME, documents, truth, progress=events.append, **grid, **options)
+    wire = list(rows)
+    expected = evaluate_labels(core, documents, truth, grid=LabelGrid(**grid), **options)
+    assert_same(wire, list(expected))
+    settings = len(LabelGrid(**grid).settings())
     assert sum(not row.by_fold for row in wire) == settings
-    assert seen[-1].rows_done == seen[-1].rows_total == settings * ASKED.shape[0]
-    assert {each.stage for each in seen} == {"evaluating"}
+    assert events[-1].rows_done == events[-1].rows_total == settings * ASKED.shape[0]
+    assert {progress.stage for progress in events} == {"evaluating"}
 
 
 def test_documents_too_many_for_a_message(
@@ -96,7 +99,7 @@ def test_documents_too_many_for_a_message(
     blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
     documents, truth = sparse.vstack([ASKED, ASKED[:40]]), sparse.vstack([TRUTH, blank])
     told: dict[str, Any] = {"folds": 4, "per_document": True}
-    fewer = GRID | {"searches": ("auto",), "limits": ((None, None),)}
+    fewer = GRID | FEWER
     wire = list(
         client.evaluate_labels(NAME, documents, truth, progress=seen.append, **fewer, **told)
     )
@@ -120,13 +123,11 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
         def replaced(self: Any) -> Iterator[object]:  # noqa: ANN401  # an evaluation of labels
             for number, message in enumerate(cut(self)):
                 if number == 1:
-                    client.build("torn", X, labels=labelled_documents.labels_of(X), replace=True)
+                    place(server, "torn", X, labels=labelled_documents.labels_of(X))
                 yield message
 
         pair = labelled_documents.factors()
-        client.build(
-            "torn", X, labels=labelled_documents.labels_of(X), label_model=pair, replace=True
-        )
+        place(server, "torn", X, labels=labelled_documents.labels_of(X), label_model=pair)
         monkeypatch.setattr(messages_of_evaluate.Evaluation, "messages", replaced)
         with pytest.raises(RpcError) as caught:
             list(client.evaluate_labels("torn", ASKED, TRUTH, **told))
@@ -181,7 +182,7 @@ def test_a_row_fits_a_message(
     """What would not is refused; the client asks it in several messages."""
     top_k = 5_000
     most = documents_per_message_max(top_k)
-    documents = sparse.vstack([ASKED] * 2)[: most + 30]
+    documents = sparse.vstack([ASKED] * 4)[: most + 30]
     request = evaluate_labels_pb2.EvaluateLabelsRequest(
         index=NAME,
         documents=encode_dense(documents.toarray()),
@@ -210,8 +211,7 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
 
     told: dict[str, Any] = {"folds": 0, "grid": LabelGrid(**ONE)}
     assert_same(asyncio.run(evaluated(NAME)), list(evaluate_labels(core, ASKED, TRUTH, **told)))
-    with Client(server.target) as client:
-        client.build("bare", X, label_model=labelled_documents.factors())
+    place(server, "bare", X, label_model=labelled_documents.factors())
     (row,) = asyncio.run(evaluated("bare"))
     assert (row.goal, row.propensity_scored_at) == ("f_score", ())
     assert np.isnan(row.metrics["drank"].value)
@@ -219,10 +219,9 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
 
 def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> None:
     """Those of the choices that say so, each for its mode; predictions have them at once."""
-    client.build("labels-kept", X, **labelled_documents.everything())
-    folder = Path(server.folder, "data", "labels-kept")
-    before = Index.open(folder)
-    grid = GRID | {"searches": ("exact",), "thresholds": (0.2, 0.6)}
+    before = place(server, "labels-kept", X, **labelled_documents.everything())
+    folder = server.folder / "data" / "labels-kept"
+    grid = GRID | FEWER | {"selectors": ("nearest", "greedy"), "thresholds": (0.2, 0.6)}
     rows = list(client.evaluate_labels("labels-kept", ASKED, TRUTH, set_default=True, **grid))
     assert_same(
         rows, list(evaluate_labels(before, ASKED, TRUTH, grid=LabelGrid(**grid), set_default=True))
@@ -236,72 +235,11 @@ def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> 
         )
 
 
-BAD: list[tuple[str, dict[str, Any]]] = [
-    ("labels.offsets", {"labels": {}}),
-    ("labels.offsets", {"labels": {"label_count": 130, "offsets": [0, 1], "ids": [3]}}),
-    ("labels.offsets", {"labels": {"label_count": 130, "offsets": [0, 1, 3], "ids": [3]}}),
-    ("labels.ids", {"labels": {"label_count": 130, "offsets": [0, 1, 2], "ids": [3, 130]}}),
-    ("labels", {"labels": {"label_count": 130, "offsets": [0, 0, 0]}}),
-    ("labels", {"labels": {"label_count": 131, "offsets": [0, 1, 2], "ids": [3, 4]}}),
-    ("grid", {"selectors": []}),
-    ("grid", {"diversities": [0.5] * 1001}),
-    ("top_ks", {"top_ks": [0]}),
-    ("diversities", {"diversities": [1.5]}),
-    ("thresholds", {"thresholds": [{"threshold": np.nan}]}),
-    ("modes", {"modes": [99]}),
-    ("modes", {"modes": [0]}),
-    ("searches", {"searches": [77]}),
-    ("vote", {"vote": 9}),
-    ("neighbours", {"neighbours": 0}),
-    ("limits", {"limits": [{"hash_limit": 1}]}),
-    ("folds", {"folds": 3}),
-    ("folds", {"folds": 1}),
-    ("set_default", {"set_default": True, "folds": 0}),
-    ("set_default", {"set_default": True}),
-    ("set_default", {"set_default": True, "thresholds": [{"threshold": 0}], "top_ks": [2, 3]}),
-    ("documents", {"documents": encode_dense(np.ones((2, labelled_documents.FEATURES + 1)))}),
-    ("documents", {"documents": encode_dense(np.zeros((2, labelled_documents.FEATURES)))}),
-    ("documents", {"documents": encode_dense(np.zeros((0, labelled_documents.FEATURES)))}),
-    ("documents", {"documents": None}),
-    ("documents.dense.data", {"documents": {"dense": {"rows": 2, "cols": 3}}}),
-    ("index", {"index": "NO"}),
-]
-
-
-@pytest.mark.usefixtures("core")
-@pytest.mark.parametrize(("field", "given"), BAD)
-def test_what_is_wrong_is_named(stub: DiverseIndexStub, field: str, given: dict[str, Any]) -> None:
-    """INVALID_ARGUMENT with the field, and before any message."""
-    told: dict[str, Any] = {
-        "index": NAME,
-        "documents": encode_dense(np.ones((2, labelled_documents.FEATURES))),
-        "labels": {
-            "label_count": labelled_documents.LABELS,
-            "offsets": [0, 1, 3],
-            "ids": [3, 0, 129],
-        },
-        "modes": [predict_pb2.PREDICTION_MODE_EMBEDDING],
-        "selectors": [query_pb2.SELECTOR_GREEDY],
-        "folds": 2,
-    }
-    if given.get("selectors") == []:
-        told.pop("modes")
-    with pytest.raises(grpc.RpcError) as caught:
-        list(
-            stub.EvaluateLabels(
-                evaluate_labels_pb2.EvaluateLabelsRequest(**told | given), timeout=30
-            )
-        )
-    details = details_of(caught.value)
-    assert details.code == grpc.StatusCode.INVALID_ARGUMENT
-    assert details.fields == (field,)
-
-
-def test_what_an_index_lacks(client: Client) -> None:
+def test_what_an_index_lacks(server: RunningServer, client: Client) -> None:
     """FAILED_PRECONDITION: labels, a model, labels to vote with; NOT_FOUND: the index."""
-    client.build("unlabelled", X, replace=True)
-    client.build("voting", X, labels=labelled_documents.labels_of(X), replace=True)
-    client.build("modelled", X, label_model=labelled_documents.factors(), replace=True)
+    place(server, "unlabelled", X)
+    place(server, "voting", X, labels=labelled_documents.labels_of(X))
+    place(server, "modelled", X, label_model=labelled_documents.factors())
     for name, mode in (
         ("unlabelled", "embedding"),
         ("voting", "embedding"),

@@ -15,13 +15,13 @@ from divgrpc import Index
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError, OtherFormatError
 from divgrpc_client import Client
 from support.running_server import RunningServer
-from support.served_index import DIMS, Served, random_points
+from support.served_index import DIMS, Served, place, random_points
 
 
-def test_two_indexes_are_served_at_once(client: Client) -> None:
+def test_two_indexes_are_served_at_once(server: RunningServer, client: Client) -> None:
     """Each answers from its own points, with its own number of dimensions."""
-    client.build("wide", np.eye(12, dtype=np.float32), ids=np.arange(12) + 100)
-    client.build("narrow", np.eye(5, dtype=np.float32), ids=np.arange(5) + 500)
+    place(server, "wide", np.eye(12, dtype=np.float32), ids=np.arange(12) + 100)
+    place(server, "narrow", np.eye(5, dtype=np.float32), ids=np.arange(5) + 500)
     for _ in range(4):
         assert client.query("wide", np.eye(12)[3], k=1).ids[0, 0] == 103
         assert client.query("narrow", np.eye(5)[3], k=1).ids[0, 0] == 503
@@ -42,7 +42,7 @@ def test_generations_only_grow(server: RunningServer) -> None:
         Client(server.target, timeout=30, retries=False) as client,
         ThreadPoolExecutor(3) as threads,
     ):
-        client.build("growing", random_points())
+        place(server, "growing", random_points())
         asking = [threads.submit(watching, client, "growing", stop) for _ in range(3)]
         try:
             for generation in (2, 3, 4):
@@ -117,14 +117,16 @@ def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
         assert client.query(names[0], np.ones(DIMS)).generation == 2
 
 
-def test_a_deleted_index_can_be_built_again(client: Client, served: Served) -> None:
+def test_a_deleted_index_can_be_built_again(
+    server: RunningServer, client: Client, served: Served
+) -> None:
     """Nothing of the old index answers for the new one."""
-    client.build("again", np.eye(4, dtype=np.float32), ids=[1, 2, 3, 4])
+    place(server, "again", np.eye(4, dtype=np.float32), ids=[1, 2, 3, 4])
     assert client.query("again", np.eye(4)[0], k=1).ids[0, 0] == 1
     client.delete_index("again")
     with pytest.raises(IndexNotFoundError):
         client.query("again", np.eye(4)[0])
-    client.build("again", np.eye(4, dtype=np.float32), ids=[11, 12, 13, 14])
+    place(server, "again", np.eye(4, dtype=np.float32), ids=[11, 12, 13, 14])
     for _ in range(6):
         assert client.query("again", np.eye(4)[0], k=1).ids[0, 0] == 11
     assert client.query(served.name, served.queries[0]).generation == 1

@@ -16,7 +16,7 @@ from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.running_server import RunningServer, eventually
-from support.served_index import DIMS, ROWS, Served
+from support.served_index import DIMS, ROWS, Served, place
 
 SERVICE = "divgrpc.v1.DiverseIndex"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -73,10 +73,12 @@ def test_an_index_is_described(client: Client, served: Served) -> None:
     assert info.search_costs
 
 
-def test_indexes_are_listed_in_pages(client: Client, stub: DiverseIndexStub) -> None:
+def test_indexes_are_listed_in_pages(
+    server: RunningServer, client: Client, stub: DiverseIndexStub
+) -> None:
     """Pages hold what they should, in the order of names, whatever their size."""
     for name in ("page-a", "page-b", "page-c"):
-        client.build(name, np.eye(4, dtype=np.float32))
+        place(server, name, np.eye(4, dtype=np.float32))
     everything = [info.name for info in client.list_indexes()]
     assert everything == sorted(everything)
     assert {"page-a", "page-b", "page-c"} <= set(everything)
@@ -97,8 +99,8 @@ def test_indexes_are_listed_in_pages(client: Client, stub: DiverseIndexStub) -> 
 
 def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
     """DeleteIndex says which generation served last; nothing answers after it."""
-    client.build("gone", np.eye(4, dtype=np.float32))
-    client.build("gone", np.eye(4, dtype=np.float32), replace=True)
+    for _ in range(2):
+        place(server, "gone", np.eye(4, dtype=np.float32))
     assert client.query("gone", np.ones(4)).generation == 2
     assert client.delete_index("gone") == 2
     for _ in range(8):

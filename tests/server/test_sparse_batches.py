@@ -18,6 +18,7 @@ from divgrpc_server.codec import requests
 from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.worker.batches import QueryBatch
 from support.running_server import RunningServer
+from support.served_index import place
 
 # No components and no orthogonal blocks, which take their time in so many dimensions.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
@@ -69,14 +70,13 @@ def peak_bytes(pid: int) -> int:
 
 def test_sparse_queries_are_never_spread_out(server: RunningServer, client: Client) -> None:
     """Four thousand rows of 4,194,304 dimensions, 64 GiB if spread, cost a few megabytes."""
-    client.build("wide-sparse", few_numbers(300, 20, 1), **RANDOM)
+    index = place(server, "wide-sparse", few_numbers(300, 20, 1), **RANDOM)
     queries = few_numbers(4_000, 20, 2)
     client.query("wide-sparse", queries[:100])
     before = sum(map(peak_bytes, server.pids("worker")))
     result = client.query("wide-sparse", queries, k=3, selector="nearest")
     after = sum(map(peak_bytes, server.pids("worker")))
     assert after - before < 256 * 2**20
-    index = Index.open(server.folder / "data" / "wide-sparse")
     core = index.query(queries[3_000:3_020], k=3, selector="nearest")
     assert result.ids[3_000:3_020].tobytes() == core.ids.tobytes()
     assert result.scores[3_000:3_020].tobytes() == core.scores.tobytes()

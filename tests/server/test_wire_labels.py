@@ -1,6 +1,7 @@
 """Labels over the wire: built and predicted as in process, byte for byte."""
 
 import asyncio
+import itertools
 import math
 from dataclasses import fields
 from pathlib import Path
@@ -15,11 +16,12 @@ from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
-from divgrpc.types import LabelResult, LabelSelector, Progress, Search, TrainingProgress
+from divgrpc.types import LabelResult, LabelSelector, Mode, Progress, Search, TrainingProgress
 from divgrpc_client import AsyncClient, Client
 from divgrpc_client.rpc.errors import RpcError
 from support import labelled_documents
 from support.running_server import RunningServer, eventually
+from support.served_index import place
 
 NAME = "wire-labels"
 X = labelled_documents.documents()
@@ -260,8 +262,7 @@ def test_factors_can_be_brought(server: RunningServer, client: Client, model: st
 def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     """Without a model the labels of the rows are kept, dense ones too, and neighbours vote."""
     dense = labelled_documents.labels_of(X).toarray().astype(np.float32)
-    client.build("votes", X.toarray(), labels=dense, replace=True)
-    there = Index.open(Path(server.folder, "data", "votes"))
+    there = place(server, "votes", X.toarray(), labels=dense)
     assert there.engine.manifest.labels is not None
     assert there.engine.manifest.labels.rank == 0
     options: dict[str, Any] = {"mode": "neighbour_vote", "top_k": 3}
@@ -270,17 +271,14 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_an_index_without_a_hierarchy_is_unfit(client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
+def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Client) -> None:
     """FAILED_PRECONDITION for the selector that needs one; Query knows no such selector."""
-    told: dict[str, Any] = {
-        "labels": labelled_documents.labels_of(X),
-        "label_model": labelled_documents.factors(),
-    }
-    client.build("flat-labels", X, replace=True, **told)
-    for asked in (ASKED[:1], labelled_documents.documents(3_000, seed=2)):
+    pair = labelled_documents.factors()
+    place(server, "flat-labels", X, labels=labelled_documents.labels_of(X), label_model=pair)
+    for mode, rows in itertools.product(get_args(Mode), (1, 3_000)):
+        documents = labelled_documents.documents(rows, seed=2)
         with pytest.raises(UnfitIndexError, match="needs a hierarchy") as unfit:
-            client.predict_labels("flat-labels", asked, mode=mode, selector="hierarchy")
+            client.predict_labels("flat-labels", documents, mode=mode, selector="hierarchy")
         assert isinstance(unfit.value, RpcError)
         assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
         assert unfit.value.field == "selector"
@@ -290,10 +288,12 @@ def test_an_index_without_a_hierarchy_is_unfit(client: Client, mode: Any) -> Non
     assert refused.value.field == "selector"
 
 
-def test_a_document_that_overflows_is_called_by_its_number(client: Client) -> None:
+def test_a_document_that_overflows_is_called_by_its_number(
+    server: RunningServer, client: Client
+) -> None:
     """Its row in the call, whatever piece it comes in."""
     factors, feature_map = labelled_documents.factors()
-    client.build("long-factors", X, label_model=(factors, feature_map * 1e10), replace=True)
+    place(server, "long-factors", X, label_model=(factors, feature_map * 1e10))
     documents = np.tile(ASKED.toarray(), (20, 1))
     documents[777] *= 1e8
     with pytest.raises(InvalidArgumentError, match=r"documents row 777\b"):

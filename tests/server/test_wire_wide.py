@@ -1,6 +1,5 @@
 """Sparse rows of as many columns as there may be, over the wire: as in process, byte for byte."""
 
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -12,12 +11,17 @@ from divgrpc.types import FloatArray, Mode
 from divgrpc_client import Client
 from support import labelled_documents
 from support.running_server import RunningServer
+from support.served_index import place
 
 WIDE = LIMITS["sparse_dims_max"]
 # The first and the last column are among those that are used.
 COLUMNS = np.linspace(0, WIDE - 1, labelled_documents.FEATURES).astype(np.int64)
-
-
+TRAINED: dict[str, Any] = {
+    "label_model": "leml",
+    "rank": 8,
+    "regularisation": 1.0,
+    "iterations": 2,
+}
 X = labelled_documents.widened(labelled_documents.documents(300), COLUMNS, WIDE)
 ASKED = labelled_documents.widened(labelled_documents.documents(40, seed=1), COLUMNS, WIDE)
 
@@ -30,33 +34,26 @@ def brought() -> tuple[FloatArray, FloatArray]:
     return factors, feature_map
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"label_model": "leml", "rank": 8, "regularisation": 1.0, "iterations": 2},
-        {"label_model": brought},
-        {},
-    ],
-    ids=["trained", "brought", "votes"],
-)
+@pytest.mark.parametrize("model", ["trained", "brought", "votes"])
 def test_wide_rows_are_built_asked_and_labelled(
-    server: RunningServer, client: Client, told: dict[str, Any]
+    server: RunningServer, client: Client, model: str
 ) -> None:
-    """With a model and without: neighbours and labels are those of the index in process."""
-    given = told | {"labels": labelled_documents.labels_of(labelled_documents.documents(300))}
-    if callable(given.get("label_model")):
-        given["label_model"] = brought()
-    info = client.build("wide", X, replace=True, **given)
-    index = Index.open(Path(server.folder, "data", "wide"))
-    assert (info.dims, info.points, info) == (WIDE, "sparse", index.info)
+    """Neighbours and labels are those of the index in process; a wide model travels to a build."""
+    labels = labelled_documents.labels_of(labelled_documents.documents(300))
+    if model == "brought":
+        info = client.build("wide", X, replace=True, labels=labels, label_model=brought())
+        index = Index.open(server.folder / "data" / "wide")
+        assert (info.dims, info.points, info) == (WIDE, "sparse", index.info)
+    else:
+        index = place(server, "wide", X, labels=labels, **(TRAINED if model == "trained" else {}))
     for search in ("auto", "scan", "exact"):
         wire = client.query("wide", ASKED, k=4, search=search, timeout=60)
         core = index.query(ASKED, k=4, search=search)
         assert wire.ids.tobytes() == core.ids.tobytes()
         assert wire.scores.tobytes() == core.scores.tobytes()
-    modes: tuple[Mode, ...] = get_args(Mode) if told else ("neighbour_vote",)
+    modes: tuple[Mode, ...] = ("neighbour_vote",) if model == "votes" else get_args(Mode)
     for mode in modes:
-        labels = client.predict_labels("wide", ASKED, mode=mode, timeout=60)
-        here = index.predict_labels(ASKED, mode=mode)
-        assert labels.labels.tobytes() == here.labels.tobytes()
-        assert labels.scores.tobytes() == here.scores.tobytes()
+        predicted = client.predict_labels("wide", ASKED, mode=mode, timeout=60)
+        expected = index.predict_labels(ASKED, mode=mode)
+        assert predicted.labels.tobytes() == expected.labels.tobytes()
+        assert predicted.scores.tobytes() == expected.scores.tobytes()

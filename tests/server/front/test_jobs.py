@@ -15,7 +15,7 @@ from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.manual_uploads import Held, Message, build, chunk, commit, header, once, refusal
 from support.running_server import RunningServer, eventually, index_folders
-from support.served_index import DIMS, random_points
+from support.served_index import DIMS, place, random_points
 from support.status_details import details_of
 
 ABORTED = grpc.StatusCode.ABORTED
@@ -58,9 +58,9 @@ def test_a_bad_row_is_counted_from_the_first_chunk(stub: DiverseIndexStub, clean
     assert "row 4" in details.message
 
 
-def test_a_name_in_use(stub: DiverseIndexStub, client: Client) -> None:
+def test_a_name_in_use(server: RunningServer, stub: DiverseIndexStub, client: Client) -> None:
     """Without `replace` an index stays as it is; with it the generation goes up."""
-    client.build("used", ONES + np.arange(3)[:, None])
+    place(server, "used", ONES + np.arange(3)[:, None])
     with pytest.raises(IndexExistsError):
         client.build("used", ONES)
     assert refusal(stub, once("used", ONES)).code == grpc.StatusCode.ALREADY_EXISTS
@@ -135,7 +135,7 @@ def test_a_failed_replacement_leaves_the_old_generation(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
     """Whatever ends a build, the generation before goes on serving."""
-    client.build("kept", random_points(100))
+    place(server, "kept", random_points(100))
     before = client.query("kept", ONES[0])
     held = Held(stub, "kept", replace=True)
     held.send(chunk(ONES))
@@ -155,7 +155,7 @@ def test_a_replacement_in_one_message_that_fails(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
     """A builder that dies is UNAVAILABLE, and the old generation still serves."""
-    stub.BuildOnce(once("once-kept", ONES), timeout=30)
+    place(server, "once-kept", ONES)
     call = stub.BuildOnce.future(large("once-kept", replace=True))
     eventually(lambda: len(index_folders(server, "once-kept")) > 1)
     server.kill("builder")

@@ -60,16 +60,6 @@ def embedded_folders(server: RunningServer) -> list[Path]:
     return [Path(word) for word in words if "/divgrpc-" in word]
 
 
-def test_roles_are_in_the_command_line(tmp_path: Path, data: Path) -> None:
-    """`ps` shows the configured numbers of fronts and workers, and a builder."""
-    arguments = ("--data-dir", str(data), "--workers", "2", "--fronts", "2")
-    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
-        assert (len(server.pids("front")), len(server.pids("worker"))) == (2, 2)
-        held = Held(DiverseIndexStub(channel), "other")
-        assert len(server.pids("builder")) == 1
-        held.call.cancel()
-
-
 def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
     """Check is NOT_SERVING meanwhile, with two numbers in its trailers, as GetServerInfo has them.
 
@@ -111,11 +101,15 @@ def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
             server.stop()
 
 
-def test_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
-    """When a front is killed, calls go to the other one, then to its replacement."""
-    arguments = ("--data-dir", str(data), "--workers", "1", "--fronts", "2")
-    with RunningServer(tmp_path, *arguments) as server:
+def test_roles_are_processes_and_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
+    """`ps` shows each role; when a front is killed, calls go to the other one or a new one."""
+    arguments = ("--data-dir", str(data), "--workers", "2", "--fronts", "2")
+    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         workers = server.pids("worker")
+        assert (len(server.pids("front")), len(workers)) == (2, 2)
+        held = Held(DiverseIndexStub(channel), "other")
+        assert len(server.pids("builder")) == 1
+        held.call.cancel()
         killed = server.kill("front")
         eventually(lambda: len(server.pids("front")) == 2 and killed not in server.pids("front"))
         for _ in range(8):
@@ -124,12 +118,18 @@ def test_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
         assert server.pids("worker") == workers
 
 
-def test_a_killed_front_is_replaced(tmp_path: Path, data: Path) -> None:
-    """On the same port, healthy, with the same workers."""
+def test_the_port_and_the_data_folder_belong_to_one_server(tmp_path: Path, data: Path) -> None:
+    """A second server on either does not start; a killed front comes back, with its workers."""
     with (
         RunningServer(tmp_path, "--data-dir", str(data)) as server,
         Client(server.target, timeout=30) as client,
     ):
+        second = run_to_its_end("--data-dir", str(data))
+        assert second.returncode == 1
+        assert "another server" in second.stderr
+        same_port = run_to_its_end("--listen", server.target)
+        assert same_port.returncode == 1
+        assert "cannot listen" in same_port.stderr
         workers = server.pids("worker")
         server.kill("front")
         client.wait_until_ready(timeout=30)
@@ -223,8 +223,16 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> No
 
 
 def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
-    """Without a data directory the server logs it, serves, and leaves nothing behind."""
-    with RunningServer(tmp_path) as server, Client(server.target, timeout=30) as client:
+    """Without a data directory the server logs it, serves, and leaves nothing behind.
+
+    Its ready file has the address, and calls after its end are UNAVAILABLE.
+    """
+    ready = tmp_path / "ready"
+    with (
+        RunningServer(tmp_path, "--ready-file", str(ready)) as server,
+        Client(server.target, timeout=30, retries=False) as client,
+    ):
+        assert ready.read_text() == f"{server.target}\n"
         assert "memory only" in server.log
         assert not client.server_info().durable
         client.build("kept", random_points(50))
@@ -233,6 +241,8 @@ def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
         assert folder.is_dir()
         assert server.stop() == 0
         assert not folder.exists()
+        with pytest.raises(UnavailableError):
+            client.list_indexes()
 
 
 def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
@@ -252,17 +262,6 @@ def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
             assert folder.is_dir()
 
 
-def test_one_server_per_data_folder(tmp_path: Path, data: Path) -> None:
-    """A second server on the same folder, or the same port, does not start."""
-    with RunningServer(tmp_path, "--data-dir", str(data)) as server:
-        second = run_to_its_end("--data-dir", str(data))
-        assert second.returncode == 1
-        assert "another server" in second.stderr
-        same_port = run_to_its_end("--listen", server.target)
-        assert same_port.returncode == 1
-        assert "cannot listen" in same_port.stderr
-
-
 def test_children_that_never_come_up(tmp_path: Path) -> None:
     """The server logs it and ends, and leaves no process."""
     broken = tmp_path / "broken" / "numba"
@@ -273,18 +272,3 @@ def test_children_that_never_come_up(tmp_path: Path) -> None:
     assert "giving up" in failed.stderr
     assert "no compiler here" in failed.stderr
     assert "serving" not in failed.stdout
-
-
-def test_a_ready_file_has_the_address(tmp_path: Path) -> None:
-    """For programs that cannot read the output."""
-    ready = tmp_path / "ready"
-    with RunningServer(tmp_path, "--ready-file", str(ready)) as server:
-        assert ready.read_text() == f"{server.target}\n"
-
-
-def test_calls_to_an_ended_server_are_unavailable(tmp_path: Path) -> None:
-    """The status is UNAVAILABLE."""
-    with RunningServer(tmp_path) as server, Client(server.target, retries=False) as client:
-        server.stop()
-        with pytest.raises(UnavailableError):
-            client.list_indexes()
