@@ -1,6 +1,8 @@
 """A pool by itself, with workers played by the other ends of its sockets."""
 
 import asyncio
+import functools
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +14,7 @@ from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
 
 FOREVER = float("inf")
+Scene = Callable[..., Awaitable[None]]
 
 
 class Stage:
@@ -50,22 +53,31 @@ class Stage:
         self.report_made.set()
 
     def ask(self, payload: bytes, seconds: float = FOREVER) -> "asyncio.Task[Reply]":
-        """Ask, to be answered within so many seconds, and return what will be the answer."""
+        """Send a request with a deadline in `seconds`, and return the task of its reply."""
         deadline = time.monotonic() + seconds
         return asyncio.ensure_future(self.pool.answer(Op.QUERY, payload, deadline, "tag"))
 
 
-def play(player: Callable[[Stage], Awaitable[None]], **options: Any) -> None:  # noqa: ANN401
-    """Run a scene on a loop of its own."""
+def on_stage(**options: Any) -> Callable[[Scene], Callable[..., None]]:  # noqa: ANN401  # as Config's
+    """Return a decorator that runs an asynchronous test on a loop of its own, with a stage."""
 
-    async def scene() -> None:
-        stage = Stage(**options)
-        try:
-            await asyncio.wait_for(player(stage), 20)
-        finally:
-            stage.close()
+    def decorate(test: Scene) -> Callable[..., None]:
+        def run(**arguments: object) -> None:
+            async def scene() -> None:
+                stage = Stage(**options)
+                try:
+                    await asyncio.wait_for(test(stage, **arguments), 20)
+                finally:
+                    stage.close()
 
-    asyncio.run(scene())
+            asyncio.run(scene())
+
+        _, *parameters = inspect.signature(test).parameters.values()
+        functools.update_wrapper(run, test)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for pytest
+        return run
+
+    return decorate
 
 
 async def packet(link: packets.Link) -> list[Request]:

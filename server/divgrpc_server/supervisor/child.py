@@ -1,7 +1,7 @@
-"""One child process, from the supervisor's side: started, heard over a channel, and outlived.
+"""One child process, from the supervisor's side: from its start by exec to its exit.
 
-A child is started by exec, never by fork alone: a fork of a process with threads copies its locks
-too. The command line has the name of the module and the role, so that `ps` shows both.
+A fork alone would copy the locks of other threads too. The command line has the name of the module
+and the role, so that `ps` shows both.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ class Child:
         self.role = role
         self.serial = serial
         self.ready = False
-        self.begun = asyncio.get_running_loop().time()
-        # Ends an evaluator that has waited long for a call.
+        self.start_time = asyncio.get_running_loop().time()
+        # Ends an evaluator that has been idle for long.
         self.expiry: asyncio.TimerHandle | None = None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel = control.Channel(ours)
+        end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = control.Channel(end)
         with contextlib.ExitStack() as undo:
-            undo.callback(ours.close)
-            with theirs:
-                self._process = _spawn(role, serial, theirs)
+            undo.callback(end.close)
+            with child_end:
+                self._process = _spawn(role, serial, child_end)
             undo.callback(self._process.wait)
             undo.callback(self._process.kill)
             self._pidfd = os.pidfd_open(self._process.pid)
@@ -62,16 +62,16 @@ class Child:
         """The process id."""
         return self._process.pid
 
-    def watch(self, hear: Callable[["Child", control.Message], None]) -> None:
-        """Call `hear` with each message, and resolve `exited` with the exit code at the end."""
+    def watch(self, handle: Callable[["Child", control.Message], None]) -> None:
+        """Call `handle` with each message, and resolve `exited` with the exit code at the end."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self.channel.fileno(), self._read, hear)
+        loop.add_reader(self.channel.fileno(), self._read, handle)
         loop.add_reader(self._pidfd, self._reap)
 
     def send(self, message: control.Message, end: socket.socket | None = None) -> None:
         """Send a message with the `end` of a socket, if any, which is then closed here.
 
-        A child that reads nothing is killed. `exited` tells of a child that is gone.
+        A child that reads nothing is killed. The exit of a child that is gone resolves `exited`.
         """
         try:
             self.channel.send(message, None if end is None else end.fileno())
@@ -90,22 +90,22 @@ class Child:
 
     def hang_up(self) -> None:
         """Close the channel, which tells the process to end."""
-        self.stay()
+        self.cancel_expiry()
         if self.channel.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self.channel.fileno())
             self.channel.close()
 
-    def stay(self) -> None:
-        """Take back that the process is to end by itself."""
+    def cancel_expiry(self) -> None:
+        """Let an evaluator that has a call live on."""
         if self.expiry is not None:
             self.expiry.cancel()
 
-    def _read(self, hear: Callable[["Child", control.Message], None]) -> None:
+    def _read(self, handle: Callable[["Child", control.Message], None]) -> None:
         received = self.channel.receive()
         if received is None:
             self.hang_up()
         else:
-            hear(self, received[0])
+            handle(self, received[0])
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -129,7 +129,7 @@ def _command(role: Role, serial: int) -> list[str]:
     return [sys.executable, "-P", "-m", f"divgrpc_server.{role}", f"divgrpc-{role}", str(serial)]
 
 
-def _environment(role: Role, inherited: Mapping[str, str]) -> dict[str, str]:
+def _environment(role: Role, environment: Mapping[str, str]) -> dict[str, str]:
     threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "evaluator") else {}
     # No plain progress lines on standard error: workers log the compilation of kernels instead.
-    return {**inherited, **threads, "DIVGRPC_QUIET": "1"}
+    return {**environment, **threads, "DIVGRPC_QUIET": "1"}

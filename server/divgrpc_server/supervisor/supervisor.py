@@ -5,9 +5,9 @@ fault of them ends it. Every ready front shares a socket with every ready worker
 gets new sockets. The first worker starts alone and compiles missing kernels. The others start when
 it is ready, because they would only wait for it.
 
-A child that dies is replaced at once. If children of its role keep dying young, there is a pause
-that doubles each time. A server gives up if its children never come up. When the supervisor dies,
-for any reason, every channel ends, and with it every child.
+A child that dies is replaced at once. If children of its role keep dying young, the supervisor
+pauses, twice as long each time. It gives up if its children never come up. When it dies, for any
+reason, every channel ends, and with it every child.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
 # A child is killed this long after the grace of its calls.
 _EXIT_SECONDS: Final = 3.0
-# How long an evaluator whose call is over waits for another call: to start one takes a second.
+# An idle evaluator waits this long for a call, because to start one takes a second.
 _EVALUATOR_IDLE_SECONDS: Final = 60.0
-# How long a new job waits for one that may be ending.
-_EXPIRE_SECONDS: Final = 0.5
+# A new job waits this long for one that may be ending.
+_JOB_WAIT_SECONDS: Final = 0.5
 
 
 class Supervisor:
@@ -93,7 +93,7 @@ class Supervisor:
     def _start(self, role: Role) -> Child:
         child = Child(role, next(self._serials), self._config, self._root)
         self._children[child.serial] = child
-        child.watch(self._hear)
+        child.watch(self._handle)
         self._spawn(self._outlive(child))
         self._log.debug("started", role=role, child=child.serial, pid=child.pid)
         return child
@@ -114,27 +114,24 @@ class Supervisor:
 
     # Messages from children.
 
-    def _hear(self, child: Child, message: Message) -> None:
+    def _handle(self, child: Child, message: Message) -> None:
+        worker = self._children.get(message.number)
         if message.kind == "ready":
-            self._take_in(child)
+            self._connect_all(child)
         elif message.kind == "kernels":
             self._kernels = message
             for front in self._ready("front"):
                 front.send(message)
-        elif message.kind == "lost":
-            worker = self._children.get(message.number)
-            if worker is not None:
-                worker.kill()
-        elif message.kind == "again":
-            worker = self._children.get(message.number)
-            if worker is not None:
-                self._spawn(self._connect_later(child, worker))
+        elif message.kind == "lost" and worker is not None:
+            worker.kill()
+        elif message.kind == "again" and worker is not None:
+            self._spawn(self._connect_later(child, worker))
         elif message.kind == "build":
             self._spawn(self._start_job("builder", child, message))
         elif message.kind == "evaluate":
             self._spawn(self._start_job("evaluator", child, message))
 
-    def _take_in(self, child: Child) -> None:
+    def _connect_all(self, child: Child) -> None:
         child.ready = True
         if child.role == "front":
             child.send(self._kernels)
@@ -154,13 +151,13 @@ class Supervisor:
 
     def _connect(self, front: Child, worker: Child) -> None:
         try:
-            fronts_end, workers_end = packets.pair()
+            front_end, worker_end = packets.pair()
         except OSError as error:
             self._log.warning("cannot connect a worker", worker=worker.serial, reason=str(error))
             self._spawn(self._connect_later(front, worker))
             return
-        worker.send(Message("front", front.serial), workers_end)
-        front.send(Message("worker", worker.serial), fronts_end)
+        worker.send(Message("front", front.serial), worker_end)
+        front.send(Message("worker", worker.serial), front_end)
 
     async def _connect_later(self, front: Child, worker: Child) -> None:
         await self._pause(_CONNECT_SECONDS)
@@ -169,19 +166,21 @@ class Supervisor:
 
     async def _start_job(self, role: Role, front: Child, request: Message) -> None:
         """Connect a front with a builder or an evaluator, or refuse."""
-        most = self._config.max_builds if role == "builder" else EVALUATIONS_MAX
-        if len(self._busy(role)) >= most:
+        limit = self._config.max_builds if role == "builder" else EVALUATIONS_MAX
+        if len(self._busy(role)) >= limit:
             # A job that its caller knows to be over may have a process that is still ending.
             exits = [job.exited for job in self._busy(role)]
-            await asyncio.wait(exits, timeout=_EXPIRE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if len(self._busy(role)) >= most or self._stopping:
+            await asyncio.wait(
+                exits, timeout=_JOB_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        if len(self._busy(role)) >= limit or self._stopping:
             front.send(Message("refused", request.number))
             return
         try:
-            fronts_end, jobs_end = job_frames.pair()
+            front_end, job_end = job_frames.pair()
             with contextlib.ExitStack() as undo:
-                undo.callback(fronts_end.close)
-                undo.callback(jobs_end.close)
+                undo.callback(front_end.close)
+                undo.callback(job_end.close)
                 job = next(iter(self._ready(role)), None) or self._start(role)
                 undo.pop_all()
         except OSError as error:
@@ -190,12 +189,12 @@ class Supervisor:
             front.send(Message("refused", request.number, reason))
             return
         job.ready = False
-        job.stay()
-        job.send(Message("call", 0, request.text), jobs_end)
-        front.send(Message("job", request.number), fronts_end)
+        job.cancel_expiry()
+        job.send(Message("call", 0, request.text), job_end)
+        front.send(Message("job", request.number), front_end)
 
     def _retire(self, evaluator: Child) -> None:
-        """End an evaluator that has waited long for a call."""
+        """End an evaluator that has been idle for long."""
         evaluator.ready = False
         evaluator.hang_up()
 
@@ -213,9 +212,9 @@ class Supervisor:
         if self._stopping or child.role in ("builder", "evaluator"):
             return
         self._log.warning("child ended", role=child.role, child=child.serial, code=code)
-        lived = asyncio.get_running_loop().time() - child.begun
-        young = not child.ready or lived < _YOUNG_SECONDS
-        self._failures[child.role] = self._failures[child.role] + 1 if young else 0
+        age = asyncio.get_running_loop().time() - child.start_time
+        is_young = not child.ready or age < _YOUNG_SECONDS
+        self._failures[child.role] = self._failures[child.role] + 1 if is_young else 0
         await self._replace(child.role)
 
     async def _replace(self, role: Role) -> None:
@@ -250,10 +249,10 @@ class Supervisor:
         for front in self._of("front"):
             front.send(Message("drain"))
         await self._wait_for(self._of("front"), self._config.grace + _EXIT_SECONDS)
-        others = [child for child in self._children.values() if not child.exited.done()]
-        for child in others:
+        living = [child for child in self._children.values() if not child.exited.done()]
+        for child in living:
             child.hang_up()
-        await self._wait_for(others, _EXIT_SECONDS)
+        await self._wait_for(living, _EXIT_SECONDS)
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._log.info("stopped")
@@ -327,8 +326,8 @@ def run(config: Config, log: Logger) -> int:
 
     Raises `DivgrpcError` if it cannot start.
     """
-    with _storage(config, log) as root, reserved_port(config) as reserved:
-        return asyncio.run(_supervise(reserved, root, log))
+    with _storage(config, log) as root, reserved_port(config) as bound:
+        return asyncio.run(_supervise(bound, root, log))
 
 
 async def _supervise(config: Config, root: Path, log: Logger) -> int:

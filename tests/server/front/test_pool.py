@@ -9,305 +9,261 @@ import pytest
 from divgrpc_server.codec.statuses import QueueFullError
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op
-from support.pool_harness import FOREVER, Stage, answer, packet, play, settle
+from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
 
 
-def test_calls_that_wait_travel_together() -> None:
+@on_stage()
+async def test_calls_that_wait_travel_together(stage: Stage) -> None:
     """Two packets go out at once; what comes meanwhile shares the next one."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        calls = [stage.ask(b"ab%d" % number) for number in range(10)]
-        first, second = await packet(link), await packet(link)
-        assert (len(first), len(second)) == (1, 1)
-        answer(link, *first)
-        assert (await calls[0]).payload == b"0ba"
-        third = await packet(link)
-        assert len(third) == 8
-        assert all(request.tag == "tag" for request in third)
-        answer(link, *second)
-        answer(link, *third)
-        await asyncio.gather(*calls)
-
-    play(scene)
+    link = stage.attach(1)
+    calls = [stage.ask(b"ab%d" % number) for number in range(10)]
+    first, second = await packet(link), await packet(link)
+    assert (len(first), len(second)) == (1, 1)
+    answer(link, *first)
+    assert (await calls[0]).payload == b"0ba"
+    third = await packet(link)
+    assert len(third) == 8
+    assert all(request.tag == "tag" for request in third)
+    answer(link, *second)
+    answer(link, *third)
+    await asyncio.gather(*calls)
 
 
-def test_a_packet_holds_no_more_than_it_may() -> None:
+@on_stage()
+async def test_a_packet_holds_no_more_than_it_may(stage: Stage) -> None:
     """Large small calls fill packets one by one; nothing is lost or cut."""
+    link = stage.attach(1)
+    calls = [stage.ask(bytes([number]) * 30_000) for number in range(9)]
+    sizes = []
+    while not all(call.done() for call in calls):
+        requests = await packet(link)
+        sizes.append(len(requests))
+        answer(link, *requests)
+        await settle()
+    assert max(sizes) == 2
+    assert sum(sizes) == 9
 
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        calls = [stage.ask(bytes([number]) * 30_000) for number in range(9)]
-        sizes = []
+
+@on_stage()
+async def test_a_large_call_goes_to_a_worker_with_nothing_to_do(stage: Stage) -> None:
+    """Before one that has lent a credit, and to that one where all others have a batch."""
+    links = [stage.attach(1), stage.attach(2)]
+    calls = [stage.ask(bytes(100_000))]
+    await packet(links[0])
+    answer(links[0], small=0, lent=1)
+    await settle()
+    # Many small ones before the other count for less than a batch.
+    calls.append(stage.ask(b"small"))
+    await packet(links[1])
+    calls[0].cancel()
+    await packet(links[0])
+    calls.append(stage.ask(bytes(100_001)))
+    (second,) = await packet(links[1])
+    assert len(second.payload) == 100_001
+    calls.append(stage.ask(bytes(100_002)))
+    (third,) = await packet(links[0])
+    assert len(third.payload) == 100_002
+    for call in calls:
+        call.cancel()
+
+
+@pytest.mark.parametrize("spent", [True, False])
+@on_stage()
+async def test_what_was_lent_is_taken_back(stage: Stage, *, spent: bool) -> None:
+    """Whether a batch came against it or not: from then on one at a time again."""
+    link = stage.attach(1)
+    calls = [stage.ask(bytes(100_000))]
+    (under_way,) = await packet(link)
+    answer(link, small=0, lent=1)
+    if spent:
+        calls.append(stage.ask(bytes(100_001)))
+        await packet(link)
+    answer(link, under_way, small=0, large=1, lent=-1)
+    await calls[0]
+    calls += [stage.ask(bytes(100_002 + number)) for number in range(2 - spent)]
+    if not spent:
+        assert len((await packet(link))[0].payload) == 100_002
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(packet(link), 0.2)
+    for call in calls:
+        call.cancel()
+
+
+@on_stage()
+async def test_large_calls_have_a_lane_of_their_own(stage: Stage) -> None:
+    """One large call at a time goes to a worker, and small ones pass it."""
+    link = stage.attach(1)
+    large = [stage.ask(bytes([number]) * 100_000) for number in range(2)]
+    small = stage.ask(b"small")
+    (first,), (quick,) = await packet(link), await packet(link)
+    assert len(first.payload) == 100_000
+    assert quick.payload == b"small"
+    answer(link, quick)
+    await small
+    answer(link, first, small=0, large=1)
+    (second,) = await packet(link)
+    assert second.payload == b"\1" * 100_000
+    answer(link, second, small=0, large=1)
+    await asyncio.gather(*large)
+
+
+@on_stage()
+async def test_work_is_shared(stage: Stage) -> None:
+    """Calls go to the worker with the most room, and a line is split between those that come."""
+    links = [stage.attach(1), stage.attach(2)]
+    calls = [stage.ask(b"%d" % number) for number in range(12)]
+    taken = [await packet(link) for link in links]
+    assert [len(requests) for requests in taken] == [1, 1]
+    taken += [await packet(link) for link in links]
+    answer(links[0], *taken[0])
+    await calls[0]
+    shared = await packet(links[0])
+    assert len(shared) == 4
+    for call in calls:
+        call.cancel()
+
+
+@on_stage()
+async def test_a_withdrawn_call_leaves_the_line(stage: Stage) -> None:
+    """It is never sent if it waits, and its worker is told if it was sent."""
+    link = stage.attach(1)
+    calls = [stage.ask(b"%d" % number) for number in range(4)]
+    (sent,), (other,) = await packet(link), await packet(link)
+    calls[0].cancel()
+    calls[2].cancel()
+    (note,) = await packet(link)
+    assert (note.op, note.id) == (Op.CANCEL, sent.id)
+    answer(link, sent)
+    (last,) = await packet(link)
+    assert last.payload == b"3"
+    answer(link, other, last)
+    await asyncio.gather(calls[1], calls[3])
+
+
+@on_stage(queue_calls=4, queue_bytes=1000)
+async def test_a_full_queue_refuses(stage: Stage) -> None:
+    """Calls and bytes are bounded; who is answered or leaves makes room."""
+    link = stage.attach(1)
+    calls = [stage.ask(b"x" * 300) for _ in range(3)]
+    await settle()
+    with pytest.raises(QueueFullError):
+        await stage.ask(b"x" * 101)
+    fits = stage.ask(b"x" * 99)
+    await settle()
+    with pytest.raises(QueueFullError):
+        await stage.ask(b"")
+    fits.cancel()
+    answer(link, *await packet(link))
+    await calls[0]
+    again = [stage.ask(b"y"), stage.ask(b"z")]
+    await settle()
+    assert not any(call.done() for call in again)
+
+
+@on_stage()
+async def test_who_cannot_be_served_in_time_is_refused_while_workers_are_full(stage: Stage) -> None:
+    """A large call that takes for ever counts for nothing, a worker's death ends the measure."""
+    link = stage.attach(1)
+    calls = [stage.ask(b"x" * 100_000), *(stage.ask(b"%d" % number) for number in range(4))]
+    await packet(link)
+    (first,), (second,) = await packet(link), await packet(link)
+    await asyncio.sleep(0.06)
+    answer(link, first)
+    await calls[1]
+    with pytest.raises(QueueFullError, match="before the deadline"):
+        await stage.ask(b"late", seconds=0.01)
+    third = await packet(link)
+    answer(link, second, *third, small=2)
+    await asyncio.gather(*calls[2:])
+    early = stage.ask(b"early", seconds=0.01)
+    assert [request.payload for request in await packet(link)] == [b"early"]
+    link.close()
+    await settle()
+    calls += [early, stage.ask(b"later", seconds=0.01)]
+    await settle()
+    assert not any(call.done() for call in (calls[0], *calls[-2:]))
+
+
+@on_stage()
+async def test_large_calls_are_measured_by_their_own_answers(stage: Stage) -> None:
+    """One that would wait for longer than half of its time is refused; a small one is not."""
+    link = stage.attach(1)
+    calls = [stage.ask(bytes(100_000)) for _ in range(3)]
+    first = await packet(link)
+    await asyncio.sleep(0.06)
+    answer(link, *first, small=0, large=1)
+    await calls[0]
+    with pytest.raises(QueueFullError, match="before the deadline"):
+        await stage.ask(bytes(100_000), seconds=0.01)
+    small = stage.ask(b"small", seconds=0.01)
+    await settle()
+    assert not small.done()
+
+
+@on_stage(queue_calls=2)
+async def test_what_goes_to_every_worker_takes_no_room(stage: Stage) -> None:
+    """However often: a queue for two calls takes two, and no third."""
+    link = stage.attach(1)
+    for _ in range(5):
+        prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"x", FOREVER, ""))
+        answer(link, *await packet(link), small=0)
+        await prepared
+    calls = [stage.ask(b"x") for _ in range(2)]
+    with pytest.raises(QueueFullError):
+        await stage.ask(b"x")
+    assert not any(call.done() for call in calls)
+
+
+@on_stage()
+async def test_a_worker_that_reads_too_slowly(stage: Stage) -> None:
+    """What does not fit its socket waits here, and goes out when it is heard again."""
+    ours, theirs = packets.pair()
+    with theirs:
+        stage.pool.attach(1, packets.Link(ours))
+        # Room for one such packet, against credits for two.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
+        link = packets.Link(theirs)
+        calls = [stage.ask(b"%d" % number * 7_000) for number in range(2)]
+        await settle()
+        first = await packet(link)
+        with pytest.raises(BlockingIOError):
+            link.receive()
+        answer(link, *first)
+        sizes = [len(first)]
         while not all(call.done() for call in calls):
             requests = await packet(link)
             sizes.append(len(requests))
             answer(link, *requests)
             await settle()
-        assert max(sizes) == 2
-        assert sum(sizes) == 9
-
-    play(scene)
+        assert sum(sizes) == len(calls)
 
 
-def test_a_large_call_goes_to_a_worker_with_nothing_to_do() -> None:
-    """Before one that has lent a credit, and to that one where all others have a batch."""
-
-    async def scene(stage: Stage) -> None:
-        links = [stage.attach(1), stage.attach(2)]
-        calls = [stage.ask(bytes(100_000))]
-        await packet(links[0])
-        answer(links[0], small=0, lent=1)
-        await settle()
-        # Many small ones before the other count for less than a batch.
-        calls.append(stage.ask(b"small"))
-        await packet(links[1])
-        calls[0].cancel()
-        await packet(links[0])
-        calls.append(stage.ask(bytes(100_001)))
-        (second,) = await packet(links[1])
-        assert len(second.payload) == 100_001
-        calls.append(stage.ask(bytes(100_002)))
-        (third,) = await packet(links[0])
-        assert len(third.payload) == 100_002
-        for call in calls:
-            call.cancel()
-
-    play(scene)
-
-
-@pytest.mark.parametrize("spent", [True, False])
-def test_what_was_lent_is_taken_back(*, spent: bool) -> None:
-    """Whether a batch came against it or not: from then on one at a time again."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        calls = [stage.ask(bytes(100_000))]
-        (under_way,) = await packet(link)
-        answer(link, small=0, lent=1)
-        if spent:
-            calls.append(stage.ask(bytes(100_001)))
-            await packet(link)
-        answer(link, under_way, small=0, large=1, lent=-1)
-        await calls[0]
-        calls += [stage.ask(bytes(100_002 + number)) for number in range(2 - spent)]
-        if not spent:
-            assert len((await packet(link))[0].payload) == 100_002
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(packet(link), 0.2)
-        for call in calls:
-            call.cancel()
-
-    play(scene)
-
-
-def test_large_calls_have_a_lane_of_their_own() -> None:
-    """One large call at a time goes to a worker, and small ones pass it."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        large = [stage.ask(bytes([number]) * 100_000) for number in range(2)]
-        small = stage.ask(b"small")
-        (first,), (quick,) = await packet(link), await packet(link)
-        assert len(first.payload) == 100_000
-        assert quick.payload == b"small"
-        answer(link, quick)
-        await small
-        answer(link, first, small=0, large=1)
-        (second,) = await packet(link)
-        assert second.payload == b"\1" * 100_000
-        answer(link, second, small=0, large=1)
-        await asyncio.gather(*large)
-
-    play(scene)
-
-
-def test_work_is_shared() -> None:
-    """Calls go to the worker with the most room, and a line is split between those that come."""
-
-    async def scene(stage: Stage) -> None:
-        links = [stage.attach(1), stage.attach(2)]
-        calls = [stage.ask(b"%d" % number) for number in range(12)]
-        taken = [await packet(link) for link in links]
-        assert [len(requests) for requests in taken] == [1, 1]
-        taken += [await packet(link) for link in links]
-        answer(links[0], *taken[0])
-        await calls[0]
-        shared = await packet(links[0])
-        assert len(shared) == 4
-        for call in calls:
-            call.cancel()
-
-    play(scene)
-
-
-def test_a_withdrawn_call_leaves_the_line() -> None:
-    """It is never sent if it waits, and its worker is told if it was sent."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        calls = [stage.ask(b"%d" % number) for number in range(4)]
-        (sent,), (other,) = await packet(link), await packet(link)
-        calls[0].cancel()
-        calls[2].cancel()
-        (note,) = await packet(link)
-        assert (note.op, note.id) == (Op.CANCEL, sent.id)
-        answer(link, sent)
-        (last,) = await packet(link)
-        assert last.payload == b"3"
-        answer(link, other, last)
-        await asyncio.gather(calls[1], calls[3])
-
-    play(scene)
-
-
-def test_a_full_queue_refuses() -> None:
-    """Calls and bytes are bounded; who is answered or leaves makes room."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        calls = [stage.ask(b"x" * 300) for _ in range(3)]
-        await settle()
-        with pytest.raises(QueueFullError):
-            await stage.ask(b"x" * 101)
-        fits = stage.ask(b"x" * 99)
-        await settle()
-        with pytest.raises(QueueFullError):
-            await stage.ask(b"")
-        fits.cancel()
-        answer(link, *await packet(link))
-        await calls[0]
-        again = [stage.ask(b"y"), stage.ask(b"z")]
-        await settle()
-        assert not any(call.done() for call in again)
-
-    play(scene, queue_calls=4, queue_bytes=1000)
-
-
-def test_who_cannot_be_served_in_time_is_refused_while_workers_are_full() -> None:
-    """A large call that takes for ever counts for nothing, a worker's death ends the measure."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        calls = [stage.ask(b"x" * 100_000), *(stage.ask(b"%d" % number) for number in range(4))]
-        await packet(link)
-        (first,), (second,) = await packet(link), await packet(link)
-        await asyncio.sleep(0.06)
-        answer(link, first)
-        await calls[1]
-        with pytest.raises(QueueFullError, match="before the deadline"):
-            await stage.ask(b"late", seconds=0.01)
-        third = await packet(link)
-        answer(link, second, *third, small=2)
-        await asyncio.gather(*calls[2:])
-        early = stage.ask(b"early", seconds=0.01)
-        assert [request.payload for request in await packet(link)] == [b"early"]
-        link.close()
-        await settle()
-        calls += [early, stage.ask(b"later", seconds=0.01)]
-        await settle()
-        assert not any(call.done() for call in (calls[0], *calls[-2:]))
-
-    play(scene)
-
-
-def test_large_calls_are_measured_by_their_own_answers() -> None:
-    """One that would wait for longer than half of its time is refused; a small one is not."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        calls = [stage.ask(bytes(100_000)) for _ in range(3)]
-        first = await packet(link)
-        await asyncio.sleep(0.06)
-        answer(link, *first, small=0, large=1)
-        await calls[0]
-        with pytest.raises(QueueFullError, match="before the deadline"):
-            await stage.ask(bytes(100_000), seconds=0.01)
-        small = stage.ask(b"small", seconds=0.01)
-        await settle()
-        assert not small.done()
-
-    play(scene)
-
-
-def test_what_goes_to_every_worker_takes_no_room() -> None:
-    """However often: a queue for two calls takes two, and no third."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        for _ in range(5):
-            prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"x", FOREVER, ""))
-            answer(link, *await packet(link), small=0)
-            await prepared
-        calls = [stage.ask(b"x") for _ in range(2)]
-        with pytest.raises(QueueFullError):
-            await stage.ask(b"x")
-        assert not any(call.done() for call in calls)
-
-    play(scene, queue_calls=2)
-
-
-def test_a_worker_that_reads_too_slowly() -> None:
-    """What does not fit its socket waits here, and goes out when it is heard again."""
-
-    async def scene(stage: Stage) -> None:
-        ours, theirs = packets.pair()
-        with theirs:
-            stage.pool.attach(1, packets.Link(ours))
-            # Room for one such packet, against credits for two.
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
-            link = packets.Link(theirs)
-            calls = [stage.ask(b"%d" % number * 7_000) for number in range(2)]
-            await settle()
-            first = await packet(link)
-            with pytest.raises(BlockingIOError):
-                link.receive()
-            answer(link, *first)
-            sizes = [len(first)]
-            while not all(call.done() for call in calls):
-                requests = await packet(link)
-                sizes.append(len(requests))
-                answer(link, *requests)
-                await settle()
-            assert sum(sizes) == len(calls)
-
-    play(scene)
-
-
-def test_a_generation_waits_for_every_worker() -> None:
+@on_stage()
+async def test_a_generation_waits_for_every_worker(stage: Stage) -> None:
     """Preparing it ends when each worker has opened it, or is gone; a refresh is only told."""
-
-    async def scene(stage: Stage) -> None:
-        links = [stage.attach(1), stage.attach(2)]
-        prepared = asyncio.ensure_future(
-            stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, "")
-        )
-        (request,) = await packet(links[0])
-        assert (request.op, request.payload) == (Op.PREPARE, b"name/folder")
-        answer(links[0], request, small=0)
-        await settle()
-        assert not prepared.done()
-        links[1].close()
-        await prepared
-        stage.pool.refresh("name")
-        (request,) = await packet(links[0])
-        assert (request.op, request.payload) == (Op.REFRESH, b"name")
-
-    play(scene)
+    links = [stage.attach(1), stage.attach(2)]
+    prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, ""))
+    (request,) = await packet(links[0])
+    assert (request.op, request.payload) == (Op.PREPARE, b"name/folder")
+    answer(links[0], request, small=0)
+    await settle()
+    assert not prepared.done()
+    links[1].close()
+    await prepared
+    stage.pool.refresh("name")
+    (request,) = await packet(links[0])
+    assert (request.op, request.payload) == (Op.REFRESH, b"name")
 
 
-def test_everyone_is_asked() -> None:
+@on_stage()
+async def test_everyone_is_asked(stage: Stage) -> None:
     """`ask_all` hears every worker but those that end meanwhile; large payloads travel too."""
-
-    async def scene(stage: Stage) -> None:
-        links = [stage.attach(serial) for serial in range(3)]
-        ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
-        asked = asyncio.ensure_future(ask())
-        requests = [(await packet(link))[0] for link in links]
-        assert {len(request.payload) for request in requests} == {100_000}
-        answer(links[0], requests[0], small=0)
-        links[1].close()
-        answer(links[2], requests[2], small=0)
-        assert len(await asked) == 2
-
-    play(scene)
+    links = [stage.attach(serial) for serial in range(3)]
+    ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
+    asked = asyncio.ensure_future(ask())
+    requests = [(await packet(link))[0] for link in links]
+    assert {len(request.payload) for request in requests} == {100_000}
+    answer(links[0], requests[0], small=0)
+    links[1].close()
+    answer(links[2], requests[2], small=0)
+    assert len(await asked) == 2

@@ -9,211 +9,193 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import PoisonError
 from divgrpc_server.ipc.packets import Op, Outcome
-from support.pool_harness import FOREVER, Stage, answer, packet, play, settle
+from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
 
 
-def test_what_a_dead_worker_left_is_tried_alone() -> None:
+@on_stage()
+async def test_what_a_dead_worker_left_is_tried_alone(stage: Stage) -> None:
     """The innocent are answered; the guilty one fails, and is refused from then on."""
-
-    async def scene(stage: Stage) -> None:
-        first = stage.attach(1)
-        calls = [stage.ask(b"call %d" % number) for number in range(3)]
-        await packet(first)
-        first.close()
+    first = stage.attach(1)
+    calls = [stage.ask(b"call %d" % number) for number in range(3)]
+    await packet(first)
+    first.close()
+    await settle()
+    assert stage.reported == [1]
+    second = stage.attach(2)
+    (request,) = await packet(second)
+    assert request.payload == b"call 0"
+    fresh = stage.ask(b"fresh")
+    answer(second, request)
+    await calls[0]
+    (guilty,) = await packet(second)
+    assert guilty.payload == b"call 1"
+    second.close()
+    reply = await calls[1]
+    assert reply.outcome == Outcome.STATUS
+    assert status_pb2.Status.FromString(reply.payload).code == code_pb2.UNAVAILABLE
+    with pytest.raises(PoisonError):
+        await stage.ask(b"call 1")
+    third = stage.attach(3)
+    while not (calls[2].done() and fresh.done()):
+        answer(third, *await packet(third))
         await settle()
-        assert stage.reported == [1]
-        second = stage.attach(2)
-        (request,) = await packet(second)
-        assert request.payload == b"call 0"
-        fresh = stage.ask(b"fresh")
-        answer(second, request)
-        await calls[0]
-        (guilty,) = await packet(second)
-        assert guilty.payload == b"call 1"
-        second.close()
-        reply = await calls[1]
-        assert reply.outcome == Outcome.STATUS
-        assert status_pb2.Status.FromString(reply.payload).code == code_pb2.UNAVAILABLE
-        with pytest.raises(PoisonError):
-            await stage.ask(b"call 1")
-        third = stage.attach(3)
-        while not (calls[2].done() and fresh.done()):
-            answer(third, *await packet(third))
-            await settle()
-        assert calls[2].result().outcome == Outcome.ANSWER
-
-    play(scene)
+    assert calls[2].result().outcome == Outcome.ANSWER
 
 
-def test_a_repaired_index_ends_the_quarantine() -> None:
+@on_stage()
+async def test_a_repaired_index_ends_the_quarantine(stage: Stage) -> None:
     """A query that ended two workers is tried again once its index is another."""
-
-    async def scene(stage: Stage) -> None:
-        call = stage.ask(b"guilty")
-        for serial in range(2):
-            link = stage.attach(serial)
-            await packet(link)
-            link.close()
-            await settle()
-        assert (await call).outcome == Outcome.STATUS
-        with pytest.raises(PoisonError):
-            await stage.ask(b"guilty")
-        stage.stamp += 1
-        link = stage.attach(3)
-        again = stage.ask(b"guilty")
-        answer(link, *await packet(link))
-        assert (await again).outcome == Outcome.ANSWER
-
-    play(scene)
-
-
-def test_a_worker_at_its_last_piece_is_not_idle() -> None:
-    """One that has lent a credit works, though nobody waits for it: no suspect goes there."""
-
-    async def scene(stage: Stage) -> None:
-        links = [stage.attach(1), stage.attach(2)]
-        batch = stage.ask(bytes(100_000))
-        (begun,) = await packet(links[0])
-        answer(links[0], small=0, lent=1)
-        call = stage.ask(b"call")
-        (asked,) = await packet(links[1])
-        batch.cancel()
-        assert (await packet(links[0]))[0].op == Op.CANCEL
-        links[1].close()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(packet(links[0]), 0.2)
-        answer(links[0], small=0, large=1, lent=-1)
-        (suspect,) = await packet(links[0])
-        assert (suspect.payload, begun.id != suspect.id) == (asked.payload, True)
-        answer(links[0], suspect)
-        await call
-
-    play(scene)
-
-
-def test_a_death_has_the_index_looked_at() -> None:
-    """Before a suspect is tried, every other worker compares the files of its index."""
-
-    async def scene(stage: Stage) -> None:
-        links = [stage.attach(1), stage.attach(2)]
-        payload = query_pb2.QueryRequest(index="short").SerializeToString()
-        call = stage.ask(payload)
-        await packet(links[0])
-        links[0].close()
-        (note,) = await packet(links[1])
-        assert (note.op, note.payload) == (Op.RECHECK, b"short")
-        (suspect,) = await packet(links[1])
-        assert suspect.payload == payload
-        answer(links[1], suspect)
-        await call
-
-    play(scene)
-
-
-def test_a_silent_worker_is_reported_once() -> None:
-    """One that has work and says nothing hangs; one that has none may be silent."""
-
-    async def scene(stage: Stage) -> None:
-        stage.attach(1)
-        stage.attach(2)
-        call = stage.ask(b"call")
-        await stage.report_made.wait()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(call), 1)
-        assert stage.reported == [1]
-        call.cancel()
-
-    play(scene, worker_silence=0.2)
-
-
-def test_a_sign_of_life_is_enough() -> None:
-    """An empty packet says that a worker is at work."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        call = stage.ask(b"call")
-        (request,) = await packet(link)
-        for _ in range(10):
-            answer(link, small=0)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(call), 0.1)
-        assert stage.reported == []
-        answer(link, request)
-        await call
-
-    play(scene, worker_silence=0.5)
-
-
-def test_a_build_comes_to_a_worker_that_was_idle() -> None:
-    """One that had nothing to do for long is not taken for silent when it is told to prepare."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stage.report_made.wait(), 1)
-        prepared = asyncio.ensure_future(
-            stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, "")
-        )
-        (request,) = await packet(link)
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(stage.report_made.wait(), 0.35)
-            answer(link, small=0)
-        answer(link, request, small=0)
-        await prepared
-        assert stage.reported == []
-
-    play(scene, worker_silence=0.5)
-
-
-def test_notes_that_fill_a_socket_do_not_end_a_worker() -> None:
-    """One that reads nothing for a while, and has no work, gets calls again afterwards."""
-
-    async def scene(stage: Stage) -> None:
-        link = stage.attach(1)
-        for _ in range(2_000):
-            stage.pool.refresh("name")
-        with suppress(BlockingIOError):
-            while True:
-                link.receive()
-        call = stage.ask(b"call")
-        answer(link, *await packet(link))
-        await call
-
-    play(scene)
-
-
-def test_no_worker_at_all() -> None:
-    """A call waits for the first worker, but not for ever."""
-
-    async def scene(stage: Stage) -> None:
-        early = stage.ask(b"early")
-        await settle()
-        link = stage.attach(1)
-        answer(link, *await packet(link))
-        assert (await early).payload == b"ylrae"
+    call = stage.ask(b"guilty")
+    for serial in range(2):
+        link = stage.attach(serial)
+        await packet(link)
         link.close()
         await settle()
-        reply = await stage.ask(b"late")
-        assert status_pb2.Status.FromString(reply.payload).code == code_pb2.UNAVAILABLE
+    assert (await call).outcome == Outcome.STATUS
+    with pytest.raises(PoisonError):
+        await stage.ask(b"guilty")
+    stage.stamp += 1
+    link = stage.attach(3)
+    again = stage.ask(b"guilty")
+    answer(link, *await packet(link))
+    assert (await again).outcome == Outcome.ANSWER
 
-    play(scene, worker_wait=0.1)
+
+@on_stage()
+async def test_a_worker_at_its_last_piece_is_not_idle(stage: Stage) -> None:
+    """One that has lent a credit works, though nobody waits for it: no suspect goes there."""
+    links = [stage.attach(1), stage.attach(2)]
+    batch = stage.ask(bytes(100_000))
+    (begun,) = await packet(links[0])
+    answer(links[0], small=0, lent=1)
+    call = stage.ask(b"call")
+    (asked,) = await packet(links[1])
+    batch.cancel()
+    assert (await packet(links[0]))[0].op == Op.CANCEL
+    links[1].close()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(packet(links[0]), 0.2)
+    answer(links[0], small=0, large=1, lent=-1)
+    (suspect,) = await packet(links[0])
+    assert (suspect.payload, begun.id != suspect.id) == (asked.payload, True)
+    answer(links[0], suspect)
+    await call
 
 
-def test_a_worker_that_tries_a_suspect_is_not_full() -> None:
+@on_stage()
+async def test_a_death_has_the_index_looked_at(stage: Stage) -> None:
+    """Before a suspect is tried, every other worker compares the files of its index."""
+    links = [stage.attach(1), stage.attach(2)]
+    payload = query_pb2.QueryRequest(index="short").SerializeToString()
+    call = stage.ask(payload)
+    await packet(links[0])
+    links[0].close()
+    (note,) = await packet(links[1])
+    assert (note.op, note.payload) == (Op.RECHECK, b"short")
+    (suspect,) = await packet(links[1])
+    assert suspect.payload == payload
+    answer(links[1], suspect)
+    await call
+
+
+@on_stage(worker_silence=0.2)
+async def test_a_silent_worker_is_reported_once(stage: Stage) -> None:
+    """One that has work and says nothing hangs; one that has none may be silent."""
+    stage.attach(1)
+    stage.attach(2)
+    call = stage.ask(b"call")
+    await stage.report_made.wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(call), 1)
+    assert stage.reported == [1]
+    call.cancel()
+
+
+@on_stage(worker_silence=0.5)
+async def test_a_sign_of_life_is_enough(stage: Stage) -> None:
+    """An empty packet says that a worker is at work."""
+    link = stage.attach(1)
+    call = stage.ask(b"call")
+    (request,) = await packet(link)
+    for _ in range(10):
+        answer(link, small=0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(call), 0.1)
+    assert stage.reported == []
+    answer(link, request)
+    await call
+
+
+@on_stage(worker_silence=0.5)
+async def test_a_query_comes_to_a_worker_that_was_idle(stage: Stage) -> None:
+    """Its silence counts from the query, not from its last packet."""
+    link = stage.attach(1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(stage.report_made.wait(), 1)
+    call = stage.ask(b"call")
+    requests = await packet(link)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(stage.report_made.wait(), 0.35)
+    answer(link, *requests)
+    await call
+
+
+@on_stage(worker_silence=0.5)
+async def test_a_build_comes_to_a_worker_that_was_idle(stage: Stage) -> None:
+    """One that had nothing to do for long is not taken for silent when it is told to prepare."""
+    link = stage.attach(1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(stage.report_made.wait(), 1)
+    prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, ""))
+    (request,) = await packet(link)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stage.report_made.wait(), 0.35)
+        answer(link, small=0)
+    answer(link, request, small=0)
+    await prepared
+    assert stage.reported == []
+
+
+@on_stage()
+async def test_notes_that_fill_a_socket_do_not_end_a_worker(stage: Stage) -> None:
+    """One that reads nothing for a while, and has no work, gets calls again afterwards."""
+    link = stage.attach(1)
+    for _ in range(2_000):
+        stage.pool.refresh("name")
+    with suppress(BlockingIOError):
+        while True:
+            link.receive()
+    call = stage.ask(b"call")
+    answer(link, *await packet(link))
+    await call
+
+
+@on_stage(worker_wait=0.1)
+async def test_no_worker_at_all(stage: Stage) -> None:
+    """A call waits for the first worker, but not for ever."""
+    early = stage.ask(b"early")
+    await settle()
+    link = stage.attach(1)
+    answer(link, *await packet(link))
+    assert (await early).payload == b"ylrae"
+    link.close()
+    await settle()
+    reply = await stage.ask(b"late")
+    assert status_pb2.Status.FromString(reply.payload).code == code_pb2.UNAVAILABLE
+
+
+@on_stage()
+async def test_a_worker_that_tries_a_suspect_is_not_full(stage: Stage) -> None:
     """Calls that wait meanwhile are not timed: they wait for what the suspect does, not in turn."""
-
-    async def scene(stage: Stage) -> None:
-        first = stage.attach(1)
-        suspect = stage.ask(b"suspect")
-        await packet(first)
-        first.close()
-        await settle()
-        second = stage.attach(2)
-        await packet(second)
-        waiting = stage.ask(b"waiting")
-        await settle()
-        assert stage.pool._admission._lines["small"].since is None
-        assert not any(call.done() for call in (suspect, waiting))
-
-    play(scene)
+    first = stage.attach(1)
+    suspect = stage.ask(b"suspect")
+    await packet(first)
+    first.close()
+    await settle()
+    second = stage.attach(2)
+    await packet(second)
+    waiting = stage.ask(b"waiting")
+    await settle()
+    assert stage.pool._admission._lines["small"].since is None
+    assert not any(call.done() for call in (suspect, waiting))

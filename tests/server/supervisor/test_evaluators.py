@@ -16,7 +16,7 @@ from divgrpc_server.supervisor.supervisor import Supervisor
 def waiting() -> Mock:
     """Return an evaluator whose call is over; it does what a child does with its timer."""
     evaluator = Mock(role="evaluator", serial=7, expiry=None, ready=False)
-    evaluator.stay.side_effect = lambda: Child.stay(evaluator)
+    evaluator.cancel_expiry.side_effect = lambda: Child.cancel_expiry(evaluator)
     evaluator.exited.done.return_value = False
     return evaluator
 
@@ -36,7 +36,7 @@ def test_an_evaluator_ends_unless_it_is_used_again(idle_seconds: float, is_used:
         supervisor = Supervisor(Config(), Path("/nowhere"), Mock())
         evaluator, front = waiting(), Mock(role="front")
         supervisor._children[evaluator.serial] = evaluator
-        supervisor._hear(evaluator, Message("ready"))
+        supervisor._handle(evaluator, Message("ready"))
         assert evaluator.ready
         if is_used:
             await supervisor._start_job("evaluator", front, Message("evaluate", 3, "tag"))
