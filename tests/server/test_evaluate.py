@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from divgrpc import Index
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError, InvalidArgumentError
@@ -21,6 +22,7 @@ from divgrpc.types import EvaluateRow, FloatArray, Progress
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_server.evaluator.__main__ import NICENESS
+from support.evaluation_rows import assert_same_rows
 from support.running_server import RunningServer, alive, eventually
 from support.served_index import EVALUATED_ROWS as N
 from support.served_index import place, random_points
@@ -50,54 +52,42 @@ def queries() -> FloatArray:
 ASKED = np.arange(150) % 3
 
 
-# Times, what depends on them, and what holds NaN or arrays.
-OF_ITS_OWN = {"microseconds", "on_front", "metrics", "h_of_means", "values"}
+@pytest.fixture(scope="module")
+def core(server: RunningServer, evaluated: str) -> Index:
+    """Open the index of evaluations in this process."""
+    return Index.open(server.folder / "data" / evaluated)
 
 
-def assert_same(wire: list[EvaluateRow], core: list[EvaluateRow]) -> None:
-    """Compare everything but times, and what depends on them."""
-    assert len(wire) == len(core)
-    for ours, theirs in zip(wire, core, strict=True):
-        for field in (
-            "number",
-            "generation",
-            "search",
-            "parameters",
-            "queries",
-            "empty",
-            "short",
-            "by_fold",
-        ):
-            assert getattr(ours, field) == getattr(theirs, field), field
-        assert list(ours.metrics) == list(theirs.metrics)
-        np.testing.assert_array_equal(list(ours.metrics.values()), list(theirs.metrics.values()))
-        np.testing.assert_array_equal(ours.h_of_means, theirs.h_of_means)
-        assert list(ours.values) == list(theirs.values)
-        for column in set(ours.values) - {"microseconds"}:
-            np.testing.assert_array_equal(ours.values[column], theirs.values[column])
-        assert ours.microseconds.p50 > 0
+def evaluate_both(
+    client: Client,
+    core: Index,
+    queries: Any,  # noqa: ANN401  # dense or sparse
+    grid: dict[str, Any],
+    **options: Any,  # noqa: ANN401  # of `evaluate`
+) -> list[EvaluateRow]:
+    """Return the rows of an evaluation over the wire, which are those of the core."""
+    wire = list(client.evaluate("evaluated", queries, **grid, **options))
+    options.pop("progress", None)
+    assert_same_rows(wire, list(evaluate(core, queries, grid=Grid(**grid), **options)))
+    return wire
 
 
 @pytest.mark.parametrize("per_query", [False, True])
 def test_the_wire_gives_what_the_core_gives(
-    server: RunningServer, client: Client, evaluated: str, queries: FloatArray, per_query: bool
+    client: Client, core: Index, queries: FloatArray, per_query: bool
 ) -> None:
-    """Every figure of every row and choice but the times, whichever worker measured it."""
-    seen: list[Progress] = []
-    options: dict[str, Any] = {"folds": 4, "per_query": per_query}
-    wire = list(client.evaluate(evaluated, queries, ASKED, progress=seen.append, **GRID, **options))
-    index = Index.open(server.folder / "data" / evaluated)
-    assert_same(wire, list(evaluate(index, queries, ASKED, grid=Grid(**GRID), **options)))
+    """Every figure of every row and choice but the times, whichever thread measured it."""
+    events: list[Progress] = []
+    options: dict[str, Any] = {"categories": ASKED, "folds": 4, "per_query": per_query}
+    wire = evaluate_both(client, core, queries, GRID, progress=events.append, **options)
     settings = len(Grid(**GRID).settings())
     assert sum(not row.by_fold for row in wire) == settings
-    assert seen[0].rows_done == 0
-    assert seen[-1].rows_done == seen[-1].rows_total == settings * len(queries)
-    assert {each.stage for each in seen} == {"evaluating"}
+    assert events[0].rows_done == 0
+    assert events[-1].rows_done == events[-1].rows_total == settings * len(queries)
+    assert {progress.stage for progress in events} == {"evaluating"}
 
 
-def test_roundings_travel(
-    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
-) -> None:
+def test_roundings_travel(client: Client, core: Index, queries: FloatArray) -> None:
     """`qp_relax` is tried with each of its roundings, and has a choice for each."""
     grid: dict[str, Any] = {
         "selectors": ("qp_relax",),
@@ -105,32 +95,18 @@ def test_roundings_travel(
         "limits": ((60, 30),),
         "diversities": (0.5, 0.7),
     }
-    wire = list(client.evaluate(evaluated, queries[:20], ASKED[:20], **grid))
-    index = Index.open(server.folder / "data" / evaluated)
-    assert_same(wire, list(evaluate(index, queries[:20], ASKED[:20], grid=Grid(**grid))))
+    wire = evaluate_both(client, core, queries[:20], grid, categories=ASKED[:20])
     assert [row.parameters.rounding for row in wire if row.by_fold] == ["top_k", "exchange"]
 
 
-def test_relevant_ids_travel(
-    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
+def test_relevant_ids_and_sparse_queries_travel(
+    client: Client, core: Index, queries: FloatArray
 ) -> None:
-    """Lists of ids are as good as categories, and need none in the index."""
+    """Lists of ids are as good as categories, and sparse rows as dense ones."""
     relevant = [np.arange(number, N, 7) * 3 for number in range(len(queries))]
-    wire = list(client.evaluate(evaluated, queries, relevant=relevant, **ONE))
-    index = Index.open(server.folder / "data" / evaluated)
-    assert_same(wire, list(evaluate(index, queries, relevant=relevant, grid=Grid(**ONE))))
-
-
-def test_sparse_queries_travel(
-    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
-) -> None:
-    """Sparse rows are cut into pieces as dense ones are."""
-    from scipy.sparse import csr_array
-
+    evaluate_both(client, core, queries, ONE, relevant=relevant)
     thin = csr_array(np.where(np.abs(queries) > 0.3, queries, 0))
-    index = Index.open(server.folder / "data" / evaluated)
-    wire = list(client.evaluate(evaluated, thin, ASKED, **ONE))
-    assert_same(wire, list(evaluate(index, thin, ASKED, grid=Grid(**ONE))))
+    evaluate_both(client, core, thin, ONE, categories=ASKED)
 
 
 def test_the_default_holds_at_once(
@@ -166,25 +142,18 @@ def test_the_default_holds_at_once(
 
 
 def test_queries_too_large_for_a_message(
-    server: RunningServer,
-    client: Client,
-    evaluated: str,
-    queries: FloatArray,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, core: Index, queries: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They travel in several, and their rows are those of all; a default they cannot set."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
-    index = Index.open(server.folder / "data" / evaluated)
-    seen: list[Progress] = []
-    options = GRID | {"folds": 4, "per_query": True}
-    wire = list(client.evaluate(evaluated, queries, ASKED, progress=seen.append, **options))
-    core = list(evaluate(index, queries, ASKED, grid=Grid(**GRID), folds=4, per_query=True))
-    assert_same(wire, core)
-    assert seen[-1].rows_done == seen[-1].rows_total == len(Grid(**GRID).settings()) * len(queries)
-    assert all(a.rows_done <= b.rows_done for a, b in pairwise(seen))
+    events: list[Progress] = []
+    options: dict[str, Any] = {"categories": ASKED, "folds": 4, "per_query": True}
+    evaluate_both(client, core, queries, GRID, progress=events.append, **options)
+    rows = len(Grid(**GRID).settings()) * len(queries)
+    assert events[-1].rows_done == events[-1].rows_total == rows
+    assert all(a.rows_done <= b.rows_done for a, b in pairwise(events))
     relevant = [[3 * number, 9] for number in range(len(queries))]
-    told = list(client.evaluate(evaluated, queries, relevant=relevant, **ONE))
-    assert_same(told, list(evaluate(index, queries, relevant=relevant, grid=Grid(**ONE))))
+    evaluate_both(client, core, queries, ONE, relevant=relevant)
     for field, given in (
         ("set_default", {"set_default": True}),
         ("categories", {"categories": ASKED[1:]}),
@@ -193,11 +162,11 @@ def test_queries_too_large_for_a_message(
     ):
         bad: dict[str, Any] = {"categories": ASKED} | given
         with pytest.raises(InvalidArgumentError) as refused:
-            client.evaluate(evaluated, queries, **bad)
+            client.evaluate("evaluated", queries, **bad)
         assert refused.value.field == field
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 50)
     with pytest.raises(InvalidArgumentError, match="query 0") as refused:
-        client.evaluate(evaluated, queries, ASKED)
+        client.evaluate("evaluated", queries, ASKED)
     assert refused.value.field == "queries"
 
 
@@ -273,7 +242,7 @@ def test_an_evaluator_has_a_low_priority(
 
 @pytest.mark.parametrize("role", ["worker", "evaluator"])
 def test_a_killed_process_costs_nothing(
-    server: RunningServer, client: Client, evaluated: str, queries: FloatArray, role: str
+    server: RunningServer, client: Client, core: Index, queries: FloatArray, role: str
 ) -> None:
     """A worker has no part in it; another evaluator begins anew if the first is killed."""
     options = LONG | {"diversities": np.linspace(0.1, 0.9, 30).tolist(), "ks": (10,)}
@@ -284,10 +253,8 @@ def test_a_killed_process_costs_nothing(
         if len(events) == 2:
             server.kill(role)
 
-    wire = list(client.evaluate(evaluated, queries, ASKED, progress=kill, **options))
+    evaluate_both(client, core, queries, options, categories=ASKED, progress=kill)
     assert len(events) > 2
-    index = Index.open(server.folder / "data" / evaluated)
-    assert_same(wire, list(evaluate(index, queries, ASKED, grid=Grid(**options))))
     eventually(lambda: client.server_info().workers_ready == 2, WAIT_SECONDS)
 
 
@@ -365,7 +332,9 @@ def test_one_generation_from_first_to_last(
         if len(seen) == 1:
             place(server, "pinned", random_points(N, seed=77), **labels)
 
-    assert_same(list(client.evaluate("pinned", queries, ASKED, progress=tell, **options)), before)
+    assert_same_rows(
+        list(client.evaluate("pinned", queries, ASKED, progress=tell, **options)), before
+    )
     assert client.get_index("pinned").generation == 2
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +25,7 @@ from divgrpc_protos.v1 import evaluate_labels_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_protos.v1.labels_pb2 import LabelSets
 from support import labelled_documents
+from support.evaluation_rows import assert_same_rows
 from support.running_server import RunningServer
 from support.served_index import place
 from support.status_details import details_of
@@ -48,29 +48,12 @@ GRID: dict[str, Any] = {
 }
 ONE: dict[str, Any] = {"selectors": ("greedy",), "diversities": (0.3,)}
 FEWER: dict[str, Any] = {"searches": ("auto",), "limits": ((None, None),)}
-# Times, and what depends on them.
-OF_ITS_OWN = {"microseconds", "on_front", "values", "metrics", "labels"}
 
 
 @pytest.fixture(scope="module")
 def core(server: RunningServer) -> Index:
     """Return an index with labels that the server serves."""
     return place(server, NAME, X, **labelled_documents.everything())
-
-
-def assert_same(wire: list[EvaluateLabelRow], core: list[EvaluateLabelRow]) -> None:
-    """Compare everything but times, and what depends on them."""
-    assert len(wire) == len(core)
-    for ours, theirs in zip(wire, core, strict=True):
-        for name in {field.name for field in fields(ours)} - OF_ITS_OWN:
-            assert getattr(ours, name) == getattr(theirs, name), name
-        for name in ("metrics", "values"):
-            told, expected = getattr(ours, name), getattr(theirs, name)
-            assert list(told) == list(expected)
-            for column in set(told) - {"microseconds"}:
-                np.testing.assert_array_equal(told[column], expected[column])
-        np.testing.assert_array_equal(ours.labels, theirs.labels)
-        assert ours.microseconds.p50 > 0
 
 
 @pytest.mark.parametrize("dense", [False, True])
@@ -83,7 +66,7 @@ def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: 
     rows = client.evaluate_labels(NAME, documents, truth, progress=events.append, **grid, **options)
     wire = list(rows)
     expected = evaluate_labels(core, documents, truth, grid=LabelGrid(**grid), **options)
-    assert_same(wire, list(expected))
+    assert_same_rows(wire, list(expected))
     settings = len(LabelGrid(**grid).settings())
     assert sum(not row.by_fold for row in wire) == settings
     assert events[-1].rows_done == events[-1].rows_total == settings * ASKED.shape[0]
@@ -103,7 +86,7 @@ def test_documents_too_many_for_a_message(
     wire = list(
         client.evaluate_labels(NAME, documents, truth, progress=seen.append, **fewer, **told)
     )
-    assert_same(
+    assert_same_rows(
         wire, list(evaluate_labels(core, documents, truth, grid=LabelGrid(**fewer), **told))
     )
     settings = len(LabelGrid(**fewer).settings())
@@ -141,7 +124,7 @@ def test_what_several_messages_cannot_have(
     """A default; and what the server would refuse of the whole is refused before any is sent."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     plain = list(client.evaluate_labels(NAME, ASKED, TRUTH, **ONE))
-    assert_same(plain, list(evaluate_labels(core, ASKED, TRUTH, grid=LabelGrid(**ONE))))
+    assert_same_rows(plain, list(evaluate_labels(core, ASKED, TRUTH, grid=LabelGrid(**ONE))))
     for field, given in (
         ("set_default", {"set_default": True}),
         ("folds", {"folds": 999}),
@@ -171,9 +154,9 @@ def test_more_documents_than_one_call_may_ask(
         with monkeypatch.context() as patched:
             patched.setitem(limits, name, least)
             parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE))
-        assert_same(parts, whole)
+        assert_same_rows(parts, whole)
     monkeypatch.setattr(evaluation_of_labels, "LABELS_MAX", 500)
-    assert_same(list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE)), whole)
+    assert_same_rows(list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE)), whole)
 
 
 def test_a_row_fits_a_message(
@@ -198,7 +181,7 @@ def test_a_row_fits_a_message(
     monkeypatch.setattr(evaluation_of_labels, "documents_per_message_max", lambda _: 70)
     parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, per_document=True, **ONE))
     told: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
-    assert_same(parts, list(evaluate_labels(core, ASKED, TRUTH, **told)))
+    assert_same_rows(parts, list(evaluate_labels(core, ASKED, TRUTH, **told)))
 
 
 def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
@@ -210,7 +193,9 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
             return [row async for row in found]
 
     told: dict[str, Any] = {"folds": 0, "grid": LabelGrid(**ONE)}
-    assert_same(asyncio.run(evaluated(NAME)), list(evaluate_labels(core, ASKED, TRUTH, **told)))
+    assert_same_rows(
+        asyncio.run(evaluated(NAME)), list(evaluate_labels(core, ASKED, TRUTH, **told))
+    )
     place(server, "bare", X, label_model=labelled_documents.factors())
     (row,) = asyncio.run(evaluated("bare"))
     assert (row.goal, row.propensity_scored_at) == ("f_score", ())
@@ -223,7 +208,7 @@ def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> 
     folder = server.folder / "data" / "labels-kept"
     grid = GRID | FEWER | {"selectors": ("nearest", "greedy"), "thresholds": (0.2, 0.6)}
     rows = list(client.evaluate_labels("labels-kept", ASKED, TRUTH, set_default=True, **grid))
-    assert_same(
+    assert_same_rows(
         rows, list(evaluate_labels(before, ASKED, TRUTH, grid=LabelGrid(**grid), set_default=True))
     )
     kept = {row.parameters.mode: row.parameters.threshold for row in rows if row.is_default}

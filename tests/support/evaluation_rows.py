@@ -1,13 +1,21 @@
-"""Rows of evaluations that nobody measured, for reports to show."""
+"""Rows of evaluations: made up, for reports to show, and compared."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from divgrpc.evaluation import METRICS
-from divgrpc.types import EffectiveParameters, EvaluateRow, Interval, Microseconds, Search, Selector
+from divgrpc.types import (
+    EffectiveParameters,
+    EvaluateLabelRow,
+    EvaluateRow,
+    Interval,
+    Microseconds,
+    Search,
+    Selector,
+)
 
 DIVERSITIES = (0.1, 0.5, 0.9)
 
@@ -76,3 +84,25 @@ def without_h(row: EvaluateRow) -> EvaluateRow:
     """Return a row of queries that found nothing relevant: no D, no h."""
     nothing = dict.fromkeys(("normalised_entropy", "h_score"), Interval(*[math.nan] * 3))
     return replace(row, metrics={**row.metrics, **nothing})
+
+
+# Fields that are times or depend on them, and fields with NaN or arrays.
+_NOT_COMPARED = {"microseconds", "on_front", "metrics", "values", "h_of_means", "labels"}
+
+
+def assert_same_rows(
+    wire: Sequence[EvaluateRow | EvaluateLabelRow], core: Sequence[EvaluateRow | EvaluateLabelRow]
+) -> None:
+    """Compare everything but times, and what depends on them."""
+    assert len(wire) == len(core)
+    for ours, theirs in zip(wire, core, strict=True):
+        for name in {field.name for field in fields(ours)} - _NOT_COMPARED:
+            assert getattr(ours, name) == getattr(theirs, name), name
+        for name in ("metrics", "values"):
+            columns, expected = getattr(ours, name), getattr(theirs, name)
+            assert list(columns) == list(expected)
+            for column in set(columns) - {"microseconds"}:
+                np.testing.assert_array_equal(columns[column], expected[column])
+        for name in ("h_of_means", "labels"):
+            np.testing.assert_array_equal(getattr(ours, name, 0), getattr(theirs, name, 0))
+        assert ours.microseconds.p50 > 0
