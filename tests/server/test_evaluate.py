@@ -49,7 +49,7 @@ def queries() -> FloatArray:
     return random_points(150, seed=8)
 
 
-ASKED = np.arange(150) % 3
+CATEGORIES = np.arange(150) % 3
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_wire_gives_what_the_core_gives(
 ) -> None:
     """Every figure of every row and choice but the times, whichever thread measured it."""
     events: list[Progress] = []
-    options: dict[str, Any] = {"categories": ASKED, "folds": 4, "per_query": per_query}
+    options: dict[str, Any] = {"categories": CATEGORIES, "folds": 4, "per_query": per_query}
     wire = evaluate_both(client, core, queries, GRID, progress=events.append, **options)
     settings = len(Grid(**GRID).settings())
     assert sum(not row.by_fold for row in wire) == settings
@@ -95,7 +95,7 @@ def test_roundings_travel(client: Client, core: Index, queries: FloatArray) -> N
         "limits": ((60, 30),),
         "diversities": (0.5, 0.7),
     }
-    wire = evaluate_both(client, core, queries[:20], grid, categories=ASKED[:20])
+    wire = evaluate_both(client, core, queries[:20], grid, categories=CATEGORIES[:20])
     assert [row.parameters.rounding for row in wire if row.by_fold] == ["top_k", "exchange"]
 
 
@@ -106,7 +106,7 @@ def test_relevant_ids_and_sparse_queries_travel(
     relevant = [np.arange(number, N, 7) * 3 for number in range(len(queries))]
     evaluate_both(client, core, queries, ONE, relevant=relevant)
     thin = csr_array(np.where(np.abs(queries) > 0.3, queries, 0))
-    evaluate_both(client, core, thin, ONE, categories=ASKED)
+    evaluate_both(client, core, thin, ONE, categories=CATEGORIES)
 
 
 def test_the_default_holds_at_once(
@@ -115,8 +115,10 @@ def test_the_default_holds_at_once(
     """Every worker takes the winner for what a query does not name, and `get_index` shows it."""
     rows = np.arange(N)
     place(server, "tuned", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
-    told = list(client.evaluate("tuned", queries, ASKED, set_default=True, **GRID | {"ks": [5]}))
-    (winner,) = [row for row in told if row.is_default]
+    row_list = list(
+        client.evaluate("tuned", queries, CATEGORIES, set_default=True, **GRID | {"ks": [5]})
+    )
+    (winner,) = [row for row in row_list if row.is_default]
     used = [client.query("tuned", queries[:1], k=5) for _ in range(20)]
     for result in used:
         assert result.parameters == winner.parameters.__class__(
@@ -147,38 +149,38 @@ def test_queries_too_large_for_a_message(
     """They travel in several, and their rows are those of all; a default they cannot set."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
     events: list[Progress] = []
-    options: dict[str, Any] = {"categories": ASKED, "folds": 4, "per_query": True}
+    options: dict[str, Any] = {"categories": CATEGORIES, "folds": 4, "per_query": True}
     evaluate_both(client, core, queries, GRID, progress=events.append, **options)
     rows = len(Grid(**GRID).settings()) * len(queries)
     assert events[-1].rows_done == events[-1].rows_total == rows
     assert all(a.rows_done <= b.rows_done for a, b in pairwise(events))
     relevant = [[3 * number, 9] for number in range(len(queries))]
     evaluate_both(client, core, queries, ONE, relevant=relevant)
-    for field, given in (
+    for field, fields in (
         ("set_default", {"set_default": True}),
-        ("categories", {"categories": ASKED[1:]}),
+        ("categories", {"categories": CATEGORIES[1:]}),
         ("folds", {"folds": 999}),
         ("limits", {"limits": [(1, 1)]}),
     ):
-        bad: dict[str, Any] = {"categories": ASKED} | given
-        with pytest.raises(InvalidArgumentError) as refused:
+        bad: dict[str, Any] = {"categories": CATEGORIES} | fields
+        with pytest.raises(InvalidArgumentError) as caught:
             client.evaluate("evaluated", queries, **bad)
-        assert refused.value.field == field
+        assert caught.value.field == field
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 50)
-    with pytest.raises(InvalidArgumentError, match="query 0") as refused:
-        client.evaluate("evaluated", queries, ASKED)
-    assert refused.value.field == "queries"
+    with pytest.raises(InvalidArgumentError, match="query 0") as caught:
+        client.evaluate("evaluated", queries, CATEGORIES)
+    assert caught.value.field == "queries"
 
 
 def long_run(
-    client: Client, evaluated: str, seen: list[Progress], settings: int
+    client: Client, evaluated: str, events: list[Progress], settings: int
 ) -> Iterator[EvaluateRow]:
     """Begin what takes a while, and longer the more settings there are."""
     return client.evaluate(
         evaluated,
         random_points(2_000, seed=5),
         np.arange(2_000) % 3,
-        progress=seen.append,
+        progress=events.append,
         diversities=np.linspace(0.1, 0.9, settings).tolist(),
         **LONG,
     )
@@ -201,8 +203,8 @@ def test_small_queries_do_not_wait_and_cancelling_ends_the_evaluator(
 ) -> None:
     """Workers answer while an evaluation uses every core; its process ends with its caller."""
     events: list[Progress] = []
-    with Client(server.target) as leaver:
-        thread = draw_in_a_thread(long_run(leaver, evaluated, events, 200))
+    with Client(server.target) as caller:
+        thread = draw_in_a_thread(long_run(caller, evaluated, events, 200))
         eventually(lambda: len(events) > 1, WAIT_SECONDS)
         while len(events) < 4:
             assert client.query(evaluated, random_points(1)).counts[0] == 10
@@ -219,11 +221,11 @@ def test_evaluations_take_turns_in_one_process(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
     """An evaluation that ends, well or not, leaves its process to the next one."""
-    list(client.evaluate(evaluated, queries, ASKED, **ONE))
+    list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     pids = server.pids("evaluator")
     with pytest.raises(InvalidArgumentError):
         list(client.evaluate(evaluated, queries, [99] * 150, **ONE))
-    list(client.evaluate(evaluated, queries, ASKED, **ONE))
+    list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     assert server.pids("evaluator") == pids
 
 
@@ -232,7 +234,7 @@ def test_an_evaluator_has_a_low_priority(
 ) -> None:
     """It runs below the server, and so does its session, where the kernel groups by session."""
     expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
-    list(client.evaluate(evaluated, queries, ASKED, **ONE))
+    list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     for pid in server.pids("evaluator"):
         assert os.getpriority(os.PRIO_PROCESS, pid) == expected
         with suppress(FileNotFoundError):
@@ -253,7 +255,7 @@ def test_a_killed_process_costs_nothing(
         if len(events) == 2:
             server.kill(role)
 
-    evaluate_both(client, core, queries, options, categories=ASKED, progress=kill)
+    evaluate_both(client, core, queries, options, categories=CATEGORIES, progress=kill)
     assert len(events) > 2
     eventually(lambda: client.server_info().workers_ready == 2, WAIT_SECONDS)
 
@@ -262,22 +264,22 @@ def test_an_evaluator_that_is_killed_twice(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
     """UNAVAILABLE, and the server serves on."""
-    seen: list[Progress] = []
+    events: list[Progress] = []
 
-    def tell(progress: Progress) -> None:
-        seen.append(progress)
+    def on_progress(progress: Progress) -> None:
+        events.append(progress)
         if not progress.rows_done:
             for pid in server.pids("evaluator"):
                 os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(RpcError, match="two evaluators ended") as died:
+    with pytest.raises(RpcError, match="two evaluators ended") as caught:
         list(
             client.evaluate(
-                evaluated, random_points(2_000), np.arange(2_000) % 3, progress=tell, **LONG
+                evaluated, random_points(2_000), np.arange(2_000) % 3, progress=on_progress, **LONG
             )
         )
-    assert died.value.code == grpc.StatusCode.UNAVAILABLE
-    assert len(seen) == 2
+    assert caught.value.code == grpc.StatusCode.UNAVAILABLE
+    assert len(events) == 2
     assert list(client.evaluate(evaluated, random_points(5), [0] * 5))
 
 
@@ -288,14 +290,14 @@ def test_a_file_that_is_cut_short_meanwhile(
     rows = np.arange(N)
     place(server, "cut", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
 
-    def tell(_: Progress) -> None:
+    def on_progress(_: Progress) -> None:
         for path in (server.folder / "data" / "cut" / "1").glob("*.npy"):
             os.truncate(path, 0)
 
-    with pytest.raises(IndexDamagedError) as damaged:
-        list(client.evaluate("cut", queries, ASKED, progress=tell, **LONG))
-    assert isinstance(damaged.value, RpcError)
-    assert damaged.value.code == grpc.StatusCode.DATA_LOSS
+    with pytest.raises(IndexDamagedError) as caught:
+        list(client.evaluate("cut", queries, CATEGORIES, progress=on_progress, **LONG))
+    assert isinstance(caught.value, RpcError)
+    assert caught.value.code == grpc.StatusCode.DATA_LOSS
 
 
 def test_an_index_that_is_deleted_meanwhile(
@@ -304,16 +306,16 @@ def test_an_index_that_is_deleted_meanwhile(
     """Its last generation is evaluated to the end; NOT_FOUND the next time."""
     rows = np.arange(N)
     place(server, "deleted", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
-    seen: list[Progress] = []
+    events: list[Progress] = []
 
-    def tell(progress: Progress) -> None:
-        seen.append(progress)
-        if len(seen) == 1:
+    def on_progress(progress: Progress) -> None:
+        events.append(progress)
+        if len(events) == 1:
             client.delete_index("deleted")
 
-    assert list(client.evaluate("deleted", queries, ASKED, progress=tell, **ONE))
+    assert list(client.evaluate("deleted", queries, CATEGORIES, progress=on_progress, **ONE))
     with pytest.raises(IndexNotFoundError):
-        list(client.evaluate("deleted", queries, ASKED, **ONE))
+        list(client.evaluate("deleted", queries, CATEGORIES, **ONE))
 
 
 def test_one_generation_from_first_to_last(
@@ -324,16 +326,17 @@ def test_one_generation_from_first_to_last(
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
     place(server, "pinned", random_points(N), **labels)
     options = LONG | {"diversities": np.linspace(0.1, 0.9, 20).tolist(), "ks": [10]}
-    before = list(client.evaluate("pinned", queries, ASKED, **options))
-    seen: list[Progress] = []
+    before = list(client.evaluate("pinned", queries, CATEGORIES, **options))
+    events: list[Progress] = []
 
-    def tell(progress: Progress) -> None:
-        seen.append(progress)
-        if len(seen) == 1:
+    def on_progress(progress: Progress) -> None:
+        events.append(progress)
+        if len(events) == 1:
             place(server, "pinned", random_points(N, seed=77), **labels)
 
     assert_same_rows(
-        list(client.evaluate("pinned", queries, ASKED, progress=tell, **options)), before
+        list(client.evaluate("pinned", queries, CATEGORIES, progress=on_progress, **options)),
+        before,
     )
     assert client.get_index("pinned").generation == 2
 
@@ -342,29 +345,29 @@ def test_a_deadline_holds(client: Client, evaluated: str) -> None:
     """A run that takes longer than its deadline ends with it."""
     many = random_points(2_000, seed=5)
     dials = np.linspace(0.1, 0.9, 200).tolist()
-    begin = time.monotonic()
-    with pytest.raises(RpcError) as late:
+    start = time.monotonic()
+    with pytest.raises(RpcError) as caught:
         list(
             client.evaluate(
                 evaluated, many, np.arange(2_000) % 3, timeout=0.5, diversities=dials, **LONG
             )
         )
-    assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert time.monotonic() - begin < 20
+    assert caught.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - start < 20
 
 
 def test_only_so_many_at_a_time(server: RunningServer, client: Client, evaluated: str) -> None:
     """A third evaluation is told to come back later."""
     assert client.server_info().limits["evaluations_max"] == 2
-    seen: list[list[Progress]] = [[], []]
-    with Client(server.target) as own:
-        threads = [draw_in_a_thread(long_run(own, evaluated, each, 200)) for each in seen]
-        eventually(lambda: all(seen), WAIT_SECONDS)
-        with pytest.raises(RpcError) as full:
+    events: list[list[Progress]] = [[], []]
+    with Client(server.target) as caller:
+        threads = [draw_in_a_thread(long_run(caller, evaluated, each, 200)) for each in events]
+        eventually(lambda: all(events), WAIT_SECONDS)
+        with pytest.raises(RpcError) as caught:
             list(client.evaluate(evaluated, random_points(5), [0] * 5))
-        assert full.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert full.value.reason == "EVALUATIONS_FULL"
-        assert full.value.retry_after is not None
+        assert caught.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.reason == "EVALUATIONS_FULL"
+        assert caught.value.retry_after is not None
     for thread in threads:
         thread.join(20)
 

@@ -32,8 +32,8 @@ from support.status_details import details_of
 
 NAME = "labels-judged"
 X = labelled_documents.documents()
-ASKED = labelled_documents.documents(90, seed=1)
-TRUTH = labelled_documents.labels_of(ASKED)
+DOCUMENTS = labelled_documents.documents(90, seed=1)
+TRUTH = labelled_documents.labels_of(DOCUMENTS)
 GRID: dict[str, Any] = {
     "modes": ("embedding", "neighbour_vote"),
     "selectors": ("nearest", "greedy", "hierarchy"),
@@ -60,7 +60,7 @@ def core(server: RunningServer) -> Index:
 def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: bool) -> None:
     """Every figure of every row and choice but the times, whichever thread measured it."""
     events: list[Progress] = []
-    documents, truth = (ASKED.toarray(), TRUTH.toarray()) if dense else (ASKED, TRUTH)
+    documents, truth = (DOCUMENTS.toarray(), TRUTH.toarray()) if dense else (DOCUMENTS, TRUTH)
     options: dict[str, Any] = {"folds": 4, "per_document": dense}
     grid = GRID | FEWER if dense else GRID
     rows = client.evaluate_labels(NAME, documents, truth, progress=events.append, **grid, **options)
@@ -69,7 +69,7 @@ def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: 
     assert_same_rows(wire, list(expected))
     settings = len(LabelGrid(**grid).settings())
     assert sum(not row.by_fold for row in wire) == settings
-    assert events[-1].rows_done == events[-1].rows_total == settings * ASKED.shape[0]
+    assert events[-1].rows_done == events[-1].rows_total == settings * DOCUMENTS.shape[0]
     assert {progress.stage for progress in events} == {"evaluating"}
 
 
@@ -78,20 +78,20 @@ def test_documents_too_many_for_a_message(
 ) -> None:
     """They travel in several, some of them without any label; their rows are those of all."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
-    seen: list[Progress] = []
+    events: list[Progress] = []
     blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
-    documents, truth = sparse.vstack([ASKED, ASKED[:40]]), sparse.vstack([TRUTH, blank])
-    told: dict[str, Any] = {"folds": 4, "per_document": True}
+    documents, truth = sparse.vstack([DOCUMENTS, DOCUMENTS[:40]]), sparse.vstack([TRUTH, blank])
+    options: dict[str, Any] = {"folds": 4, "per_document": True}
     fewer = GRID | FEWER
     wire = list(
-        client.evaluate_labels(NAME, documents, truth, progress=seen.append, **fewer, **told)
+        client.evaluate_labels(NAME, documents, truth, progress=events.append, **fewer, **options)
     )
     assert_same_rows(
-        wire, list(evaluate_labels(core, documents, truth, grid=LabelGrid(**fewer), **told))
+        wire, list(evaluate_labels(core, documents, truth, grid=LabelGrid(**fewer), **options))
     )
     settings = len(LabelGrid(**fewer).settings())
-    assert seen[-1].rows_done == seen[-1].rows_total == settings * documents.shape[0]
-    assert all(a.rows_done <= b.rows_done for a, b in pairwise(seen))
+    assert events[-1].rows_done == events[-1].rows_total == settings * documents.shape[0]
+    assert all(a.rows_done <= b.rows_done for a, b in pairwise(events))
 
 
 def test_an_index_replaced_by_one_without_a_model_between_messages(
@@ -100,7 +100,7 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
     """ABORTED, as for any other: the index that was named was right when the call began."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     cut = messages_of_evaluate.Evaluation.messages
-    told: Any = {"selectors": ["nearest"], "modes": ["embedding"], "folds": 0}
+    options: Any = {"selectors": ["nearest"], "modes": ["embedding"], "folds": 0}
     with Client(server.target) as client:
 
         def replaced(self: Any) -> Iterator[object]:  # noqa: ANN401  # an evaluation of labels
@@ -113,7 +113,7 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
         place(server, "torn", X, labels=labelled_documents.labels_of(X), label_model=pair)
         monkeypatch.setattr(messages_of_evaluate.Evaluation, "messages", replaced)
         with pytest.raises(RpcError) as caught:
-            list(client.evaluate_labels("torn", ASKED, TRUTH, **told))
+            list(client.evaluate_labels("torn", DOCUMENTS, TRUTH, **options))
         assert caught.value.code == grpc.StatusCode.ABORTED
         client.delete_index("torn")
 
@@ -123,22 +123,22 @@ def test_what_several_messages_cannot_have(
 ) -> None:
     """A default; and what the server would refuse of the whole is refused before any is sent."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
-    plain = list(client.evaluate_labels(NAME, ASKED, TRUTH, **ONE))
-    assert_same_rows(plain, list(evaluate_labels(core, ASKED, TRUTH, grid=LabelGrid(**ONE))))
-    for field, given in (
+    plain = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, **ONE))
+    assert_same_rows(plain, list(evaluate_labels(core, DOCUMENTS, TRUTH, grid=LabelGrid(**ONE))))
+    for field, fields in (
         ("set_default", {"set_default": True}),
         ("folds", {"folds": 999}),
         ("top_ks", {"top_ks": [0]}),
         ("labels", {"labels": sparse.csr_array(TRUTH.shape, dtype=bool)}),
     ):
-        bad: dict[str, Any] = {"labels": TRUTH} | given
-        with pytest.raises(InvalidArgumentError) as refused:
-            client.evaluate_labels(NAME, ASKED, **bad)
-        assert refused.value.field == field
+        bad: dict[str, Any] = {"labels": TRUTH} | fields
+        with pytest.raises(InvalidArgumentError) as caught:
+            client.evaluate_labels(NAME, DOCUMENTS, **bad)
+        assert caught.value.field == field
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 50)
-    with pytest.raises(InvalidArgumentError, match="document 0 and its labels") as refused:
-        client.evaluate_labels(NAME, ASKED, TRUTH)
-    assert refused.value.field == "documents"
+    with pytest.raises(InvalidArgumentError, match="document 0 and its labels") as caught:
+        client.evaluate_labels(NAME, DOCUMENTS, TRUTH)
+    assert caught.value.field == "documents"
 
 
 def test_more_documents_than_one_call_may_ask(
@@ -146,17 +146,17 @@ def test_more_documents_than_one_call_may_ask(
 ) -> None:
     """Nor do limits on rows, and on what comes back of them, bound an evaluation."""
     del core
-    whole = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE))
+    whole = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, **ONE))
     for limits, name, least in (
         (LIMITS, "query_rows_max", 60),
         (LIMITS, "evaluate_queries_max", 40),
     ):
         with monkeypatch.context() as patched:
             patched.setitem(limits, name, least)
-            parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE))
+            parts = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, **ONE))
         assert_same_rows(parts, whole)
     monkeypatch.setattr(evaluation_of_labels, "LABELS_MAX", 500)
-    assert_same_rows(list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE)), whole)
+    assert_same_rows(list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, **ONE)), whole)
 
 
 def test_a_row_fits_a_message(
@@ -165,7 +165,7 @@ def test_a_row_fits_a_message(
     """What would not is refused; the client asks it in several messages."""
     top_k = 5_000
     most = documents_per_message_max(top_k)
-    documents = sparse.vstack([ASKED] * 4)[: most + 30]
+    documents = sparse.vstack([DOCUMENTS] * 4)[: most + 30]
     request = evaluate_labels_pb2.EvaluateLabelsRequest(
         index=NAME,
         documents=encode_dense(documents.toarray()),
@@ -179,9 +179,9 @@ def test_a_row_fits_a_message(
         list(stub.EvaluateLabels(request, timeout=30))
     assert details_of(caught.value).fields == ("per_document",)
     monkeypatch.setattr(evaluation_of_labels, "documents_per_message_max", lambda _: 70)
-    parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, per_document=True, **ONE))
-    told: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
-    assert_same_rows(parts, list(evaluate_labels(core, ASKED, TRUTH, **told)))
+    parts = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, per_document=True, **ONE))
+    options: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
+    assert_same_rows(parts, list(evaluate_labels(core, DOCUMENTS, TRUTH, **options)))
 
 
 def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
@@ -189,12 +189,12 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
 
     async def evaluated(name: str) -> list[EvaluateLabelRow]:
         async with AsyncClient(server.target) as client:
-            found = client.evaluate_labels(name, ASKED, TRUTH, folds=0, **ONE)
-            return [row async for row in found]
+            answers = client.evaluate_labels(name, DOCUMENTS, TRUTH, folds=0, **ONE)
+            return [row async for row in answers]
 
-    told: dict[str, Any] = {"folds": 0, "grid": LabelGrid(**ONE)}
+    options: dict[str, Any] = {"folds": 0, "grid": LabelGrid(**ONE)}
     assert_same_rows(
-        asyncio.run(evaluated(NAME)), list(evaluate_labels(core, ASKED, TRUTH, **told))
+        asyncio.run(evaluated(NAME)), list(evaluate_labels(core, DOCUMENTS, TRUTH, **options))
     )
     place(server, "bare", X, label_model=labelled_documents.factors())
     (row,) = asyncio.run(evaluated("bare"))
@@ -207,16 +207,18 @@ def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> 
     before = place(server, "labels-kept", X, **labelled_documents.everything())
     folder = server.folder / "data" / "labels-kept"
     grid = GRID | FEWER | {"selectors": ("nearest", "greedy"), "thresholds": (0.2, 0.6)}
-    rows = list(client.evaluate_labels("labels-kept", ASKED, TRUTH, set_default=True, **grid))
+    rows = list(client.evaluate_labels("labels-kept", DOCUMENTS, TRUTH, set_default=True, **grid))
     assert_same_rows(
-        rows, list(evaluate_labels(before, ASKED, TRUTH, grid=LabelGrid(**grid), set_default=True))
+        rows,
+        list(evaluate_labels(before, DOCUMENTS, TRUTH, grid=LabelGrid(**grid), set_default=True)),
     )
-    kept = {row.parameters.mode: row.parameters.threshold for row in rows if row.is_default}
-    assert set(kept) == set(grid["modes"])
-    assert Index.open(folder).engine.defaults.thresholds == kept
-    for mode, threshold in kept.items():
+    thresholds = {row.parameters.mode: row.parameters.threshold for row in rows if row.is_default}
+    assert set(thresholds) == set(grid["modes"])
+    assert Index.open(folder).engine.defaults.thresholds == thresholds
+    for mode, threshold in thresholds.items():
         assert (
-            client.predict_labels("labels-kept", ASKED, mode=mode).parameters.threshold == threshold
+            client.predict_labels("labels-kept", DOCUMENTS, mode=mode).parameters.threshold
+            == threshold
         )
 
 
@@ -230,22 +232,22 @@ def test_what_an_index_lacks(server: RunningServer, client: Client) -> None:
         ("voting", "embedding"),
         ("modelled", "neighbour_vote"),
     ):
-        told: dict[str, Any] = {"modes": (mode,)}
-        with pytest.raises(UnfitIndexError) as unfit:
-            list(client.evaluate_labels(name, ASKED, TRUTH, **told))
-        assert isinstance(unfit.value, RpcError)
-        assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
-        assert unfit.value.field == "mode"
-    with pytest.raises(UnfitIndexError) as unfit:
-        list(client.evaluate_labels("modelled", ASKED, TRUTH, selectors=("hierarchy",)))
-    assert unfit.value.field == "selector"
+        options: dict[str, Any] = {"modes": (mode,)}
+        with pytest.raises(UnfitIndexError) as caught:
+            list(client.evaluate_labels(name, DOCUMENTS, TRUTH, **options))
+        assert isinstance(caught.value, RpcError)
+        assert caught.value.code == grpc.StatusCode.FAILED_PRECONDITION
+        assert caught.value.field == "mode"
+    with pytest.raises(UnfitIndexError) as caught:
+        list(client.evaluate_labels("modelled", DOCUMENTS, TRUTH, selectors=("hierarchy",)))
+    assert caught.value.field == "selector"
     with pytest.raises(IndexNotFoundError):
-        list(client.evaluate_labels("nobody", ASKED, TRUTH))
+        list(client.evaluate_labels("nobody", DOCUMENTS, TRUTH))
 
 
 def test_the_client_refuses_what_the_wire_cannot_carry(client: Client) -> None:
     """Empty axes would be defaults on the wire."""
-    for field, given in (
+    for field, fields in (
         ("top_ks", []),
         ("modes", "embedding"),
         ("modes", ["nearby"]),
@@ -257,10 +259,10 @@ def test_the_client_refuses_what_the_wire_cannot_carry(client: Client) -> None:
         ("folds", "many"),
         ("labels", TRUTH[:-1]),
     ):
-        told: dict[str, Any] = {"documents": ASKED, "labels": TRUTH, field: given}
-        with pytest.raises(InvalidArgumentError) as refused:
-            client.evaluate_labels(NAME, **told)
-        assert not isinstance(refused.value, RpcError)
-        assert refused.value.field == field
+        options: dict[str, Any] = {"documents": DOCUMENTS, "labels": TRUTH, field: fields}
+        with pytest.raises(InvalidArgumentError) as caught:
+            client.evaluate_labels(NAME, **options)
+        assert not isinstance(caught.value, RpcError)
+        assert caught.value.field == field
     with pytest.raises(TypeError, match="ks"):
-        client.evaluate_labels(NAME, ASKED, TRUTH, ks=[3])  # type: ignore[call-arg]
+        client.evaluate_labels(NAME, DOCUMENTS, TRUTH, ks=[3])  # type: ignore[call-arg]

@@ -201,9 +201,9 @@ def test_a_query_that_ends_workers_is_tried_twice(pair: Served) -> None:
     call = pair.stub.Query.future(guilty, timeout=60)
     workers = pair.server.pids("worker")
     for _ in range(2):
-        killed = computing(workers)
-        os.kill(killed, signal.SIGKILL)
-        workers.remove(killed)
+        victim = computing(workers)
+        os.kill(victim, signal.SIGKILL)
+        workers.remove(victim)
     with pytest.raises(grpc.RpcError) as caught:
         call.result()
     details = details_of(caught.value)
@@ -292,12 +292,12 @@ def test_no_worker_is_unavailable_and_not_healthy(single: Served) -> None:
 def test_a_batch_refuses_no_small_query(single: Served) -> None:
     """The only worker has work for minutes; callers of one query, far apart, are not refused."""
     whole = single.stub.Query.future(long_batch(), timeout=4)
-    refused = []
+    refusals = []
     while not whole.done():
         call = single.stub.Query.future(query(), timeout=0.5)
-        refused += [call] if call.code() == EXHAUSTED else []
+        refusals += [call] if call.code() == EXHAUSTED else []
         time.sleep(0.4)
-    assert not refused
+    assert not refusals
     assert whole.code() == DEADLINE
 
 

@@ -121,7 +121,7 @@ def steady(method: str, answers: Iterable[bytes]) -> list[str]:
     """
     if not unsteady(method):
         return [answer.hex() for answer in answers]
-    kept: list[str] = []
+    texts: list[str] = []
     for answer in answers:
         message = answer_class(method).FromString(answer)
         if is_interim(method, message):
@@ -132,10 +132,10 @@ def steady(method: str, answers: Iterable[bytes]) -> list[str]:
         for path in _ROUNDED.get(method, ()):
             for part, name in fields_at(message, path):
                 setattr(part, name, float(f"{getattr(part, name):.12g}"))
-        kept.append(message.SerializeToString(deterministic=True).hex())
+        texts.append(message.SerializeToString(deterministic=True).hex())
     # The last progress may be told twice.
-    kept = list(dict.fromkeys(kept))
-    return sorted(kept) if method == "QueryStream" else kept
+    texts = list(dict.fromkeys(texts))
+    return sorted(texts) if method == "QueryStream" else texts
 
 
 def answer_class(method: str) -> type[Message]:
@@ -194,8 +194,8 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
 def test_a_recorded_request_gets_the_recorded_bytes(golden: grpc.Channel, name: str) -> None:
     """The same request bytes get the same answer bytes, but for `UNSTEADY` and `_ROUNDED`."""
     method, requests, answers = recorded()[name]
-    given = call(golden, method, [bytes.fromhex(request) for request in requests])
-    assert steady(method, given) == answers
+    answers_now = call(golden, method, [bytes.fromhex(request) for request in requests])
+    assert steady(method, answers_now) == answers
 
 
 def test_requests_have_the_bytes_that_were_recorded() -> None:
@@ -241,8 +241,8 @@ def present_in(message: Message) -> set[str]:
 def test_every_field_and_enum_value_is_recorded() -> None:
     """Each is set in a recorded request or answer, unless `_NOT_RECORDED` says why it is not."""
     present, declared = set[str](), set[str]()
-    for described in _METHODS.values():
-        for message in (described.input_type, described.output_type):
+    for method_ in _METHODS.values():
+        for message in (method_.input_type, method_.output_type):
             declared |= declared_in(message, set())
     for method, requests, answers in recorded().values():
         for kind, parts in ((request_class(method), requests), (answer_class(method), answers)):

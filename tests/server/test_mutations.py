@@ -20,12 +20,12 @@ def test_a_thousand_mutated_requests() -> None:
 def test_requests_are_drawn_by_their_number() -> None:
     """The same draw gives the same bytes, and nearly always others than it was given."""
     request = query_pb2.QueryRequest(index="dense", k=3)
-    given = request.SerializeToString()
-    drawn = [mutated(random.Random(f"0-{number}"), request) for number in range(200)]
+    payload = request.SerializeToString()
+    draws = [mutated(random.Random(f"0-{number}"), request) for number in range(200)]
     again = [mutated(random.Random(f"0-{number}"), request) for number in range(200)]
-    assert drawn == again
-    assert sum(payload != given for payload in drawn) > 150
-    assert request.SerializeToString() == given
+    assert draws == again
+    assert sum(draw != payload for draw in draws) > 150
+    assert request.SerializeToString() == payload
 
 
 def test_no_bytes_at_all_can_be_changed() -> None:

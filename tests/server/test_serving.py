@@ -79,19 +79,19 @@ def test_indexes_are_listed_in_pages(
     """Pages hold what they should, in the order of names, whatever their size."""
     for name in ("page-a", "page-b", "page-c"):
         place(server, name, np.eye(4, dtype=np.float32))
-    everything = [info.name for info in client.list_indexes()]
-    assert everything == sorted(everything)
-    assert {"page-a", "page-b", "page-c"} <= set(everything)
-    paged: list[str] = []
+    names_ = [info.name for info in client.list_indexes()]
+    assert names_ == sorted(names_)
+    assert {"page-a", "page-b", "page-c"} <= set(names_)
+    listed_names: list[str] = []
     request = index_pb2.ListIndexesRequest(page_size=2)
     while True:
         page = stub.ListIndexes(request, timeout=5)
         assert len(page.indexes) <= 2
-        paged += [info.name for info in page.indexes]
+        listed_names += [info.name for info in page.indexes]
         if not page.next_page_token:
             break
         request.page_token = page.next_page_token
-    assert paged == everything
+    assert listed_names == names_
     with pytest.raises(grpc.RpcError) as caught:
         stub.ListIndexes(index_pb2.ListIndexesRequest(page_size=-1), timeout=5)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -25,25 +25,26 @@ RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
 WIDE = LIMITS["sparse_dims_max"]
 
 
-def few_numbers(rows: int, each: int, seed: int) -> csr_array:
+def few_numbers(rows: int, nonzeros: int, seed: int) -> csr_array:
     """Return sparse rows of as many dimensions as there may be."""
     rng = np.random.default_rng(seed)
     columns = np.sort(
-        rng.integers(0, WIDE // each, (rows, each)) + np.arange(each) * (WIDE // each)
+        rng.integers(0, WIDE // nonzeros, (rows, nonzeros))
+        + np.arange(nonzeros) * (WIDE // nonzeros)
     )
-    values = rng.standard_normal(rows * each).astype(np.float32)
-    return csr_array((values, columns.ravel(), np.arange(rows + 1) * each), (rows, WIDE))
+    values = rng.standard_normal(rows * nonzeros).astype(np.float32)
+    return csr_array((values, columns.ravel(), np.arange(rows + 1) * nonzeros), (rows, WIDE))
 
 
-def pieces(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
+def answer_in_slices(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
     """Answer a batch as a worker does; returns how many rows each piece had, and the scores."""
     query = requests.Query("any", queries, QueryParameters(k=2), (("k", 2),))
-    job = QueryBatch(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
+    batch = QueryBatch(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
     ends = [0]
-    reply = job.start(index.engine)
+    reply = batch.start(index.engine)
     while reply is None:
-        ends.append(job._pace.stop())
-        reply = job.answer_slice()
+        ends.append(batch._pace.stop())
+        reply = batch.answer_slice()
     result = query_result(query_pb2.QueryResponse.FromString(reply.payload))
     return np.diff(ends).tolist(), result.scores
 
@@ -55,7 +56,7 @@ def test_pieces_are_cut_by_numbers_too() -> None:
     full = rng.standard_normal((4, 20_000)).astype(np.float32)
     thin = np.where(np.arange(20_000) < 3, rng.standard_normal((20, 20_000)), 0)
     rows = SparseRows.of(csr_array(np.concatenate([full, thin.astype(np.float32)])))
-    sizes, scores = pieces(index, rows)
+    sizes, scores = answer_in_slices(index, rows)
     assert sizes[0] == 3
     assert sum(sizes) == 24
     assert scores.tobytes() == index.query(rows, k=2).scores.tobytes()
@@ -63,9 +64,9 @@ def test_pieces_are_cut_by_numbers_too() -> None:
 
 def peak_bytes(pid: int) -> int:
     """Return the most memory that a process ever had."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def test_sparse_queries_are_never_spread_out(server: RunningServer, client: Client) -> None:

@@ -50,9 +50,9 @@ def spread(rows: int, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
 
 def thinned(points: FloatArray, share: float = 0.1) -> FloatArray:
     """Return the points with most numbers made zero, none without any left."""
-    kept = np.random.default_rng(len(points)).random(points.shape) < share
-    kept[:, 0] = True
-    return np.where(kept, points, 0).astype(np.float32)
+    filled = np.random.default_rng(len(points)).random(points.shape) < share
+    filled[:, 0] = True
+    return np.where(filled, points, 0).astype(np.float32)
 
 
 @pytest.fixture(scope="module", params=["lsh_sdiv", "cells"])
@@ -92,9 +92,9 @@ def kind(request: pytest.FixtureRequest, server: RunningServer) -> Both:
 def assert_same(wire: QueryResult, core: QueryResult) -> None:
     """Compare everything that a result holds, numbers by their bytes."""
     for name in ("ids", "scores", "selection_scores", "counts", "duality_gaps", "diversities"):
-        ours, theirs = getattr(wire, name), getattr(core, name)
-        assert ours.dtype == theirs.dtype, name
-        assert ours.tobytes() == theirs.tobytes(), name
+        array, expected_array = getattr(wire, name), getattr(core, name)
+        assert array.dtype == expected_array.dtype, name
+        assert array.tobytes() == expected_array.tobytes(), name
     for name in ("points_hashed", "buckets_probed", "points_scored", "candidates"):
         assert np.array_equal(getattr(wire.stats, name), getattr(core.stats, name)), name
     assert wire.dial_reasons.tolist() == core.dial_reasons.tolist()
@@ -119,16 +119,16 @@ def test_every_kind_of_index_gives_what_the_core_gives(
 
 
 @pytest.mark.parametrize("selector", ["greedy", "mmr", "dpp"])
-@pytest.mark.parametrize("told", [{"diversity": "auto"}, {"lose_at_most": 0.05}], ids=str)
+@pytest.mark.parametrize("dial", [{"diversity": "auto"}, {"lose_at_most": 0.05}], ids=str)
 def test_dials_that_are_chosen_are_those_of_the_core(
-    both: Both, client: Client, selector: Selector, told: dict[str, Any]
+    both: Both, client: Client, selector: Selector, dial: dict[str, Any]
 ) -> None:
     """The dial of every row, and why, for one row and for a batch."""
     for queries in both.queries:
-        expected = both.core.query(queries, k=6, selector=selector, **told)
+        expected = both.core.query(queries, k=6, selector=selector, **dial)
         assert len(set(expected.diversities.tolist())) > 1
-        assert_same(client.query(both.name, queries, k=6, selector=selector, **told), expected)
-        row = client.query(both.name, queries[10:11], k=6, selector=selector, **told)
+        assert_same(client.query(both.name, queries, k=6, selector=selector, **dial), expected)
+        row = client.query(both.name, queries[10:11], k=6, selector=selector, **dial)
         assert row.diversities.tolist() == expected.diversities[10:11].tolist()
 
 
@@ -141,7 +141,9 @@ def test_every_kind_of_index_describes_itself(kind: Both, client: Client) -> Non
     assert (info.auto_search_dense is not None) == apart
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=lambda chosen: "-".join(chosen.values()))
+@pytest.mark.parametrize(
+    "selection", SELECTIONS, ids=lambda selection_: "-".join(selection_.values())
+)
 @pytest.mark.parametrize("search", SEARCHES)
 def test_the_wire_gives_what_the_core_gives(
     both: Both, client: Client, search: str, selection: dict[str, Any]

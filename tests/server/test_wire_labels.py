@@ -25,24 +25,24 @@ from support.served_index import place
 
 NAME = "wire-labels"
 X = labelled_documents.documents()
-ASKED = labelled_documents.documents(60, seed=1)
+DOCUMENTS = labelled_documents.documents(60, seed=1)
 MODES = ("embedding", "neighbour_vote")
 
 
 @pytest.fixture(scope="module")
-def told() -> list[Progress]:
+def events() -> list[Progress]:
     """Hold what a build tells of its progress."""
     return []
 
 
 @pytest.fixture(scope="module")
-def core(server: RunningServer, client: Client, told: list[Progress]) -> Index:
+def core(server: RunningServer, client: Client, events: list[Progress]) -> Index:
     """Build an index with labels over the wire, and open its folder in this process."""
     info = client.build(
         NAME,
         X,
         ids=np.arange(len(X.indptr) - 1) * 3,
-        progress=told.append,
+        progress=events.append,
         **labelled_documents.everything(),
     )
     index = Index.open(Path(server.folder, "data", NAME))
@@ -105,15 +105,15 @@ def test_an_index_tells_of_its_labels(core: Index, client: Client) -> None:
     assert info == core.info.labels
 
 
-def test_progress_tells_of_the_training(core: Index, told: list[Progress]) -> None:
+def test_progress_tells_of_the_training(core: Index, events: list[Progress]) -> None:
     """Its stage, how far it is, and the loss once there is one."""
     assert core.engine.labels is not None
-    training = [step for step in told if step.stage == "training labels"]
+    training = [step for step in events if step.stage == "training labels"]
     assert training
     assert all(step.rows_total == 4 * labelled_documents.DOCUMENTS for step in training)
-    stages = list(dict.fromkeys(step.stage for step in told))
+    stages = list(dict.fromkeys(step.stage for step in events))
     assert stages.index("training labels") > stages.index("receiving")
-    losses = [step.loss for step in told if isinstance(step, TrainingProgress)]
+    losses = [step.loss for step in events if isinstance(step, TrainingProgress)]
     assert all(loss is not None and loss > 0 for loss in losses)
 
 
@@ -134,7 +134,7 @@ def test_the_wire_predicts_what_the_core_predicts(
             "candidates_limit": 20,
             "diversity": 0.4,
         }
-        for asked in (ASKED, ASKED.toarray(), ASKED[7:8]):
+        for asked in (DOCUMENTS, DOCUMENTS.toarray(), DOCUMENTS[7:8]):
             assert_same(
                 client.predict_labels(NAME, asked, **options), core.predict_labels(asked, **options)
             )
@@ -163,9 +163,9 @@ def test_the_wire_predicts_what_the_core_predicts(
 def test_every_option_travels(core: Index, client: Client, options: dict[str, Any]) -> None:
     """Options, documents without labels, names and warnings arrive as the core has them."""
     assert_same(
-        client.predict_labels(NAME, ASKED, **options), core.predict_labels(ASKED, **options)
+        client.predict_labels(NAME, DOCUMENTS, **options), core.predict_labels(DOCUMENTS, **options)
     )
-    vector = ASKED.toarray()[3]
+    vector = DOCUMENTS.toarray()[3]
     assert_same(
         client.predict_labels(NAME, vector, **options), core.predict_labels(vector, **options)
     )
@@ -177,11 +177,11 @@ def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> 
     half = labelled_documents.documents(150, seed=2)
     many = sparse.vstack([half, half], format="csr")
     once = core.predict_labels(half, mode=mode, top_k=90)
-    found = client.predict_labels(NAME, many, mode=mode, top_k=90)
-    assert found.labels.tobytes() == 2 * once.labels.tobytes()
-    assert found.scores.tobytes() == 2 * once.scores.tobytes()
-    assert found.names == 2 * once.names
-    codes = [warning.code for warning in found.warnings]
+    result = client.predict_labels(NAME, many, mode=mode, top_k=90)
+    assert result.labels.tobytes() == 2 * once.labels.tobytes()
+    assert result.scores.tobytes() == 2 * once.scores.tobytes()
+    assert result.names == 2 * once.names
+    codes = [warning.code for warning in result.warnings]
     assert len(codes) == len(set(codes))
 
 
@@ -193,45 +193,45 @@ def test_the_asynchronous_client_is_the_same(server: RunningServer, core: Index)
             info = await client.build("awaited", X, replace=True, **labelled_documents.everything())
             assert info.labels is not None
             assert info.labels.losses == core.info.labels.losses  # type: ignore[union-attr]
-            return await client.predict_labels("awaited", ASKED, top_k=3, search="exact")
+            return await client.predict_labels("awaited", DOCUMENTS, top_k=3, search="exact")
 
-    found = asyncio.run(run())
+    result = asyncio.run(run())
     there = Index.open(Path(server.folder, "data", "awaited"))
-    assert_same(found, there.predict_labels(ASKED, top_k=3, search="exact"))
+    assert_same(result, there.predict_labels(DOCUMENTS, top_k=3, search="exact"))
 
 
 def test_a_kept_threshold_is_the_default(
     server: RunningServer, client: Client, core: Index
 ) -> None:
     """What is set on the generation holds for whoever names none, at once, in every piece."""
-    kept = Index.open(Path(server.folder, "data", NAME))
-    kept.set_threshold(0.2)
+    index = Index.open(Path(server.folder, "data", NAME))
+    index.set_threshold(0.2)
     try:
-        found = client.predict_labels(NAME, ASKED)
-        assert found.parameters.threshold == 0.2
-        assert_same(found, core.predict_labels(ASKED, threshold=0.2))
-        assert client.predict_labels(NAME, ASKED, threshold=0.1).parameters.threshold == 0.1
-        voted = client.predict_labels(NAME, ASKED, mode="neighbour_vote")
-        assert voted.parameters.threshold is None
-        every = client.predict_labels(NAME, ASKED, threshold=-math.inf)
-        assert_same(every, core.predict_labels(ASKED))
+        result = client.predict_labels(NAME, DOCUMENTS)
+        assert result.parameters.threshold == 0.2
+        assert_same(result, core.predict_labels(DOCUMENTS, threshold=0.2))
+        assert client.predict_labels(NAME, DOCUMENTS, threshold=0.1).parameters.threshold == 0.1
+        votes = client.predict_labels(NAME, DOCUMENTS, mode="neighbour_vote")
+        assert votes.parameters.threshold is None
+        every = client.predict_labels(NAME, DOCUMENTS, threshold=-math.inf)
+        assert_same(every, core.predict_labels(DOCUMENTS))
         assert every.parameters.threshold is None
         (row,) = client.evaluate_labels(
-            NAME, ASKED, labelled_documents.labels_of(ASKED), selectors=["nearest"], folds=0
+            NAME, DOCUMENTS, labelled_documents.labels_of(DOCUMENTS), selectors=["nearest"], folds=0
         )
         assert row.parameters.threshold is None
         info = client.get_index(NAME)
-        assert info == kept.info
+        assert info == index.info
         assert info.labels is not None
         assert info.labels.thresholds == {"embedding": 0.2}
     finally:
-        kept.set_threshold(None)
-    assert client.predict_labels(NAME, ASKED).parameters.threshold is None
+        index.set_threshold(None)
+    assert client.predict_labels(NAME, DOCUMENTS).parameters.threshold is None
 
 
 def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client) -> None:
     """A prediction has its access line, with the caller's request id."""
-    client.predict_labels(NAME, ASKED, request_id="labels-please")
+    client.predict_labels(NAME, DOCUMENTS, request_id="labels-please")
     assert core.engine.labels is not None
     eventually(lambda: "labels-please" in server.log)
     line = next(line for line in server.log.splitlines() if "labels-please" in line)
@@ -242,21 +242,23 @@ def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client
 def test_factors_can_be_brought(server: RunningServer, client: Client, model: str) -> None:
     """A pair of factors, or a model with an offset, travels in pieces and predicts the same."""
     pair = labelled_documents.factors()
-    given: Any = pair
+    model_given: Any = pair
     if model == "model":
         offset = np.arange(labelled_documents.RANK, dtype=np.float32)
-        given = LabelModel(*pair, offset, unit_rows=True)
-    info = client.build("brought", X, label_model=given, replace=True)
+        model_given = LabelModel(*pair, offset, unit_rows=True)
+    info = client.build("brought", X, label_model=model_given, replace=True)
     assert info.labels is not None
     assert (info.labels.rank, info.labels.has_label_sets) == (labelled_documents.RANK, False)
     assert info.labels.parameters is None
-    here = Index.build(X, label_model=given)
+    here = Index.build(X, label_model=model_given)
     there = Index.open(Path(server.folder, "data", "brought"))
     assert contents(there) == contents(here)
     # Which search auto takes was measured.
-    found = client.predict_labels("brought", ASKED, search="exact")
-    assert found.names == ()
-    assert found.scores.tobytes() == here.predict_labels(ASKED, search="exact").scores.tobytes()
+    result = client.predict_labels("brought", DOCUMENTS, search="exact")
+    assert result.names == ()
+    assert (
+        result.scores.tobytes() == here.predict_labels(DOCUMENTS, search="exact").scores.tobytes()
+    )
 
 
 def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
@@ -267,7 +269,8 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     assert there.engine.manifest.labels.rank == 0
     options: dict[str, Any] = {"mode": "neighbour_vote", "top_k": 3}
     assert_same(
-        client.predict_labels("votes", ASKED, **options), there.predict_labels(ASKED, **options)
+        client.predict_labels("votes", DOCUMENTS, **options),
+        there.predict_labels(DOCUMENTS, **options),
     )
 
 
@@ -277,11 +280,11 @@ def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Cl
     place(server, "flat-labels", X, labels=labelled_documents.labels_of(X), label_model=pair)
     for mode, rows in itertools.product(get_args(Mode), (1, 3_000)):
         documents = labelled_documents.documents(rows, seed=2)
-        with pytest.raises(UnfitIndexError, match="needs a hierarchy") as unfit:
+        with pytest.raises(UnfitIndexError, match="needs a hierarchy") as caught:
             client.predict_labels("flat-labels", documents, mode=mode, selector="hierarchy")
-        assert isinstance(unfit.value, RpcError)
-        assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
-        assert unfit.value.field == "selector"
+        assert isinstance(caught.value, RpcError)
+        assert caught.value.code == grpc.StatusCode.FAILED_PRECONDITION
+        assert caught.value.field == "selector"
     selector: Any = "hierarchy"
     with pytest.raises(InvalidArgumentError) as refused:
         client.query("flat-labels", X[:2], selector=selector)
@@ -294,7 +297,7 @@ def test_a_document_that_overflows_is_called_by_its_number(
     """Its row in the call, whatever piece it comes in."""
     factors, feature_map = labelled_documents.factors()
     place(server, "long-factors", X, label_model=(factors, feature_map * 1e10))
-    documents = np.tile(ASKED.toarray(), (20, 1))
+    documents = np.tile(DOCUMENTS.toarray(), (20, 1))
     documents[777] *= 1e8
     with pytest.raises(InvalidArgumentError, match=r"documents row 777\b"):
         client.predict_labels("long-factors", documents)

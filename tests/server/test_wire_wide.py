@@ -23,7 +23,7 @@ TRAINED: dict[str, Any] = {
     "iterations": 2,
 }
 X = labelled_documents.widened(labelled_documents.documents(300), COLUMNS, WIDE)
-ASKED = labelled_documents.widened(labelled_documents.documents(40, seed=1), COLUMNS, WIDE)
+DOCUMENTS = labelled_documents.widened(labelled_documents.documents(40, seed=1), COLUMNS, WIDE)
 
 
 def brought() -> tuple[FloatArray, FloatArray]:
@@ -47,13 +47,13 @@ def test_wide_rows_are_built_asked_and_labelled(
     else:
         index = place(server, "wide", X, labels=labels, **(TRAINED if model == "trained" else {}))
     for search in ("auto", "scan", "exact"):
-        wire = client.query("wide", ASKED, k=4, search=search, timeout=60)
-        core = index.query(ASKED, k=4, search=search)
+        wire = client.query("wide", DOCUMENTS, k=4, search=search, timeout=60)
+        core = index.query(DOCUMENTS, k=4, search=search)
         assert wire.ids.tobytes() == core.ids.tobytes()
         assert wire.scores.tobytes() == core.scores.tobytes()
     modes: tuple[Mode, ...] = ("neighbour_vote",) if model == "votes" else get_args(Mode)
     for mode in modes:
-        predicted = client.predict_labels("wide", ASKED, mode=mode, timeout=60)
-        expected = index.predict_labels(ASKED, mode=mode)
-        assert predicted.labels.tobytes() == expected.labels.tobytes()
-        assert predicted.scores.tobytes() == expected.scores.tobytes()
+        prediction = client.predict_labels("wide", DOCUMENTS, mode=mode, timeout=60)
+        expected = index.predict_labels(DOCUMENTS, mode=mode)
+        assert prediction.labels.tobytes() == expected.labels.tobytes()
+        assert prediction.scores.tobytes() == expected.scores.tobytes()

@@ -39,17 +39,17 @@ FOREVER = math.inf
 def channel(tmp_path: Path) -> Iterator[control.Channel]:
     """Run a worker on an index `small`, and yield the supervisor's end of its channel."""
     Index.build(random_points(300), path=tmp_path / "small")
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     config = Config(log_level="error")
-    me = control.Process(control.Channel(theirs), config, tmp_path, 1)
+    me = control.Process(control.Channel(worker_end), config, tmp_path, 1)
     thread = threading.Thread(target=worker.Worker(me, logs.configure(config, "worker")).run)
     thread.start()
-    supervisor = control.Channel(ours)
+    supervisor = control.Channel(supervisor_end)
     yield supervisor
     supervisor.close()
     thread.join(20)
     assert not thread.is_alive()
-    theirs.close()
+    worker_end.close()
 
 
 @pytest.fixture
@@ -257,12 +257,12 @@ def test_a_default_holds_from_the_next_query_on(front: Front, tmp_path: Path) ->
     index = Index.open(tmp_path / "small")
     index.set_default(default)
     front.send(query(1))
-    used = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
-    assert (used.selector, used.diversity) == (query_pb2.SELECTOR_MMR, 0.9)
+    effective = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
+    assert (effective.selector, effective.diversity) == (query_pb2.SELECTOR_MMR, 0.9)
     index.set_default(None)
     front.send(query(2))
-    used = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
-    assert used.selector == query_pb2.SELECTOR_GREEDY
+    effective = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
+    assert effective.selector == query_pb2.SELECTOR_GREEDY
     index.set_default(default)
     path = tmp_path / "small" / "1.default.json"
     path.write_text(path.read_text().replace("0.9", "0.8"))

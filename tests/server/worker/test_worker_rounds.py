@@ -23,8 +23,8 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that has come is read, and a round begins the large one and answers the small one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    me = control.Process(control.Channel(theirs), Config(log_level="error"), tmp_path, 1)
+    supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    me = control.Process(control.Channel(worker_end), Config(log_level="error"), tmp_path, 1)
     one = worker.Worker(me, logs.configure(me.config, "worker"))
     order: list[int | str] = []
 
@@ -38,8 +38,8 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
 
     monkeypatch.setattr(one, "_serve_packet", serve)
     monkeypatch.setattr(one, "_serve_slice", piece)
-    with ours, theirs:
-        front = Front(control.Channel(ours))
+    with supervisor_end, worker_end:
+        front = Front(control.Channel(supervisor_end))
         for number, size in ((1, 100_000), (2, 100), (3, 100)):
             front.send(Request(number, math.inf, Op.QUERY, "tag", bytes(size)))
         one._tasks.append(())  # type: ignore[arg-type]  # of which a slice is due
@@ -48,18 +48,18 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
     assert order == [1, 2, "piece"]
 
 
-_BEGUN = Compilation("started", 2, 117, 0.0)
+_START = Compilation("started", 2, 117, 0.0)
 _HALF = Compilation("running", 60, 117, 9.0)
 _SOON_AFTER = Compilation("running", 61, 117, 9.1)
 _DONE = Compilation("done", 117, 117, 21.0)
 
 
 @pytest.mark.parametrize(
-    ("states", "logged", "counts"),
+    ("states", "log_events", "counts"),
     [
         ([], ["kernels are warm"], []),
         (
-            [_BEGUN, _HALF, _SOON_AFTER, _DONE],
+            [_START, _HALF, _SOON_AFTER, _DONE],
             ["compiling kernels, once", "compiling kernels", "compiled", "kernels are warm"],
             [2, 60, 117],
         ),
@@ -74,11 +74,11 @@ _DONE = Compilation("done", 117, 117, 21.0)
 def test_a_worker_tells_how_far_the_kernels_are(
     monkeypatch: pytest.MonkeyPatch,
     states: list[Compilation],
-    logged: list[str],
+    log_events: list[str],
     counts: list[int],
 ) -> None:
     """The log and the supervisor hear of it; where all kernels exist, of nothing but that."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reports: list[compilation.Report] = []
     monkeypatch.setattr(compilation, "report_to", reports.append)
 
@@ -88,14 +88,14 @@ def test_a_worker_tells_how_far_the_kernels_are(
 
     monkeypatch.setattr(kernel_progress, "warm_kernels", warm_kernels)
     log = logs.configure(Config(), "worker")
-    with ours, theirs, capture_logs() as events:
-        kernel_progress.warm(control.Channel(theirs), log)
-        theirs.close()
-        heard = []
-        while (received := control.Channel(ours).receive()) is not None:
-            heard.append(received[0])
-    assert len(events) == len(logged)
-    assert all(word in event["event"] for word, event in zip(logged, events, strict=True))
+    with supervisor_end, worker_end, capture_logs() as events:
+        kernel_progress.warm(control.Channel(worker_end), log)
+        worker_end.close()
+        messages = []
+        while (received := control.Channel(supervisor_end).receive()) is not None:
+            messages.append(received[0])
+    assert len(events) == len(log_events)
+    assert all(word in event["event"] for word, event in zip(log_events, events, strict=True))
     total = len(cache_files.kernel_names())
-    assert [message.number for message in heard] == [*counts, total]
-    assert {message.kind for message in heard} == {"kernels"}
+    assert [message.number for message in messages] == [*counts, total]
+    assert {message.kind for message in messages} == {"kernels"}
