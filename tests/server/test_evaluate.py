@@ -45,11 +45,11 @@ LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limit
 
 @pytest.fixture(scope="module")
 def queries() -> FloatArray:
-    """Return 150 queries: more than one piece has."""
-    return random_points(150, seed=8)
+    """Return 90 queries."""
+    return random_points(90, seed=8)
 
 
-CATEGORIES = np.arange(150) % 3
+CATEGORIES = np.arange(90) % 3
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_evaluations_take_turns_in_one_process(
     list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     pids = server.pids("evaluator")
     with pytest.raises(InvalidArgumentError):
-        list(client.evaluate(evaluated, queries, [99] * 150, **ONE))
+        list(client.evaluate(evaluated, queries, [99] * 90, **ONE))
     list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     assert server.pids("evaluator") == pids
 

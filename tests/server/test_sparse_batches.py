@@ -37,7 +37,7 @@ def few_numbers(rows: int, nonzeros: int, seed: int) -> csr_array:
 
 
 def answer_in_slices(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
-    """Answer a batch as a worker does; returns how many rows each piece had, and the scores."""
+    """Answer a batch as a worker does; returns how many rows each slice had, and the scores."""
     query = requests.Query("any", queries, QueryParameters(k=2), (("k", 2),))
     batch = QueryBatch(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
     ends = [0]
@@ -49,8 +49,8 @@ def answer_in_slices(index: Index, queries: SparseRows) -> tuple[list[int], Floa
     return np.diff(ends).tolist(), result.scores
 
 
-def test_pieces_are_cut_by_numbers_too() -> None:
-    """A few rows with most of the numbers are pieces of their own, and the answer is the same."""
+def test_slices_are_cut_by_numbers_too() -> None:
+    """A few rows with most of the numbers are slices of their own, and the answer is the same."""
     rng = np.random.default_rng(0)
     index = Index.build(rng.standard_normal((50, 20_000)).astype(np.float32), **RANDOM)
     full = rng.standard_normal((4, 20_000)).astype(np.float32)

@@ -195,7 +195,7 @@ def test_half_precision_queries_are_widened(both: Both, client: Client) -> None:
 
 
 def test_a_large_batch_is_one_answer(server: RunningServer, client: Client, served: Served) -> None:
-    """A batch that travels by memory file and is cut into pieces is what the core answers."""
+    """A batch that travels by memory file and is cut into slices is what the core answers."""
     index = Index.open(Path(server.folder, "data", served.name))
     queries = random_points(3000, seed=7)
     assert queries.nbytes > 4 * 65536

@@ -173,7 +173,7 @@ def test_every_option_travels(core: Index, client: Client, options: dict[str, An
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
-    """A batch of several messages, cut into pieces by the worker, is what the core answers."""
+    """A batch of several messages, cut into slices by the worker, is what the core answers."""
     half = labelled_documents.documents(150, seed=2)
     many = sparse.vstack([half, half], format="csr")
     once = core.predict_labels(half, mode=mode, top_k=90)
@@ -203,7 +203,7 @@ def test_the_asynchronous_client_is_the_same(server: RunningServer, core: Index)
 def test_a_kept_threshold_is_the_default(
     server: RunningServer, client: Client, core: Index
 ) -> None:
-    """What is set on the generation holds for whoever names none, at once, in every piece."""
+    """What is set on the generation holds for whoever names none, at once, in every slice."""
     index = Index.open(Path(server.folder, "data", NAME))
     index.set_threshold(0.2)
     try:
@@ -240,7 +240,7 @@ def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client
 
 @pytest.mark.parametrize("model", ["pair", "model"])
 def test_factors_can_be_brought(server: RunningServer, client: Client, model: str) -> None:
-    """A pair of factors, or a model with an offset, travels in pieces and predicts the same."""
+    """A pair of factors, or a model with an offset, travels in chunks and predicts the same."""
     pair = labelled_documents.factors()
     model_given: Any = pair
     if model == "model":
@@ -294,7 +294,7 @@ def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Cl
 def test_a_document_that_overflows_is_called_by_its_number(
     server: RunningServer, client: Client
 ) -> None:
-    """Its row in the call, whatever piece it comes in."""
+    """Its row in the call, whatever slice it comes in."""
     factors, feature_map = labelled_documents.factors()
     place(server, "long-factors", X, label_model=(factors, feature_map * 1e10))
     documents = np.tile(DOCUMENTS.toarray(), (20, 1))

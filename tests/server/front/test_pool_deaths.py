@@ -62,7 +62,7 @@ async def test_a_repaired_index_ends_the_quarantine(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_worker_at_its_last_piece_is_not_idle(stage: Stage) -> None:
+async def test_a_worker_at_its_last_slice_is_not_idle(stage: Stage) -> None:
     """One that has lent a credit works, though nobody waits for it: no suspect goes there."""
     links = [stage.attach(1), stage.attach(2)]
     batch = stage.ask(bytes(100_000))

@@ -1,4 +1,4 @@
-"""How a batch is cut into pieces, by the time that rows took."""
+"""How a batch is cut into slices, by the time that rows took."""
 
 import time
 
@@ -9,7 +9,7 @@ from divgrpc_server.worker.batches import Pace
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, True), (0.05, False)])
-def test_a_last_piece_is_short_where_rows_before_it_were(seconds: float, *, ends: bool) -> None:
+def test_a_last_slice_is_short_where_rows_before_it_were(seconds: float, *, ends: bool) -> None:
     """Before any row was answered nobody knows; of slow rows one alone is not short."""
     rows = 10
     pace = Pace(np.zeros((rows, 4), np.float32), "greedy")
@@ -22,7 +22,7 @@ def test_a_last_piece_is_short_where_rows_before_it_were(seconds: float, *, ends
     assert pace.ends_soon == ends
 
 
-def test_a_batch_of_one_piece_does_not_end_soon_unseen() -> None:
+def test_a_batch_of_one_slice_does_not_end_soon_unseen() -> None:
     """It may be its last, and take any time."""
     pace = Pace(np.zeros((3, 4), np.float32), "greedy")
     assert pace.stop() == 3

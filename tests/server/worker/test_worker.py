@@ -82,7 +82,7 @@ def test_a_packet_is_answered_together(front: Front) -> None:
 
 
 def test_small_queries_pass_a_batch(front: Front) -> None:
-    """A large batch is answered in pieces, and what comes meanwhile goes first."""
+    """A large batch is answered in slices, and what comes meanwhile goes first."""
     front.send(query(1, 10_000))
     front.send(query(2))
     front.send(query(3), query(4))
@@ -131,7 +131,7 @@ def test_what_was_withdrawn_before_it_was_begun(front: Front) -> None:
 
 
 def test_what_is_late_is_not_begun(front: Front) -> None:
-    """A deadline that has passed is DEADLINE_EXCEEDED without work; in a batch, between pieces."""
+    """A deadline that has passed is DEADLINE_EXCEEDED without work; in a batch, between slices."""
     front.send(query(1, deadline=time.monotonic() - 1))
     assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
     front.send(query(2, 10_000, deadline=time.monotonic() + 0.05))
@@ -155,7 +155,7 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
     assert front.hear().small == 1
 
 
-def test_the_next_batch_may_come_before_the_last_piece(front: Front) -> None:
+def test_the_next_batch_may_come_before_the_last_slice(front: Front) -> None:
     """A credit is lent before a batch's answer, and taken back with the batch's own."""
     front.send(query(1, 3_000))
     packet = front.hear()
@@ -173,7 +173,7 @@ def test_the_next_batch_may_come_before_the_last_piece(front: Front) -> None:
     ]
 
 
-def test_what_was_lent_is_taken_back_where_a_last_piece_fails(
+def test_what_was_lent_is_taken_back_where_a_last_slice_fails(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller hears why, and the batch's credit comes back with it."""

@@ -19,7 +19,7 @@ from divgrpc_server.worker import kernel_progress
 from support.fake_front import Front
 
 
-def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
+def test_a_small_query_goes_before_the_slices_of_a_batch_that_came_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that has come is read, and a round begins the large one and answers the small one."""
@@ -32,12 +32,12 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
         order.append(packet[0].id)
         return len(packet[0].payload) > packets.SMALL_MAX
 
-    def piece(*_: object) -> None:
-        order.append("piece")
+    def serve_slice(*_: object) -> None:
+        order.append("slice")
         monkeypatch.setattr(one, "_take_in", lambda: False)
 
     monkeypatch.setattr(one, "_serve_packet", serve)
-    monkeypatch.setattr(one, "_serve_slice", piece)
+    monkeypatch.setattr(one, "_serve_slice", serve_slice)
     with supervisor_end, worker_end:
         front = Front(control.Channel(supervisor_end))
         for number, size in ((1, 100_000), (2, 100), (3, 100)):
@@ -45,7 +45,7 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
         one._tasks.append(())  # type: ignore[arg-type]  # of which a slice is due
         one.run()
         front.link.close()
-    assert order == [1, 2, "piece"]
+    assert order == [1, 2, "slice"]
 
 
 _START = Compilation("started", 2, 117, 0.0)
