@@ -136,7 +136,9 @@ class Index:
         plan = LabelInputs.from_keywords(seed, **labelling)
         with store_at(path, replace=replace) as (store, folder):
             builder = IndexBuilder(store, parameters, on_progress=progress, labels=plan)
-            builder.append_all(vectors, ids, categories, subtopics, labels)
+            builder.append_all(
+                vectors, ids=ids, categories=categories, subtopics=subtopics, labels=labels
+            )
             engine = Engine(builder.build(), folder.name if folder else "", folder)
         return cls(engine)
 

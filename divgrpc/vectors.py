@@ -228,6 +228,14 @@ def query_rows(field_name: str, values: object, dims: int, metric: Metric) -> Ro
     return rows
 
 
+def any_number(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return (n,) bool: the rows that have a number other than 0."""
+    if not isinstance(rows, SparseRows):
+        return np.asarray(rows.any(axis=1))
+    ends = np.concatenate(([0], np.cumsum(rows.values != 0)))
+    return np.asarray(np.diff(ends[rows.indptr]) > 0)
+
+
 def lengths(rows: Rows) -> FloatArray:
     """Return the Euclidean length of each row, (n,) float32, infinite if its square is."""
     result = np.empty(len(rows), np.float32)

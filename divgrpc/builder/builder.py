@@ -6,7 +6,7 @@ time. `build` then assembles the index (`divgrpc.builder.assembly`) and publishe
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import Progress, WarningInfo
-from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
+from divgrpc.vectors import Rows, SparseRows, any_number, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
 _COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": np.int32}
@@ -99,7 +99,9 @@ class IndexBuilder:
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
             now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
             raise invalid("vectors", f"must not be {now} after {before}")
-        columns: dict[str, Array] = _columns(len(block), ids, categories, subtopics)
+        columns = _columns(
+            len(block), {"ids": ids, "categories": categories, "subtopics": subtopics}
+        )
         label_sets = None if labels is None else self._labels.check(labels, len(block))
         kinds = frozenset(columns) | ({"labels"} if label_sets is not None else set())
         if self._dims is None:
@@ -119,29 +121,23 @@ class IndexBuilder:
         self._rows_received += len(block)
         self._report("receiving", self._rows_received, self._expected_rows)
 
-    def append_all(
-        self,
-        vectors: object,
-        ids: object = None,
-        categories: object = None,
-        subtopics: object = None,
-        labels: object = None,
-    ) -> None:
+    def append_all(self, vectors: object, **columns: object) -> None:
         """Add the rows of a whole matrix, as `append` does, but with one block copied at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
             # The whole matrix is checked, because a block of a malformed one may look well formed.
             vectors = as_rows("vectors", vectors, None, single=False)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
-            self.append(vectors, ids, categories, subtopics, labels)
+            self.append(vectors, **columns)
             return
-        self._expect(len(vectors))
-        columns: dict[str, Array | SparseRows] = {}
-        columns |= _columns(len(vectors), ids, categories, subtopics)
+        rows = len(vectors)
+        self._expect(rows)
+        labels = columns.pop("labels", None)
+        parts: dict[str, Array | SparseRows] = {**_columns(rows, columns)}
         if labels is not None:
-            columns["labels"] = self._labels.check(labels, len(vectors))
-        for start in range(0, max(1, len(vectors)), _BLOCK_ROWS):
+            parts["labels"] = self._labels.check(labels, rows)
+        for start in range(0, max(1, rows), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
-            self.append(vectors[block], **{name: values[block] for name, values in columns.items()})
+            self.append(vectors[block], **{name: part[block] for name, part in parts.items()})
 
     def build(self) -> Generation:
         """Build and publish; raises `InvalidArgumentError` if there are no rows or equal ids."""
@@ -171,17 +167,16 @@ class IndexBuilder:
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
         dims = block.shape[1]
-        kind, limit = "", "dims_max"
-        if isinstance(block, SparseRows):
-            kind, limit = "sparse ", "sparse_dims_max"
+        sparse = isinstance(block, SparseRows)
+        kind, limit = ("sparse ", "sparse_dims_max") if sparse else ("", "dims_max")
         if not 1 <= dims <= LIMITS[limit]:
             raise InvalidArgumentError(
                 "vectors", f"{kind}vectors must have 1 to {LIMITS[limit]} columns, got {dims}"
             )
         # Parameters that do not fit the dimensions are refused before more rows are sent.
         hyperplanes.fill_defaults(self._parameters, 1, dims)
-        self._dims, self._kinds, self._sparse = dims, kinds, isinstance(block, SparseRows)
-        if self._sparse:
+        self._dims, self._kinds, self._sparse = dims, kinds, sparse
+        if sparse:
             self._store.begin("indptr", np.int64, (), self._expected_rows + 1)
             self._store.append("indptr", np.zeros(1, np.int64))
             self._store.begin("indices", np.int32, ())
@@ -199,7 +194,6 @@ class IndexBuilder:
             self._nonzeros += len(block.values)
         else:
             self._store.append("vectors", block)
-            self._nonzeros += block.size
 
     def _read_points(self) -> Rows:
         if not self._sparse:
@@ -222,10 +216,7 @@ class IndexBuilder:
                 f"row {self._rows_received + zero} is all zeros, which has no direction; "
                 'zero_vectors="skip" leaves such rows out',
             )
-        if isinstance(block, SparseRows):
-            mask = np.diff(np.concatenate(([0], np.cumsum(block.values != 0)))[block.indptr]) > 0
-        else:
-            mask = np.asarray(block.any(axis=1))
+        mask = any_number(block)
         self._rows_skipped += int(len(block) - mask.sum())
         return mask
 
@@ -243,16 +234,16 @@ class IndexBuilder:
         sentence = f"{self._rows_skipped} vectors of length zero were left out"
         return (WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"),)
 
-    def _report(self, stage: str, done: int, total: int) -> None:
-        if done == 0:
+    def _report(self, stage: str, count: int, total: int) -> None:
+        """Report that `count` of `total` rows have passed a stage, which 0 begins."""
+        if count == 0:
             self._stage_start = time.monotonic()
         if self._on_progress is None:
             return
         seconds_left = None
-        if 0 < done <= total:
-            elapsed = time.monotonic() - self._stage_start
-            seconds_left = elapsed * (total - done) / done
-        self._on_progress(Progress(stage, done, total, seconds_left))
+        if 0 < count <= total:
+            seconds_left = (time.monotonic() - self._stage_start) * (total - count) / count
+        self._on_progress(Progress(stage, count, total, seconds_left))
 
 
 def _check_row_count(rows: int) -> None:
@@ -260,9 +251,8 @@ def _check_row_count(rows: int) -> None:
         raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
 
 
-def _columns(rows: int, ids: object, categories: object, subtopics: object) -> dict[str, Array]:
+def _columns(rows: int, columns: Mapping[str, object]) -> dict[str, Array]:
     """Return the columns that are not None, checked, by name."""
-    columns = {"ids": ids, "categories": categories, "subtopics": subtopics}
     return {
         name: _column(name, values, rows) for name, values in columns.items() if values is not None
     }

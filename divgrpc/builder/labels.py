@@ -46,10 +46,10 @@ class LabelBuilder:
     """
 
     def __init__(
-        self, store: Arrays, plan: LabelInputs, on_progress: Callable[[Progress], None] | None
+        self, store: Arrays, inputs: LabelInputs, on_progress: Callable[[Progress], None] | None
     ) -> None:
         self._store = store
-        self._plan = plan
+        self._inputs = inputs
         self._on_progress = on_progress
         self._label_count: int | None = None
         self._stored = 0
@@ -81,7 +81,7 @@ class LabelBuilder:
     def build(
         self, documents: Rows, request: BuildParameters, report: Report
     ) -> LabelSection | None:
-        """Train a model on `documents` (n, d), or use the one of the plan, and index it.
+        """Train a model on `documents` (n, d), or use the one of the inputs, and index it.
 
         Returns None if the build has no labels. `report` is called with the stage, the rows that
         are done, and the rows in all.
@@ -92,7 +92,7 @@ class LabelBuilder:
         self._store_names()
         self._store_tree(count)
         section = LabelSection(label_count=count)
-        model = self._plan.model
+        model = self._inputs.model
         if isinstance(model, str):
             sets = SparseRows(
                 self._store.read("label_sets.indptr"),
@@ -100,9 +100,9 @@ class LabelBuilder:
                 np.ones(self._stored, np.float32),
                 count,
             )
-            trained = train(documents, sets, self._plan.parameters, self._relay)
-            model = trained.model
-            section = replace(section, parameters=trained.parameters, losses=trained.losses)
+            training = train(documents, sets, self._inputs.parameters, self._relay)
+            model = training.model
+            section = replace(section, parameters=training.parameters, losses=training.losses)
         if model is None:
             return section
         return self._index(section, model, documents, request, report)
@@ -113,8 +113,8 @@ class LabelBuilder:
         Raises `InvalidArgumentError` with the field if the labels, the model and the names have
         different numbers of labels, or if the model does not embed `dims` dimensions.
         """
-        model, names = self._plan.model, self._plan.names
-        if self._label_count is None and self._plan.is_empty:
+        model, names = self._inputs.model, self._inputs.names
+        if self._label_count is None and self._inputs.is_empty:
             return None
         if isinstance(model, str) and self._label_count is None:
             raise invalid("labels", "must come with the vectors to be trained")
@@ -140,14 +140,14 @@ class LabelBuilder:
         return label_count
 
     def _store_names(self) -> None:
-        if self._plan.names is None:
+        if self._inputs.names is None:
             return
-        texts = [name.encode() for name in self._plan.names]
+        texts = [name.encode() for name in self._inputs.names]
         self._put("label_names.bytes", np.frombuffer(b"".join(texts), np.uint8))
         self._put("label_names.ends", np.cumsum([len(text) for text in texts], dtype=np.int64))
 
     def _store_tree(self, count: int) -> None:
-        tree = self._plan.tree(count)
+        tree = self._inputs.tree(count)
         if tree is None:
             return
         self._put("label_tree.parents", tree.parents.astype(np.int32))
@@ -155,16 +155,14 @@ class LabelBuilder:
         unknown = len(tree.unknown)
         if unknown == count:
             raise invalid("hierarchy", f"must reach labels, 0 to {count - 1}, from its roots")
-        parents, children = np.asarray(self._plan.hierarchy).T
+        parents, children = np.asarray(self._inputs.hierarchy).T
         ends = int((np.setdiff1d(children, parents) >= count).sum())
-        if unknown or ends:
-            parts = []
-            if unknown:
-                parts.append(
-                    f"{unknown} of {count} labels are not reached from the hierarchy's roots"
-                )
-            if ends:
-                parts.append(f"{ends} nodes of the hierarchy are neither labels nor parents")
+        parts = []
+        if unknown:
+            parts.append(f"{unknown} of {count} labels are not reached from the hierarchy's roots")
+        if ends:
+            parts.append(f"{ends} nodes of the hierarchy are neither labels nor parents")
+        if parts:
             self._warn("LABELS_OUTSIDE_HIERARCHY", ", and ".join(parts), "hierarchy")
 
     def _index(
@@ -197,7 +195,7 @@ class LabelBuilder:
             part,
             inner,
             part.read("vectors"),
-            report=lambda stage, done, total: report(f"label {stage}", done, total),
+            report=lambda stage, count, total: report(f"label {stage}", count, total),
             queries=sample,
         )
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)

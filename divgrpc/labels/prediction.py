@@ -39,7 +39,7 @@ from divgrpc.types import (
     Metric,
     QueryStats,
 )
-from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
+from divgrpc.vectors import Rows, RowsLike, SparseRows, any_number, as_rows, prepare
 
 # Prefix of the names of the arrays of the index over label factors.
 INDEX: Final = "label_index."
@@ -269,11 +269,7 @@ def document_rows(documents: RowsLike, dims: int) -> Rows:
         raise invalid(
             "documents", f"must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}"
         )
-    if isinstance(rows, SparseRows):
-        ends = np.concatenate(([0], np.cumsum(rows.values != 0)))
-        empty = np.diff(ends[rows.indptr]) == 0
-    else:
-        empty = ~rows.any(axis=1)
+    empty = ~any_number(rows)
     if empty.any():
         raise invalid("documents", f"row {empty.argmax()} has no feature, all are zeros")
     return rows
