@@ -10,10 +10,11 @@ from typing import Final
 
 MODULES: Final = {
     "divgrpc.evaluation.label_grid": "divgrpc.evaluation.grid",
+    "divgrpc.evaluation.label_thresholds": "divgrpc.evaluation.label_running",
     "divgrpc.evaluation.label_votes": "divgrpc.evaluation.label_running",
     "divgrpc.label_parameters": "divgrpc.parameters.predict",
     "divgrpc.label_plans": "divgrpc.labels.build_inputs",
-    "divgrpc.thresholds": "divgrpc.evaluation.label_thresholds",
+    "divgrpc.thresholds": "divgrpc.evaluation.label_running",
     "divgrpc.voting": "divgrpc.evaluation.label_running",
     "divgrpc.warming": "divgrpc.warmup",
     "divgrpc_client.async_client": "divgrpc_client.client",

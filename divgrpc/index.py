@@ -220,7 +220,7 @@ class Index:
         """Set the threshold of `predict_labels` for callers that leave it out.
 
         threshold: the least score, or share of the votes; None removes it. It is stored like the
-            parameters of `set_default`. `divgrpc.evaluation.label_thresholds` can choose it.
+            parameters of `set_default`. `divgrpc.evaluation.label_running` can choose it.
         mode: the mode of `predict_labels` that the threshold is for.
 
         Raises the errors of `set_default`, `InvalidArgumentError`, and `UnfitIndexError` if the

@@ -7,7 +7,7 @@ from typing import Final, Self
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc.evaluation.tally import (
+from divgrpc.evaluation.study import (
     Resolution,
     Tally,
     Task,

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid
-from divgrpc.evaluation.study import Study
-from divgrpc.evaluation.tally import (
+from divgrpc.evaluation.study import (
     Resolution,
+    Study,
     Tally,
     Task,
     harmonic_mean_of_means,

@@ -19,8 +19,7 @@ from divgrpc.evaluation import LEAST_WITH_H, Grid
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.labels import LabelResolution, LabelTally, LabelTask, documents_max
 from divgrpc.evaluation.queries import QueryTally
-from divgrpc.evaluation.study import STAGE
-from divgrpc.evaluation.tally import Resolution, Tally, Task, rows_max
+from divgrpc.evaluation.study import STAGE, Resolution, Tally, Task, rows_max
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import PredictParameters
 from divgrpc.parameters.suggestions import refuse_unknown

@@ -14,8 +14,7 @@ from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.evaluation.label_running import study_labels
 from divgrpc.evaluation.labels import LabelResolution, LabelTask, documents_per_message_max
 from divgrpc.evaluation.queries import Relevance, study_queries
-from divgrpc.evaluation.study import Study
-from divgrpc.evaluation.tally import Task
+from divgrpc.evaluation.study import Study, Task
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress

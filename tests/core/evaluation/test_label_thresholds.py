@@ -10,7 +10,7 @@ from scipy import sparse
 
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.grid import LabelGrid
-from divgrpc.evaluation.label_thresholds import QUANTILES, choose_threshold
+from divgrpc.evaluation.label_running import QUANTILES, choose_threshold
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters

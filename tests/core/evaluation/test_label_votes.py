@@ -11,7 +11,7 @@ from scipy import sparse
 from benchmarks.harness.datasets import documents, precisions
 from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.index import Index
-from divgrpc.labels.votes import most_voted
+from divgrpc.labels.prediction import most_voted
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import IntArray, Metric
 from divgrpc.vectors import SparseRows

@@ -15,7 +15,7 @@ from divgrpc import Index
 from divgrpc.errors import UnfitIndexError
 from divgrpc.evaluation import COLUMNS, METRICS, Grid, deal_folds, evaluate
 from divgrpc.evaluation.queries import Relevance, study_queries
-from divgrpc.evaluation.tally import Task
+from divgrpc.evaluation.study import Task
 from divgrpc.metrics import judge, measure
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
