@@ -17,7 +17,7 @@ from divgrpc.builder.near_copies import near_copy_threshold
 from divgrpc.builder.tuning import Tuning, tune
 from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS
 from divgrpc.parameters import BuildParameters
-from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, Shape, reaches
+from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, reaches
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import Arrays
@@ -45,20 +45,21 @@ def assemble(
     encoding = encode_points(store, replace(request, hash_family=family), points, report)
     parameters = encoding.parameters
     report("tuning", 0, len(points))
-    rows, dims = points.shape
-    nonzeros = len(points.values) if isinstance(points, SparseRows) else None
-    searcher = searcher_of(encoding, points)
-    shape = Shape.of(parameters, rows, dims, nonzeros)
     tick = partial(report, "tuning")
-    tuning = tune(searcher, shape, parameters.target_recall, parameters.seed, tick, queries=queries)
-    dense, dense_choices = _tune_for_dense(searcher, shape, parameters, categories, tick)
+    rows, dims = points.shape
+    nonzeros, widest_row = rows * dims, dims
+    if isinstance(points, SparseRows):
+        nonzeros, widest_row = len(points.values), int(np.diff(points.indptr).max())
+    searcher = searcher_of(encoding, points)
+    tuning = tune(searcher, parameters, tick, queries=queries)
+    dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
     return Manifest(
         generation=0,
         rows=rows,
         dims=dims,
-        points="dense" if nonzeros is None else "sparse",
-        nonzeros=rows * dims if nonzeros is None else nonzeros,
-        widest_row=_widest(points),
+        points="sparse" if isinstance(points, SparseRows) else "dense",
+        nonzeros=nonzeros,
+        widest_row=widest_row,
         parameters=parameters,
         code_bits=encoding.code_bits,
         n_probes=tuning.n_probes,
@@ -73,19 +74,13 @@ def assemble(
     )
 
 
-def _widest(points: Rows) -> int:
-    """Return the greatest number of values that a row stores."""
-    return int(np.diff(points.indptr).max()) if isinstance(points, SparseRows) else points.shape[1]
-
-
 def _tune_for_dense(
     searcher: Searcher,
-    shape: Shape,
     parameters: BuildParameters,
     categories: IntArray | None,
     tick: Callable[[int, int], None],
 ) -> tuple[Tuning | None, tuple[Choice, ...]]:
-    """Tune sparse points for dense queries; return the results and what was chosen.
+    """Tune sparse points for dense queries; return the results, and the choice of the search.
 
     Nothing is tuned for dense points, or if no dense queries can be made from the points.
     """
@@ -94,13 +89,12 @@ def _tune_for_dense(
     # distances do not rank.
     if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
         return None, ()
-    target, seed = parameters.target_recall, parameters.seed
-    queries, origin = dense_queries(points, categories, seed)
+    queries, origin = dense_queries(points, categories, parameters.seed)
     if not len(queries):
         return None, ()
     tick(0, len(points))
-    tuning = tune(searcher, shape, target, seed, tick, queries=queries)
-    choice = _search_choice(tuning, target)
+    tuning = tune(searcher, parameters, tick, queries=queries)
+    choice = _search_choice(tuning, parameters.target_recall)
     reason = f"by {tuning.n_queries} {origin}: {choice.reason}"
     return tuning, (replace(choice, parameter="search_dense", reason=reason),)
 
@@ -137,9 +131,8 @@ def _choices(
             choices.append(
                 Choice("n_tables", str(parameters.n_tables), "the default, room allowing")
             )
-    choices.append(_probes_choice(tuning, parameters.target_recall, cells=cells))
-    choices.append(_search_choice(tuning, parameters.target_recall))
-    return tuple(choices)
+    target = parameters.target_recall
+    return (*choices, _probes_choice(tuning, target, cells=cells), _search_choice(tuning, target))
 
 
 def _probes_choice(tuning: Tuning, target: float, *, cells: bool) -> Choice:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from divgrpc.builder.sample import Report, Sample
 from divgrpc.parallel import on_all_cores
-from divgrpc.parameters import QueryParameters
+from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.search.costs import POOLS, Shape, choose, nanoseconds, reaches
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import IntArray, PoolCost, Search, SearchCost, Sought
@@ -70,37 +70,29 @@ class Tuning:
 
 
 def tune(
-    searcher: Searcher,
-    shape: Shape,
-    target_recall: float,
-    seed: int,
-    report: Report,
-    *,
-    queries: Rows | None = None,
+    searcher: Searcher, parameters: BuildParameters, report: Report, *, queries: Rows | None = None
 ) -> Tuning:
     """Tune the probes and measure every search, for each number of candidates.
 
     `queries` (m, d) are a sample of future queries; without them points serve as queries. `report`
     is called with the rows that are done and the rows in all (0 if unknown) at least once for every
-    batch of queries. `target_recall` is in (0, 1].
+    batch of queries. `parameters` have every default filled in.
 
-    The hash limit is the least with which a scan reaches `target_recall`, up to four times the
+    The hash limit is the least with which a scan reaches the target recall, up to four times the
     default. If none reaches it, the limit is the default. The number of probes is about the least
     that reaches it. If none reaches it, it is the number with the best recall.
     """
-    sample = Sample.draw(searcher, seed, max(POOLS), report, queries=queries)
-    measurement = _Measurement(searcher, shape, sample, report, of_points=queries is None)
-    costs = measurement.costs(target_recall)
-    default = measurement.default_place
-    by_search = {cost.search: cost.pools[default] for cost in costs}
+    measurement = _Measurement(searcher, parameters, report, queries)
+    costs = measurement.costs()
+    pools = {cost.search: cost.pools[measurement.default_place] for cost in costs}
     auto = choose(
-        by_search,
-        shape,
-        target_recall,
+        pools,
+        measurement.shape,
+        parameters.target_recall,
         dense=measurement.dense,
         sought=measurement.sought,
     )
-    return Tuning(by_search["tables"].n_probes, auto, costs, len(sample))
+    return Tuning(pools["tables"].n_probes, auto, costs, len(measurement.sample))
 
 
 def lower_bound(shares: _Shares) -> _Shares:
@@ -116,20 +108,22 @@ class _Measurement:
     def __init__(
         self,
         searcher: Searcher,
-        shape: Shape,
-        sample: Sample,
+        parameters: BuildParameters,
         report: Report,
-        *,
-        of_points: bool,
+        queries: Rows | None,
     ) -> None:
+        points = searcher.points
+        self._rows, dims = points.shape
+        nonzeros = len(points.values) if isinstance(points, SparseRows) else None
+        self.shape = Shape.of(parameters, self._rows, dims, nonzeros)
+        self.sample = Sample.draw(searcher, parameters.seed, max(POOLS), report, queries=queries)
         self._searcher = searcher
-        self._shape = shape
-        self._sample = sample
         self._report = report
-        self._rows = len(searcher.points)
-        sparse = isinstance(searcher.points, SparseRows)
-        self.sought: Sought = "sparse" if sparse else "dense" if of_points else "labels"
-        self.dense = not isinstance(sample.queries, SparseRows)
+        self._target = parameters.target_recall
+        self.sought: Sought = "dense" if queries is None else "labels"
+        if nonzeros is not None:
+            self.sought = "sparse"
+        self.dense = not isinstance(self.sample.queries, SparseRows)
         self._recalls: dict[tuple[Search, int, int, int], tuple[_Shares, _Shares]] = {}
         default = QueryParameters().resolve(self._rows, "scan", 1, self.sought).candidates_limit
         self.default_place = min(bisect.bisect_left(POOLS, default), len(POOLS) - 1)
@@ -137,34 +131,34 @@ class _Measurement:
         for pool in POOLS:
             self._limits.append(self._default_limit(pool))
 
-    def costs(self, target_recall: float) -> tuple[SearchCost, ...]:
+    def costs(self) -> tuple[SearchCost, ...]:
         """Measure every search for every number of candidates."""
-        _, held_out = self._sample.parts
+        _, held_out = self.sample.parts
         for place in range(len(POOLS)):
-            self._limits[place] = self._tune_limit(place, target_recall)
-        probes = self._tune_probes(target_recall)
+            self._limits[place] = self._tune_limit(place)
+        probes = self._tune_probes()
         # `auto` never takes scan_hamming for points, so a few queries measure it.
         few = held_out if self.sought == "labels" else held_out[:_UNUSED_SEARCH_QUERIES]
         pools = {
             "exact": self._exact(held_out),
             "scan": self._scan("scan", held_out),
             "scan_hamming": self._scan("scan_hamming", few),
-            "tables": [
-                self._tables(place, probes[place], target_recall) for place in range(len(POOLS))
-            ],
+            "tables": [self._tables(place, count) for place, count in enumerate(probes)],
         }
-        return tuple(self._cost(search, tuple(pools[search])) for search in _SEARCHES)
-
-    def _cost(self, search: Search, pools: tuple[PoolCost, ...]) -> SearchCost:
-        default = pools[self.default_place]
-        price = nanoseconds(search, default, self._shape, dense=self.dense)
-        return SearchCost(search, default.recall, round(price / 1_000, 1), pools)
+        costs = []
+        for search in _SEARCHES:
+            default = pools[search][self.default_place]
+            microseconds = nanoseconds(search, default, self.shape, dense=self.dense) / 1_000
+            costs.append(
+                SearchCost(search, default.recall, round(microseconds, 1), tuple(pools[search]))
+            )
+        return tuple(costs)
 
     def _exact(self, numbers: IntArray) -> list[PoolCost]:
         """Count what exact searches read: all points, or fewer with inverted lists or lengths."""
         costs: list[PoolCost] = []
         for pool in POOLS:
-            queries = self._sample.queries[numbers]
+            queries = self.sample.queries[numbers]
             entries = self._searcher.entries_listed(queries, min(pool, self._rows))
             points = np.full(len(numbers), float(self._rows))
             if entries.any() or self._searcher.ends_early:
@@ -179,11 +173,11 @@ class _Measurement:
 
     def _scan(self, search: Search, numbers: IntArray) -> list[PoolCost]:
         costs: list[PoolCost] = []
-        lists = self._searcher.max_probes if self._shape.cells else 0
+        lists = self._searcher.max_probes if self.shape.cells else 0
         for place, pool in enumerate(POOLS):
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
             points = min(self._limits[place], self._rows)
-            if self._searcher.ends_early and not self._shape.cells:
+            if self._searcher.ends_early and not self.shape.cells:
                 # As in an exact search, rows too short to be among the best are skipped.
                 points += _FIRST_ROWS_PER_CANDIDATE * pool
             counts = (points, self._rows + lists, lists, 0)
@@ -195,20 +189,20 @@ class _Measurement:
             return np.ones((len(numbers), len(POOLS)))
         return self._recall(search, 0, self._limits[place], numbers)[0]
 
-    def _tables(self, place: int, n_probes: int, target: float) -> PoolCost:
+    def _tables(self, place: int, n_probes: int) -> PoolCost:
         """Measure tables or cells with the tuned probes for one pool.
 
         More probes are tried if the queries that measure find a little less than those that tune.
         """
-        _, numbers = self._sample.parts
+        _, numbers = self.sample.parts
         for factor in _RETRIED_PROBE_FACTORS:
             probes = min(self._searcher.max_probes, math.ceil(factor * n_probes))
             shares, points = self._recall("tables", probes, self._limits[place], numbers)
             recall = float(self._bound(shares, numbers)[place])
-            if recall < target - _RETRIED_RECALL_GAP_MAX or reaches(recall, target):
+            if recall < self._target - _RETRIED_RECALL_GAP_MAX or reaches(recall, self._target):
                 break
         mean_points = float(points.mean())
-        if self._shape.cells:
+        if self.shape.cells:
             sizes = self._searcher.cell_sizes.astype(float)
             # A large cell holds more points, and so it is probed by more queries.
             codes = len(sizes) + min(self._rows, probes * (sizes**2).sum() / sizes.sum())
@@ -218,7 +212,7 @@ class _Measurement:
 
     def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
         """Return the smaller of two lower bounds: for points, and for queries between points."""
-        between = self._sample.between[numbers]
+        between = self.sample.between[numbers]
         kinds = [shares[kind] for kind in (between, ~between) if kind.any()]
         return np.asarray(np.min([lower_bound(kind) for kind in kinds], axis=0))
 
@@ -238,20 +232,20 @@ class _Measurement:
             entries_read=entries,
         )
 
-    def _tune_limit(self, place: int, target: float) -> int:
+    def _tune_limit(self, place: int) -> int:
         """Return the least limit with which a scan reaches the target, or else the default.
 
         The next limits are tried if the queries that measure find less than those that tune.
         """
         default = self._limits[place]
         limits = [default * quarters // 4 for quarters in _LIMIT_QUARTERS]
-        tuning, held_out = self._sample.parts
+        tuning, held_out = self.sample.parts
 
         def reached(limit: int, numbers: IntArray = tuning) -> bool:
             if limit >= self._rows:
                 return True
             shares = self._recall("scan", 0, limit, numbers)[0]
-            return reaches(float(self._bound(shares, numbers)[place]), target)
+            return reaches(float(self._bound(shares, numbers)[place]), self._target)
 
         # The first limit usually suffices. If the last one does not, none does.
         first = 0
@@ -262,24 +256,24 @@ class _Measurement:
         choices = limits[first : first + _RETRIED_LIMITS]
         return next((limit for limit in choices if reached(limit, held_out)), limits[first])
 
-    def _tune_probes(self, target: float) -> list[int]:
+    def _tune_probes(self) -> list[int]:
         """Return the number of probes for each pool, measured by the queries that tune.
 
         Searches run without a hash limit, so that one search serves every pool. In tables a limit
         would keep a random part of the points. In cells it would keep the points with the nearest
         codes, which loses no more than a scan of all codes.
         """
-        tuning, _ = self._sample.parts
+        tuning, _ = self.sample.parts
         losses = np.zeros((len(tuning), len(POOLS)))
-        if self._shape.cells:
+        if self.shape.cells:
             for place in range(len(POOLS)):
                 losses[:, place] = 1 - self._scan_shares("scan", place, tuning)[:, place]
         limits = np.array(self._limits)
-        curves = [_Curve(target) for _ in POOLS]
+        curves = [_Curve(self._target) for _ in POOLS]
         probes, most = self._searcher.least_probes, self._searcher.max_probes
         while True:
             shares, points = self._recall("tables", probes, 0, tuning)
-            if self._shape.cells:
+            if self.shape.cells:
                 shares = np.maximum(0, shares - losses)
             else:
                 shares = shares * np.minimum(1, limits / np.maximum(1, points)[:, np.newaxis])
@@ -314,7 +308,7 @@ class _Measurement:
 
         def measure(start: int) -> list[tuple[_Shares, int]]:
             part = numbers[start : start + batch]
-            return self._sample.measure(self._searcher, effective, part, POOLS)
+            return self.sample.measure(self._searcher, effective, part, POOLS)
 
         starts: Sequence[int] = range(0, len(numbers), batch)
         results: list[tuple[_Shares, int]] = []
