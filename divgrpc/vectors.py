@@ -161,6 +161,11 @@ def _first_fault(row: Rows) -> str:
     return f": column {column} holds {values[places[0]]}"
 
 
+def draw_numbers(rows: int, count: int, rng: np.random.Generator) -> IntArray:
+    """Draw at most `count` of the numbers from 0 to `rows` - 1, different and ascending."""
+    return np.sort(rng.choice(rows, min(count, rows), replace=False))
+
+
 def take(rows: Rows, numbers: IntArray) -> Rows:
     """Return a copy of the rows `numbers`, which ascend, with few pages mapped at a time."""
     starts = range(0, max(1, len(numbers)), _TAKE_ROWS)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import linalg
 
 from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, SparseRows, mean_width, take
+from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
 
 QUERIES_MAX: Final = 64
 # The sample: at most 2,048 points, and at most 2**22 stored numbers.
@@ -116,7 +116,7 @@ def group_means(points: SparseRows, seed: int) -> FloatArray:
 def _sample_rows(points: SparseRows, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Draw the rows of a sample of the points, ascending."""
     count = min(_SAMPLE_ROWS_MAX, _SAMPLE_NUMBERS_MAX // mean_width(points))
-    return np.sort(rng.choice(len(points), min(count, len(points)), replace=False))
+    return draw_numbers(len(points), count, rng)
 
 
 def _query_count(points: SparseRows) -> int:

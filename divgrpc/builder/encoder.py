@@ -24,7 +24,16 @@ from divgrpc.search.arrays import with_points
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.writers import Arrays
 from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows, take
+from divgrpc.vectors import (
+    Rows,
+    SparseRows,
+    block_rows,
+    draw_numbers,
+    lengths,
+    mean_width,
+    release_rows,
+    take,
+)
 
 Report = Callable[[str, int, int], None]
 # Block sizes of one core. 2 MiB of margins are still in its cache when they become bits.
@@ -194,7 +203,7 @@ class _Encoder:
         """Take the centre from a sample of the points, and with `fit` the number of components."""
         count = min(self._rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // self._dims))
         rng = np.random.default_rng((self.parameters.seed, 3))
-        sample = take(self._points, np.sort(rng.choice(self._rows, count, replace=False)))
+        sample = take(self._points, draw_numbers(self._rows, count, rng))
         if not self.parameters.centred and self.parameters.metric != "inner_product":
             # A shift changes no distance. Around the centre the four bits of a query's projections
             # resolve the differences between points, not their common part.
@@ -256,7 +265,7 @@ class _Encoder:
         width = min(dims, self._planes)
         rng = np.random.default_rng((self.parameters.seed, 2))
         count = partition.sample_size(self._rows, width)
-        rows = np.sort(rng.choice(self._rows, count, replace=False))
+        rows = draw_numbers(self._rows, count, rng)
         block = block_rows(self._points)
 
         def project(start: int) -> FloatArray:

@@ -17,7 +17,7 @@ from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS, MAX_COMPONENTS
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import HashFamily, Search
-from divgrpc.vectors import Rows, mean_width, take
+from divgrpc.vectors import Rows, draw_numbers, mean_width, take
 
 # A trial has at most 4,096 points and at most 2**21 stored numbers.
 _TRIAL_ROWS_MAX: Final = 4_096
@@ -72,7 +72,7 @@ class _Trial:
         count = max(_CANDIDATES_MIN, _TRIAL_NUMBERS_MAX // mean_width(points))
         self.rows = min(len(points), _TRIAL_ROWS_MAX, count)
         rng = np.random.default_rng((parameters.seed, 5))
-        self._points = take(points, np.sort(rng.choice(len(points), self.rows, replace=False)))
+        self._points = take(points, draw_numbers(len(points), self.rows, rng))
         self._parameters = parameters
         self._queries = queries
         # The same share of the points as in the whole index.

@@ -30,7 +30,7 @@ from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.manifest import LabelSection
 from divgrpc.storage.writers import Arrays, Part
 from divgrpc.types import Progress, WarningInfo
-from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
+from divgrpc.vectors import Rows, SparseRows, as_rows, draw_numbers, prepare
 
 _BLOCK_ROWS: Final = 8_192
 # The recall that a search for labels has at least, because a label that it misses is never
@@ -187,9 +187,7 @@ class LabelBuilder:
         part.append("ids", order)
         inner = _factor_parameters(request, model.rank)
         rng = np.random.default_rng((request.seed, 3))
-        rows = np.sort(
-            rng.choice(len(documents), min(SAMPLE_QUERIES, len(documents)), replace=False)
-        )
+        rows = draw_numbers(len(documents), SAMPLE_QUERIES, rng)
         sample = embed(documents[rows], model.feature_map, model.offset, unit=model.unit_rows)
         manifest = assemble(
             part,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
-from divgrpc.vectors import Rows, SparseRows, take
+from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
 
 # Neighbours are counted for 256 points. The mean distance is that of 500 points.
 _SAMPLE_ROWS: Final = 256
@@ -95,7 +95,7 @@ def _count_within(distances: Distances, threshold: float) -> npt.NDArray[np.intp
 
 
 def _draw(points: Rows, count: int, rng: np.random.Generator) -> Rows:
-    return take(points, np.sort(rng.choice(len(points), min(count, len(points)), replace=False)))
+    return take(points, draw_numbers(len(points), count, rng))
 
 
 def _spread(rows: Rows, *, angular: bool) -> float:

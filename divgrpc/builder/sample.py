@@ -15,7 +15,7 @@ from scipy import sparse
 
 from divgrpc.search.searcher import Searcher
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
-from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
+from divgrpc.vectors import Rows, SparseRows, block_rows, draw_numbers, lengths, release_rows, take
 
 Report = Callable[[int, int], None]
 
@@ -145,7 +145,7 @@ def _move_halfway(
     """Return `queries`, the points `rows`; those in the `mask` go halfway to a near point."""
     points, metric = searcher.points, searcher.metric
     rng = np.random.default_rng((seed, 4))
-    partners = np.sort(rng.choice(len(points), min(_PARTNERS, len(points)), replace=False))
+    partners = draw_numbers(len(points), _PARTNERS, rng)
     near = take(points, partners)
     transposed = sparse.csr_array(near.matrix.T) if isinstance(near, SparseRows) else near.T
     products = np.asarray(queries @ transposed)

@@ -13,7 +13,6 @@ from divgrpc.evaluation.study import (
     Task,
     harmonic_mean_of_means,
     rows_max,
-    summary,
     with_nan_left_out,
 )
 from divgrpc.metrics import (
@@ -140,14 +139,11 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> EvaluateLabelRow:
         judged, columns = self._judged(table)
-        counts, top_k = columns["found"], self.settings[setting].top_k
+        top_k = self.settings[setting].top_k
         starts = range(len(LABEL_METRICS), len(intervals), top_k)
         parts = [tuple(intervals[start : start + top_k]) for start in starts]
         return EvaluateLabelRow(
-            number=setting,
-            generation=self.resolution.generation,
-            search=self.settings[setting].search,
-            parameters=self.resolution.parameters[setting],
+            **self._row_fields(setting, columns),
             goal="h_score" if self.resolution.goal == "h_score" else "f_score",
             metrics=dict(zip(LABEL_METRICS, intervals, strict=False)),
             precision_at=parts[0],
@@ -156,12 +152,8 @@ class LabelTally(Tally[EvaluateLabelRow]):
             propensity_scored_at=parts[3] if len(parts) > 3 else (),
             coverage_at=tuple(coverage_at(judged).tolist()),
             h_of_means=harmonic_mean_of_means(columns["precision"], columns["drank"]),
-            microseconds=summary(columns["microseconds"]),
-            documents=len(counts),
-            empty=int((counts == 0).sum()),
-            short=int((counts < top_k).sum()),
+            documents=self.task.rows,
             scored=mean(columns["scored"]),
-            values=columns if self.task.per_row else {},
             labels=judged.labels if self.task.per_row else None,
         )
 

@@ -1,7 +1,7 @@
 """Evaluations of queries: relevance, metrics of results, and rows of settings."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,10 +16,10 @@ from divgrpc.evaluation.study import (
     Tally,
     Task,
     harmonic_mean_of_means,
-    summary,
     with_nan_left_out,
 )
 from divgrpc.metrics import Topics, Values, mean, measure, objective
+from divgrpc.metrics.measures import MEASURES
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, IntArray, Interval, Progress, QueryDefault
 
@@ -27,25 +27,7 @@ if TYPE_CHECKING:
     from divgrpc.engine import Engine
     from divgrpc.index import Index
 
-METRICS: Final = (
-    "precision",
-    "recall",
-    "f_score",
-    "average_precision",
-    "reciprocal_rank",
-    "one_call",
-    "n_call",
-    "majority_accuracy",
-    "subtopic_recall",
-    "normalised_entropy",
-    "h_score",
-    "alpha_ndcg",
-    "err_ia",
-    "query_distance",
-    "ilad",
-    "ilmd",
-    "objective",
-)
+METRICS: Final = (*MEASURES, "query_distance", "ilad", "ilmd", "objective")
 # The figures of a query at a setting: its metrics, its time, and how many results it has.
 COLUMNS: Final = (*METRICS, "microseconds", "found")
 # Least number of queries with an h to choose by folds: every fold needs one outside it.
@@ -125,15 +107,8 @@ class QueryTally(Tally[EvaluateRow]):
         """Return the setting of the choice that is the default; `rows` are those of `rows()`."""
         (winner,) = (row.number for row in rows if row.is_default)
         setting = self.settings[self.choices[winner - len(self.settings)].overall]
-        return QueryDefault(
-            diversity=setting.dial,
-            selector=setting.selector,
-            variant=setting.variant,
-            search=setting.search,
-            hash_limit=setting.hash_limit,
-            candidates_limit=setting.candidates_limit,
-            rounding=setting.rounding,
-        )
+        options = {field.name: getattr(setting, field.name) for field in fields(QueryDefault)}
+        return QueryDefault(**options | {"diversity": setting.dial})
 
     def _columns(self, table: Values) -> dict[str, Values]:
         return dict(zip(COLUMNS, table, strict=True))
@@ -142,13 +117,10 @@ class QueryTally(Tally[EvaluateRow]):
         return with_nan_left_out(table[: len(METRICS)].T)
 
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> EvaluateRow:
-        columns, k = self._columns(table), self.settings[setting].k
+        columns = self._columns(table.copy())
         with_d = ~np.isnan(columns["normalised_entropy"])
         return EvaluateRow(
-            number=setting,
-            generation=self.resolution.generation,
-            search=self.settings[setting].search,
-            parameters=self.resolution.parameters[setting],
+            **self._row_fields(setting, columns),
             metrics={
                 # The plain mean, to the last digit.
                 name: interval._replace(value=mean(columns[name]))
@@ -157,11 +129,7 @@ class QueryTally(Tally[EvaluateRow]):
             h_of_means=harmonic_mean_of_means(
                 columns["precision"][with_d], columns["normalised_entropy"][with_d]
             ),
-            microseconds=summary(columns["microseconds"]),
             queries=self.task.rows,
-            empty=int((columns["found"] == 0).sum()),
-            short=int((columns["found"] < k).sum()),
-            values=self._columns(table.copy()) if self.task.per_row else {},
         )
 
     def _fold_keys(self, goals: Values) -> IntArray:

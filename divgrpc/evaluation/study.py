@@ -187,6 +187,20 @@ class Tally(ABC, Generic[RowT]):
     def _goal(self, row: RowT) -> float:
         return row.metrics[self.resolution.goal].value
 
+    def _row_fields(self, setting: int, columns: dict[str, Values]) -> dict[str, Any]:
+        """Return the fields that both kinds of rows have; `columns` are named figures (n,)."""
+        width = getattr(self.settings[setting], self.task.width_field)
+        return {
+            "number": setting,
+            "generation": self.resolution.generation,
+            "search": self.settings[setting].search,
+            "parameters": self.resolution.parameters[setting],
+            "microseconds": _summary(columns["microseconds"]),
+            "empty": int((columns["found"] == 0).sum()),
+            "short": int((columns["found"] < width).sum()),
+            "values": columns if self.task.per_row else {},
+        }
+
     @abstractmethod
     def _columns(self, table: Values) -> dict[str, Values]:
         """Return the named figures (n,) of a table, the goal and the microseconds among them."""
@@ -320,7 +334,7 @@ def columns_at_once(rows: int) -> int:
     return max(1, min(_COLUMNS_MAX, _NUMBERS_MAX // rows))
 
 
-def summary(times: Values) -> Microseconds:
+def _summary(times: Values) -> Microseconds:
     """Return the mean and the percentiles of the times (n,) of rows."""
     return Microseconds(
         mean(times), *(float(value) for value in np.percentile(times, (50, 90, 99)))

@@ -6,7 +6,8 @@ results. They are NaN if the relevant points of the query have no sub-topic; D a
 have just one.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -162,29 +163,6 @@ def _over(values: npt.NDArray[Any], divisors: npt.NDArray[Any]) -> Values:
     return np.where(divisors > 0, values / np.where(divisors > 0, divisors, 1), np.nan)
 
 
-def measure(judged: Judged) -> dict[str, Values]:
-    """Return every metric that needs no vectors by name, each (nq,) float64.
-
-    `one_call` is 1-call@k: at least one result is relevant. `n_call` is n-call@k with n = k: every
-    result is relevant.
-    """
-    return {
-        "precision": precision(judged),
-        "recall": recall(judged),
-        "f_score": f_score(judged),
-        "average_precision": average_precision(judged),
-        "reciprocal_rank": reciprocal_rank(judged),
-        "one_call": n_call(judged, 1),
-        "n_call": n_call(judged, judged.k),
-        "majority_accuracy": majority_accuracy(judged),
-        "subtopic_recall": subtopic_recall(judged),
-        "normalised_entropy": normalised_entropy(judged),
-        "h_score": h_score(judged),
-        "alpha_ndcg": alpha_ndcg(judged),
-        "err_ia": err_ia(judged),
-    }
-
-
 def harmonic_mean(a: Values, b: Values) -> Values:
     """Return 2ab / (a + b) for numbers from 0 up: 0 if both are 0, NaN if one is NaN."""
     total = a + b
@@ -193,3 +171,27 @@ def harmonic_mean(a: Values, b: Values) -> Values:
 
 def _ranks(judged: Judged) -> Values:
     return np.arange(1, judged.k + 1, dtype=np.float64)
+
+
+# The metrics by name. `one_call` is 1-call@k: at least one result is relevant. `n_call` is n-call@k
+# with n = k: every result is relevant.
+MEASURES: Final[dict[str, Callable[[Judged], Values]]] = {
+    "precision": precision,
+    "recall": recall,
+    "f_score": f_score,
+    "average_precision": average_precision,
+    "reciprocal_rank": reciprocal_rank,
+    "one_call": lambda judged: n_call(judged, 1),
+    "n_call": lambda judged: n_call(judged, judged.k),
+    "majority_accuracy": majority_accuracy,
+    "subtopic_recall": subtopic_recall,
+    "normalised_entropy": normalised_entropy,
+    "h_score": h_score,
+    "alpha_ndcg": alpha_ndcg,
+    "err_ia": err_ia,
+}
+
+
+def measure(judged: Judged) -> dict[str, Values]:
+    """Return every metric of `MEASURES` by name, each (nq,) float64; none needs vectors."""
+    return {name: metric(judged) for name, metric in MEASURES.items()}
