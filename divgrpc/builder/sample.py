@@ -147,8 +147,8 @@ def _move_halfway(
     rng = np.random.default_rng((seed, 4))
     partners = draw_numbers(len(points), _PARTNERS, rng)
     near = take(points, partners)
-    transposed = sparse.csr_array(near.matrix.T) if isinstance(near, SparseRows) else near.T
-    products = np.asarray(queries @ transposed)
+    factor = sparse.csr_array(near.matrix.T) if isinstance(near, SparseRows) else near.T
+    products = np.asarray(queries @ factor)
     if metric == "euclidean":
         products = products - np.square(lengths(near)) / 2
     products = np.where(rows[:, np.newaxis] == partners, -np.inf, products)

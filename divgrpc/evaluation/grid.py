@@ -29,18 +29,18 @@ class _Axes(Generic[ParametersT]):
 
     # The class of the settings, and each of its parameters that has an axis, with the name of the
     # axis. Errors name the axis as their field. The first axis varies slowest.
-    parameters: ClassVar[Any]
-    axes: ClassVar[dict[str, str]]
+    _parameters: ClassVar[Any]
+    _axes: ClassVar[dict[str, str]]
 
     def __post_init__(self) -> None:
-        for axis in self.axes.values():
+        for axis in self._axes.values():
             values = getattr(self, axis)
             if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
                 raise invalid(axis, "must be a list of values")
             object.__setattr__(self, axis, tuple(values))
             if not getattr(self, axis):
                 raise invalid(axis, "must have a value at least")
-        count = prod(len(getattr(self, axis)) for axis in self.axes.values())
+        count = prod(len(getattr(self, axis)) for axis in self._axes.values())
         most = LIMITS["grid_settings_max"]
         if count > most:
             raise InvalidArgumentError(
@@ -59,14 +59,14 @@ class _Axes(Generic[ParametersT]):
 
     def _combinations(self) -> Iterator[ParametersT]:
         shared = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # both grids are dataclasses
-        lists = [shared.pop(axis) for axis in self.axes.values()]
+        lists = [shared.pop(axis) for axis in self._axes.values()]
         for values in product(*lists):
-            options: dict[str, Any] = dict(zip(self.axes, values, strict=True))
+            options: dict[str, Any] = dict(zip(self._axes, values, strict=True))
             options |= _limits(options.pop("limits"))
             try:
-                yield self.parameters(**options, **shared)
+                yield self._parameters(**options, **shared)
             except InvalidArgumentError as error:
-                field = self.axes.get(error.field, error.field)
+                field = self._axes.get(error.field, error.field)
                 field = "limits" if error.field in _LIMITS else field
                 raise type(error)(field, f"in {field}: {error}") from error
 
@@ -103,8 +103,8 @@ class Grid(_Axes[QueryParameters]):
     seed: int = 0
     keep_duplicates: bool = False
 
-    parameters = QueryParameters
-    axes: ClassVar = {
+    _parameters = QueryParameters
+    _axes: ClassVar = {
         "k": "ks",
         "search": "searches",
         "limits": "limits",
@@ -150,8 +150,8 @@ class LabelGrid(_Axes[PredictParameters]):
     vote: Vote = "weighted"
     seed: int = 0
 
-    parameters = PredictParameters
-    axes: ClassVar = {
+    _parameters = PredictParameters
+    _axes: ClassVar = {
         "top_k": "top_ks",
         "mode": "modes",
         "search": "searches",
