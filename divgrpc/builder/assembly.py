@@ -106,7 +106,10 @@ def _choices(
     tuning: Tuning,
     shape: tuple[int, int],
 ) -> tuple[Choice, ...]:
-    """Return what the `request` left to Build, with values and reasons; `shape` is (n, d)."""
+    """Return the choices of Build for parameters that the `request` left open.
+
+    `shape` is (n, d).
+    """
     (rows, dims), parameters = shape, encoding.parameters
     cells = parameters.hash_family == "cells"
     choices = []

@@ -216,7 +216,7 @@ class _Encoder:
     def hash(self, cells: "_Cells | None" = None) -> None:
         """Write the codes and scan terms of all rows; with `cells`, the cell of each row too.
 
-        In a cell the code of a point is that of its difference from the cell's centre.
+        In a cell the code of a point encodes its difference from the cell's centre.
         """
         self._create("codes", np.uint64, (self.bits // hyperplanes.WORD, self._rows))
         if cells or self.parameters.metric != "cosine":

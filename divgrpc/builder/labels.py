@@ -42,7 +42,7 @@ _STAGES: Final = {"choosing": "choosing label parameters", "training": "training
 class LabelBuilder:
     """Takes the labels of points block by block, then builds the arrays that predict labels.
 
-    `warnings` are those of the build, complete when `build` returns.
+    `warnings` are complete when `build` returns.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LabelBuilder:
     def build(
         self, documents: Rows, request: BuildParameters, report: Report
     ) -> LabelSection | None:
-        """Train a model on `documents` (n, d), or use the one of the inputs, and index it.
+        """Train a model on `documents` (n, d), or use the given one, and index it.
 
         Returns None if the build has no labels. `report` is called with the stage, the rows that
         are done, and the rows in all.
@@ -199,7 +199,7 @@ class LabelBuilder:
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)
 
     def _check_zeros(self, zeros: int, count: int) -> None:
-        """Refuse label factors that are all zeros; warn if those of some labels are."""
+        """Refuse label factors that are all zeros; warn if some labels have factors of zeros."""
         if zeros == count:
             raise invalid("label_model", "must have label factors that are not all zeros")
         if zeros:
@@ -219,7 +219,7 @@ class LabelBuilder:
 
 
 def _factor_parameters(request: BuildParameters, rank: int) -> BuildParameters:
-    """Return the parameters of the label index: those of the request, fitted to `rank` columns."""
+    """Return the parameters of the label index: the request, fitted to `rank` columns."""
     components = min(request.n_components or rank, rank)
     n_tables, n_bits = request.n_tables, request.n_bits
     if request.hash_family == "pca_hash":

@@ -23,7 +23,7 @@ from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
 
-# Neighbours are counted for 256 points. The mean distance is that of 500 points.
+# Neighbours are counted for 256 points. The mean distance is taken over pairs of 500 points.
 _SAMPLE_ROWS: Final = 256
 _SPREAD_ROWS: Final = 500
 # At most this share of the points may have a neighbour between T and 2 T.

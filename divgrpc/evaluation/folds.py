@@ -78,7 +78,7 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
 def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterator[Choice]:
     """Yield a choice among the settings of each kind, kinds in the order of their first settings.
 
-    `kinds` has one for each of s settings; `h` and `folds` are those of `choose_by_folds`.
+    `kinds` are those of s settings; `h` and `folds` are as in `choose_by_folds`.
     """
     by_kind: dict[Hashable, list[int]] = {}
     for number, kind in enumerate(kinds):

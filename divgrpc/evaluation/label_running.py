@@ -50,16 +50,18 @@ def evaluate_labels(
 ) -> Iterator[EvaluateLabelRow]:
     """Measure every setting of `grid` on `documents` (nq, d), and yield a row for each.
 
-    What is not 0 in `labels` (nq, L) is a true label. Rows of all settings come in the grid's
-    order. A row follows for each choice by `folds`: for every mode, selector, search and top_k the
-    diversity, limits and threshold with the greatest mean h, or f-score where the index has no
-    hierarchy. With `set_default` the threshold of the best choice of each mode is kept with the
-    index. With `per_document` rows have the figures of every document. `progress` is called after
-    each block of documents.
+    labels: (nq, L) the true labels; a document has label j if column j is not 0.
+    folds: number of folds by which settings are chosen, 2 to nq; 0 chooses none.
+    set_default: store the threshold of the best choice of each mode in the index.
+    per_document: include the figures of every document in the rows.
+    progress: called with a `Progress` after each block of documents.
 
-    Everything is checked before any work: raises `InvalidArgumentError` with the field, and
-    `UnfitIndexError` where the index lacks the model or the labels that a mode needs, or the
-    hierarchy that the selector `hierarchy` needs.
+    Rows of all settings come in the grid's order. A row follows for each choice: for every mode,
+    selector, search and top_k the diversity, limits and threshold with the greatest mean h, or
+    f-score if the index has no hierarchy.
+
+    Raises `InvalidArgumentError` with the field, and `UnfitIndexError` if the index lacks the
+    model, the labels or the hierarchy that a setting needs, both before any work.
     """
     engine = index.engine
     rows = document_rows(documents, engine.dims)
@@ -237,10 +239,14 @@ def neighbour_vote(
 ) -> LabelPrediction:
     """Return the `top_k` labels of most votes for each of `documents` (nq, d), best first.
 
-    `labels` (n, L), sparse or dense, has a row for each point of the `index`, in the order in which
-    it was built; `threshold` is the least share of the votes; `parameters` say how neighbours are
-    found, ten by default. Labels without a vote are never returned, and equal shares go by the
-    smaller label. Raises `InvalidArgumentError` with the field named: documents, labels, top_k.
+    labels: (n, L), sparse or dense, a row for each point of the index in the order of the build.
+    top_k: most labels of a document; labels without a vote are never returned.
+    threshold: least share of the votes.
+    weighted: weigh votes by the similarity of the neighbour.
+    parameters: how neighbours are found; ten by default.
+
+    Of equal shares the smaller label comes first. Raises `InvalidArgumentError` with the field:
+    documents, labels or top_k.
     """
     engine = index.engine
     truth = as_labels(labels, engine.rows)

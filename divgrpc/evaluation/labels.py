@@ -35,7 +35,7 @@ from divgrpc.types import EvaluateLabelRow, IntArray, Interval
 LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_score")
 # The named figures of a document at a setting.
 LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
-# The columns of a table; those of the labels follow, in the order in which they were picked.
+# The first columns of a table; the labels follow, in the order in which they were picked.
 WORK_COLUMNS: Final = ("drank", "scored", "microseconds")
 # An evaluation predicts at most 10,000,000 labels, of 8 bytes each until it ends. One setting
 # predicts at most 1,000,000, of 80 bytes each while they are judged. All settings together have at
@@ -75,7 +75,7 @@ class LabelTask(Task):
             raise invalid("set_default", "needs thresholds to choose from")
 
     def bounded(self) -> Self:
-        """Return the task; raises `InvalidArgumentError` where it is too large for one call."""
+        """Return the task; raises `InvalidArgumentError` if it is too large for one call."""
         super(LabelTask, self).bounded()  # as above
         for product, width, most in (
             ("documents times top_k", max(self.widths()), JUDGED_MAX),

@@ -33,7 +33,7 @@ COLUMNS: Final = (*METRICS, "microseconds", "found")
 # Least number of queries with an h to choose by folds: every fold needs one outside it.
 LEAST_WITH_H: Final = 2
 
-# A dense (nq, d) array, or sparse rows: what an index takes as queries, with a shape and slices.
+# Queries of an index: a dense (nq, d) array or sparse rows, which have a shape and slices.
 Queries = Any
 
 
@@ -81,7 +81,8 @@ class Relevance:
     def topics(self, index: "Engine") -> tuple[Topics, IntArray]:
         """Return topics and the name (nq,) of each query's topic.
 
-        Raises `InvalidArgumentError`, with the field categories or relevant, for what no point has.
+        Raises `InvalidArgumentError`, with the field categories or relevant, for a category or an
+        id that no point has.
         """
         if self.categories is not None:
             try:
@@ -104,7 +105,7 @@ class QueryTally(Tally[EvaluateRow]):
         self._keys = keys
 
     def default(self, rows: Sequence[EvaluateRow]) -> QueryDefault:
-        """Return the setting of the choice that is the default; `rows` are those of `rows()`."""
+        """Return the setting of the default choice among `rows`, the result of `rows()`."""
         (winner,) = (row.number for row in rows if row.is_default)
         setting = self.settings[self.choices[winner - len(self.settings)].overall]
         options = {field.name: getattr(setting, field.name) for field in fields(QueryDefault)}
@@ -151,15 +152,18 @@ def evaluate(
 ) -> Iterator[EvaluateRow]:
     """Measure every setting of `grid` on `queries` (nq, d), and yield a row for each.
 
-    The points of a query's category, `categories` (nq,), are relevant to it, or else the points
-    whose ids `relevant` lists for it. Rows of all settings come in the grid's order. A row follows
-    for each choice by `folds`: for every selector, search and k the diversity and the limits with
-    the greatest mean h. With `set_default` the best choice becomes the index's default for Query.
-    With `per_query` rows have the figures of every query. `progress` is called after each block of
-    queries.
+    categories: (nq,) the category of each query; its points are relevant.
+    relevant: instead of categories, the ids of the relevant points of each query.
+    folds: number of folds by which settings are chosen, 2 to nq; 0 chooses none.
+    set_default: make the best choice the index's default for Query.
+    per_query: include the figures of every query in the rows.
+    progress: called with a `Progress` after each block of queries.
 
-    Everything is checked before any work: raises `InvalidArgumentError` with the field, and
-    `UnfitIndexError` where the index lacks categories or sub-topics.
+    Rows of all settings come in the grid's order. A row follows for each choice: for every
+    selector, search and k the diversity and the limits with the greatest mean h.
+
+    Raises `InvalidArgumentError` with the field, and `UnfitIndexError` if the index lacks
+    categories or sub-topics, both before any work.
     """
     if hasattr(queries, "tocsr"):
         queries = queries.tocsr()

@@ -1,10 +1,10 @@
-"""An evaluation, whatever its subject: checked, measured block by block, made into rows.
+"""Evaluations of queries and of documents: measured block by block, then made into rows.
 
 Theory of operation. `queries` and `label_running` check a task against an index and make a `Study`.
 Its work is a list of blocks, and a block is some consecutive rows at one setting. Any number of
 threads may take blocks; kernels release the interpreter's lock. Each block fills its part of a
 `Tally`, and the tally makes the result rows at the end. A client that had to cut an evaluation into
-several messages fills a tally with the figures of the answers, so numpy alone is imported here.
+several messages fills a tally with the figures of the answers, so this module needs only numpy.
 """
 
 import threading
@@ -46,8 +46,8 @@ RowT = TypeVar("RowT", bound=EvaluateRow | EvaluateLabelRow)
 class Task:
     """The options of an evaluation of `rows` queries or documents.
 
-    `folds` of 0: nothing is chosen. `set_default`: the best choice becomes the index's default,
-    which needs folds and one k. `per_row`: result rows have `values`. Raises
+    With `folds` of 0 nothing is chosen. With `set_default` the best choice becomes the index's
+    default; this needs folds and a single k. With `per_row` result rows have `values`. Raises
     `InvalidArgumentError` with the field.
     """
 
@@ -82,7 +82,7 @@ class Task:
         return [int(getattr(setting, self.width_field)) for setting in self.grid.settings()]
 
     def bounded(self) -> Self:
-        """Return the task; raises `InvalidArgumentError` where it is too large for one call."""
+        """Return the task; raises `InvalidArgumentError` if it is too large for one call."""
         field, rows, settings = self.rows_field, self.rows, len(self.grid.settings())
         most = LIMITS["query_rows_max"]
         if rows > most:
@@ -115,7 +115,7 @@ class Resolution:
 
 
 class Tally(ABC, Generic[RowT]):
-    """Figures of every row at every setting; a subclass says what the columns of a table are."""
+    """Tables of figures, one for each setting; a subclass defines their columns."""
 
     # Names of the columns of a table. If `has_labels`, a column for each result follows them.
     table_columns: ClassVar[tuple[str, ...]]
@@ -211,7 +211,7 @@ class Tally(ABC, Generic[RowT]):
 
     @abstractmethod
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> RowT:
-        """Return the row of a table, without what a choice changes."""
+        """Return the result row of a table, without the fields that only choices have."""
 
     @abstractmethod
     def _fold_keys(self, goals: Values) -> IntArray:

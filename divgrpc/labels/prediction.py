@@ -57,7 +57,7 @@ class IndexedLabels:
     """
 
     def __init__(self, arrays: Mapping[str, Array], section: LabelSection, metric: Metric) -> None:
-        """Hold the arrays of a generation and its label section; `metric` is that of its points."""
+        """Hold the arrays of a generation and its label section; its points have the `metric`."""
         self._arrays = arrays
         self._section = section
         self._metric: Metric = metric
@@ -278,8 +278,8 @@ def most_voted(
 ) -> tuple[IntArray, FloatArray]:
     """Return labels and shares of the votes (m, count), largest first; -1 and NaN for none.
 
-    `neighbours` (m, k) are rows of `labels` (n, L), -1 for none; `weights` (m, k) are those of
-    their votes. Of equal shares the smaller label comes first.
+    `neighbours` (m, k) are rows of `labels` (n, L), -1 for none; `weights` (m, k) are the weights
+    of their votes. Of equal shares the smaller label comes first.
     """
     valid = neighbours >= 0
     totals = np.where(valid, weights, 0).sum(axis=1, dtype=np.float64)

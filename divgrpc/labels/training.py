@@ -19,7 +19,7 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedLabels:
-    """A trained `model` and its `parameters`, none of them open.
+    """A trained `model` and its `parameters`, all of them set.
 
     `losses` holds the loss after each iteration, descending. `trials` holds the settings that were
     tried on held-out rows; it is empty if no parameter was open.

@@ -187,7 +187,8 @@ class Topics:
     def judge(self, ids: IntArray, asked: IntArray) -> "Judged":
         """Judge results `ids` (nq, k), -1 for none, of queries for the topics named `asked` (nq,).
 
-        Raises `InvalidArgumentError`, with the field asked or ids, for what no point has.
+        Raises `InvalidArgumentError`, with the field asked or ids, for a category or an id that
+        no point has.
         """
         topics, labels = self.numbers(asked), self.labels
         rows = labels.rows(ids)

@@ -103,7 +103,7 @@ def recall_at(judged: JudgedLabels) -> Values:
 def ndcg_at(judged: JudgedLabels) -> Values:
     """Return nDCG@1 to nDCG@k (nq, k), 0 to 1: gain 1 and discount log2(1 + rank).
 
-    The sum is divided by that of the best list.
+    The sum is divided by the sum of the best list.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (TOIS 2002).
     """

@@ -34,7 +34,7 @@ def default_path(generation: Path) -> Path:
 def updated(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
     """Return `defaults` with the fields of `changes`.
 
-    Thresholds are merged by mode, and a threshold of None removes the one of its mode.
+    Thresholds are merged by mode, and None removes the threshold of a mode.
     """
     if "thresholds" in changes:
         thresholds = {**defaults.thresholds, **changes["thresholds"]}
