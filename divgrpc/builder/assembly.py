@@ -20,29 +20,31 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, reaches
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
-from divgrpc.storage.writers import Arrays
+from divgrpc.storage.writers import Store
 from divgrpc.types import Choice, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
 
 def assemble(
-    store: Arrays,
+    store: Store,
     request: BuildParameters,
     points: Rows,
     *,
     report: Report,
+    prefix: str = "",
     queries: Rows | None = None,
     categories: IntArray | None = None,
 ) -> Manifest:
     """Encode `points` (n, d), tune, and return the manifest without its number and its arrays.
 
+    `prefix` begins the names of arrays in the store.
     `queries` (m, d) are a sample of future queries; without them points serve as queries.
     `categories` (n,) belong to the points. `report` is called with the stage, the rows that are
     done, and the rows in all. Raises `InvalidArgumentError` for parameters that do not fit the
     points.
     """
     family, family_reason = choose_family(request, points, queries)
-    encoding = encode_points(store, replace(request, hash_family=family), points, report)
+    encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
     parameters = encoding.parameters
     report("tuning", 0, len(points))
     tick = partial(report, "tuning")

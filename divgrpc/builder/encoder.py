@@ -22,7 +22,7 @@ from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import with_points
 from divgrpc.search.searcher import Searcher
-from divgrpc.storage.writers import Arrays
+from divgrpc.storage.writers import Store
 from divgrpc.types import FloatArray
 from divgrpc.vectors import (
     Rows,
@@ -69,17 +69,18 @@ def searcher_of(encoding: Encoding, points: Rows) -> Searcher:
 
 
 def encode_points(
-    store: Arrays, request: BuildParameters, points: Rows, report: Report
+    store: Store, request: BuildParameters, points: Rows, report: Report, prefix: str = ""
 ) -> Encoding:
     """Make every array of a generation but the points, their ids and their labels.
 
     `points` (n, d) float32, dense or sparse, are checked and normalised. `report` is called with
-    the stage, the rows that are done, and `n`. Raises `InvalidArgumentError` for parameters that
+    the stage, the rows that are done, and `n`. In the store, names of arrays begin with `prefix`.
+    Raises `InvalidArgumentError` for parameters that
     do not fit the points.
     """
     rows, dims = points.shape
     parameters = hyperplanes.fill_defaults(request, rows, dims)
-    encoder = _Encoder(store, parameters, points, report)
+    encoder = _Encoder(store, parameters, points, report, prefix)
     encoder.measure()
     encoder.draw(fit=request.n_components is None)
     if parameters.hash_family == "cells":
@@ -113,13 +114,18 @@ class _Cells:
 
 class _Encoder:
     def __init__(
-        self, store: Arrays, parameters: BuildParameters, points: Rows, report: Report
+        self,
+        store: Store,
+        parameters: BuildParameters,
+        points: Rows,
+        report: Report,
+        prefix: str,
     ) -> None:
         self.arrays: dict[str, Array] = {}
         self.parameters = parameters
         self.bits = hyperplanes.code_bits(parameters)
         self._planes = self.bits // hyperplanes.code_depth(parameters)
-        self._store = store
+        self._store, self._prefix = store, prefix
         self._points = points
         self._rows, self._dims = points.shape
         self._report = report
@@ -390,7 +396,7 @@ class _Encoder:
         return mean
 
     def _create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        self.arrays[name] = self._store.create(name, dtype, shape)
+        self.arrays[name] = self._store.create(self._prefix + name, dtype, shape)
         return self.arrays[name]
 
     def _put(self, name: str, array: Array) -> None:

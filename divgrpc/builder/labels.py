@@ -28,7 +28,7 @@ from divgrpc.labels.model import label_rows
 from divgrpc.labels.prediction import INDEX, embed
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.manifest import LabelSection
-from divgrpc.storage.writers import Arrays, Part
+from divgrpc.storage.writers import Store
 from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, draw_numbers, prepare
 
@@ -46,7 +46,7 @@ class LabelBuilder:
     """
 
     def __init__(
-        self, store: Arrays, inputs: LabelInputs, on_progress: Callable[[Progress], None] | None
+        self, store: Store, inputs: LabelInputs, on_progress: Callable[[Progress], None] | None
     ) -> None:
         self._store = store
         self._inputs = inputs
@@ -175,25 +175,26 @@ class LabelBuilder:
     ) -> LabelSection:
         self._put("feature_map", model.feature_map)
         self._put("label_offset", model.offset)
-        part, factors = Part(self._store, INDEX), model.label_factors
+        factors = model.label_factors
         prepare("label_factors", factors, "inner_product")
         self._check_zeros(int((~factors.any(axis=1)).sum()), model.label_count)
         lengths = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
         order = np.argsort(-lengths, kind="stable")
-        part.begin("vectors", np.float32, (model.rank,), len(order))
+        vectors = INDEX + "vectors"
+        self._store.begin(vectors, np.float32, (model.rank,), len(order))
         for start in range(0, len(order), _BLOCK_ROWS):
-            part.append("vectors", factors[order[start : start + _BLOCK_ROWS]])
-        part.begin("ids", np.int64, (), len(order))
-        part.append("ids", order)
+            self._store.append(vectors, factors[order[start : start + _BLOCK_ROWS]])
+        self._put(INDEX + "ids", order)
         inner = _factor_parameters(request, model.rank)
         rng = np.random.default_rng((request.seed, 3))
         rows = draw_numbers(len(documents), SAMPLE_QUERIES, rng)
         sample = embed(documents[rows], model.feature_map, model.offset, unit=model.unit_rows)
         manifest = assemble(
-            part,
+            self._store,
             inner,
-            part.read("vectors"),
+            self._store.read(vectors),
             report=lambda stage, count, total: report(f"label {stage}", count, total),
+            prefix=INDEX,
             queries=sample,
         )
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)

@@ -7,14 +7,7 @@ from typing import Final, Self
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc.evaluation.study import (
-    Resolution,
-    Tally,
-    Task,
-    harmonic_mean_of_means,
-    rows_max,
-    with_nan_left_out,
-)
+from divgrpc.evaluation.study import Resolution, Tally, Task, rows_max
 from divgrpc.metrics import (
     JudgedLabels,
     Values,
@@ -27,7 +20,9 @@ from divgrpc.metrics import (
     propensity_gains,
     recall_at,
 )
+from divgrpc.metrics.comparing import without_nan
 from divgrpc.metrics.labelling import SparseLabels
+from divgrpc.metrics.measures import harmonic_mean_of_means
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import EvaluateLabelRow, IntArray, Interval
@@ -131,7 +126,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
         judged, columns = self._judged(table)
         means = [np.stack([columns[name] for name in LABEL_METRICS], axis=1)]
         means += [precision_at(judged), recall_at(judged), ndcg_at(judged)]
-        ratios = [with_nan_left_out(np.concatenate(means, axis=1))]
+        ratios = [without_nan(np.concatenate(means, axis=1))]
         if self._inverse is not None:
             ratios.append(propensity_gains(judged, self._inverse))
         dividends, divisors = (np.concatenate(side, axis=1) for side in zip(*ratios, strict=True))

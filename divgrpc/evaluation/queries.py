@@ -10,16 +10,10 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid
-from divgrpc.evaluation.study import (
-    Resolution,
-    Study,
-    Tally,
-    Task,
-    harmonic_mean_of_means,
-    with_nan_left_out,
-)
+from divgrpc.evaluation.study import Resolution, Study, Tally, Task
 from divgrpc.metrics import Topics, Values, mean, measure, objective
-from divgrpc.metrics.measures import MEASURES
+from divgrpc.metrics.comparing import without_nan
+from divgrpc.metrics.measures import MEASURES, harmonic_mean_of_means
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, IntArray, Interval, Progress, QueryDefault
 
@@ -115,7 +109,7 @@ class QueryTally(Tally[EvaluateRow]):
         return dict(zip(COLUMNS, table, strict=True))
 
     def _ratios(self, table: Values) -> tuple[Values, Values]:
-        return with_nan_left_out(table[: len(METRICS)].T)
+        return without_nan(table[: len(METRICS)].T)
 
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> EvaluateRow:
         columns = self._columns(table.copy())

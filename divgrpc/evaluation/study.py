@@ -21,7 +21,7 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation.folds import FOLDS, Choice, choices_of, deal_folds
 from divgrpc.evaluation.grid import Grid, LabelGrid
-from divgrpc.metrics import Values, harmonic_mean, mean, pareto_front, ratio_intervals
+from divgrpc.metrics import Values, mean, pareto_front, ratio_intervals
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Microseconds, Progress
 
@@ -302,17 +302,6 @@ class Study(Generic[RowT]):
             is_last = stop == self._tally.task.rows
             self._setting, self._start = (setting + 1, 0) if is_last else (setting, stop)
             return setting, slice(start, stop)
-
-
-def with_nan_left_out(values: Values) -> tuple[Values, Values]:
-    """Return dividends and divisors of the means of columns (n, m), without NaN."""
-    applies = ~np.isnan(values)
-    return np.where(applies, values, 0.0), applies.astype(np.float64)
-
-
-def harmonic_mean_of_means(first: Values, second: Values) -> float:
-    """Return the harmonic mean of the means of two columns."""
-    return float(harmonic_mean(np.array([mean(first)]), np.array([mean(second)]))[0])
 
 
 def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]:

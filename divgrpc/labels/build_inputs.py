@@ -17,17 +17,7 @@ LabelModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelMod
 
 
 class Labelling(TypedDict, total=False):
-    """Keyword arguments of `Index.build` that concern labels, except the label rows.
-
-    label_model: "leml" trains a model on all rows. A pair of label factors (L, r) and feature map
-        (d, r), or a `LabelModel`, is stored as it is. Without one, neighbours can still vote.
-    label_names: one text for each of the L labels.
-    hierarchy: edges (m, 2) of node numbers from 0 up, parent first. Nodes below L are the labels.
-    roots: the nodes where the hierarchy begins; by default all nodes that have children and no
-        parents.
-    rank, regularisation, iterations, inner_iterations, tolerance: training parameters, only with
-        "leml"; see `LabelParameters`. Open ones are chosen on held-out rows.
-    """
+    """Keyword arguments of `Index.build` that concern labels, except the label rows: see there."""
 
     label_model: LabelModelLike
     label_names: Sequence[str] | None
@@ -45,7 +35,7 @@ class LabelInputs:
     """Inputs of a build that concern labels, checked.
 
     `model` is "leml", a `LabelModel` or None; `parameters` are for "leml". `names` (L,),
-    `hierarchy` (m, 2) and `roots` are described in `Labelling`. Raises `InvalidArgumentError` with
+    `hierarchy` (m, 2) and `roots` are as in `Index.build`. Raises `InvalidArgumentError` with
     the field label_model, label_names, hierarchy or roots.
     """
 

@@ -35,13 +35,18 @@ def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[In
     values = np.asarray(values, np.float64)
     if values.ndim != 2:
         raise invalid("values", "must be (queries, metrics)")
-    applies = ~np.isnan(values)
-    intervals = ratio_intervals(np.where(applies, values, 0.0), applies, seed, draws)
+    intervals = ratio_intervals(*without_nan(values), seed, draws)
     # `mean` sums in another order, so its last digit may differ.
     return [
         interval._replace(value=mean(column))
         for interval, column in zip(intervals, values.T, strict=True)
     ]
+
+
+def without_nan(values: Values) -> tuple[Values, Values]:
+    """Return dividends and divisors of the means of columns (n, m), for `ratio_intervals`."""
+    applies = ~np.isnan(values)
+    return np.where(applies, values, 0.0), applies.astype(np.float64)
 
 
 def ratio_intervals(

@@ -116,8 +116,7 @@ def h_of_means(judged: Judged) -> float:
     """
     entropy = normalised_entropy(judged)
     applies = ~np.isnan(entropy)
-    means = np.array([[mean(precision(judged)[applies])], [mean(entropy[applies])]])
-    return float(harmonic_mean(*means)[0])
+    return harmonic_mean_of_means(precision(judged)[applies], entropy[applies])
 
 
 def alpha_ndcg(judged: Judged, alpha: float = 0.5) -> Values:
@@ -161,6 +160,11 @@ def _gains(judged: Judged, alpha: float) -> Values:
 def _over(values: npt.NDArray[Any], divisors: npt.NDArray[Any]) -> Values:
     """Return values / divisors, NaN where a divisor is not above 0."""
     return np.where(divisors > 0, values / np.where(divisors > 0, divisors, 1), np.nan)
+
+
+def harmonic_mean_of_means(a: Values, b: Values) -> float:
+    """Return the harmonic mean of the means of two columns (nq,)."""
+    return float(harmonic_mean(np.array([mean(a)]), np.array([mean(b)]))[0])
 
 
 def harmonic_mean(a: Values, b: Values) -> Values:

@@ -16,8 +16,8 @@ from divgrpc.storage.manifest import Manifest
 _CACHE_LINE_BYTES: Final = 64
 
 
-class Arrays(Protocol):
-    """Named arrays of a generation, written by appending rows or in place."""
+class Store(Protocol):
+    """Named arrays of a generation, written by appending rows or in place, then published."""
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
@@ -32,46 +32,13 @@ class Arrays(Protocol):
 
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         """Return a new array of this shape to be written in place."""
-
-
-class Store(Arrays, Protocol):
-    """The arrays of a whole generation, which can be published."""
 
     def publish(self, manifest: Manifest) -> Generation:
         """Finish the generation; `manifest` gets its number and its arrays."""
 
 
-class Part:
-    """The arrays of another store whose names begin with `prefix`; used for an index in an index.
-
-    Names are given without the prefix. `part_of` returns the arrays once they are published.
-    """
-
-    def __init__(self, whole: Arrays, prefix: str) -> None:
-        self._whole = whole
-        self._prefix = prefix
-
-    def begin(
-        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
-    ) -> None:
-        """Open an array for `append`, with room reserved for `rows` rows."""
-        self._whole.begin(self._prefix + name, dtype, row_shape, rows)
-
-    def append(self, name: str, block: Array) -> None:
-        """Append rows to an array that `begin` opened."""
-        self._whole.append(self._prefix + name, block)
-
-    def read(self, name: str) -> Array:
-        """Return the rows appended so far, read-only."""
-        return self._whole.read(self._prefix + name)
-
-    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        """Return a new array of this shape to be written in place."""
-        return self._whole.create(self._prefix + name, dtype, shape)
-
-
 def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """Return the arrays whose names begin with `prefix`, under their names without it."""
+    """Return the arrays whose names begin with `prefix`, under the rest of their names."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
