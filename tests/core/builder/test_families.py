@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from scipy import sparse
 
-from divgrpc.builder.families import choose_family
+from divgrpc.builder.assembly import choose_family
 from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
