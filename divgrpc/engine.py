@@ -64,7 +64,10 @@ class Engine:
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
         # For dense queries of sparse points `auto` may take another search.
         self._dense_table = SearchTable.of(manifest, kind, dense=True)
-        self.labels = IndexedLabels.of(manifest, generation.arrays)
+        self.labels: IndexedLabels | None = None
+        if manifest.labels is not None:
+            metric = manifest.parameters.metric
+            self.labels = IndexedLabels(generation.arrays, manifest.labels, metric)
 
     @classmethod
     def open(cls, path: Path | str) -> "Engine":

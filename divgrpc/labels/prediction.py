@@ -10,7 +10,7 @@ labels (`divgrpc.search.branches`).
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
@@ -61,13 +61,6 @@ class IndexedLabels:
         self._arrays = arrays
         self._section = section
         self._metric: Metric = metric
-
-    @classmethod
-    def of(cls, manifest: Manifest, arrays: Mapping[str, Array]) -> Self | None:
-        """Return the labels of a generation, None if it was built without labels."""
-        if manifest.labels is None:
-            return None
-        return cls(arrays, manifest.labels, manifest.parameters.metric)
 
     @property
     def count(self) -> int:
