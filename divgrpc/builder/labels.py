@@ -52,7 +52,7 @@ class LabelBuilder:
         self._inputs = inputs
         self._on_progress = on_progress
         self._label_count: int | None = None
-        self._stored = 0
+        self._assignments = 0
         self.warnings: tuple[WarningInfo, ...] = ()
 
     def check(self, labels: object, rows: int) -> SparseRows:
@@ -74,9 +74,9 @@ class LabelBuilder:
             self._store.begin("label_sets.indptr", np.int64, ())
             self._store.append("label_sets.indptr", np.zeros(1, np.int64))
             self._store.begin("label_sets.indices", np.int32, ())
-        self._store.append("label_sets.indptr", block.indptr[1:] + self._stored)
+        self._store.append("label_sets.indptr", block.indptr[1:] + self._assignments)
         self._store.append("label_sets.indices", block.indices)
-        self._stored += len(block.indices)
+        self._assignments += len(block.indices)
 
     def build(
         self, documents: Rows, request: BuildParameters, report: Report
@@ -97,7 +97,7 @@ class LabelBuilder:
             sets = SparseRows(
                 self._store.read("label_sets.indptr"),
                 self._store.read("label_sets.indices"),
-                np.ones(self._stored, np.float32),
+                np.ones(self._assignments, np.float32),
                 count,
             )
             training = train(documents, sets, self._inputs.parameters, self._relay)

@@ -109,9 +109,9 @@ class LabelTally(Tally[EvaluateLabelRow]):
             self._inverse = inverse_propensities(resolution.counts, resolution.points)
 
     def _columns(self, table: Values) -> dict[str, Values]:
-        return self._judged(table)[1]
+        return self._judge(table)[1]
 
-    def _judged(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
+    def _judge(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
         """Return a table's labels beside the true ones, and its `LABEL_COLUMNS` (nq,)."""
         judged = JudgedLabels.of(table[len(WORK_COLUMNS) :].T.astype(np.int64), self._truth)
         work = dict(zip(WORK_COLUMNS, table, strict=False))
@@ -123,7 +123,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
     def _ratios(self, table: Values) -> tuple[Values, Values]:
         """Return the columns of `LABEL_METRICS`, then those at ranks from 1 to top_k."""
-        judged, columns = self._judged(table)
+        judged, columns = self._judge(table)
         means = [np.stack([columns[name] for name in LABEL_METRICS], axis=1)]
         means += [precision_at(judged), recall_at(judged), ndcg_at(judged)]
         ratios = [without_nan(np.concatenate(means, axis=1))]
@@ -133,7 +133,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
         return dividends, divisors
 
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> EvaluateLabelRow:
-        judged, columns = self._judged(table)
+        judged, columns = self._judge(table)
         top_k = self.settings[setting].top_k
         starts = range(len(LABEL_METRICS), len(intervals), top_k)
         parts = [tuple(intervals[start : start + top_k]) for start in starts]

@@ -93,8 +93,8 @@ class ArrayFile:
         self._rows = 0
         self._crc = 0
         self._file = path.open("xb+", buffering=0)
-        self._mapped: Array | None = None
-        self._expected_bytes = self._reserved_bytes = self._unsynced = 0
+        self._mapping: Array | None = None
+        self._expected_bytes = self._reserved_bytes = self._bytes_to_sync = 0
         self._write_header()
         self._file.seek(HEADER_BYTES)
 
@@ -123,20 +123,20 @@ class ArrayFile:
             while view:
                 view = view[self._file.write(view) :]
         self._rows += len(data)
-        self._unsynced += data.nbytes
-        if self._unsynced >= _SYNC_BYTES:
+        self._bytes_to_sync += data.nbytes
+        if self._bytes_to_sync >= _SYNC_BYTES:
             # A sync of the whole file at the end would make a large upload seem to hang.
             with full_disk_errors():
                 sync_data(self._file.fileno())
-            self._unsynced = 0
+            self._bytes_to_sync = 0
 
     def fill(self, rows: int) -> Array:
         """Return the array with `rows` rows, writable and backed by the file."""
         self._reserve(HEADER_BYTES + max(1, self._bytes(rows)))
         self._rows = rows
         self._write_header()
-        self._mapped = map_array(self._path, self._dtype, (rows, *self._row_shape), "r+")
-        return self._mapped
+        self._mapping = map_array(self._path, self._dtype, (rows, *self._row_shape), "r+")
+        return self._mapping
 
     def read(self) -> Array:
         """Return the rows appended so far, read-only and backed by the file."""
@@ -144,9 +144,9 @@ class ArrayFile:
 
     def close(self) -> ArrayEntry:
         """Write the final header, free unused space, sync, and return the manifest's entry."""
-        if self._mapped is not None:
-            self._crc = checksum(self._mapped)
-            self._mapped = None
+        if self._mapping is not None:
+            self._crc = checksum(self._mapping)
+            self._mapping = None
         shape = (self._rows, *self._row_shape)
         entry = ArrayEntry(self._dtype.name, shape, self._crc)
         with full_disk_errors():
@@ -158,7 +158,7 @@ class ArrayFile:
 
     def discard(self) -> None:
         """Close without finishing the file."""
-        self._mapped = None
+        self._mapping = None
         self._file.close()
 
     def _bytes(self, rows: int) -> int:

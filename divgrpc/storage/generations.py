@@ -206,7 +206,7 @@ class Staging:
         self._target = folder
         # Everything in the staging folder is removed with it, unless it is published.
         self.folder = folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}"
-        self._open: dict[str, ArrayFile] = {}
+        self._files: dict[str, ArrayFile] = {}
         self._entries: dict[str, ArrayEntry] = {}
         self.generation: Generation | None = None
         # Called with the complete folder before it becomes current, so that readers can open it
@@ -219,31 +219,27 @@ class Staging:
     ) -> None:
         """Open an array for `append`; raises `StorageFullError` if `rows` rows do not fit."""
         file = ArrayFile(self.folder / f"{name}.npy", dtype, row_shape)
-        self._open[name] = file
+        self._files[name] = file
         if rows:
             file.expect(rows)
 
     def append(self, name: str, block: Array) -> None:
         """Append rows to an array that `begin` opened."""
-        self._open[name].append(block)
+        self._files[name].append(block)
 
     def read(self, name: str) -> Array:
         """Return the rows appended so far, read-only."""
-        return self._open[name].read()
+        return self._files[name].read()
 
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         """Return a new array of this shape, writable and backed by its file."""
         self.begin(name, dtype, shape[1:])
-        return self._open[name].fill(shape[0])
-
-    def seal(self, name: str) -> None:
-        """Finish one array, which cannot be written afterwards."""
-        self._entries[name] = self._open.pop(name).close()
+        return self._files[name].fill(shape[0])
 
     def publish(self, manifest: Manifest) -> Generation:
         """Make this the current generation; `manifest` gets its number and its arrays."""
-        for name in list(self._open):
-            self.seal(name)
+        for name in list(self._files):
+            self._entries[name] = self._files.pop(name).close()
         number = 1 + max(_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=dict(self._entries))
         write_synced(self.folder / MANIFEST, manifest.to_json())
@@ -269,7 +265,7 @@ class Staging:
 
     def discard(self) -> None:
         """Remove the staging folder; does nothing after `publish`."""
-        for file in self._open.values():
+        for file in self._files.values():
             file.discard()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -51,30 +51,30 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
-        self._appended: dict[str, Array] = {}
+        self._rooms: dict[str, Array] = {}
         self._lengths: dict[str, int] = {}
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
         """Open an array for `append`, with room for `rows` rows in all."""
-        self._appended[name] = _aligned((rows, *row_shape), dtype)
+        self._rooms[name] = _aligned((rows, *row_shape), dtype)
         self._lengths[name] = 0
 
     def append(self, name: str, block: Array) -> None:
         """Append rows; the room doubles when it is full."""
-        room, start = self._appended[name], self._lengths[name]
+        room, start = self._rooms[name], self._lengths[name]
         stop = start + len(block)
         if stop > len(room):
             larger = _aligned((max(stop, 2 * len(room)), *room.shape[1:]), room.dtype)
             larger[:start] = room[:start]
-            self._appended[name] = room = larger
+            self._rooms[name] = room = larger
         room[start:stop] = block
         self._lengths[name] = stop
 
     def read(self, name: str) -> Array:
         """Return the rows appended so far, read-only."""
-        return read_only(self._appended[name][: self._lengths[name]])
+        return read_only(self._rooms[name][: self._lengths[name]])
 
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         """Return a new array of this shape to be written in place."""
@@ -83,7 +83,7 @@ class MemoryStore:
 
     def publish(self, manifest: Manifest) -> Generation:
         """Finish the generation, whose number is 1."""
-        arrays = {name: self.read(name) for name in self._appended}
+        arrays = {name: self.read(name) for name in self._rooms}
         arrays |= {name: read_only(array) for name, array in self._arrays.items()}
         # Checksums stay 0, because memory is never read back from a file.
         entries = {
