@@ -22,8 +22,8 @@ _LIMITS: Final = ("hash_limit", "candidates_limit")
 _WITH_VARIANTS: Final = ("greedy", "qp_relax")
 
 
-class _Axes(Generic[ParametersT]):
-    """Every value of every axis with every value of the others; the base of both grids."""
+class _SettingsGrid(Generic[ParametersT]):
+    """The base of both grids: every value of every axis with every value of the others."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class _Axes(Generic[ParametersT]):
 
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid(_Axes[QueryParameters]):
+class Grid(_SettingsGrid[QueryParameters]):
     """Settings of a query: every value of every axis with every value of the others.
 
     Parameters without an axis have the defaults of `QueryParameters`. `limits` are pairs of a
@@ -130,7 +130,7 @@ class Grid(_Axes[QueryParameters]):
 
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelGrid(_Axes[PredictParameters]):
+class LabelGrid(_SettingsGrid[PredictParameters]):
     """Settings of a prediction of labels.
 
     Parameters without an axis have the defaults of `PredictParameters`. `limits` are as in `Grid`.
