@@ -12,11 +12,10 @@ import numpy as np
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import Progress
-from divgrpc_client.cli.options import TIMEOUT_SECONDS, options_in
+from divgrpc_client.cli.options import TIMEOUT_SECONDS, extra, options_in
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.documents import Documents, read_build, read_documents
-from divgrpc_client.formats.extras import extra
 from divgrpc_client.formats.files import pick_rows, read_column, read_lists, read_vectors
 from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
 from divgrpc_client.messages.options import (
@@ -29,7 +28,7 @@ from divgrpc_client.messages.options import (
 from divgrpc_protos.arrays import Matrix, row_count, take
 
 if TYPE_CHECKING:
-    from divgrpc_client.reports.evaluation_command import EvaluationReport
+    from divgrpc_client.reports.showing import EvaluationReport
 
 # Rows of a file per call; every call has its own deadline.
 _ROWS_AT_A_TIME: Final = 1_000
@@ -210,6 +209,47 @@ def rm(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"deleted {arguments.name}, last served as generation {generation}\n")
 
 
+def warm(arguments: argparse.Namespace) -> int:
+    """Compile the search kernels now, so that no later start waits for them.
+
+    Kernels are compiled once for each release, processor and version of Python, numba and numpy,
+    which takes about 30 s on two cores. Otherwise the first Index.build or the first start of a
+    server does it. Only the computer that searches needs kernels; a client has none.
+
+      divgrpc warm                                      into the user's cache folder
+      DIVGRPC_KERNEL_CACHE=/srv/kernels divgrpc warm    into a folder that an image keeps
+
+    The folder may be copied: kernels are found wherever divgrpc is installed. They are for the
+    processor of this computer. To make them for others, name the oldest of these processors, both
+    here and where the kernels are used:
+
+      NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= divgrpc warm
+
+    Kernels of other releases that no process has started with for 30 days are removed. It ends with
+    1 where the folder cannot be written.
+    """
+    with extra("warm", "compiling kernels", "server"):
+        from divgrpc.warmup import warm_ahead
+    outcome = warm_ahead(quiet=arguments.quiet or arguments.json)
+    if arguments.json:
+        json_output.show(outcome.as_dict())
+    else:
+        source = "were compiled before"
+        if outcome.compile_seconds is not None:
+            source = f"compiled in {outcome.compile_seconds:.1f} s"
+        size = f"{outcome.size_bytes / 1e6:.1f} MB"
+        sys.stdout.write(
+            f"{outcome.kernels} kernels for {outcome.processor}, {size}, in {outcome.folder}\n"
+            f"{source}, loaded in {outcome.load_seconds:.1f} s\n"
+        )
+    if not outcome.kept:
+        sys.stderr.write(
+            "divgrpc: the kernels could not be kept: make the folder writable, or name another one "
+            "in DIVGRPC_KERNEL_CACHE\n"
+        )
+    return 0 if outcome.kept else 1
+
+
 def _read_queries(arguments: argparse.Namespace) -> Matrix:
     base, dims = arguments.index_base, arguments.dims
     return read_vectors(Path(arguments.file), arguments.key, base=base, dims=dims)
@@ -279,7 +319,7 @@ def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
                 raise InvalidArgumentError(option, f"{flag} is for --report alone")
         return None
     with extra("report", "a report", "report"):
-        from divgrpc_client.reports.evaluation_command import EvaluationReport
+        from divgrpc_client.reports.showing import EvaluationReport
     return EvaluationReport(arguments)
 
 

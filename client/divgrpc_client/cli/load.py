@@ -10,9 +10,15 @@ from typing import Any, Final, get_type_hints
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters.signatures import defaults_of, explanations_of
-from divgrpc_client.cli.options import add_fields, add_options, add_reading, options_in
+from divgrpc_client.cli.options import (
+    add_fields,
+    add_options,
+    add_reading,
+    add_texts,
+    extra,
+    options_in,
+)
 from divgrpc_client.formats import json_output
-from divgrpc_client.formats.extras import extra
 from divgrpc_client.load.calls import Call, calls_of, read_mix
 from divgrpc_client.load.record import Run, codes
 from divgrpc_client.load.report import Report, write_report
@@ -180,18 +186,17 @@ def _make_folder(name: str, file: str | None) -> None:
 def add_load(verb: argparse.ArgumentParser) -> None:
     """Add the options of `load`."""
     verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
-    verb.add_argument("--data", metavar="FILE", help="A file of queries, one vector per row.")
+    add_texts(
+        verb,
+        ("--data", "FILE", "A file of queries, one vector per row."),
+        ("--rows", "START:STOP", "Draw from these rows of the file alone."),
+        ("--mix", "TOML", "Send a mix of calls instead of NAME."),
+    )
     add_reading(verb)
-    verb.add_argument(
-        "--rows", metavar="START:STOP", help="Draw from these rows of the file alone."
-    )
-    verb.add_argument(
-        "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
-    )
-    verb.add_argument("--mix", metavar="TOML", help="Send a mix of calls instead of NAME.")
     group = verb.add_argument_group("rates")
     bound: dict[str, Any] = {"action": "append", "metavar": "FIGURE<BOUND"}
     for flag, kind, metavar, text in (
+        ("--batch", int, "N", "Number of rows in a call (default 1)."),
         ("--rate", float, "N", "Calls a second, answered or not; --objective begins at 100."),
         ("--duration", float, "SECONDS", "How long to hold each rate (default 10)."),
         ("--schedule", str, "STEPS", "Change the rate over time."),
@@ -217,6 +222,9 @@ def add_load(verb: argparse.ArgumentParser) -> None:
         help="Fail if this is missed, such as p99<20ms, errors<0.1%%, rate>450 or quality>0.95. "
         "May be repeated.",
     )
-    group.add_argument("--save", metavar="JSON", help="Write the report to this file.")
-    group.add_argument("--report", metavar="HTML", help="Write a page; needs divgrpc[report].")
+    add_texts(
+        group,
+        ("--save", "JSON", "Write the report to this file."),
+        ("--report", "HTML", "Write a page; needs divgrpc[report]."),
+    )
     add_options(verb, QueryOptions, QUERY_DEFAULTS)

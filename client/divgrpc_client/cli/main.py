@@ -23,6 +23,7 @@ from divgrpc.parameters.suggestions import instead
 from divgrpc_client.cli import commands
 from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.cli.options import (
+    SPLIT,
     add,
     add_common,
     add_documents,
@@ -30,9 +31,8 @@ from divgrpc_client.cli.options import (
     add_name,
     add_options,
     add_reading,
-    add_split,
+    add_texts,
 )
-from divgrpc_client.cli.warm import add_warm, warm
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
     BUILD_DEFAULTS,
@@ -171,7 +171,9 @@ def _parser() -> argparse.ArgumentParser:
         add_common(verb)
         if add_arguments is not None:
             add_arguments(verb)
-    add_warm(add(verbs, warm))
+    verb = add(verbs, commands.warm)
+    verb.add_argument("--quiet", action="store_true", help="Show no progress, only the outcome.")
+    verb.add_argument("--json", action="store_true", help="Print the outcome as JSON.")
     return parser
 
 
@@ -181,24 +183,20 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
         "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for "
         "those of the svmlight file"
     )
-    verb.add_argument("--ids", metavar="SOURCE", help=f"Take one id per row from {source}.")
-    verb.add_argument(
-        "--categories", metavar="SOURCE", help="Take one category per row, -1 for none."
-    )
-    verb.add_argument(
-        "--subtopics", metavar="SOURCE", help="Take one sub-topic per row, -1 for none."
+    add_texts(
+        verb,
+        ("--ids", "SOURCE", f"Take one id per row from {source}."),
+        ("--categories", "SOURCE", "Take one category per row, -1 for none."),
+        ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none."),
     )
     verb.add_argument("--replace", action="store_true", help="Replace an index of that name.")
     group = verb.add_argument_group("labels, for divgrpc predict")
     add_documents(group, ", instead of FILE")
-    group.add_argument(
-        "--label-names", metavar="TEXT", help="Read names of labels, one a line from label 0 on."
-    )
-    group.add_argument(
-        "--hierarchy",
-        metavar="EDGES",
-        help="Read edges from parent to child, two numbers a line or an .npy; nodes below L are "
-        "the labels.",
+    edges = "two numbers a line or an .npy; nodes below L are the labels"
+    add_texts(
+        group,
+        ("--label-names", "TEXT", "Read names of labels, one a line from label 0 on."),
+        ("--hierarchy", "EDGES", f"Read edges from parent to child, {edges}."),
     )
     group.add_argument(
         "--roots", type=int, nargs="+", metavar="N", help="Begin the hierarchy at these nodes."
@@ -215,26 +213,22 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
 
 def _add_query(verb: argparse.ArgumentParser) -> None:
     add_file(verb)
-    verb.add_argument("--rows", metavar="START:STOP", help="Ask these rows of the file alone.")
+    add_texts(verb, ("--rows", "START:STOP", "Ask these rows of the file alone."))
     add_options(verb, QueryOptions, QUERY_DEFAULTS)
 
 
 def _add_predict(verb: argparse.ArgumentParser) -> None:
     add_file(verb, f"A file with one document per row: {FORMATS}, or text as build takes it.")
-    add_split(verb)
-    verb.add_argument("--rows", metavar="START:STOP", help="Ask about these rows alone.")
+    add_texts(verb, SPLIT, ("--rows", "START:STOP", "Ask about these rows alone."))
     add_options(verb, PredictOptions, PREDICT_DEFAULTS)
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     add_file(verb)
-    verb.add_argument(
-        "--categories", metavar="SOURCE", help="Take the points of each row's category as relevant."
-    )
-    verb.add_argument(
-        "--relevant",
-        metavar="TEXT",
-        help="Take the relevant ids of each row from a line of this file.",
+    add_texts(
+        verb,
+        ("--categories", "SOURCE", "Take the points of each row's category as relevant."),
+        ("--relevant", "TEXT", "Take the relevant ids of each row from a line of this file."),
     )
     _add_choosing(verb, "Let Query take what is chosen from now on.")
     verb.add_argument(
@@ -242,21 +236,18 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     )
     group = verb.add_argument_group("a page for people; needs divgrpc[report]")
     by_id = "a line of text for each id, or lines of an id, a tabulator and"
-    for flag, metavar, text in (
+    pictures = "a folder of <id>.png or .jpg, or an .npy of them by id"
+    add_texts(
+        group,
         ("--report", "HTML", "Write curves and tables to this file."),
         ("--titles", "FILE", f"Show results with {by_id} a title."),
-        (
-            "--thumbnails",
-            "PATH",
-            "Show results with pictures: a folder of <id>.png or .jpg, or an .npy of them by id.",
-        ),
+        ("--thumbnails", "PATH", f"Show results with pictures: {pictures}."),
         (
             "--point-categories",
             "FILE",
             f"Box results of another category, from {by_id} a category.",
         ),
-    ):
-        group.add_argument(flag, metavar=metavar, help=text)
+    )
     group.add_argument(
         "--show",
         type=int,
@@ -270,7 +261,7 @@ def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
     add_name(verb)
     add_documents(verb)
     add_reading(verb)
-    verb.add_argument("--rows", metavar="START:STOP", help="Go by these rows alone.")
+    add_texts(verb, ("--rows", "START:STOP", "Go by these rows alone."))
     _add_choosing(verb, "Keep the best threshold of each mode with the index.")
     verb.add_argument(
         "--per-document", action="store_true", help="Show figures per document too, with --json."

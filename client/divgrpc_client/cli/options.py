@@ -4,11 +4,12 @@ import argparse
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import NoneType
 from typing import Any, Final, Literal, cast, get_args, get_origin
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
 from divgrpc.evaluation.grid import Limits
 from divgrpc.parameters import MetricWord, as_metric
 from divgrpc.parameters.suggestions import refuse_word
@@ -20,6 +21,10 @@ TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
 TARGET_DEFAULT: Final = "127.0.0.1:50051"
 # A person waits longer than a service, which has the client's shorter default.
 TIMEOUT_SECONDS: Final = 30.0
+SPLIT: Final = (
+    *("--split", "TEXT[:COLUMN]"),
+    "Take the rows that a column of this file lists, counted from 1.",
+)
 
 
 def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type
@@ -50,6 +55,24 @@ def add_common(verb: argparse.ArgumentParser) -> None:
         "build and evaluate).",
     )
     verb.add_argument("--json", action="store_true", help="Print JSON, errors too.")
+
+
+@contextmanager
+def extra(field: str, subject: str, name: str) -> Iterator[None]:
+    """Say which extra to install if an import finds something missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise UnsupportedError(
+            field, f"{subject} needs {missing}: install divgrpc[{name}]"
+        ) from None
+
+
+def add_texts(group: "argparse._ActionsContainer", *options: tuple[str, str, str]) -> None:
+    """Add options that take a text: flag, metavar and help of each."""
+    for flag, metavar, text in options:
+        group.add_argument(flag, metavar=metavar, help=text)
 
 
 def first_sentence(text: str) -> str:
@@ -103,21 +126,8 @@ def add_documents(verb: "argparse._ActionsContainer", instead: str = "") -> None
         help=f"Read documents{instead}: a matrix, or text with the labels of each before its "
         "features (Extreme Classification's format, with or without header, or svmlight).",
     )
-    verb.add_argument(
-        "--labels",
-        metavar="FILE",
-        help="Read labels from a matrix (rows, L), such as scipy's .npz; nonzeros are labels.",
-    )
-    add_split(verb)
-
-
-def add_split(verb: "argparse._ActionsContainer") -> None:
-    """Let a command take a list of the rows of a file."""
-    verb.add_argument(
-        "--split",
-        metavar="TEXT[:COLUMN]",
-        help="Take the rows that a column of this file lists, counted from 1.",
-    )
+    text = "Read labels from a matrix (rows, L), such as scipy's .npz; nonzeros are labels."
+    add_texts(verb, ("--labels", "FILE", text), SPLIT)
 
 
 def add_options(verb: argparse.ArgumentParser, table: type, defaults: Mapping[str, object]) -> None:

@@ -3,7 +3,7 @@
 import csv
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from rich.table import Table
@@ -13,80 +13,6 @@ from divgrpc.types import EffectiveParameters, EvaluateLabelRow, EvaluateRow
 from divgrpc_client.formats import json_output, tables
 
 Row: TypeAlias = EvaluateRow | EvaluateLabelRow
-
-# Metrics of each kind of row, and their heads; those of queries are the paper's.
-HEADS: Final = {
-    "precision": "P",
-    "subtopic_recall": "SR",
-    "normalised_entropy": "D",
-    "h_score": "h",
-}
-_LABEL_HEADS: Final = {
-    "precision": "P",
-    "recall": "R",
-    "f_score": "f",
-    "drank": "D",
-    "h_score": "h",
-}
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print a table of the settings, one of the choices, and the default that was set."""
-    out = tables.console()
-    unit = "documents" if isinstance(rows[0], EvaluateLabelRow) else "queries"
-    settings = [row for row in rows if not row.by_fold]
-    choices = [row for row in rows if row.by_fold]
-    out.print(_table(settings))
-    if choices:
-        out.print("", _table(choices, f"Chosen by folds, and reported on {unit} held out"))
-    goal = "f" if getattr(rows[0], "goal", "h_score") == "f_score" else "h"
-    out.print(
-        f"limits: hash_limit/candidates_limit. *: on the Pareto front of {goal} against time",
-        style="dim",
-    )
-    for row in rows:
-        # A threshold is meant to leave documents with fewer labels than top_k.
-        is_short = row.short and isinstance(row, EvaluateRow)
-        short = f", {row.short:,} short of k" if is_short else ""
-        if row.empty or is_short:
-            out.print(f"row {row.number}: {row.empty:,} {unit} without a result{short}")
-        if row.is_default and isinstance(row, EvaluateRow):
-            out.print(f"the default for Query is now {setting(row)}, k {row.parameters.k}")
-        elif row.is_default:
-            mode = row.parameters.mode  # type: ignore[union-attr]  # a row of labels
-            out.print(f"the threshold of {mode} is now {_threshold(row)}")
-
-
-def _table(rows: Sequence[Row], title: str | None = None) -> Table:
-    of_labels = isinstance(rows[0], EvaluateLabelRow) if rows else False
-    heads = _LABEL_HEADS if of_labels else HEADS
-    grid = tables.table(
-        *(">row", *(["mode"] if of_labels else []), "method", ">diversity", "search", ">limits"),
-        *((">top_k", ">threshold") if of_labels else (">k",)),
-        *(f">{head}" for head in heads.values()),
-        *((">P@k", ">PSP@k") if of_labels else (">95 % of h",)),
-        *(">µs p50", ">p90", ">p99", ""),
-        title=title,
-    )
-    for row in rows:
-        parameters, times = row.parameters, row.microseconds
-        mode: list[str] = []
-        if isinstance(row, EvaluateLabelRow):
-            mode = [row.parameters.mode]
-            sizes = [str(row.parameters.top_k), _threshold(row)]
-            last = (ranks[-1:] for ranks in (row.precision_at, row.propensity_scored_at))
-            extra = ["".join(figure(interval.value) for interval in ranks) for ranks in last]
-        else:
-            h = row.metrics["h_score"]
-            sizes, extra = [str(row.parameters.k)], [f"{figure(h.low)}-{figure(h.high)}"]
-        grid.add_row(
-            *(str(row.number), *mode, method(row), diversity(row), row.search),
-            f"{limit(parameters.hash_limit)}/{limit(parameters.candidates_limit)}",
-            *(*sizes, *(figure(row.metrics[name].value) for name in heads), *extra),
-            *(f"{time:,.0f}" for time in (times.p50, times.p90, times.p99)),
-            "*" if row.on_front else "",
-        )
-    return grid
 
 
 def method(row: Row) -> str:
@@ -135,14 +61,112 @@ def figure(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3f}"
 
 
+def h_range(row: Row) -> str:
+    """Return the 95 % interval of h, nothing if it does not apply."""
+    low, high = figure(row.metrics["h_score"].low), figure(row.metrics["h_score"].high)
+    return f"{low}\N{EN DASH}{high}" if low else ""
+
+
 def _threshold(row: Row) -> str:
     threshold = getattr(row.parameters, "threshold", None)
     return "none" if threshold is None else f"{threshold:g}"
 
 
-def show_json(rows: Sequence[Row]) -> None:
-    """Print all that is known of the rows; a figure that does not apply is null."""
-    json_output.show({"rows": rows})
+def _metric(*names: str) -> Callable[[Row], str]:
+    """Return a function from a row to the first of these metrics that it has."""
+    return lambda row: figure(next(row.metrics[n].value for n in names if n in row.metrics))
+
+
+def _parameter(name: str) -> Callable[[Row], str]:
+    return lambda row: str(getattr(row.parameters, name))
+
+
+def _at_k(name: str) -> Callable[[Row], str]:
+    """Return a function from a row to the last of a list of intervals, if there are any."""
+    return lambda row: "".join(figure(interval.value) for interval in getattr(row, name)[-1:])
+
+
+# The text in each column of a table of rows, by its head; metrics are named as in the paper.
+CELLS: Final[Mapping[str, Callable[[Row], str]]] = {
+    "row": lambda row: str(row.number),
+    "mode": _parameter("mode"),
+    "method": method,
+    "diversity": diversity,
+    "search": lambda row: row.search,
+    "hash limit": lambda row: limit(row.parameters.hash_limit),
+    "candidates": lambda row: limit(row.parameters.candidates_limit),
+    "limits": lambda row: "/".join(
+        limit(n) for n in (row.parameters.hash_limit, row.parameters.candidates_limit)
+    ),
+    "k": _parameter("k"),
+    "top_k": _parameter("top_k"),
+    "threshold": _threshold,
+    "P": _metric("precision"),
+    "SR": _metric("subtopic_recall"),
+    "R": _metric("recall"),
+    "f": _metric("f_score"),
+    "D": _metric("normalised_entropy", "drank"),
+    "h": _metric("h_score"),
+    "95 % of h": h_range,
+    "P@k": _at_k("precision_at"),
+    "PSP@k": _at_k("propensity_scored_at"),
+    "µs p50": lambda row: f"{row.microseconds.p50:,.0f}",
+    "p90": lambda row: f"{row.microseconds.p90:,.0f}",
+    "p99": lambda row: f"{row.microseconds.p99:,.0f}",
+    "empty": lambda row: f"{row.empty:,}",
+    "short": lambda row: f"{row.short:,}",
+    "front": lambda row: "*" if row.on_front else "",
+}
+# Heads of columns that are aligned to the left.
+TEXTS: Final = ("mode", "method", "search", "limits", "front")
+_TIMES: Final = ("µs p50", "p90", "p99", "front")
+_QUERY_HEADS: Final = (
+    *("row", "method", "diversity", "search", "limits", "k"),
+    *("P", "SR", "D", "h", "95 % of h", *_TIMES),
+)
+_LABEL_HEADS: Final = (
+    *("row", "mode", "method", "diversity", "search", "limits", "top_k", "threshold"),
+    *("P", "R", "f", "D", "h", "P@k", "PSP@k", *_TIMES),
+)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print a table of the settings, one of the choices, and the default that was set."""
+    out = tables.console()
+    unit = "documents" if isinstance(rows[0], EvaluateLabelRow) else "queries"
+    settings = [row for row in rows if not row.by_fold]
+    choices = [row for row in rows if row.by_fold]
+    out.print(_table(settings))
+    if choices:
+        out.print("", _table(choices, f"Chosen by folds, and reported on {unit} held out"))
+    goal = "f" if getattr(rows[0], "goal", "h_score") == "f_score" else "h"
+    out.print(
+        f"limits: hash_limit/candidates_limit. *: on the Pareto front of {goal} against time",
+        style="dim",
+    )
+    for row in rows:
+        # A threshold is meant to leave documents with fewer labels than top_k.
+        is_short = row.short and isinstance(row, EvaluateRow)
+        short = f", {row.short:,} short of k" if is_short else ""
+        if row.empty or is_short:
+            out.print(f"row {row.number}: {row.empty:,} {unit} without a result{short}")
+        if row.is_default and isinstance(row, EvaluateRow):
+            out.print(f"the default for Query is now {setting(row)}, k {row.parameters.k}")
+        elif row.is_default:
+            mode = row.parameters.mode  # type: ignore[union-attr]  # a row of labels
+            out.print(f"the threshold of {mode} is now {_threshold(row)}")
+
+
+def _table(rows: Sequence[Row], title: str | None = None) -> Table:
+    is_of_labels = any(isinstance(row, EvaluateLabelRow) for row in rows)
+    heads = _LABEL_HEADS if is_of_labels else _QUERY_HEADS
+    names = ["" if head == "front" else head for head in heads]
+    grid = tables.table(
+        *(name if name in TEXTS or not name else f">{name}" for name in names), title=title
+    )
+    for row in rows:
+        grid.add_row(*(CELLS[head](row) for head in heads))
+    return grid
 
 
 def show_csv(rows: Sequence[Row]) -> None:

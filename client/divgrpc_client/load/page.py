@@ -66,23 +66,24 @@ def page(report: Report) -> Page:
 
 
 def _figures(report: Report) -> Figures:
-    by_percentile = [
-        Curve("from when due", [(p, us / 1e3) for p, us in report["curve"]], 0),
-        Curve("from when sent", [(p, us / 1e3) for p, us in report["service_curve"]], 1),
-    ]
-
-    def over(name: str, label: str, look: int, scale: float = 1.0) -> Curve:
+    def line(name: str, label: str, look: int, scale: float = 1.0) -> Curve:
         values = [(row["second"], row[name]) for row in report["by_second"]]
         return Curve(label, [(s, v / scale) for s, v in values if v is not None], look)
 
-    calls = [over("due", "due", 0), over("answered", "answered OK", 2), over("failed", "failed", 7)]
-    latency = [over(n, n, look, 1e3) for look, n in enumerate(("p50", "p90", "p99", "max"))]
+    by_percentile = [
+        Curve(label, [(percent, us / 1e3) for percent, us in report[name]], look)
+        for look, (name, label) in enumerate(
+            (("curve", "from when due"), ("service_curve", "from when sent"))
+        )
+    ]
+    calls = [line("due", "due", 0), line("answered", "answered OK", 2), line("failed", "failed", 7)]
+    latency = [line(n, n, look, 1e3) for look, n in enumerate(("p50", "p90", "p99", "max"))]
     ms = "latency, ms"
     title = "Latency by percentile"
-    drawn = charts.lines(by_percentile, "percentile", ms, title, x_scale="percentile", log_y=True)
+    drawing = charts.lines(by_percentile, "percentile", ms, title, x_scale="percentile", log_y=True)
     return Figures(
         [
-            Figure(drawn, "Latency by percentile: every step to the right is one more nine."),
+            Figure(drawing, "Latency by percentile: every step to the right is one more nine."),
             Figure(charts.lines(calls, "second", "calls", "Calls by second"), "Calls by second."),
             Figure(
                 charts.lines(latency, "second", ms, "Latency by second", log_y=True),
@@ -98,26 +99,21 @@ def _sent(report: Report) -> list[Part]:
         f"{step['begin']:g} to {step['end']:g} calls a second over {step['seconds']:g} s"
         for step in setting["schedule"]
     )
-    rows = [
-        ("target", setting["target"]),
-        ("loop", setting["loop"]),
-        ("schedule", steps),
-        *((name.replace("_", " "), f"{setting[name]}") for name in ("warm_up", "timeout")),
-        *((name, f"{setting[name]}") for name in ("processes", "channels", "retries", "seed")),
-        ("generators busy", ", ".join(f"{share:.0%}" for share in report["generators_busy"])),
-    ]
+    names = ("target", "loop", "warm_up", "timeout", "processes", "channels", "retries", "seed")
+    settings = [(name.replace("_", " "), str(setting[name])) for name in names]
+    settings.insert(2, ("schedule", steps))
+    busy = ", ".join(f"{share:.0%}" for share in report["generators_busy"])
     mix = [
         (
             call["call"],
             f"{call['share']:.1%}",
-            f"{call['messages']:,}",
-            f"{call['message_bytes']:,}",
+            *(f"{call[n]:,}" for n in ("messages", "message_bytes")),
         )
         for call in setting["mix"]
     ]
     columns = [Column("setting", numeric=False), Column("value", numeric=False)]
     return [
-        Table("Settings", columns, [Body(rows)]),
+        Table("Settings", columns, [Body([*settings, ("generators busy", busy)])]),
         _table(("call", "share", "different messages", "bytes of one"), mix),
     ]
 

@@ -173,6 +173,16 @@ def errors(samples: Samples) -> float:
     return float((samples["code"] != OK).mean()) if len(samples) else 0.0
 
 
+def summary(samples: Samples) -> dict[str, Any]:
+    """Return number, errors, statuses and latency of calls."""
+    return {
+        "calls": len(samples),
+        "errors": errors(samples),
+        "codes": codes(samples),
+        "latency": figures(latencies(samples)),
+    }
+
+
 def by_second(run: Run) -> list[dict[str, float | None]]:
     """Return figures of each second: of the calls due in it, but `answered` of those done in it."""
     samples = run.samples()

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -19,7 +20,7 @@ import numpy as np
 
 import divgrpc
 from divgrpc_client.load import record
-from divgrpc_client.load.record import Run, Samples
+from divgrpc_client.load.record import Run
 from divgrpc_client.load.thresholds import Threshold, is_time, percent_of
 
 Report: TypeAlias = dict[str, Any]
@@ -115,22 +116,15 @@ def judge_rate(run: Run, rate: float, objectives: Sequence[Threshold]) -> dict[s
     Late calls only make latencies worse, so the rate may hold all the same. At most one call in a
     thousand may fail, whatever the objectives.
     """
-    samples = run.samples()
-    errors = record.errors(samples)
+    summary = record.summary(run.samples())
     holds = (
         not run.interrupted
-        and all(one.holds(figure({"errors": errors}, run, one.name)) for one in objectives)
-        and errors <= _ERRORS_MAX
+        and all(one.holds(figure(summary, run, one.name)) for one in objectives)
+        and summary["errors"] <= _ERRORS_MAX
         and _all_sent(run)
     )
-    return {
-        "rate": rate,
-        "held": holds,
-        "void": not holds and bool(void_reasons(run)),
-        "answered": run.rate(),
-        "errors": errors,
-        "latency": record.figures(record.latencies(samples)),
-    }
+    void = not holds and bool(void_reasons(run))
+    return {"rate": rate, "held": holds, "void": void, "answered": run.rate(), **summary}
 
 
 def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
@@ -139,12 +133,10 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
     Quality and thresholds are left empty.
     """
     samples = run.samples()
-    times = {
-        "latency": record.latencies(samples),
-        "service_time": record.latencies(samples, "sent"),
-        "lateness": record.lateness(samples),
-        "loop_lag": np.array(run.lags) * 1e6,
-    }
+    latencies, service_times = record.latencies(samples), record.latencies(samples, "sent")
+    seconds = max(run.seconds, 1e-9)
+    kinds = run.in_time()["kind"]
+    rows = sum(call.batch * int((kinds == n).sum()) for n, call in enumerate(run.calls))
     report = {
         "format": FORMAT,
         "what": "divgrpc load",
@@ -154,26 +146,33 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         "environment": environment(),
         "server": None if run.server is None else asdict(run.server),
         "seconds": round(run.seconds, 3),
-        **_counts(run, samples),
-        **{name: record.figures(values) for name, values in times.items()},
+        "offered": len(samples) / seconds,
+        "rate": run.rate(),
+        "rows_rate": rows / seconds,
+        "retries": run.retries,
+        **record.summary(samples),
+        "by_call": [
+            {"call": call.name, **record.summary(samples[samples["kind"] == n])}
+            for n, call in enumerate(run.calls)
+        ],
+        "service_time": record.figures(service_times),
+        "lateness": record.figures(record.lateness(samples)),
+        "loop_lag": record.figures(np.array(run.lags) * 1e6),
         "generators_busy": [round(busy, 3) for busy in _busy(run)],
         "by_second": record.by_second(run),
-        "curve": record.curve(times["latency"]),
-        "service_curve": record.curve(times["service_time"]),
+        "curve": record.curve(latencies),
+        "service_curve": record.curve(service_times),
         "quality": None,
         "thresholds": [],
         "search": None,
     }
-    if trials:
-        _add_search(report, trials)
-    return report
-
-
-def _add_search(report: Report, trials: Sequence[dict[str, Any]]) -> None:
-    """Add the trials of a search, and what bounded it: the server or the generator."""
+    if not trials:
+        return report
     rate = max((trial["rate"] for trial in trials if trial["held"]), default=0.0)
     failures = [trial for trial in trials if not trial["held"]]
+    # The lowest rate that failed bounds the search: because of the server, or of the generator.
     void = bool(failures) and min(failures, key=lambda trial: float(trial["rate"]))["void"]
+    report["search"] = {"rate": rate, "bound_by_generator": void, "trials": list(trials)}
     if not void:
         report["void"] = []
     elif rate:
@@ -181,33 +180,7 @@ def _add_search(report: Report, trials: Sequence[dict[str, Any]]) -> None:
         report["void"] = [
             f"above {rate:,.0f} calls a second, which held, the generator was the bottleneck"
         ]
-    report["search"] = {"rate": rate, "bound_by_generator": void, "trials": list(trials)}
-
-
-def _counts(run: Run, samples: Samples) -> dict[str, object]:
-    seconds = max(run.seconds, 1e-9)
-    kinds = run.in_time()["kind"]
-    rows = sum(call.batch * int((kinds == n).sum()) for n, call in enumerate(run.calls))
-    by_kind = [(call, samples[samples["kind"] == n]) for n, call in enumerate(run.calls)]
-    return {
-        "calls": len(samples),
-        "offered": len(samples) / seconds,
-        "rate": run.rate(),
-        "rows_rate": rows / seconds,
-        "errors": record.errors(samples),
-        "codes": record.codes(samples),
-        "retries": run.retries,
-        "by_call": [
-            {
-                "call": call.name,
-                "calls": len(part),
-                "errors": record.errors(part),
-                "codes": record.codes(part),
-                "latency": record.figures(record.latencies(part)),
-            }
-            for call, part in by_kind
-        ],
-    }
+    return report
 
 
 def _setting(run: Run) -> dict[str, object]:
@@ -241,13 +214,11 @@ def _setting(run: Run) -> dict[str, object]:
 
 def environment() -> dict[str, str]:
     """Return date, machine and versions, without which a figure means nothing."""
-    with Path("/proc/cpuinfo").open() as lines:
-        models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        processor = next(models, "")
+    models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return {
         "date": dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "divgrpc": divgrpc.__version__,
-        "processor": processor,
+        "processor": next(iter(models), ""),
         "cores": str(len(os.sched_getaffinity(0))),
         "python": platform.python_version(),
         "grpcio": version("grpcio"),

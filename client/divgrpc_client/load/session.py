@@ -1,6 +1,12 @@
 """Runs: processes are started, calls checked and sent, the highest rate searched for."""
 
+import multiprocessing
+import os
 import signal
+import socket
+import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +17,12 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 import grpc
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client.client import Client
 from divgrpc_client.load.calls import BYTES_MAX, Call
 from divgrpc_client.load.generator import STOP, Task, Trial
-from divgrpc_client.load.process import Process, receive
 from divgrpc_client.load.quality import compare_with_exact, send
-from divgrpc_client.load.record import Run
+from divgrpc_client.load.record import Part, Run
 from divgrpc_client.load.report import Report, build_report, judge, judge_rate
 from divgrpc_client.load.schedule import Schedule, constant
 from divgrpc_client.load.settings import Settings, check_target
@@ -35,6 +40,9 @@ _LEAD_SECONDS: Final = 0.2
 _GRACE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _START_SECONDS: Final = 120.0
+_EXIT_SECONDS: Final = 5.0
+# The longest pause within one message of a process.
+_MESSAGE_SECONDS: Final = 10
 # The search ends if the lowest rate that fails is at most this factor above the best that holds.
 _RATE_RATIO: Final = 1.05
 _TRIALS_MAX: Final = 24
@@ -251,6 +259,51 @@ def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> 
             rate = 2 * low
         if rate < least:
             return
+
+
+class Process:
+    """One generator and the connection to it, until `close`."""
+
+    def __init__(self, task: Task) -> None:
+        self.connection, remote = multiprocessing.Pipe()
+        limit_pauses(self.connection)
+        with remote:
+            number = remote.fileno()
+            command = [sys.executable, "-m", "divgrpc_client.load", str(number)]
+            self.program = subprocess.Popen(command, pass_fds=[number])  # noqa: S603  # our own program
+        self.connection.send(task)
+
+    def close(self) -> None:
+        """End the process, which ends by itself if nobody is at the other end."""
+        self.connection.close()
+        try:
+            self.program.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.program.kill()
+            self.program.wait()
+
+
+def limit_pauses(connection: Connection) -> None:
+    """Let no `recv` wait for ever for a process that stopped in the middle of a message."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        limit = struct.pack("ll", _MESSAGE_SECONDS, 0)
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def receive(connection: Connection, seconds: float | None = None) -> Part | None:
+    """Return the next part, None if the process is done; raises `UnavailableError`.
+
+    `seconds` bounds the wait for the message to begin.
+    """
+    try:
+        if not connection.poll(seconds):
+            raise UnavailableError("a load generator did not start")
+        part: Part | str = connection.recv()
+    except BlockingIOError:
+        raise UnavailableError("a load generator stopped in the middle of a message") from None
+    except (EOFError, OSError):
+        raise UnavailableError("a load generator died; its last words are above") from None
+    return part if isinstance(part, Part) else None
 
 
 @contextmanager

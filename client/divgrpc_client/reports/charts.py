@@ -10,20 +10,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
-FILLS: Final[Sequence[Literal["full", "none", "left", "bottom", "right", "top"]]] = (
-    "full",
-    "none",
-    "left",
-    "bottom",
-    "right",
-    "top",
-)
+FILLS: Final = ("full", "none", "left", "bottom", "right", "top")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +88,10 @@ def trade_off(curves: Sequence[Curve], title: str) -> Chart:
     def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
         axes.set(xlabel="D, diversity of the relevant results", ylabel="P, share relevant")
         for curve in curves:
-            points = _finite(curve)
-            axes.plot(*_xy(points), color=_colour(curve.look, palette), zorder=3)
-            sizes = np.linspace(*_SIZES, len(points)) if len(points) > 1 else [np.mean(_SIZES)]
-            for size, point in zip(sizes, points, strict=False):
+            points = _finite(curve.points)
+            axes.plot(*points, color=_colour(curve.look, palette), zorder=3)
+            sizes = np.linspace(*_SIZES, len(points.T)) if len(points.T) > 1 else [np.mean(_SIZES)]
+            for size, point in zip(sizes, points.T, strict=False):
                 axes.plot(*point, **_marker(curve, palette), markersize=size, clip_on=False)
         _draw_equal_h(axes, palette)
         return _legend_of(curves, palette)
@@ -114,15 +108,15 @@ def h_against_time(
     """
 
     def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
-        axes.set(xlabel="median time of a query", ylabel="h")
-        axes.set_xscale("log")
-        for curve in curves:
-            x, y = _xy(_finite(curve))
-            x = [max(value, _MICROSECONDS_MIN) for value in x]
-            axes.plot(x, y, **_marker(curve, palette))
+        axes.set(xlabel="median time of a query", ylabel="h", xscale="log")
         ring: Any = {"marker": "o", "markersize": 13, "fillstyle": "none", "linestyle": "none"}
-        x, y = _xy(front)
-        axes.plot([max(value, _MICROSECONDS_MIN) for value in x], y, color=palette.faint, **ring)
+        ring["color"] = palette.faint
+        for points, style in (
+            *((curve.points, _marker(curve, palette)) for curve in curves),
+            (front, ring),
+        ):
+            x, y = _finite(points)
+            axes.plot(np.maximum(x, _MICROSECONDS_MIN), y, **style)
         _name_times(axes)
         keys = _legend_of([Curve(c.name, c.points, c.look) for c in curves], palette)
         keys += [
@@ -130,7 +124,7 @@ def h_against_time(
             for n, name in enumerate(fills)
         ]
         if front:
-            keys.append(Line2D([], [], color=palette.faint, label="Pareto front", **ring))
+            keys.append(Line2D([], [], label="Pareto front", **ring))
         return keys
 
     return draw(paint, title)
@@ -152,27 +146,31 @@ def lines(
 
     def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
         axes.set(xlabel=x, ylabel=y, yscale="log" if log_y else "linear")
+        keys = []
         for curve in curves:
-            points = _finite(curve)
+            values, heights = _finite(curve.points)
             if x_scale == "percentile":
-                points = [(1 / (1 - percent / 100), value) for percent, value in points]
-            axes.plot(*_xy(points), color=_colour(curve.look, palette), zorder=3)
-        if x_scale == "percentile":
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 - 100 / v:.6g}"))
+                values = 1 / (1 - values / 100)
+            colour = _colour(curve.look, palette)
+            axes.plot(values, heights, color=colour, zorder=3)
+            keys.append(Line2D([], [], label=curve.name, color=colour))
+        if x_scale != "linear":
+            axes.set_xscale("log", base=10 if x_scale == "percentile" else 2)
             axes.xaxis.set_minor_formatter(NullFormatter())
-        elif x_scale == "log2":
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        if not log_y:
-            axes.set_ylim(bottom=0)
+            axes.xaxis.set_major_formatter(
+                FuncFormatter(
+                    lambda value, _: (
+                        f"{100 - 100 / value:.6g}" if x_scale == "percentile" else f"{value:g}"
+                    )
+                )
+            )
         if log_y:
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        else:
+            axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        return [
-            Line2D([], [], label=curve.name, color=_colour(curve.look, palette)) for curve in curves
-        ]
+        return keys
 
     return draw(paint, title)
 
@@ -206,46 +204,38 @@ def _svg(paint: Paint, title: str, palette: Palette) -> str:
         if keys:
             canvas.legend(handles=keys, loc="outside lower center", ncols=columns)
         sink = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        canvas.savefig(sink, format="svg", metadata={**nothing, "Title": title})
+        absent = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        canvas.savefig(sink, format="svg", metadata={**absent, "Title": title})
     return sink.getvalue()
 
 
 def _style(palette: Palette) -> Any:  # noqa: ANN401  # matplotlib types its keys one by one
+    ink = ("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor")
+    faint = ("axes.edgecolor", "xtick.color", "ytick.color")
     return {
+        **dict.fromkeys(ink, palette.ink),
+        **dict.fromkeys(faint, palette.faint),
+        **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+        **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
         "axes.axisbelow": True,
-        "axes.edgecolor": palette.faint,
-        "axes.facecolor": "none",
         "axes.grid": True,
-        "axes.labelcolor": palette.ink,
         "axes.labelsize": 13,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "figure.facecolor": "none",
         "font.size": 12,
         "grid.color": palette.line,
-        "legend.frameon": False,
         "legend.handletextpad": 0.4,
         "legend.columnspacing": 1.2,
         "lines.linewidth": 1.8,
         "lines.markersize": 7,
         "svg.fonttype": "none",  # a fifth of the bytes of outlines
         "svg.hashsalt": "divgrpc",
-        "text.color": palette.ink,
         "text.parse_math": False,
-        "xtick.color": palette.faint,
-        "xtick.labelcolor": palette.ink,
-        "ytick.color": palette.faint,
-        "ytick.labelcolor": palette.ink,
     }
 
 
-def _finite(curve: Curve) -> list[tuple[float, float]]:
-    return [point for point in curve.points if np.isfinite(point).all()]
-
-
-def _xy(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
+def _finite(points: Sequence[tuple[float, float]]) -> npt.NDArray[np.float64]:
+    """Return x and y (2, n) of the points that are finite."""
+    array = np.array(points, np.float64).reshape(-1, 2)
+    return array[np.isfinite(array).all(axis=1)].T
 
 
 def _colour(look: int, palette: Palette) -> str:

@@ -8,17 +8,17 @@ machine, so that the same rows give the same bytes.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
 
 from divgrpc.types import EvaluateRow
 from divgrpc_client.formats.evaluation_tables import (
-    HEADS,
+    CELLS,
+    TEXTS,
     diversity,
-    figure,
-    limit,
+    h_range,
     method,
     setting,
     stage,
@@ -35,7 +35,6 @@ from divgrpc_client.reports.page import (
     Page,
     Part,
     ResultLists,
-    Row,
     Section,
     Table,
     write_page,
@@ -50,23 +49,21 @@ _WORDS: Final = (
 )
 _TRADE_OFF: Final = (
     "Up is more accurate, to the right is more diverse. Markers grow along a curve with the "
-    "diversity asked for. Dotted lines join points of equal harmonic mean h, so charts whose axes "
+    "requested diversity. Dotted lines join points of equal harmonic mean h, so charts whose axes "
     "show different ranges can be compared."
 )
 _LISTS: Final = (
-    "Some of the queries, asked again: what each method finds, first to last, at its best "
-    "diversity and search. Results known to be irrelevant are boxed."
+    "The results of each method for some of the queries, first to last, at its best diversity and "
+    "search. Results known to be irrelevant are boxed."
+)
+_CHOICES: Final = (
+    "The queries are dealt into folds. Each fold is reported at the diversity and limits with the "
+    "greatest mean h on the other folds, so no query takes part in choosing the setting it is "
+    "reported at. The setting named is the best on all queries."
 )
 _SETTINGS: Final = (
     "Every setting of the grid, on all queries. The best of them is chosen on the queries it is "
     "reported on, so its figures are a little too high; those of the choices are not."
-)
-_SETTING_COLUMNS: Final = (
-    Column("method", numeric=False),
-    Column("diversity"),
-    Column("search", numeric=False),
-    Column("hash limit"),
-    Column("candidates"),
 )
 
 
@@ -98,17 +95,18 @@ def report(
     choices = [row for row in rows if row.by_fold]
     sections = [Section("What was evaluated", _evaluated(rows, settings))]
     if settings:
+        front = sorted((row for row in settings if row.on_front), key=lambda r: r.microseconds.p50)
         sections += [
             Section("Methods side by side", [_methods(choices or _best_of_each(settings))]),
             Section("Accuracy against diversity", [_TRADE_OFF, *_trade_offs(settings)]),
-            Section("h against time", [_h_against_time(settings), _front(settings)]),
+            Section("h against time", [_h_against_time(settings), _table(*_FRONT, front)]),
         ]
     if choices:
         sections.append(Section("What was chosen", _choices(choices, rows)))
     if lists:
         sections.append(Section("Results side by side", [_LISTS, *lists]))
     if settings:
-        sections.append(Section("All settings", [_SETTINGS, _all_settings(settings)]))
+        sections.append(Section("All settings", [_SETTINGS, _table(*_ALL, settings)]))
     return Page(
         title=f"Diversity and its price: {index}" if index else "Diversity and its price",
         lead=_lead(choices or settings),
@@ -118,17 +116,54 @@ def report(
 
 
 def h(row: EvaluateRow) -> float:
-    """Return a row's mean h, -1 where no query has one."""
+    """Return a row's mean h, -1 if no query has one."""
     value = row.metrics["h_score"].value
     return -1.0 if math.isnan(value) else value
 
 
-def _ks(rows: Sequence[EvaluateRow]) -> list[int]:
-    return sorted({row.parameters.k for row in rows})
+def _interval(row: EvaluateRow) -> str:
+    return f"{CELLS['h'](row)} ({h_range(row)})"
 
 
-def _at_k(rows: Sequence[EvaluateRow], k: int) -> list[EvaluateRow]:
-    return [row for row in rows if row.parameters.k == k]
+_FOLDS: Final = "diversity in each fold"
+_SETTING: Final = ("method", "diversity", "search", "hash limit", "candidates")
+_FRONT: Final = (
+    "On the Pareto front: no other setting has more h in less time",
+    (*_SETTING, "h", "95 % of h", "µs p50"),
+)
+_ALL: Final = (
+    "empty: queries without a result. short: fewer than k results. front: Pareto front.",
+    (
+        *(*_SETTING, "row", "h", "95 % of h", "P", "SR", "D", "µs p50", "p90", "p99"),
+        *("empty", "short", "front"),
+    ),
+)
+
+
+def _table(
+    caption: str,
+    heads: Sequence[str],
+    rows: Sequence[EvaluateRow],
+    cells: Mapping[str, Callable[[EvaluateRow], str]] = CELLS,
+) -> Table:
+    """Return a table of rows, those of each k together; the greatest h is marked."""
+    bodies = []
+    for k, group in _by_k(rows):
+        best = max(map(h, group))
+        lines = [
+            [Cell(cells[head](row), best=head == "h" and h(row) == best >= 0) for head in heads]
+            for row in group
+        ]
+        bodies.append(Body(lines, f"k = {k}"))
+    return Table(
+        caption, [Column(head, numeric=head not in (*TEXTS, _FOLDS)) for head in heads], bodies
+    )
+
+
+def _by_k(rows: Sequence[EvaluateRow]) -> list[tuple[int, list[EvaluateRow]]]:
+    """Return the rows of each k, the smallest first."""
+    groups = groupby(sorted(rows, key=lambda row: row.parameters.k), lambda row: row.parameters.k)
+    return [(k, list(group)) for k, group in groups]
 
 
 def _best_of_each(rows: Sequence[EvaluateRow]) -> list[EvaluateRow]:
@@ -144,18 +179,15 @@ def _best_of_each(rows: Sequence[EvaluateRow]) -> list[EvaluateRow]:
 def _lead(rows: Sequence[EvaluateRow]) -> str:
     """Say for each k what the best reaches, and what plain nearest neighbours do."""
     sentences = []
-    for k in _ks(rows):
-        known = [row for row in _at_k(rows, k) if h(row) >= 0]
-        if not known:
-            continue
-        best = max(known, key=h)
+    for k, group in _by_k([row for row in rows if h(row) >= 0]):
+        best, time = max(group, key=h), CELLS["µs p50"]
         sentence = f"At k = {k}, {setting(best)}, reaches h {_interval(best)}"
-        plain = [row for row in known if row.parameters.selector == "nearest"]
+        plain = [row for row in group if row.parameters.selector == "nearest"]
         if plain and best not in plain:
-            other = max(plain, key=h)
+            nearest = max(plain, key=h)
             sentence += (
-                f", plain nearest neighbours {_interval(other)}; the median query takes "
-                f"{_time(best)} and {_time(other)} µs"
+                f", plain nearest neighbours {_interval(nearest)}; the median query takes "
+                f"{time(best)} and {time(nearest)} µs"
             )
         sentences.append(f"{sentence}.")
     return " ".join(sentences)
@@ -165,24 +197,20 @@ def _evaluated(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> 
     if not rows:
         return [Note("There are no rows: nothing was evaluated.")]
     first = rows[0]
-
-    def values(of: Callable[[EvaluateRow], str]) -> str:
-        return ", ".join(dict.fromkeys(filter(None, map(of, settings)))) or "none"
-
+    lines = []
+    for name, text in (
+        ("methods", method),
+        ("diversities", diversity),
+        ("searches and limits", stage),
+        ("k", lambda row: str(row.parameters.k)),
+    ):
+        values = dict.fromkeys(filter(None, map(text, settings)))
+        lines.append((name, ", ".join(values) or "none"))
     grid = Table(
         f"{first.queries:,} queries of generation {first.generation} under {len(settings):,} "
         "settings",
         [Column("axis", numeric=False), Column("values", numeric=False)],
-        [
-            Body(
-                [
-                    ("methods", values(method)),
-                    ("diversities", values(diversity)),
-                    ("searches and limits", values(stage)),
-                    ("k", values(lambda row: str(row.parameters.k))),
-                ]
-            )
-        ],
+        [Body(lines)],
     )
     return [grid, _WORDS, *(Note(text) for text in _warnings(rows, settings))]
 
@@ -204,19 +232,27 @@ def _warnings(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> I
 
 def _methods(rows: Sequence[EvaluateRow]) -> Table:
     """Lay rows out as the paper's Table 1: methods under each search, columns under each k."""
-    ks = _ks(rows)
+    heads = ("P", "SR", "D", "h", "µs p50")
+    groups = _by_k(rows)
     columns = [Column("method", numeric=False)]
-    columns += [Column(name, f"k = {k}") for k in ks for name in (*HEADS.values(), "µs p50")]
-    by_kind = {(method(row), row.search, row.parameters.k): row for row in rows}
-    best = {k: _best_texts(_at_k(rows, k)) for k in ks}
+    columns += [Column(head, f"k = {k}") for k, _ in groups for head in heads]
+    cells = {}
+    for k, group in groups:
+        # Values that are equal in print are all best.
+        best = {head: max(CELLS[head](row) for row in group) for head in heads}
+        best["µs p50"] = CELLS["µs p50"](min(group, key=lambda row: row.microseconds.p50))
+        for row in group:
+            texts = {head: CELLS[head](row) for head in heads}
+            cells[method(row), row.search, k] = [
+                Cell(text, h_range(row) if head == "h" else "", best=text == best[head] != "")
+                for head, text in texts.items()
+            ]
     bodies = []
     for search in dict.fromkeys(row.search for row in rows):
-        lines: list[Row] = []
+        lines = []
         for name in dict.fromkeys(method(row) for row in rows if row.search == search):
-            line: list[Cell | str] = [name]
-            for k in ks:
-                line += _measures(by_kind.get((name, search, k)), best[k])
-            lines.append(line)
+            parts = [cells.get((name, search, k), [Cell("")] * len(heads)) for k, _ in groups]
+            lines.append([Cell(name), *chain.from_iterable(parts)])
         bodies.append(Body(lines, f"{search} search"))
     folds = "chosen by folds on other queries" if rows[0].by_fold else "best on these queries"
     caption = (
@@ -226,25 +262,36 @@ def _methods(rows: Sequence[EvaluateRow]) -> Table:
     return Table(caption, columns, bodies)
 
 
-def _measures(row: EvaluateRow | None, best: Sequence[str]) -> list[Cell | str]:
-    if row is None:
-        return [""] * len(best)
-    pairs = zip(_texts(row), best, strict=True)
-    cells = [Cell(text, best=text == mark and text != "") for text, mark in pairs]
-    at = list(HEADS).index("h_score")
-    cells[at] = replace(cells[at], detail=_range(row))
-    return list(cells)
+def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> list[Part]:
+    settings = {row.number: row for row in rows}
+
+    def in_folds(row: EvaluateRow) -> str:
+        return " ".join(f"{settings[n].parameters.diversity:g}" for n in row.by_fold)
+
+    defaults = [
+        f"{setting(row)} (k = {row.parameters.k}) is the index's default for Query now."
+        for row in choices
+        if row.is_default
+    ]
+    caption = "Choices, with 95 % bootstrap intervals over queries"
+    heads = (*_SETTING, "h", "95 % of h", "P", "SR", "D", "µs p50", _FOLDS)
+    return [_CHOICES, *defaults, _table(caption, heads, choices, {**CELLS, _FOLDS: in_folds})]
 
 
-def _best_texts(rows: Sequence[EvaluateRow]) -> list[str]:
-    """Return the best of each column of `_texts`; values equal in print are all best."""
-    *shares, _ = zip(*map(_texts, rows), strict=True)
-    fastest = min(rows, key=lambda row: row.microseconds.p50)
-    return [*(max(column) for column in shares), _time(fastest)]
-
-
-def _texts(row: EvaluateRow) -> list[str]:
-    return [*(figure(row.metrics[name].value) for name in HEADS), _time(row)]
+def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
+    """Draw P against D for each k, a chart for each search with its limits."""
+    looks = _looks(rows)
+    drawings = []
+    for k, group in _by_k(rows):
+        figures = []
+        for name in dict.fromkeys(map(stage, group)):
+            some = [row for row in group if stage(row) == name]
+            curves = [_dial_curve(some, kind, look) for kind, look in looks.items()]
+            title = f"Accuracy against diversity, k = {k}, {name}"
+            chart = charts.trade_off([curve for curve in curves if curve.points], title)
+            figures.append(Figure(chart, f"k = {k}, {name}"))
+        drawings.append(Figures(figures))
+    return drawings
 
 
 def _looks(rows: Sequence[EvaluateRow]) -> dict[str, int]:
@@ -252,152 +299,32 @@ def _looks(rows: Sequence[EvaluateRow]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(map(method, rows)))}
 
 
-def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
-    """Draw P against D for each k, a chart for each search with its limits."""
-    looks = _looks(rows)
-    drawn = []
-    for k in _ks(rows):
-        figures = []
-        for name in dict.fromkeys(map(stage, _at_k(rows, k))):
-            some = [row for row in _at_k(rows, k) if stage(row) == name]
-            curves = [_dial_curve(some, kind, look) for kind, look in looks.items()]
-            title = f"Accuracy against diversity, k = {k}, {name}"
-            shown = charts.trade_off([curve for curve in curves if curve.points], title)
-            figures.append(Figure(shown, f"k = {k}, {name}"))
-        drawn.append(Figures(figures))
-    return drawn
-
-
 def _dial_curve(rows: Sequence[EvaluateRow], name: str, look: int) -> Curve:
     """Return P against D of one method, in the order of the diversity; its name has the ends."""
     some = [row for row in rows if method(row) == name]
     some.sort(key=lambda row: row.parameters.diversity)
     ends = f" {diversity(some[0])} to {diversity(some[-1])}" if len(some) > 1 else ""
-    points = [
-        (row.metrics["normalised_entropy"].value, row.metrics["precision"].value) for row in some
-    ]
+    names = ("normalised_entropy", "precision")
+    points = [(row.metrics[names[0]].value, row.metrics[names[1]].value) for row in some]
     return Curve(name + ends, points, look)
 
 
 def _h_against_time(rows: Sequence[EvaluateRow]) -> Figures:
     """Draw for each k every setting's h against its median time, and the Pareto front."""
-    looks = _looks(rows)
     figures = []
-    for k in _ks(rows):
-        some = _at_k(rows, k)
-        stages = list(dict.fromkeys(map(stage, some)))
+    for k, group in _by_k(rows):
+        points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        front = []
+        for row in group:
+            point = row.microseconds.p50, row.metrics["h_score"].value
+            points.setdefault((method(row), stage(row)), []).append(point)
+            front += [point] * row.on_front
+        stages = list(dict.fromkeys(map(stage, group)))
         curves = [
-            Curve(
-                name,
-                [_h_at_time(r) for r in some if (method(r), stage(r)) == (name, s)],
-                look,
-                n,
-            )
-            for name, look in looks.items()
-            for n, s in enumerate(stages)
+            Curve(name, points.get((name, place), []), look, fill)
+            for name, look in _looks(rows).items()
+            for fill, place in enumerate(stages)
         ]
-        front = [_h_at_time(row) for row in some if row.on_front]
-        title = f"h against time, k = {k}"
-        figures.append(Figure(charts.h_against_time(curves, stages, front, title), f"k = {k}"))
+        chart = charts.h_against_time(curves, stages, front, f"h against time, k = {k}")
+        figures.append(Figure(chart, f"k = {k}"))
     return Figures(figures)
-
-
-def _h_at_time(row: EvaluateRow) -> tuple[float, float]:
-    return row.microseconds.p50, row.metrics["h_score"].value
-
-
-def _front(rows: Sequence[EvaluateRow]) -> Table:
-    """Return the settings on the Pareto front of each k, the fastest first."""
-    columns = [*_SETTING_COLUMNS, Column("h"), Column("95 % of h"), Column("µs p50")]
-    bodies = []
-    for k in _ks(rows):
-        front = [row for row in _at_k(rows, k) if row.on_front]
-        front.sort(key=lambda row: row.microseconds.p50)
-        lines = [
-            (*_setting(row), figure(row.metrics["h_score"].value), _range(row), _time(row))
-            for row in front
-        ]
-        bodies.append(Body(lines, f"k = {k}"))
-    return Table("On the Pareto front: no other setting has more h in less time", columns, bodies)
-
-
-def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> list[Part]:
-    settings = {row.number: row for row in rows}
-    shown = ("precision", "subtopic_recall", "normalised_entropy")
-    columns = [*_SETTING_COLUMNS, *map(Column, ("h", "95 % of h", "P", "SR", "D", "µs p50"))]
-    columns.append(Column("diversity in each fold", numeric=False))
-    bodies = []
-    for k in _ks(choices):
-        some = _at_k(choices, k)
-        best = max(map(h, some))
-        lines: list[Row] = [
-            [
-                *_setting(row),
-                Cell(figure(row.metrics["h_score"].value), best=h(row) == best >= 0),
-                _range(row),
-                *(figure(row.metrics[name].value) for name in shown),
-                _time(row),
-                " ".join(f"{settings[n].parameters.diversity:g}" for n in row.by_fold),
-            ]
-            for row in some
-        ]
-        bodies.append(Body(lines, f"k = {k}"))
-    parts: list[Part] = [
-        "The queries are dealt into folds. Each fold is reported at the diversity and limits with "
-        "the greatest mean h on the other folds, so no query takes part in choosing the setting "
-        "it is reported at. The setting named is the best on all queries."
-    ]
-    parts += [
-        f"{setting(row)} (k = {row.parameters.k}) is the index's default for Query now."
-        for row in choices
-        if row.is_default
-    ]
-    return [*parts, Table("Choices, with 95 % bootstrap intervals over queries", columns, bodies)]
-
-
-def _all_settings(rows: Sequence[EvaluateRow]) -> Table:
-    names = ("h", "95 % of h", *(n for n in HEADS.values() if n != "h"), "µs p50", "p90", "p99")
-    columns = [*_SETTING_COLUMNS, *map(Column, ("row", *names, "empty", "short"))]
-    columns.append(Column("front", numeric=False))
-    bodies = []
-    for k in _ks(rows):
-        some = _at_k(rows, k)
-        best = max(map(h, some))
-        bodies.append(Body([_line(row, best=h(row) == best >= 0) for row in some], f"k = {k}"))
-    caption = "empty: queries without a result. short: fewer than k results. front: Pareto front."
-    return Table(caption, columns, bodies)
-
-
-def _line(row: EvaluateRow, *, best: bool) -> list[Cell | str]:
-    times = row.microseconds
-    return [
-        *_setting(row),
-        str(row.number),
-        Cell(figure(row.metrics["h_score"].value), best=best),
-        _range(row),
-        *(figure(row.metrics[name].value) for name in HEADS if name != "h_score"),
-        *(f"{time:,.0f}" for time in (times.p50, times.p90, times.p99)),
-        f"{row.empty:,}",
-        f"{row.short:,}",
-        "yes" if row.on_front else "",
-    ]
-
-
-def _setting(row: EvaluateRow) -> tuple[str, str, str, str, str]:
-    """Return the cells of `_SETTING_COLUMNS`."""
-    used = row.parameters
-    limits = limit(used.hash_limit), limit(used.candidates_limit)
-    return method(row), diversity(row), row.search, *limits
-
-
-def _interval(row: EvaluateRow) -> str:
-    return f"{figure(row.metrics['h_score'].value)} ({_range(row)})"
-
-
-def _range(row: EvaluateRow) -> str:
-    low, high = figure(row.metrics["h_score"].low), figure(row.metrics["h_score"].high)
-    return f"{low}\N{EN DASH}{high}" if low else ""
-
-
-def _time(row: EvaluateRow) -> str:
-    return f"{row.microseconds.p50:,.0f}"

@@ -9,7 +9,7 @@ bytes.
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -160,14 +160,6 @@ class Page:
     facts: Sequence[str] = ()
 
 
-_KINDS: Final = {
-    str: "paragraph",
-    Note: "note",
-    Table: "table",
-    Figure: "figure",
-    Figures: "figures",
-    ResultLists: "lists",
-}
 _TEMPLATES: Final = jinja2.Environment(
     loader=jinja2.PackageLoader("divgrpc_client", "reports/templates"),
     autoescape=True,
@@ -177,12 +169,13 @@ _TEMPLATES: Final = jinja2.Environment(
 )
 _TEMPLATES.filters["trusted"] = Markup
 _TEMPLATES.filters["svg_uri"] = lambda svg: f"data:image/svg+xml;base64,{_base64(svg.encode())}"
+_TEMPLATES.filters["kind"] = lambda part: type(part).__name__.lower()
 _TEMPLATES.tests["cell"] = lambda value: isinstance(value, Cell)
 
 
 def render(page: Page) -> str:
     """Return the page as HTML."""
-    return _TEMPLATES.get_template("page.html").render(page=page, kinds=_kinds)
+    return _TEMPLATES.get_template("page.html").render(page=page)
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -201,8 +194,3 @@ def data_uri(image: Image.Image | npt.NDArray[np.uint8]) -> str:
 
 def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
-
-
-def _kinds(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
-    """Yield each part with the name of the template that draws it."""
-    return ((_KINDS[type(part)], part) for part in parts)

@@ -1,10 +1,13 @@
-"""Results to look at: lists of several methods side by side, with what the caller knows of points.
+"""`divgrpc evaluate --report`: the page, and the results of several methods side by side.
 
 A server has vectors and ids; titles, pictures and the points' categories come from files of the
 caller's.
 """
 
+import argparse
+import datetime as dt
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,32 +17,24 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+import divgrpc
 from divgrpc.errors import IndexChangedError, InvalidArgumentError
 from divgrpc.types import EvaluateRow
 from divgrpc_client.client import Client
 from divgrpc_client.formats.evaluation_tables import method, setting
-from divgrpc_client.formats.files import read_column
+from divgrpc_client.formats.files import read_column, read_lines
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix
-from divgrpc_client.reports.evaluation import h
+from divgrpc_client.reports.evaluation import h, write_report
 from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
-from divgrpc_protos.arrays import row_count, take
+from divgrpc_protos.arrays import Matrix, row_count, take
 
 # As large as a page shows them.
 THUMBNAIL_PIXELS: Final = 64
-_SUFFIXES: Final = (".png", ".jpg", ".jpeg")
+_COUNT: Final = 4
 _NUMBERED: Final = re.compile(r"(\d+)\t(.*)")
 _OPTIONS: Final = (
-    "k",
-    "diversity",
-    "selector",
-    "variant",
-    "search",
-    "hash_limit",
-    "candidates_limit",
-    "max_distance",
-    "sampling",
-    "seed",
-    "rounding",
+    *("k", "diversity", "selector", "variant", "rounding", "search", "hash_limit"),
+    *("candidates_limit", "max_distance", "sampling", "seed"),
 )
 
 
@@ -68,29 +63,30 @@ def side_by_side(
 
     Shown are the plain nearest and every other method of `rows` at the dial, search and limits with
     the greatest h, all at the smallest k. Queries stand as far apart as they can. A result is wrong
-    where the query's `relevant` ids do not have it, or where its category, if `looks` knows it, is
-    not the query's of `categories`. Raises `IndexChangedError` where another generation answers.
+    if the query's `relevant` ids do not have it, or if its category, if `looks` knows it, is not
+    the query's of `categories`. Raises `IndexChangedError` if another generation answers.
     """
     matrix = as_matrix("queries", queries, one_row=True)
     total = row_count(matrix)
-    numbers = np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist()
-    query_categories = None if categories is None else np.asarray(categories)
     sections = []
-    for number in numbers:
-        category = None if query_categories is None else int(query_categories[number])
-        right = None if relevant is None else {int(point) for point in np.asarray(relevant[number])}
-        heading = f"Query {number}" + ("" if category is None else f", category {category}")
-        query = take(matrix, number, number + 1)
+    for number in np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist():
+        category = None if categories is None else int(np.asarray(categories)[number])
+        ids = None if relevant is None else {int(point) for point in np.asarray(relevant[number])}
         lists = []
         for row in _best(rows):
             options: dict[str, Any] = {name: getattr(row.parameters, name) for name in _OPTIONS}
+            query = take(matrix, number, number + 1)
             answer = client.query(index, query, timeout=timeout, **options)
             if answer.generation != row.generation:
                 raise IndexChangedError(f"index {index!r} was replaced since it was evaluated")
-            ids = answer.ids[0]
-            results = [_result(int(i), looks, category, right) for i in ids if i >= 0]
-            judged = right is not None or (category is not None and bool(looks.categories))
-            lists.append(ResultList(setting(row), _caption(results, judged=judged), results))
+            points = [int(point) for point in answer.ids[0] if point >= 0]
+            results = [_result(point, looks, category, ids) for point in points]
+            caption = f"{len(results)} results"
+            if ids is not None or (category is not None and looks.categories):
+                relevant_count = sum(not result.wrong for result in results)
+                caption = f"{relevant_count} of {len(results)} relevant"
+            lists.append(ResultList(setting(row), caption, results))
+        heading = f"Query {number}" + ("" if category is None else f", category {category}")
         sections.append(ResultLists(heading, lists))
     return sections
 
@@ -107,49 +103,34 @@ def _best(rows: Sequence[EvaluateRow]) -> list[EvaluateRow]:
     return sorted(best.values(), key=lambda row: row.parameters.selector != "nearest")
 
 
-def _result(point: int, looks: Looks, category: int | None, right: set[int] | None) -> Result:
+def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None) -> Result:
     title = looks.titles.get(point, "")
     image = "" if looks.thumbnail is None else looks.thumbnail(point)
-    if right is not None:
-        wrong = point not in right
+    if ids is not None:
+        wrong = point not in ids
     else:
         wrong = category is not None and looks.categories.get(point, category) != category
-    return Result(
-        text=title or ("" if image else f"id {point}"),
-        image=image,
-        alt="" if title else f"id {point}",
-        wrong=wrong,
-    )
+    text = title or ("" if image else f"id {point}")
+    return Result(text, image, alt="" if title else f"id {point}", wrong=wrong)
 
 
-def _caption(results: Sequence[Result], *, judged: bool) -> str:
-    if not judged:
-        return f"{len(results)} results"
-    return f"{sum(not result.wrong for result in results)} of {len(results)} relevant"
-
-
-def read_titles(path: Path) -> dict[int, str]:
+def read_titles(path: Path, field: str = "titles") -> dict[int, str]:
     """Return a title for each id from a text file.
 
     Either every line is an id, a tabulator and a title, or a line's number, from 0 up, is the id.
     """
-    try:
-        # Not `splitlines`, to which some characters inside a title are ends of lines.
-        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except (OSError, ValueError) as error:
-        raise InvalidArgumentError("titles", f"{path} cannot be read as text: {error}") from None
-    if lines == [""]:
-        return {}
-    numbered = [_NUMBERED.fullmatch(line) for line in lines]
-    if all(numbered):
-        return {int(match[1]): match[2] for match in numbered if match}
+    lines = read_lines(field, path)
+    pairs = [_NUMBERED.fullmatch(line) for line in lines]
+    if all(pairs):
+        return {int(match[1]): match[2] for match in pairs if match}
     return dict(enumerate(lines))
 
 
 def read_point_categories(path: Path) -> dict[int, int]:
     """Return a category for each id, from a file such as `read_titles` reads."""
+    titles = read_titles(path, "point_categories")
     try:
-        return {point: int(text) for point, text in read_titles(path).items() if text.strip()}
+        return {point: int(text) for point, text in titles.items() if text.strip()}
     except ValueError as error:
         raise InvalidArgumentError(
             "point_categories", f"{path} must hold whole numbers: {error}"
@@ -157,7 +138,7 @@ def read_point_categories(path: Path) -> dict[int, int]:
 
 
 def read_thumbnails(path: Path) -> Callable[[int], str]:
-    """Return what gives an id's picture as a data URI, "" where there is none.
+    """Return a function from an id to its picture as a data URI, "" if there is none.
 
     `path` is a folder of <id>.png or .jpg, or an .npy (n, height, width[, 3]) whose rows are ids,
     of uint8 or of shares 0 to 1.
@@ -165,38 +146,91 @@ def read_thumbnails(path: Path) -> Callable[[int], str]:
     if path.is_dir():
         return lambda point: _from_folder(path, point)
     array = read_column(str(path), path) if path.suffix == ".npy" else np.empty(0)
-    if (
-        array.ndim not in (3, 4)
-        or array.shape[3:] not in ((), (3,))
-        or array.dtype.kind not in "uf"
-    ):
+    has_shape = array.ndim in (3, 4) and array.shape[3:] in ((), (3,))
+    if not has_shape or array.dtype.kind not in "uf":
         raise InvalidArgumentError(
             "thumbnails",
             f"{path} must be a folder of <id>.png or .jpg, or an .npy of (n, height, width) or "
             "(n, height, width, 3), of uint8 or shares 0 to 1",
         )
-    return lambda point: (
-        _small(Image.fromarray(_shades(array[point]))) if point < len(array) else ""
-    )
 
+    def thumbnail(point: int) -> str:
+        if point >= len(array):
+            return ""
+        shades = array[point]
+        if shades.dtype != np.uint8:
+            shades = np.rint(255 * np.clip(shades, 0, 1)).astype(np.uint8)
+        return _small(Image.fromarray(shades))
 
-def _shades(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    shades = image if image.dtype == np.uint8 else np.rint(255 * np.clip(image, 0, 1))
-    return shades.astype(np.uint8)
+    return thumbnail
 
 
 def _from_folder(folder: Path, point: int) -> str:
-    paths = [folder / f"{point}{suffix}" for suffix in _SUFFIXES]
-    path = next((path for path in paths if path.exists()), None)
-    if path is None:
-        return ""
-    try:
-        with Image.open(path) as image:
-            return _small(image.convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
-        raise InvalidArgumentError("thumbnails", f"{path} is no picture: {error}") from None
+    for suffix in (".png", ".jpg", ".jpeg"):
+        if (path := folder / f"{point}{suffix}").exists():
+            try:
+                with Image.open(path) as image:
+                    return _small(image.convert("RGB"))
+            except (OSError, UnidentifiedImageError) as error:
+                raise InvalidArgumentError("thumbnails", f"{path} is no picture: {error}") from None
+    return ""
 
 
 def _small(image: Image.Image) -> str:
     image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
     return data_uri(image)
+
+
+class EvaluationReport:
+    """A page that is going to be written; everything it will need is read at once.
+
+    Raises `InvalidArgumentError` for a faulty file, and OSError if there can be no folder for the
+    page.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._index, self._timeout = arguments.name, arguments.timeout
+        self._path = Path(arguments.report)
+        titles, pictures, categories = (
+            Path(name) if name else None
+            for name in (arguments.titles, arguments.thumbnails, arguments.point_categories)
+        )
+        # With neither titles nor pictures there is nothing to look at, unless --show says so.
+        self._count = _COUNT if titles or pictures else 0
+        if arguments.show is not None:
+            self._count = arguments.show
+        if self._count < 0:
+            raise InvalidArgumentError("show", f"--show must be at least 0, got {self._count}")
+        self._looks = Looks(
+            titles=read_titles(titles) if titles else {},
+            thumbnail=read_thumbnails(pictures) if pictures else None,
+            categories=read_point_categories(categories) if categories else {},
+        )
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(
+        self,
+        client: Client,
+        rows: Sequence[EvaluateRow],
+        queries: Matrix,
+        **judgements: Any,  # noqa: ANN401  # categories and relevant, as `side_by_side` has them
+    ) -> None:
+        """Write the page, after asking for the results that it shows."""
+        lists = []
+        if self._count:
+            lists = side_by_side(
+                *(client, self._index, queries, rows, self._looks),
+                count=self._count,
+                timeout=self._timeout,
+                **judgements,
+            )
+        # The server's machine is not known here.
+        index, server = client.get_index(self._index), client.server_info()
+        facts = [
+            dt.datetime.now(tz=dt.UTC).date().isoformat(),
+            f"divgrpc {divgrpc.__version__}, server {server.version}, workers: {server.workers}",
+            f"{index.rows:,} points of {index.dims:,} dimensions, {index.parameters['metric']}, "
+            f"{index.parameters['hash_family']}",
+        ]
+        write_report(rows, self._path, index=self._index, facts=facts, lists=lists)
+        sys.stderr.write(f"report: {self._path}\n")

@@ -17,7 +17,7 @@ from divgrpc.evaluation import METRICS
 from divgrpc.types import EvaluateRow
 from divgrpc_client import Client
 from divgrpc_client.cli import main
-from divgrpc_client.formats import evaluation_tables
+from divgrpc_client.formats import evaluation_tables, json_output
 from support.command_line import Ran, read_terminal, start
 from support.running_server import RunningServer
 from support.served_index import random_points
@@ -26,42 +26,26 @@ ROWS, QUERIES = 300, 20
 GRID = ("--selectors", "nearest", "greedy", "--diversities", "0.2", "0.7", "--ks", "5")
 
 
-@pytest.fixture
-def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Run `evaluate` on the session's server and return how it ended."""
-
-    def run(*arguments: object) -> Ran:
-        words = ["evaluate", "--target", server.target, *map(str, arguments)]
-        try:
-            code = main.main(words)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Ran(code, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def files(client: Client, tmp_path: Path) -> Path:
-    """Build an index `judged`, and return the queries beside their categories and relevant ids."""
+def build(client: Client, name: str) -> None:
+    """Build an index of two categories with five sub-topics each."""
     rows = np.arange(ROWS)
-    client.build(
-        "judged",
-        random_points(ROWS),
-        categories=rows % 2,
-        subtopics=rows // 2 % 5,
-        replace=True,
-    )
-    path = tmp_path / "queries.npz"
+    kinds, topics = rows % 2, rows // 2 % 5
+    client.build(name, random_points(ROWS), categories=kinds, subtopics=topics, replace=True)
+
+
+@pytest.fixture(scope="module")
+def files(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the index `judged`, and return queries beside their categories and relevant ids."""
+    build(client, "judged")
+    path = tmp_path_factory.mktemp("evaluate") / "queries.npz"
     np.savez(path, q=random_points(QUERIES, seed=4), y=np.arange(QUERIES) % 2)
     lines = (" ".join(map(str, range(number, ROWS, 9))) for number in range(QUERIES))
-    (tmp_path / "ids.txt").write_text("\n".join(lines))
+    path.with_name("ids.txt").write_text("\n".join(lines))
     return path
 
 
 def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
-    """A line for each setting and each choice, and which are on the front."""
-    ran = run("judged", files, "--key", "q", "--categories", "y", *GRID)
+    ran = run("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
     assert (ran.code, ran.err) == (0, "")
     head, *lines = ran.out.splitlines()
     heads = ["row", "method", "diversity", "search", "limits", "k", "P", "SR", "D", "h"]
@@ -74,8 +58,18 @@ def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
 
 
 def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Path) -> None:
-    """With --json the rows are the client's, but for times; NaN is null."""
-    ran = run("judged", files, "--key", "q", "--categories", "y", "--json", "--per-query", *GRID)
+    ran = run(
+        "evaluate",
+        "judged",
+        files,
+        "--key",
+        "q",
+        "--categories",
+        "y",
+        "--json",
+        "--per-query",
+        *GRID,
+    )
     told = json.loads(ran.out)["rows"]
     with np.load(files) as held:
         rows = list(
@@ -101,9 +95,10 @@ def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Pat
 
 
 def test_csv_is_a_line_a_row(run: Callable[..., Ran], files: Path) -> None:
-    """Every metric with its interval, in columns; what does not apply is empty."""
     ids = files.with_name("ids.txt")
-    ran = run("judged", files, "--key", "q", "--relevant", ids, "--folds", "2", "--csv", *GRID)
+    ran = run(
+        "evaluate", "judged", files, "--key", "q", "--relevant", ids, "--folds", "2", "--csv", *GRID
+    )
     rows = list(csv.DictReader(io.StringIO(ran.out)))
     assert [row["number"] for row in rows] == ["0", "1", "2", "3", "4"]
     for name in METRICS:
@@ -117,7 +112,7 @@ def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client)
     queries = random_points(2, seed=1)
     rows = list(client.evaluate("few", queries, [0, 1], folds=0, ks=[5], selectors=["greedy"]))
     assert math.isnan(rows[0].metrics["h_score"].value)
-    evaluation_tables.show_json(rows)
+    json_output.show({"rows": rows})
     told = json.loads(capsys.readouterr().out)["rows"]
     assert told[0]["metrics"]["h_score"] == {"value": None, "low": None, "high": None}
     evaluation_tables.show_csv(rows)
@@ -129,16 +124,17 @@ def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client)
 def test_the_default_is_told(
     run: Callable[..., Ran], client: Client, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --set-default the table says what Query takes now, and so does `info`."""
-    ran = run("judged", files, "--key", "q", "--categories", "y", "--set-default", *GRID)
+    build(client, "defaults")
+    words = ("--key", "q", "--categories", "y", "--set-default", *GRID)
+    ran = run("evaluate", "defaults", files, *words)
     assert "the default for Query is now" in ran.out
-    default = client.get_index("judged").query_default
+    default = client.get_index("defaults").query_default
     assert default is not None
     target = client._target
-    assert main.main(["info", "judged", "--target", target]) == 0
+    assert main.main(["info", "defaults", "--target", target]) == 0
     out = capsys.readouterr().out
     assert f"Query takes, unless it is told otherwise: diversity {default.diversity}" in out
-    assert main.main(["info", "judged", "--target", target, "--json"]) == 0
+    assert main.main(["info", "defaults", "--target", target, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["query_default"]
     assert told["selector"] == default.selector
 
@@ -159,8 +155,7 @@ def test_the_default_is_told(
 def test_wrong_commands(
     run: Callable[..., Ran], files: Path, arguments: tuple[str, ...], code: int, word: str
 ) -> None:
-    """What is wrong is named, by the command or by the server."""
-    ran = run("judged", files, "--key", "q", *arguments)
+    ran = run("evaluate", "judged", files, "--key", "q", *arguments)
     assert ran.code == code
     assert word in ran.err
 
@@ -168,7 +163,7 @@ def test_wrong_commands(
 def test_limits_are_pairs(run: Callable[..., Ran], files: Path) -> None:
     """What is left out of a pair is the default; 0 is none."""
     words = ("--limits", "60:", "0:0", ":", "--folds", "0", "--json", *GRID)
-    ran = run("judged", files, "--key", "q", "--categories", "y", *words)
+    ran = run("evaluate", "judged", files, "--key", "q", "--categories", "y", *words)
     limits = [
         (row["parameters"]["hash_limit"], row["parameters"]["candidates_limit"])
         for row in json.loads(ran.out)["rows"][::3]
@@ -177,7 +172,6 @@ def test_limits_are_pairs(run: Callable[..., Ran], files: Path) -> None:
 
 
 def test_a_terminal_sees_progress(server: RunningServer, files: Path) -> None:
-    """On a terminal progress goes by on standard error."""
     terminal, writer = pty.openpty()
     command = ("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
     with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:

@@ -14,7 +14,6 @@ from divgrpc_client.formats import tables
 
 
 def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
-    """Yield every command with its parser and the line that the list of commands has of it."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             lines = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -38,7 +37,6 @@ def test_help_reads_as_sentences(name: str, verb: argparse.ArgumentParser, line:
 
 
 def test_a_command_is_described_by_its_whole_first_sentence() -> None:
-    """A sentence that runs over two lines is not cut at the first."""
     assert first_sentence("Do one thing,\nand another. Then stop.\n\nMore.") == (
         "Do one thing, and another."
     )
@@ -64,7 +62,6 @@ def test_a_command_is_described_by_its_whole_first_sentence() -> None:
 def test_wrong_options_are_answered_with_ours(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
-    """An option or a word that there is not ends the command with what to write instead."""
     with pytest.raises(SystemExit) as end:
         main.main(arguments)
     assert end.value.code == 2
@@ -82,7 +79,6 @@ def test_wrong_options_are_answered_with_ours(
     ],
 )
 def test_metrics_that_are_taken(word: str, metric: str) -> None:
-    """The command line takes our words for a metric and the three aliases, in any case."""
     parsed = main._parser().parse_args(["build", "x", "y.npy", "--metric", word])
     assert parsed.metric == metric
 
@@ -98,13 +94,11 @@ def test_metrics_that_are_taken(word: str, metric: str) -> None:
 def test_addresses_say_what_to_do(
     capsys: pytest.CaptureFixture[str], target: str, code: int, told: str
 ) -> None:
-    """A wrong address is an error of the command, a silent one says how to start a server."""
     assert main.main(["ls", "--target", target]) == code
     assert told in capsys.readouterr().err
 
 
 def described(choices: tuple[Choice, ...], **parameters: object) -> IndexInfo:
-    """Return an index of these parameters."""
     return IndexInfo(
         name="x",
         generation=1,
@@ -123,7 +117,6 @@ def described(choices: tuple[Choice, ...], **parameters: object) -> IndexInfo:
 
 
 def sources(info: IndexInfo) -> dict[str, str]:
-    """Return what the table of parameters says of the source of each."""
     names, _, why = (
         [str(cell) for cell in column.cells] for column in tables._choices(info).columns
     )
@@ -131,7 +124,6 @@ def sources(info: IndexInfo) -> dict[str, str]:
 
 
 def test_info_tells_the_source_of_every_value() -> None:
-    """A value is chosen by you, by Build with its reason, or the default."""
     chosen = (Choice("n_bits", "9", "buckets of two points"),)
     told = sources(described(chosen, hash_family="lsh_div", n_bits=9, n_tables=7, n_components=4))
     assert told == {

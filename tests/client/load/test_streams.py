@@ -32,7 +32,7 @@ class Breaking(ScriptedIndex):
         request_iterator: Iterator[query_pb2.QueryStreamRequest],
         context: grpc.ServicerContext,
     ) -> Iterator[query_pb2.QueryStreamResponse]:
-        """Answer in order, but for what is told."""
+        """Answer in order, until the stream ends."""
         self._begin("QueryStream", context)
         for number, request in enumerate(request_iterator):
             self.queries.append(request.query)
@@ -43,12 +43,11 @@ class Breaking(ScriptedIndex):
 
 
 def test_queries_of_streams_are_calls(script: ScriptedIndex, target: str) -> None:
-    """They are counted, drawn and answered as others are, out of order too, on few streams."""
     script.turn_round = 2
     script.calls.clear()
     settings = Settings(warm_up=0, channels=1, seed=1, timeout=5)
     with Session(target, [STREAMED], settings) as session:
-        report = build_report(session.run(constant(50, 2)))
+        report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 100}
     assert script.calls["QueryStream"] == 2  # the first one looks whether it is there
     assert "Query" not in script.calls
@@ -57,16 +56,15 @@ def test_queries_of_streams_are_calls(script: ScriptedIndex, target: str) -> Non
 
 
 def test_a_refused_query_of_a_stream_is_its_own(target: str) -> None:
-    """Its status is counted, and the stream goes on for the others."""
     refused = QUERIES.copy()
     refused[0, 0] = -1
     calls = [STREAMED, Call("images", refused[:1], method="QueryStream")]
     with pytest.raises(InvalidArgumentError, match="refused"):
-        run_load(target, calls, constant(50, 2), QUICK)
+        run_load(target, calls, constant(100, 1), QUICK)
     both = Call("images", refused, method="QueryStream")
     first = both.messages(QUICK.seed)[0]
     assert first != Call("images", refused[:1], method="QueryStream").messages(QUICK.seed)[0]
-    report = run_load(target, [both], constant(60, 2), QUICK)
+    report = run_load(target, [both], constant(120, 1), QUICK)
     assert set(report["codes"]) == {"OK", "INVALID_ARGUMENT"}
     assert report["calls"] == 120
 
@@ -76,17 +74,16 @@ def test_a_stream_that_breaks_fails_what_waits_and_is_opened_anew() -> None:
     script = Breaking(after=30)
     settings = Settings(warm_up=0, channels=1, seed=1)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:
-        report = build_report(session.run(constant(50, 2)))
+        report = build_report(session.run(constant(100, 1)))
     assert report["codes"]["INTERNAL"] >= 1
     assert report["codes"]["OK"] >= 80
     assert script.calls["QueryStream"] >= 4  # the one that looks, and one after each end
 
 
 def test_a_query_that_is_not_answered_misses_its_deadline() -> None:
-    """The others of its stream are answered all the same."""
     script = Breaking(silent_at=20)
     settings = Settings(warm_up=0, channels=1, seed=1, timeout=0.5)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:
-        report = build_report(session.run(constant(50, 2)))
+        report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 99, "DEADLINE_EXCEEDED": 1}
     assert report["latency"]["max"] >= 0.5e6

@@ -1,9 +1,12 @@
 """Load on servers that stall, fail and answer: what is seen of them, and how the command ends."""
 
 import json
+import os
 import signal
+import struct
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from divgrpc_client import Client, RpcError
 from divgrpc_client.cli import main
 from divgrpc_client.load import Call, Settings, constant, read_mix, run_load
 from divgrpc_client.load import session as sessions
+from divgrpc_client.load.generator import DONE
 from divgrpc_client.load.record import Run
 from divgrpc_client.load.report import build_report
 from divgrpc_client.load.session import Session
@@ -75,22 +79,20 @@ def test_a_stall_is_seen_by_those_who_would_have_come(closed: int) -> None:
 
 
 def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
-    """Every call is counted once, by how it ended."""
     failures = [grpc.StatusCode.RESOURCE_EXHAUSTED] * 7 + [grpc.StatusCode.INTERNAL] * 2
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
         script.failures.extend(failures)
-        report = build_report(session.run(constant(50, 2)))
+        report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 91, "RESOURCE_EXHAUSTED": 7, "INTERNAL": 2}
     assert report["errors"] == pytest.approx(0.09)
     assert report["retries"] == 0
 
 
 def test_retries_are_counted_apart(script: ScriptedIndex, target: str) -> None:
-    """A call that was tried again is one call, as slow as all its attempts."""
     settings = Settings(warm_up=0, retries=5)
     with Session(target, [Call("images", QUERIES)], settings) as session:
         script.failures.extend([grpc.StatusCode.UNAVAILABLE] * 5)
-        report = build_report(session.run(constant(50, 2)))
+        report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 100}
     assert report["retries"] == 5
     assert report["latency"]["max"] >= 1e5  # the first pause is 0.1 s
@@ -105,7 +107,7 @@ def test_what_has_no_room_is_not_sent() -> None:
         Session(target, [Call("images", QUERIES)], settings) as session,
     ):
         script.gate.clear()
-        report = build_report(session.run(constant(50, 2)))
+        report = build_report(session.run(constant(100, 1)))
         script.gate.set()
     assert report["calls"] == 100
     assert report["codes"]["NOT_SENT"] > 50
@@ -114,9 +116,8 @@ def test_what_has_no_room_is_not_sent() -> None:
 
 
 def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
-    """Two make the calls of one schedule together, and every row of the file is asked."""
     settings = Settings(warm_up=0, processes=2, poisson=True)
-    report = run_load(target, [Call("images", QUERIES, {"k": 3})], constant(60, 2), settings)
+    report = run_load(target, [Call("images", QUERIES, {"k": 3})], constant(120, 1), settings)
     assert report["calls"] == len(script.queries) - 1  # one looked whether it is there
     assert len(report["generators_busy"]) == 2
     asked = {query.queries.dense.data for query in script.queries}
@@ -125,10 +126,9 @@ def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
 
 
 def test_a_refused_call_is_told_before_any_load(script: ScriptedIndex, target: str) -> None:
-    """The server is asked once for every kind of call, and its refusal is the client's error."""
     script.failures = [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND]
     with pytest.raises(RpcError) as caught:
-        run_load(target, [Call("images", QUERIES)], constant(50, 2), QUICK)
+        run_load(target, [Call("images", QUERIES)], constant(100, 1), QUICK)
     assert caught.value.code is grpc.StatusCode.NOT_FOUND
     assert script.calls["Query"] == 1
 
@@ -149,7 +149,6 @@ def test_an_interrupted_run_has_a_report(target: str) -> None:
 
 
 def test_a_dead_generator_ends_the_run(target: str) -> None:
-    """A process that is gone is an error, not a quieter run."""
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
         kill = session._generators[0].program.kill
         with pytest.raises(UnavailableError, match="died"):
@@ -162,13 +161,35 @@ def test_a_stuck_generator_makes_a_run_void(target: str, monkeypatch: pytest.Mon
     settings = Settings(warm_up=0, processes=2, timeout=1)
     with Session(target, [Call("images", QUERIES)], settings) as session:
         stop = session._generators[0].program.send_signal
-        run = session.run(constant(50, 2), tell=once(lambda: stop(signal.SIGSTOP)))
+        run = session.run(constant(100, 1), tell=once(lambda: stop(signal.SIGSTOP)))
     assert not run.ended
     assert len(run.samples()) >= 40
 
 
+def test_a_generator_that_stops_in_a_message_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_MESSAGE_SECONDS", 1)
+    near, far = Pipe()
+    with near, far:
+        sessions.limit_pauses(near)
+        far.send(DONE)
+        assert sessions.receive(near) is None
+        os.write(far.fileno(), struct.pack("!i", 1_000) + b"cut")
+        with pytest.raises(UnavailableError, match="middle"):
+            sessions.receive(near)
+
+
+def test_what_would_take_a_generators_memory_is_refused() -> None:
+    """A thousand kinds of call is most, all of them share one room, and tries are whole."""
+    with pytest.raises(InvalidArgumentError, match="kinds of call"):
+        Session("localhost:1", [Call("images", QUERIES)] * 1_001)
+    wide = [Call("images", np.zeros((3, 3_000_000), np.float32))] * 4
+    session = Session("localhost:1", wide)
+    assert [len(messages) for messages in session.messages] == [2] * 4
+    with pytest.raises(InvalidArgumentError, match="retries"):
+        Settings(retries=1.5)  # type: ignore[arg-type]
+
+
 def test_mixes_are_read(tmp_path: Path) -> None:
-    """Every combination of a table's lists is a call of its own, in equal shares."""
     np.save(tmp_path / "queries.npy", QUERIES)
     (tmp_path / "mix.toml").write_text(
         '[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 4\nrows = "1:3"\n'
@@ -205,38 +226,41 @@ def test_mixes_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_mixes_are_refused(tmp_path: Path, text: str, told: str) -> None:
-    """What is wrong is named, before anything is sent."""
     np.save(tmp_path / "queries.npy", QUERIES)
     (tmp_path / "mix.toml").write_text(text)
     with pytest.raises((InvalidArgumentError, TypeError), match=told):
         _ = [call.messages(0) for call in read_mix(tmp_path / "mix.toml")]
 
 
-@pytest.fixture
-def run(
-    server: RunningServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Ran]]:
-    """Run the command on the session's server, which has an index of 300 points."""
+@pytest.fixture(scope="module")
+def queries(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Build the index `load` of 300 points and return a file of 40 queries."""
     rng = np.random.default_rng(0)
-    points = rng.standard_normal((300, 8), dtype=np.float32)
-    client.build("load", points, replace=True)
-    np.save(tmp_path / "points.npy", points)
-    np.save(tmp_path / "queries.npy", rng.standard_normal((40, 8), dtype=np.float32))
-
-    def run(*words: object) -> Ran:
-        told = ["load", *map(str, words)]
-        if "--data" not in told and "--mix" not in told:
-            told += ["load", "--data", str(tmp_path / "queries.npy")]
-        if "--target" not in told:
-            told += ["--target", server.target]
-        return Ran(main.main(told), *capsys.readouterr())
-
-    yield run
+    client.build("load", rng.standard_normal((300, 8), dtype=np.float32), replace=True)
+    path = tmp_path_factory.mktemp("load") / "queries.npy"
+    np.save(path, rng.standard_normal((40, 8), dtype=np.float32))
+    yield path
     client.delete_index("load")
 
 
+@pytest.fixture
+def run(
+    server: RunningServer, queries: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ran]:
+    """Run `load` on the session's server and return how it ended."""
+
+    def run(*arguments: object) -> Ran:
+        words = ["load", *map(str, arguments)]
+        if "--data" not in words and "--mix" not in words:
+            words += ["load", "--data", str(queries)]
+        if "--target" not in words:
+            words += ["--target", server.target]
+        return Ran(main.main(words), *capsys.readouterr())
+
+    return run
+
+
 def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
-    """Figures on the terminal, all of them as JSON, and a page."""
     saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
     ran = run(
         "--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact",
@@ -302,21 +326,21 @@ def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
 def test_what_cannot_be_run_is_refused(
     run: Callable[..., Ran], words: list[object], told: str
 ) -> None:
-    """A wrong command ends with 2 and a sentence, before any load."""
     ran = run(*words)
     assert ran.code == 2
     assert told in ran.err
 
 
-def test_labels_are_loaded_too(run: Callable[..., Ran], client: Client, tmp_path: Path) -> None:
-    """A mix asks queries and labels, and tells of each by itself."""
+def test_labels_are_loaded_too(
+    run: Callable[..., Ran], client: Client, queries: Path, tmp_path: Path
+) -> None:
     documents = labelled_documents.documents(80)
     client.build(
         "load-labels", documents, labels=labelled_documents.labels_of(documents), replace=True
     )
     np.save(tmp_path / "documents.npy", documents.toarray().astype(np.float32))
     (tmp_path / "mix.toml").write_text(
-        '[[call]]\nindex = "load"\ndata = "queries.npy"\nbatch = 4\n'
+        f'[[call]]\nindex = "load"\ndata = "{queries}"\nbatch = 4\n'
         '[[call]]\nindex = "load-labels"\ndata = "documents.npy"\nmethod = "PredictLabels"\n'
         'mode = "neighbour_vote"\n'
     )
@@ -333,7 +357,6 @@ def test_labels_are_loaded_too(run: Callable[..., Ran], client: Client, tmp_path
 def test_ctrl_c_gives_the_report_so_far(
     server: RunningServer, client: Client, tmp_path: Path
 ) -> None:
-    """The first one ends the run; the program ends as one that was interrupted."""
     client.build("interrupted", QUERIES, replace=True)
     np.save(tmp_path / "queries.npy", QUERIES)
     saved = tmp_path / "a.json"
