@@ -20,7 +20,7 @@ from divgrpc.metrics import mean
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.client import Client
 from divgrpc_client.formats import tables
-from divgrpc_client.reports.charts import Chart, Palette, draw
+from divgrpc_client.reports.charts import LIGHT, Chart, draw
 from divgrpc_client.reports.page import (
     Figure,
     Figures,
@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_page(page, path)
     if path != out:
         for name, chart in charts.items():
-            (out / f"toy-{name.lower()}.svg").write_text(chart.light, encoding="utf-8")
+            (out / f"toy-{name.lower()}.svg").write_text(chart.svg, encoding="utf-8")
         write_contact_sheet(out / "digits.png", "Seven queries", _SHEET_TEXT, blocks)
     tables.console().print(f"Figures: {out}", soft_wrap=True)
     return 0
@@ -154,7 +154,7 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
     """Draw the plane, with the picked points filled."""
     is_picked = np.isin(np.arange(len(points.points)), ids)
 
-    def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
+    def paint(axes: Axes) -> Sequence[Line2D]:
         axes.set_aspect("equal")
         axes.set(xticks=[], yticks=[])
         keys = []
@@ -163,13 +163,13 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
                 keys += axes.plot(
                     *points.points[(points.classes == kind) & (is_picked == state)].T,
                     label=f"{'picked, ' if state else 'class '}{'AB'[kind]}",
-                    color=palette.series[kind],
+                    color=LIGHT.series[kind],
                     marker=marker,
                     markersize=8 if state else 4,
                     fillstyle="full" if state else "none",
                     linestyle="none",
                 )
-        star: Any = {"color": palette.ink, "marker": "*", "markersize": 16, "linestyle": "none"}
+        star: Any = {"color": LIGHT.ink, "marker": "*", "markersize": 16, "linestyle": "none"}
         return keys + axes.plot(*points.query[:, None], label="query", **star)
 
     return draw(paint, f"{name}: {TOY_K} picks of two classes in the plane")

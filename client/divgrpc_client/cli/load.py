@@ -35,6 +35,10 @@ _RATE, _SECONDS = 100.0, 10.0
 _SETTINGS: Final = [name for name in get_type_hints(Settings) if name not in ("timeout", "seed")]
 
 
+# An option that names a bound, and may be repeated.
+_BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
+
+
 def load(arguments: argparse.Namespace) -> int:
     """Send calls to a server at a set rate, and report latency, errors and throughput.
 
@@ -161,12 +165,12 @@ def _calls(arguments: argparse.Namespace) -> list[Call]:
     return calls_of(table, Path())
 
 
-def _refuse(arguments: argparse.Namespace, other: str, *names: str) -> None:
-    """Refuse options that mean nothing beside the option `other`."""
+def _refuse(arguments: argparse.Namespace, option: str, *names: str) -> None:
+    """Refuse options that mean nothing beside another."""
     for name in names:
         if getattr(arguments, name, None) is not None:
             flag = "NAME" if name == "name" else f"--{name.replace('_', '-')}"
-            raise InvalidArgumentError(name, f"{flag} means nothing beside --{other}")
+            raise InvalidArgumentError(name, f"{flag} means nothing beside --{option}")
 
 
 def _make_folder(name: str, file: str | None) -> None:
@@ -193,21 +197,10 @@ def add_load(verb: argparse.ArgumentParser) -> None:
         ("--mix", "TOML", "Send a mix of calls instead of NAME."),
     )
     add_reading(verb)
-    group = verb.add_argument_group("rates")
-    bound: dict[str, Any] = {"action": "append", "metavar": "FIGURE<BOUND"}
-    for flag, kind, metavar, text in (
-        ("--batch", int, "N", "Number of rows in a call (default 1)."),
-        ("--rate", float, "N", "Calls a second, answered or not; --objective begins at 100."),
-        ("--duration", float, "SECONDS", "How long to hold each rate (default 10)."),
-        ("--schedule", str, "STEPS", "Change the rate over time."),
-        ("--closed", int, "N", "Calls to keep under way instead; latencies leave out waiting."),
-    ):
-        group.add_argument(flag, type=kind, metavar=metavar, help=text)
-    group.add_argument(
-        "--objective",
-        **bound,
-        help="Find the highest rate that holds this, written as in --require. May be repeated.",
+    verb.add_argument(
+        "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
     )
+    _add_rates(verb.add_argument_group("rates"))
     group = verb.add_argument_group("calls")
     texts, hints = explanations_of(Settings), get_type_hints(Settings)
     options = {name: (hints[name], texts[name]) for name in _SETTINGS}
@@ -218,7 +211,7 @@ def add_load(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("reports")
     group.add_argument(
         "--require",
-        **bound,
+        **_BOUND,
         help="Fail if this is missed, such as p99<20ms, errors<0.1%%, rate>450 or quality>0.95. "
         "May be repeated.",
     )
@@ -228,3 +221,18 @@ def add_load(verb: argparse.ArgumentParser) -> None:
         ("--report", "HTML", "Write a page; needs divgrpc[report]."),
     )
     add_options(verb, QueryOptions, QUERY_DEFAULTS)
+
+
+def _add_rates(group: "argparse._ActionsContainer") -> None:
+    for flag, kind, metavar, text in (
+        ("--rate", float, "N", "Calls a second, answered or not; --objective begins at 100."),
+        ("--duration", float, "SECONDS", "How long to hold each rate (default 10)."),
+        ("--schedule", str, "STEPS", "Change the rate over time."),
+        ("--closed", int, "N", "Calls to keep under way instead; latencies leave out waiting."),
+    ):
+        group.add_argument(flag, type=kind, metavar=metavar, help=text)
+    group.add_argument(
+        "--objective",
+        **_BOUND,
+        help="Find the highest rate that holds this, written as in --require. May be repeated.",
+    )

@@ -209,8 +209,8 @@ class _Rows:
         """Return the rows, of `dims` columns, else as many as were announced or seen."""
         columns = np.frombuffer(self._columns, np.int64)
         indices = columns - int(columns.min(initial=1) if self.base == "auto" else self.base)
-        seen = int(indices.max(initial=-1)) + 1
-        least = self.count if self.count >= 0 else seen
+        width = int(indices.max(initial=-1)) + 1
+        least = self.count if self.count >= 0 else width
         if dims is not None and dims < least:
             flag = f"--{field}" if field == "dims" else field
             raise InvalidArgumentError(

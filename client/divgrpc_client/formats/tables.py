@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Final
 
+from rich import filesize
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
@@ -27,7 +28,6 @@ from divgrpc_client.messages.options import BUILD_DEFAULTS
 
 # Wide enough for every table here; rich guesses 80 columns where there is no terminal.
 _PIPE_WIDTH: Final = 140
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -55,18 +55,18 @@ def bar(unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
         BarColumn(),
         TextColumn("{task.fields[rows]}  {task.fields[left]}"),
     )
-    with Bar(*columns, console=console(stderr=True), transient=True) as shown:
-        task = shown.add_task("waiting", total=None, rows="", left="")
+    with Bar(*columns, console=console(stderr=True), transient=True) as progress_bar:
+        task = progress_bar.add_task("waiting", total=None, rows="", left="")
 
         def step(progress: Progress) -> None:
-            left = progress.seconds_left
-            shown.update(
+            seconds = progress.seconds_left
+            progress_bar.update(
                 task,
                 description=progress.stage,
                 completed=progress.rows_done,
                 total=progress.rows_total or None,
                 rows=f"{progress.rows_done:,} {unit}{_loss(progress)}",
-                left="" if left is None else f"{left:.0f} s left",
+                left="" if seconds is None else f"{seconds:.0f} s left",
             )
 
         yield step
@@ -83,7 +83,7 @@ def built(info: IndexInfo) -> None:
     out = console()
     out.print(
         f"{info.name}: generation {info.generation}, {info.rows:,} {info.points} rows of "
-        f"{info.dims:,} dimensions, {size(_bytes(info))}, serving"
+        f"{info.dims:,} dimensions, {filesize.decimal(_bytes(info))}, serving"
     )
     if info.labels is not None:
         out.print(_labels(info.labels))
@@ -106,10 +106,10 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
         return str(answer.ids[row, rank]), f"{answer.scores[row, rank]:.4f}", *words[: len(columns)]
 
     grid = _ranked((">row", ">id", ">score", *columns), rows, answer, cells)
-    used = answer.parameters
+    parameters = answer.parameters
     details = (
-        f"{used.search} search, {used.selector} selector, {answer.dial}, candidates_limit "
-        f"{used.candidates_limit}"
+        f"{parameters.search} search, {parameters.selector} selector, {answer.dial}, "
+        f"candidates_limit {parameters.candidates_limit}"
     )
     if len(answer.duality_gaps):
         greatest = f"{answer.duality_gaps.max():.1e}"
@@ -126,11 +126,11 @@ def labels(answer: LabelResult, rows: range) -> None:
         return str(answer.labels[row, rank]), *name, f"{answer.scores[row, rank]:.4f}"
 
     heads = (">document", ">label", *(["name"] if names else []), ">score")
-    used = answer.parameters
-    voters = f" of {used.neighbours}, {used.vote}" if used.neighbours else ""
+    parameters = answer.parameters
+    voters = f" of {parameters.neighbours}, {parameters.vote}" if parameters.neighbours else ""
     details = (
-        f"{used.mode}{voters}, {used.search} search, {used.selector} selector, diversity "
-        f"{used.diversity:g}, candidates_limit {used.candidates_limit}"
+        f"{parameters.mode}{voters}, {parameters.search} search, {parameters.selector} selector, "
+        f"diversity {parameters.diversity:g}, candidates_limit {parameters.candidates_limit}"
     )
     _show_answer(answer, _ranked(heads, rows, answer, cells), details)
 
@@ -167,7 +167,7 @@ def indexes(infos: Sequence[IndexInfo]) -> None:
         grid.add_row(
             *(info.name, str(info.generation), f"{info.rows:,}", f"{info.dims:,}", info.points),
             *(str(info.parameters.get(name) or "") for name in ("metric", "hash_family")),
-            *(info.auto_search, size(_bytes(info))),
+            *(info.auto_search, filesize.decimal(_bytes(info))),
         )
     for column in grid.columns:
         # A name that is cut off is no name.
@@ -301,9 +301,13 @@ def _arrays(info: IndexInfo) -> Table:
     for array in sorted(info.arrays, key=lambda array: -array.bytes):
         shape = " x ".join(f"{n:,}" for n in array.shape)
         grid.add_row(
-            array.name, array.dtype, shape, size(array.bytes), f"{array.bytes / whole:.1%}"
+            array.name,
+            array.dtype,
+            shape,
+            filesize.decimal(array.bytes),
+            f"{array.bytes / whole:.1%}",
         )
-    grid.add_row("all", "", "", size(_bytes(info)), "")
+    grid.add_row("all", "", "", filesize.decimal(_bytes(info)), "")
     return grid
 
 
@@ -314,12 +318,3 @@ def _warn(out: Console, warnings: Sequence[WarningInfo]) -> None:
 
 def _bytes(info: IndexInfo) -> int:
     return sum(array.bytes for array in info.arrays)
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
-    for unit in _UNITS[:-1]:
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} {_UNITS[-1]}"

@@ -34,7 +34,8 @@ def compare_with_exact(
     `unanswered`, with the first `refusal`. None if there is nothing to compare.
     """
     shares: list[float] = []
-    same_lists = replaced = unanswered = 0
+    same_lists = 0
+    skips = {"replaced": 0, "unanswered": 0}
     refusal = ""
     end = time.monotonic() + _SECONDS_MAX
     with grpc.insecure_channel(target) as channel:
@@ -47,24 +48,23 @@ def compare_with_exact(
             try:
                 again = send(channel, target, unary, exact(request).SerializeToString())
             except RpcError as error:
-                unanswered += rows
+                skips["unanswered"] += rows
                 refusal = refusal or str(error)
                 continue
             best = type(answer).FromString(again)
             if best.generation != answer.generation:
-                replaced += rows
+                skips["replaced"] += rows
                 continue
             for row, exact_row in zip(_lists(answer), _lists(best), strict=True):
                 shares.append(float(np.isin(exact_row, row).mean()) if len(exact_row) else 1.0)
                 same_lists += np.array_equal(row, exact_row)
-    if not shares and not replaced and not unanswered:
+    if not shares and not any(skips.values()):
         return None
     return {
         "rows": len(shares),
         "same_ids": float(np.mean(shares)) if shares else None,
         "same_lists": same_lists / len(shares) if shares else None,
-        "replaced": replaced,
-        "unanswered": unanswered,
+        **skips,
         "refusal": refusal,
     }
 

@@ -125,8 +125,8 @@ def latencies(samples: Samples, since: str = "due") -> Times:
     They are of calls answered OK and of calls that missed their deadline. Refusals come at once,
     and would make a server look fast.
     """
-    timed = samples[np.isin(samples["code"], (OK, _DEADLINE_EXCEEDED))]
-    return np.asarray((timed["done"] - timed[since]) * 1e6)
+    calls = samples[np.isin(samples["code"], (OK, _DEADLINE_EXCEEDED))]
+    return np.asarray((calls["done"] - calls[since]) * 1e6)
 
 
 def lateness(samples: Samples) -> Times:
@@ -187,7 +187,7 @@ def by_second(run: Run) -> list[dict[str, float | None]]:
     """Return figures of each second: of the calls due in it, but `answered` of those done in it."""
     samples = run.samples()
     due = np.floor(samples["due"] - run.begin).astype(np.int64)
-    done = np.floor(samples["done"] - run.begin)[samples["code"] == OK]
+    seconds_done = np.floor(samples["done"] - run.begin)[samples["code"] == OK]
     rows: list[dict[str, float | None]] = []
     for second in range(int(np.ceil(run.seconds))):
         calls = samples[due == second]
@@ -196,7 +196,7 @@ def by_second(run: Run) -> list[dict[str, float | None]]:
             {
                 "second": second,
                 "due": len(calls),
-                "answered": int((done == second).sum()),
+                "answered": int((seconds_done == second).sum()),
                 "failed": int((calls["code"] != OK).sum()),
                 **{f"p{percent}": percentile(times, percent) for percent in (50, 90, 99)},
                 "max": percentile(times, 100),

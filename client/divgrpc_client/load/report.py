@@ -166,8 +166,12 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         "thresholds": [],
         "search": None,
     }
-    if not trials:
-        return report
+    if trials:
+        _add_search(report, trials)
+    return report
+
+
+def _add_search(report: Report, trials: Sequence[dict[str, Any]]) -> None:
     rate = max((trial["rate"] for trial in trials if trial["held"]), default=0.0)
     failures = [trial for trial in trials if not trial["held"]]
     # The lowest rate that failed bounds the search: because of the server, or of the generator.
@@ -180,7 +184,6 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         report["void"] = [
             f"above {rate:,.0f} calls a second, which held, the generator was the bottleneck"
         ]
-    return report
 
 
 def _setting(run: Run) -> dict[str, object]:

@@ -80,26 +80,26 @@ class Schedule:
     def times(self, numbers: Times) -> Times:
         """Return the times of arrivals `numbers`, in seconds from the start; each below `calls`."""
         ends = np.cumsum([step.calls for step in self.steps])
-        which = np.minimum(np.searchsorted(ends, numbers, side="right"), len(self.steps) - 1)
+        places = np.minimum(np.searchsorted(ends, numbers, side="right"), len(self.steps) - 1)
         times, start = np.zeros_like(numbers), 0.0
         for place, step in enumerate(self.steps):
-            in_step = which == place
+            in_step = places == place
             times[in_step] = start + step.times(numbers[in_step] - (ends[place] - step.calls))
             start += step.seconds
         return times
 
     def arrivals(self, *, poisson: bool = False, seed: int = 0) -> Iterator[Times]:
         """Yield the times of all arrivals in blocks, ascending; same seed, same times."""
-        draws, reached = np.random.default_rng([seed, 0]), 0.0
+        draws, start = np.random.default_rng([seed, 0]), 0.0
         # A whole number of calls that rounding left a hair above itself is not one more.
         end = self.calls * (1 - 1e-12)
-        while reached < end:
+        while start < end:
             if poisson:
-                numbers = reached + np.cumsum(draws.standard_exponential(_BLOCK))
-                reached = float(numbers[-1])
+                numbers = start + np.cumsum(draws.standard_exponential(_BLOCK))
+                start = float(numbers[-1])
             else:
-                numbers = np.arange(reached, reached + _BLOCK)
-                reached += _BLOCK
+                numbers = np.arange(start, start + _BLOCK)
+                start += _BLOCK
             yield self.times(numbers[numbers < end])
 
 

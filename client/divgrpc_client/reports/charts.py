@@ -1,6 +1,6 @@
-"""Charts as SVG pictures, drawn by matplotlib once for light and once for dark pages.
+"""Charts as SVG pictures by matplotlib, in the colours of the reader's scheme, light or dark.
 
-A page shows the picture that suits the reader's colour scheme. The same curves give the same bytes.
+The same curves give the same bytes.
 """
 
 import io
@@ -69,14 +69,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing as two SVG documents, and its title."""
+    """A drawing as an SVG document, and its title."""
 
     title: str
-    light: str
-    dark: str
+    svg: str
 
 
-Paint: TypeAlias = Callable[[Axes, Palette], Sequence[Line2D]]
+Paint: TypeAlias = Callable[[Axes], Sequence[Line2D]]
 
 
 def trade_off(curves: Sequence[Curve], title: str) -> Chart:
@@ -85,16 +84,16 @@ def trade_off(curves: Sequence[Curve], title: str) -> Chart:
     Faint lines join points of equal harmonic mean h. Both axes end at 1.
     """
 
-    def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
+    def paint(axes: Axes) -> Sequence[Line2D]:
         axes.set(xlabel="D, diversity of the relevant results", ylabel="P, share relevant")
         for curve in curves:
             points = _finite(curve.points)
-            axes.plot(*points, color=_colour(curve.look, palette), zorder=3)
+            axes.plot(*points, color=_colour(curve.look), zorder=3)
             sizes = np.linspace(*_SIZES, len(points.T)) if len(points.T) > 1 else [np.mean(_SIZES)]
             for size, point in zip(sizes, points.T, strict=False):
-                axes.plot(*point, **_marker(curve, palette), markersize=size, clip_on=False)
-        _draw_equal_h(axes, palette)
-        return _legend_of(curves, palette)
+                axes.plot(*point, **_marker(curve), markersize=size, clip_on=False)
+        _draw_equal_h(axes)
+        return _legend_of(curves)
 
     return draw(paint, title)
 
@@ -107,20 +106,20 @@ def h_against_time(
     `fills` names the filling of the markers, by its number.
     """
 
-    def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
+    def paint(axes: Axes) -> Sequence[Line2D]:
         axes.set(xlabel="median time of a query", ylabel="h", xscale="log")
         ring: Any = {"marker": "o", "markersize": 13, "fillstyle": "none", "linestyle": "none"}
-        ring["color"] = palette.faint
+        ring["color"] = LIGHT.faint
         for points, style in (
-            *((curve.points, _marker(curve, palette)) for curve in curves),
+            *((curve.points, _marker(curve)) for curve in curves),
             (front, ring),
         ):
             x, y = _finite(points)
             axes.plot(np.maximum(x, _MICROSECONDS_MIN), y, **style)
         _name_times(axes)
-        keys = _legend_of([Curve(c.name, c.points, c.look) for c in curves], palette)
+        keys = _legend_of([Curve(c.name, c.points, c.look) for c in curves])
         keys += [
-            Line2D([], [], label=name, **_marker(Curve(name, (), 6, n), palette) | {"marker": "o"})
+            Line2D([], [], label=name, **_marker(Curve(name, (), 6, n)) | {"marker": "o"})
             for n, name in enumerate(fills)
         ]
         if front:
@@ -144,14 +143,14 @@ def lines(
     On a scale of percentiles, 0 to below 100, equal steps to the right are one more nine.
     """
 
-    def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
+    def paint(axes: Axes) -> Sequence[Line2D]:
         axes.set(xlabel=x, ylabel=y, yscale="log" if log_y else "linear")
         keys = []
         for curve in curves:
             values, heights = _finite(curve.points)
             if x_scale == "percentile":
                 values = 1 / (1 - values / 100)
-            colour = _colour(curve.look, palette)
+            colour = _colour(curve.look)
             axes.plot(values, heights, color=colour, zorder=3)
             keys.append(Line2D([], [], label=curve.name, color=colour))
         if x_scale != "linear":
@@ -186,17 +185,15 @@ def time_words(microseconds: float) -> str:
 
 
 def draw(paint: Paint, title: str) -> Chart:
-    """Let `paint` draw on axes in the colours of each scheme; it returns the legend's keys."""
-    return Chart(title, _svg(paint, title, LIGHT), _svg(paint, title, DARK))
+    """Let `paint` draw on axes in the colours of `LIGHT`; it returns the legend's keys.
 
-
-def _svg(paint: Paint, title: str, palette: Palette) -> str:
-    """Draw on an empty canvas with the palette's colours, whatever the machine's own settings."""
+    The machine's own settings of matplotlib have no part in it.
+    """
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(_style(palette))
+        mpl.rcParams.update(_style())
         canvas = Canvas(layout="constrained")
-        keys = paint(canvas.add_subplot(), palette)
+        keys = paint(canvas.add_subplot())
         longest = max((len(str(key.get_label())) for key in keys), default=0)
         columns = 2 if longest <= _LEGEND_LETTERS else 1
         rows = -(-len(keys) // columns)
@@ -206,22 +203,35 @@ def _svg(paint: Paint, title: str, palette: Palette) -> str:
         sink = io.StringIO()
         absent = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         canvas.savefig(sink, format="svg", metadata={**absent, "Title": title})
-    return sink.getvalue()
+    return Chart(
+        title, sink.getvalue().replace("<defs>", f"<style>{_dark_style()}</style>\n <defs>", 1)
+    )
 
 
-def _style(palette: Palette) -> Any:  # noqa: ANN401  # matplotlib types its keys one by one
+def _dark_style() -> str:
+    """Return the rules that turn the colours of `LIGHT` into those of `DARK` for a dark page."""
+    pairs = [(getattr(LIGHT, n), getattr(DARK, n)) for n in ("paper", "ink", "faint", "line")]
+    rules = (
+        f'[style*="{part}: {light}"] {{ {part}: {dark} !important }}'
+        for light, dark in (*pairs, *zip(LIGHT.series, DARK.series, strict=True))
+        for part in ("fill", "stroke")
+    )
+    return f"@media (prefers-color-scheme: dark) {{ {' '.join(rules)} }}"
+
+
+def _style() -> Any:  # noqa: ANN401  # matplotlib types its keys one by one
     ink = ("axes.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor")
     faint = ("axes.edgecolor", "xtick.color", "ytick.color")
     return {
-        **dict.fromkeys(ink, palette.ink),
-        **dict.fromkeys(faint, palette.faint),
+        **dict.fromkeys(ink, LIGHT.ink),
+        **dict.fromkeys(faint, LIGHT.faint),
         **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
         **dict.fromkeys(("axes.facecolor", "figure.facecolor"), "none"),
         "axes.axisbelow": True,
         "axes.grid": True,
         "axes.labelsize": 13,
         "font.size": 12,
-        "grid.color": palette.line,
+        "grid.color": LIGHT.line,
         "legend.handletextpad": 0.4,
         "legend.columnspacing": 1.2,
         "lines.linewidth": 1.8,
@@ -238,34 +248,34 @@ def _finite(points: Sequence[tuple[float, float]]) -> npt.NDArray[np.float64]:
     return array[np.isfinite(array).all(axis=1)].T
 
 
-def _colour(look: int, palette: Palette) -> str:
-    return palette.series[look % len(palette.series)]
+def _colour(look: int) -> str:
+    return LIGHT.series[look % len(LIGHT.series)]
 
 
-def _marker(curve: Curve, palette: Palette) -> dict[str, Any]:
+def _marker(curve: Curve) -> dict[str, Any]:
     return {
-        "color": _colour(curve.look, palette),
+        "color": _colour(curve.look),
         "marker": MARKERS[curve.look % len(MARKERS)],
         "fillstyle": FILLS[curve.fill % len(FILLS)],
-        "markerfacecoloralt": palette.paper,
+        "markerfacecoloralt": LIGHT.paper,
         "linestyle": "none",
         "zorder": 4,
     }
 
 
-def _legend_of(curves: Sequence[Curve], palette: Palette) -> list[Line2D]:
+def _legend_of(curves: Sequence[Curve]) -> list[Line2D]:
     by_name = {curve.name: curve for curve in curves}
-    return [Line2D([], [], label=name, **_marker(c, palette)) for name, c in by_name.items()]
+    return [Line2D([], [], label=name, **_marker(c)) for name, c in by_name.items()]
 
 
-def _draw_equal_h(axes: Axes, palette: Palette) -> None:
+def _draw_equal_h(axes: Axes) -> None:
     axes.autoscale_view()
     left, right = _share_limits(*axes.get_xlim())
     bottom, top = _share_limits(*axes.get_ylim())
     axes.set(xlim=(left, right), ylim=(bottom, top))
     d, p = np.linspace(max(left, 1e-6), right, 60), np.linspace(max(bottom, 1e-6), top, 60)
     h = 2 * d * p[:, None] / (d + p[:, None])
-    lines = axes.contour(d, p, h, _EQUAL_H, colors=palette.faint, linestyles=":", linewidths=0.8)
+    lines = axes.contour(d, p, h, _EQUAL_H, colors=LIGHT.faint, linestyles=":", linewidths=0.8)
     axes.clabel(lines, fmt="h %g", fontsize=10, zorder=1)
 
 

@@ -95,9 +95,10 @@ def report(
     choices = [row for row in rows if row.by_fold]
     sections = [Section("What was evaluated", _evaluated(rows, settings))]
     if settings:
+        best = best_of_each(settings, lambda row: (method(row), row.search, row.parameters.k))
         front = sorted((row for row in settings if row.on_front), key=lambda r: r.microseconds.p50)
         sections += [
-            Section("Methods side by side", [_methods(choices or _best_of_each(settings))]),
+            Section("Methods side by side", [_methods(choices or best)]),
             Section("Accuracy against diversity", [_TRADE_OFF, *_trade_offs(settings)]),
             Section("h against time", [_h_against_time(settings), _table(*_FRONT, front)]),
         ]
@@ -166,13 +167,14 @@ def _by_k(rows: Sequence[EvaluateRow]) -> list[tuple[int, list[EvaluateRow]]]:
     return [(k, list(group)) for k, group in groups]
 
 
-def _best_of_each(rows: Sequence[EvaluateRow]) -> list[EvaluateRow]:
-    """Return the setting with the greatest mean h for each method, search and k."""
-    best: dict[tuple[str, str, int], EvaluateRow] = {}
+def best_of_each(
+    rows: Sequence[EvaluateRow], kind: Callable[[EvaluateRow], object]
+) -> list[EvaluateRow]:
+    """Return the row with the greatest mean h of each kind; of equal ones the first."""
+    best: dict[object, EvaluateRow] = {}
     for row in rows:
-        kind = (method(row), row.search, row.parameters.k)
-        if kind not in best or h(row) > h(best[kind]):
-            best[kind] = row
+        if h(row) > h(best.setdefault(kind(row), row)):
+            best[kind(row)] = row
     return list(best.values())
 
 

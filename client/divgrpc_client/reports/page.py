@@ -186,9 +186,9 @@ def write_page(page: Page, path: Path) -> None:
 
 def data_uri(image: Image.Image | npt.NDArray[np.uint8]) -> str:
     """Return a picture, or an array (h, w) or (h, w, 3) of shades 0 to 255, as a PNG's data URI."""
-    drawn = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     sink = io.BytesIO()
-    drawn.save(sink, format="PNG", optimize=True)
+    picture.save(sink, format="PNG", optimize=True)
     return f"data:image/png;base64,{_base64(sink.getvalue())}"
 
 

@@ -24,14 +24,14 @@ from divgrpc_client.client import Client
 from divgrpc_client.formats.evaluation_tables import method, setting
 from divgrpc_client.formats.files import read_column, read_lines
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix
-from divgrpc_client.reports.evaluation import h, write_report
+from divgrpc_client.reports.evaluation import best_of_each, write_report
 from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
 from divgrpc_protos.arrays import Matrix, row_count, take
 
 # As large as a page shows them.
 THUMBNAIL_PIXELS: Final = 64
 _COUNT: Final = 4
-_NUMBERED: Final = re.compile(r"(\d+)\t(.*)")
+_ID_AND_TITLE: Final = re.compile(r"(\d+)\t(.*)")
 _OPTIONS: Final = (
     *("k", "diversity", "selector", "variant", "rounding", "search", "hash_limit"),
     *("candidates_limit", "max_distance", "sampling", "seed"),
@@ -68,12 +68,16 @@ def side_by_side(
     """
     matrix = as_matrix("queries", queries, one_row=True)
     total = row_count(matrix)
+    k = min((row.parameters.k for row in rows), default=0)
+    candidates = [row for row in rows if row.parameters.k == k]
+    best = best_of_each([row for row in candidates if row.by_fold] or candidates, method)
+    best.sort(key=lambda row: row.parameters.selector != "nearest")
     sections = []
     for number in np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist():
         category = None if categories is None else int(np.asarray(categories)[number])
         ids = None if relevant is None else {int(point) for point in np.asarray(relevant[number])}
         lists = []
-        for row in _best(rows):
+        for row in best:
             options: dict[str, Any] = {name: getattr(row.parameters, name) for name in _OPTIONS}
             query = take(matrix, number, number + 1)
             answer = client.query(index, query, timeout=timeout, **options)
@@ -89,18 +93,6 @@ def side_by_side(
         heading = f"Query {number}" + ("" if category is None else f", category {category}")
         sections.append(ResultLists(heading, lists))
     return sections
-
-
-def _best(rows: Sequence[EvaluateRow]) -> list[EvaluateRow]:
-    """Return the best row of each method at the smallest k; choices go before settings."""
-    k = min((row.parameters.k for row in rows), default=0)
-    candidates = [row for row in rows if row.parameters.k == k]
-    best: dict[str, EvaluateRow] = {}
-    for row in [row for row in candidates if row.by_fold] or candidates:
-        name = method(row)
-        if name not in best or h(row) > h(best[name]):
-            best[name] = row
-    return sorted(best.values(), key=lambda row: row.parameters.selector != "nearest")
 
 
 def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None) -> Result:
@@ -120,7 +112,7 @@ def read_titles(path: Path, field: str = "titles") -> dict[int, str]:
     Either every line is an id, a tabulator and a title, or a line's number, from 0 up, is the id.
     """
     lines = read_lines(field, path)
-    pairs = [_NUMBERED.fullmatch(line) for line in lines]
+    pairs = [_ID_AND_TITLE.fullmatch(line) for line in lines]
     if all(pairs):
         return {int(match[1]): match[2] for match in pairs if match}
     return dict(enumerate(lines))

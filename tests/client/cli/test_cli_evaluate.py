@@ -45,6 +45,7 @@ def files(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
+    """A line for each setting and each choice, and which are on the front."""
     ran = run("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
     assert (ran.code, ran.err) == (0, "")
     head, *lines = ran.out.splitlines()
@@ -58,6 +59,7 @@ def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
 
 
 def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Path) -> None:
+    """With --json the rows are the client's, but for times; NaN is null."""
     ran = run(
         "evaluate",
         "judged",
@@ -95,6 +97,7 @@ def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Pat
 
 
 def test_csv_is_a_line_a_row(run: Callable[..., Ran], files: Path) -> None:
+    """Every metric with its interval, in columns; what does not apply is empty."""
     ids = files.with_name("ids.txt")
     ran = run(
         "evaluate", "judged", files, "--key", "q", "--relevant", ids, "--folds", "2", "--csv", *GRID
@@ -124,6 +127,7 @@ def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client)
 def test_the_default_is_told(
     run: Callable[..., Ran], client: Client, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """With --set-default the table says what Query takes now, and so does `info`."""
     build(client, "defaults")
     words = ("--key", "q", "--categories", "y", "--set-default", *GRID)
     ran = run("evaluate", "defaults", files, *words)
@@ -155,6 +159,7 @@ def test_the_default_is_told(
 def test_wrong_commands(
     run: Callable[..., Ran], files: Path, arguments: tuple[str, ...], code: int, word: str
 ) -> None:
+    """What is wrong is named, by the command or by the server."""
     ran = run("evaluate", "judged", files, "--key", "q", *arguments)
     assert ran.code == code
     assert word in ran.err
@@ -172,6 +177,7 @@ def test_limits_are_pairs(run: Callable[..., Ran], files: Path) -> None:
 
 
 def test_a_terminal_sees_progress(server: RunningServer, files: Path) -> None:
+    """On a terminal progress goes by on standard error."""
     terminal, writer = pty.openpty()
     command = ("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
     with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:

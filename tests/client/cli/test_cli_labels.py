@@ -63,6 +63,7 @@ def index(server: RunningServer, folder: Path) -> str:
 
 
 def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> None:
+    """`info` tells of labels, their model and how it was trained; so does its JSON."""
     shown = " ".join(run("info", index).out.split())
     assert (
         f"{labelled_documents.LABELS} labels, names, a hierarchy, those of every row kept" in shown
@@ -75,6 +76,7 @@ def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> N
 
 
 def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    """A row for each label, with its name, and a line on how they were found."""
     told = run("predict", index, folder / "asked.txt", "--top-k", "3")
     assert told.code == 0
     head, *lines = told.out.splitlines()
@@ -93,6 +95,7 @@ def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Pat
 def test_predictions_for_machines(
     run: Callable[..., Ran], client: Client, index: str, folder: Path, mode: str
 ) -> None:
+    """JSON has what the client has, of the rows that were chosen."""
     asked = ("--rows", "1:4", "--mode", mode, "--top-k", "4", "--json")
     told = json.loads(run("predict", index, folder / "asked.txt", *asked).out)
     found = client.predict_labels(index, ASKED[1:4], mode=mode, top_k=4)  # type: ignore[arg-type]
@@ -104,6 +107,7 @@ def test_predictions_for_machines(
 
 
 def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+    """Features and labels of two files give the index that one text gives."""
     files = ("--features", folder / "x.npz", "--labels", folder / "y.npz")
     edges = (
         "--hierarchy",
@@ -126,6 +130,7 @@ def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path
 def test_a_split_takes_some_documents(
     run: Callable[..., Ran], client: Client, folder: Path
 ) -> None:
+    """A column of a file of splits says which, for a build and for a prediction."""
     split = folder / "split.txt"
     words = ("--features", folder / "train.txt", "--json")
     told = json.loads(run("build", "split", *words, "--split", f"{split}:1").out)
@@ -138,6 +143,7 @@ def test_a_split_takes_some_documents(
 
 
 def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+    """Two files are label factors and feature map."""
     model = ("--label-model", folder / "h.npy", folder / "v.npy")
     assert run("build", "factors", folder / "x.npz", *model).code == 0
     info = client.get_index("factors").labels
@@ -152,6 +158,7 @@ def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Pat
 def test_settings_are_tried(
     run: Callable[..., Ran], index: str, client: Client, folder: Path
 ) -> None:
+    """A table for people, JSON and CSV with all there is; --set-default keeps the threshold."""
     words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
              "--rows", ":60", "--selectors", "greedy", "--diversities", "0.2", "--top-ks", "4",
              "--thresholds", "none", "0.3")  # fmt: skip
@@ -218,6 +225,7 @@ def test_the_hierarchy_picks_labels(
 def test_the_hierarchy_is_tried_beside_others(
     run: Callable[..., Ran], client: Client, index: str, folder: Path
 ) -> None:
+    """`--selectors hierarchy` has rows of its own, the same as the client's."""
     words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
              "--rows", ":60", "--top-ks", "4", "--thresholds", "none", "--json",
              "--selectors", "nearest", "hierarchy", "--diversities", "0", "0.6")  # fmt: skip
@@ -237,6 +245,7 @@ def test_the_hierarchy_is_tried_beside_others(
 def test_without_a_hierarchy_there_is_none_to_pick_by(
     run: Callable[..., Ran], folder: Path
 ) -> None:
+    """The error says what the index has not, and names the selector."""
     words = ("--features", folder / "train.txt", *LEML)
     assert run("build", "flat", *words).code == 0
     told = run("predict", "flat", folder / "asked.txt", "--selector", "hierarchy")
@@ -247,6 +256,7 @@ def test_without_a_hierarchy_there_is_none_to_pick_by(
 
 
 def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    """A matrix has none; nor has the command line, without --features."""
     told = run("evaluate-labels", index, "--features", folder / "x.npz")
     assert (told.code, "--labels" in told.err) == (2, True)
     told = run("evaluate-labels", index)
@@ -274,6 +284,7 @@ def test_documents_that_an_index_cannot_take_are_named_by_line(
     said: str,
     base: tuple[str, ...],
 ) -> None:
+    """One without a feature, and one with a feature too many, and what may be the reason."""
     path = folder / "wrong.txt"
     path.write_text(text)
     for words in (("predict", index, path), ("evaluate-labels", index, "--features", path)):
@@ -298,6 +309,7 @@ def test_an_empty_document_of_a_build_is_named_by_its_line(
 def test_rows_of_a_split_are_named_by_their_own_lines(
     run: Callable[..., Ran], index: str, tmp_path: Path
 ) -> None:
+    """Whatever was taken of the file, the line is the file's."""
     (tmp_path / "asked.txt").write_text("1 1:1\n2 2:1\n3 3:0\n4 4:1\n")
     (tmp_path / "split.txt").write_text("4\n2\n3\n")
     words = (index, tmp_path / "asked.txt", "--split", tmp_path / "split.txt")
@@ -330,6 +342,7 @@ def test_what_cannot_be_read_is_said(
     words: tuple[str, ...],
     said: str,
 ) -> None:
+    """The file and its line, or the option, before anything is sent."""
     monkeypatch.chdir(folder)
     told = run("build", "wrong", *words)
     assert told.code == 2
@@ -337,6 +350,7 @@ def test_what_cannot_be_read_is_said(
 
 
 def test_help_teaches(run: Callable[..., Ran]) -> None:
+    """Both commands show how they are used, and every option."""
     told = run("predict", "--help")
     assert told.code == 0
     for word in ("divgrpc predict papers test.txt", "--threshold", "--neighbours", "--split"):

@@ -41,12 +41,14 @@ def _build(client: Client, name: str, points: FloatArray) -> None:
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
+    """A page is of its rows alone: written twice it is the same."""
     for name in ("one", "two"):
         write_report(made_rows(), tmp_path / name, index="products", facts=("today",))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 def test_every_setting_and_every_k_is_there() -> None:
+    """Curves for each k and search, h against time for each k, and a line for each setting."""
     rows = made_rows()
     found = _html(rows)
     lines = found[found.index("empty: queries without") :].count('<tr><th scope="row"')
@@ -66,6 +68,7 @@ def test_every_setting_and_every_k_is_there() -> None:
 
 
 def test_ids_are_one_of_a_kind_and_lead_somewhere() -> None:
+    """However many drawings a page has, no two things share an id, and every reference is met."""
     found = _html(made_rows())
     ids = re.findall(r'\bid="([^"]*)"', found)
     assert len(ids) == len(set(ids))
@@ -73,6 +76,7 @@ def test_ids_are_one_of_a_kind_and_lead_somewhere() -> None:
 
 
 def test_the_lead_names_the_best_beside_the_nearest() -> None:
+    """The first sentence has the greatest h of the choices, and that of plain neighbours."""
     rows = made_rows(ks=(10,))
     choices = [row for row in rows if row.by_fold]
     best = max(choices, key=lambda row: row.metrics["h_score"].value)
@@ -93,12 +97,14 @@ def test_the_lead_names_the_best_beside_the_nearest() -> None:
     ids=["none", "one", "no h", "no front", "no time"],
 )
 def test_any_rows_make_a_page(rows: list[EvaluateRow]) -> None:
+    """No rows, one, none with an h, one query: there is a page, and no NaN in it."""
     found = _html(rows)
     assert "<h1>" in found
     assert not re.search(r">\s*nan\s*<", found)
 
 
 def test_what_went_wrong_is_said() -> None:
+    """Few queries, no h, no choice and queries left short are notes of the page."""
     rows = made_rows(choices=False)
     notes = re.findall(r'role="note">(.*?)<', _html([replace(row, queries=3) for row in rows]))
     assert [note.split()[0] for note in notes] == ["Only", "Nothing", "14", "18"]
@@ -106,6 +112,7 @@ def test_what_went_wrong_is_said() -> None:
 
 
 def test_rows_of_this_process_make_a_page() -> None:
+    """What `divgrpc.evaluation` returns is as good as what came from a server."""
     kinds = np.arange(60) % 6
     index = Index.build(random_points(60), categories=kinds % 2, subtopics=kinds)
     rows = evaluate(index, random_points(9, seed=2), np.arange(9) % 2, grid=Grid(ks=(3,)))
@@ -118,30 +125,31 @@ def _axis_end(svg: str, axis: str) -> float:
 
 
 def test_charts_have_text_in_the_colours_of_each_scheme() -> None:
-    """Words stay words, nobody's markup gets in, and no colour of the other scheme is used."""
+    """Words stay words, nobody's markup gets in, and every colour has its dark form."""
     curve = charts.Curve("a <b> $x$", [(0.1, 0.9), (float("nan"), 0.5), (0.4, 0.6)])
     chart = charts.trade_off([curve], "a <title>")
-    for svg, palette, other in (
-        (chart.light, charts.LIGHT, charts.DARK),
-        (chart.dark, charts.DARK, charts.LIGHT),
-    ):
-        assert "a &lt;b&gt; $x$" in svg
-        assert "<title>a &lt;title&gt;</title>" in svg
-        assert palette.ink in svg
-        assert other.ink not in svg
-        assert other.series[0] not in svg
+    assert "a &lt;b&gt; $x$" in chart.svg
+    assert "<title>a &lt;title&gt;</title>" in chart.svg
+    style, drawing = chart.svg.split("</style>", 1)
+    colours = set(re.findall(r"(?:fill|stroke): (#\w{6})", drawing))
+    assert {charts.LIGHT.ink, charts.LIGHT.series[0]} <= colours
+    rules = dict(re.findall(r'\[style\*="fill: (#\w+)"\] { fill: (#\w+) !important }', style))
+    assert colours <= set(rules)
+    assert rules[charts.LIGHT.ink] == charts.DARK.ink
     assert charts.trade_off([curve], "a <title>") == chart
     for empty in (charts.trade_off([], "none"), charts.h_against_time([], [], [], "none")):
-        assert "<svg" in empty.light
+        assert "<svg" in empty.svg
 
 
 def test_axes_of_shares_end_at_1() -> None:
+    """A precision of 1 lies on the edge of its chart: nothing above 1 is drawn."""
     curve = charts.Curve("greedy", [(0.2, 1.0), (1.0, 0.7)])
-    svg = charts.trade_off([curve], "title").light
+    svg = charts.trade_off([curve], "title").svg
     assert _axis_end(svg, "1") == _axis_end(svg, "2") == 1.0
 
 
 def test_times_are_in_the_unit_people_use() -> None:
+    """Microseconds, milliseconds and seconds, without a zero too many."""
     times = (0.5, 20, 999, 1_000, 25_000, 2e6)
     words = ["0.5 µs", "20 µs", "999 µs", "1 ms", "25 ms", "2 s"]
     assert [charts.time_words(each) for each in times] == words
@@ -163,6 +171,7 @@ def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
 
 
 def test_thumbnails_of_arrays_and_of_folders(tmp_path: Path) -> None:
+    """Pictures come as rows of an array or as files; an id without one has none."""
     path = tmp_path / "pictures.npy"
     for array in (np.zeros((2, 8, 8), np.uint8), np.ones((2, 8, 8)), np.ones((2, 8, 8, 3))):
         np.save(path, array)
@@ -193,6 +202,7 @@ def test_thumbnails_of_arrays_and_of_folders(tmp_path: Path) -> None:
 def test_wrong_files_are_refused_before_any_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, content: bytes | int | None
 ) -> None:
+    """What a page cannot be made of ends the command at once, with the option at fault."""
     path = tmp_path / "given.npy"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -205,6 +215,7 @@ def test_wrong_files_are_refused_before_any_work(
 
 
 def test_options_of_a_page_need_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Titles without a report are a mistake, and said to be one."""
     assert main.main(["evaluate", "x", "x.npy", "--titles", "t.txt"]) == 2
     assert "--titles is for --report alone" in capsys.readouterr().err
 
@@ -235,6 +246,7 @@ def test_lists_are_what_queries_find(client: Client) -> None:
 def test_the_command_writes_its_page(
     server: RunningServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`--report` beside `--json`: the rows on standard output, the page in its file."""
     _build(client, "paged", random_points(90))
     np.savez(tmp_path / "queries.npz", q=random_points(6, seed=3), y=np.arange(6) % 2)
     np.save(tmp_path / "pictures.npy", np.zeros((90, 4, 4), np.uint8))

@@ -85,6 +85,7 @@ def _chromium(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_has_its_place(page: Path, scheme: str) -> None:
+    """Tables, drawings and pictures have a size, nothing sticks out, and nothing is fetched."""
     frames = "".join(
         f'<iframe src="{page.name}" width="{width}" height="900"></iframe>' for width in WIDTHS
     )
@@ -112,6 +113,7 @@ def test_everything_has_its_place(page: Path, scheme: str) -> None:
 
 
 def test_it_prints(page: Path) -> None:
+    """On paper it is some pages, with a page at least for each part of it."""
     path = page.parent / "report.pdf"
     _chromium(page.parent, f"--print-to-pdf={path}", "--no-pdf-header-footer", page.as_uri())
     printed = path.read_bytes()
