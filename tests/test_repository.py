@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ def _sources(*folders: str) -> list[Path]:
 
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _functions(tree: ast.AST) -> Iterator[Function]:
@@ -78,7 +84,7 @@ def test_functions_fit_a_screen() -> None:
         most = KERNEL_LINES_MAX if path.parent.name == "kernels" else FUNCTION_LINES_MAX
         long += [
             f"{_name(path)}:{function.lineno} {function.name}"
-            for function in _functions(ast.parse(path.read_text()))
+            for function in _functions(_parsed(path))
             if _length(function) > most
         ]
     assert long == []
@@ -88,7 +94,7 @@ def test_public_things_are_documented() -> None:
     bare = [
         f"{_name(path)} {what}"
         for path in _sources(*PACKAGES)
-        for what in _undocumented(ast.parse(path.read_text()))
+        for what in _undocumented(_parsed(path))
     ]
     assert bare == []
 
@@ -98,7 +104,7 @@ def test_docstrings_of_tests_are_sentences() -> None:
     functions = [
         (f"{_name(path)}:{function.lineno} {function.name}", ast.get_docstring(function))
         for path in _sources("tests")
-        for function in _functions(ast.parse(path.read_text()))
+        for function in _functions(_parsed(path))
         if function.name.startswith("test_")
     ]
     assert functions

@@ -92,22 +92,17 @@ def test_rows_hold_what_the_columns_hold(counts: list[int]) -> None:
             assert hit.rank == place + 1
 
 
-def test_hits_are_plain_python_numbers() -> None:
-    assert result([0, 2])[1] == (Hit(4, 1 - 4 / 1024, 1, 4 / 512), Hit(5, 1 - 5 / 1024, 2, 5 / 512))
-    assert [type(value) for value in result([1])[0][0]] == [int, float, int, float]
-
-
-@pytest.mark.parametrize("row", [2, -3])
-def test_a_row_that_is_not_there_is_an_index_error(row: int) -> None:
-    with pytest.raises(IndexError, match=f"no row {row}: the result has 2 rows"):
-        result([1, 1])[row]
-
-
-def test_a_slice_is_a_list_of_rows() -> None:
+def test_rows_are_read_as_those_of_a_list() -> None:
+    """Of plain Python numbers, so that a hit goes into JSON."""
     rows = result([1, 0, 2])
+    assert rows[2] == (Hit(8, 1 - 8 / 1024, 1, 8 / 512), Hit(9, 1 - 9 / 1024, 2, 9 / 512))
+    assert [type(value) for value in rows[0][0]] == [int, float, int, float]
     assert rows[0:2] == [rows[0], rows[1]]
     assert rows[::-1] == list(rows)[::-1]
     assert rows[3:9] == []
+    for row in (3, -4):
+        with pytest.raises(IndexError, match=f"no row {row}: the result has 3 rows"):
+            rows[row]
 
 
 def test_labels_have_names_where_the_index_has_them() -> None:
@@ -118,6 +113,10 @@ def test_labels_have_names_where_the_index_has_them() -> None:
 
 
 def test_a_result_prints_as_a_few_lines() -> None:
+    lines = repr(result([4] * 9_000)).splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("QueryResult: 9,000 rows, 36,000 hits;")
+    assert lines[-1] == "  ..."
     assert repr(result([3, 0])) == (
         "QueryResult: 2 rows, 3 hits; greedy at diversity 0.3, scan search\n"
         "  [0] 0 (1), 1 (0.999), 2 (0.998)\n"
@@ -163,13 +162,6 @@ def test_what_is_known_of_an_index_prints_shortly(tmp_path: Path) -> None:
         f"  auto search {info.auto_search}, duplicate_threshold {info.duplicate_threshold:.9g}, "
         f"{size:,} bytes in {len(info.arrays)} arrays"
     )
-
-
-def test_a_large_result_prints_no_longer() -> None:
-    lines = repr(result([4] * 9_000)).splitlines()
-    assert len(lines) == 5
-    assert lines[0].startswith("QueryResult: 9,000 rows, 36,000 hits;")
-    assert lines[-1] == "  ..."
 
 
 class StandIn(ModuleType):

@@ -20,13 +20,12 @@ from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.hashing import hyperplanes
 from divgrpc.hashing.count_sketch import SUMS
 from divgrpc.index import Index
-from divgrpc.labels import train
-from divgrpc.parameters import LIMITS, LabelParameters
+from divgrpc.parameters import LIMITS
 from divgrpc.search.memory import Memory
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
-from divgrpc.vectors import SparseRows, block_rows, concatenate_rows, mean_width
+from divgrpc.vectors import SparseRows, block_rows, mean_width
 from reference.index import check_row, points_of, same_bytes
 from support.labelled_documents import widened as at_columns
 from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries
@@ -187,19 +186,12 @@ def test_tuning_finds_what_it_finds_in_few_columns() -> None:
 def test_a_model_is_trained_in_the_columns_that_are_used(tmp_path: Path) -> None:
     """The feature map is that of few columns, and zero in all others; kept, opened, asked."""
     documents, labels = labelled(200, 0)
-    parameters = LabelParameters(rank=4, regularisation=1.0, iterations=2)
-    narrow = train(sparse.csr_array(documents), labels, parameters).model
-    model = train(widened(documents), labels, parameters).model
-    assert model.feature_map.shape == (WIDE, 4)
-    assert np.array_equal(np.flatnonzero(model.feature_map.any(axis=1)), COLUMNS)
-    assert np.allclose(
-        model.feature_map[COLUMNS] @ model.label_factors.T,
-        narrow.feature_map @ narrow.label_factors.T,
-        atol=1e-4,
-    )
     told: Any = {"labels": labels, "rank": 4, "regularisation": 1.0, "iterations": 2} | RANDOM
     Index.build(widened(documents), label_model="leml", path=tmp_path / "wide", **told)
     index = Index.open(tmp_path / "wide")
+    feature_map = index.engine._arrays["feature_map"]
+    assert feature_map.shape == (WIDE, 4)
+    assert np.array_equal(np.flatnonzero(feature_map.any(axis=1)), COLUMNS)
     asked, _ = labelled(30, 1)
     few = Index.build(sparse.csr_array(documents), label_model="leml", **told)
     for mode in ("embedding", "neighbour_vote"):
@@ -207,14 +199,6 @@ def test_a_model_is_trained_in_the_columns_that_are_used(tmp_path: Path) -> None
         theirs = few.predict_labels(sparse.csr_array(asked), mode=mode, search="exact")
         assert (ours.labels == theirs.labels).mean() > 0.95
         assert np.allclose(np.sort(ours.scores), np.sort(theirs.scores), atol=1e-3)
-
-
-def test_a_model_may_be_chosen_for_wide_rows() -> None:
-    documents, labels = labelled(60, 3)
-    trained = train(widened(documents), labels)
-    assert trained.parameters.rank is not None
-    assert len(trained.trials) > 1
-    assert trained.model.dims == WIDE
 
 
 def test_factors_of_wide_rows_can_be_brought() -> None:
@@ -254,18 +238,3 @@ def test_what_passes_through_memory_is_bounded_by_numbers(
     assert mean_width(rows) == stored
     assert block_rows(rows) == block
     assert hyperplanes._sample_rows(rows, SUMS) == sample
-
-
-def test_rows_that_are_taken_are_those_of_scipy() -> None:
-    rows = SparseRows.of(widened(drawn(30, USED, 1, "euclidean")))
-    rng = np.random.default_rng(0)
-    for numbers in (rng.integers(0, 30, 50), np.empty(0, np.int64), rng.random(30) < 0.5):
-        taken, truth = rows[numbers], rows.matrix[numbers]
-        assert taken.shape == truth.shape
-        assert taken.indptr.tolist() == truth.indptr.tolist()
-        assert taken.indices.tolist() == truth.indices.tolist()
-        assert taken.values.tobytes() == truth.data.tobytes()
-        again = concatenate_rows([taken[:3], taken[3:3], taken[3:]])
-        assert isinstance(again, SparseRows)
-        assert again.indptr.tolist() == taken.indptr.tolist()
-        assert again.indices.tolist() == taken.indices.tolist()

@@ -7,7 +7,7 @@ stored (a point within rounding of a hyperplane may fall on either side).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -51,14 +51,15 @@ class Cells:
     members: list[list[int]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Points:
     """An index as the twins see it, dense whatever it is.
 
     `vectors` (n, d), unit rows under cosine; `ids` (n,); `hyperplanes` (d, code_bits), one per
     column; `thresholds` (code_bits,); `bits` (n, code_bits) the stored codes, by row. Table t's key
     is made of the `n_bits` bits from t * n_bits on. `terms` (2, n) make distances of scores, where
-    codes alone do not; in cells a code is of what leads from the centre to the point.
+    codes alone do not; in cells a code is of what leads from the centre to the point. `differences`
+    remembers how different pairs of points are, which all selectors ask for.
     """
 
     vectors: Floats
@@ -72,6 +73,7 @@ class Points:
     terms: Floats | None = None
     cells: Cells | None = None
     bounds: npt.NDArray[np.float32] | None = None
+    differences: dict[tuple[int, int], float] = field(default_factory=dict)
 
 
 # Vectors.
@@ -118,8 +120,12 @@ def score(points: Points, query: Floats, row: int) -> float:
 
 def apart(points: Points, row: int, other: int) -> float:
     """Return how different two points are."""
-    a, b = points.vectors[row], points.vectors[other]
-    return 1 - cosine(a, b) if points.metric == "inner_product" else distance(a, b)
+    pair = (row, other) if row < other else (other, row)
+    if pair not in points.differences:
+        a, b = points.vectors[row], points.vectors[other]
+        product = points.metric == "inner_product"
+        points.differences[pair] = 1 - cosine(a, b) if product else distance(a, b)
+    return points.differences[pair]
 
 
 def costs(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:

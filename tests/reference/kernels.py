@@ -338,11 +338,7 @@ def rare_lists(
 
 
 def least_distances(
-    rows: npt.NDArray[np.float32],
-    query: npt.NDArray[np.float32],
-    share: float,
-    *,
-    product: bool,
+    rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], share: float, *, product: bool
 ) -> list[float]:
     """Return what each row is at least away: what the lists say, and the most that others add."""
     lists, lengths = rare_lists(rows, share)

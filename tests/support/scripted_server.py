@@ -164,9 +164,7 @@ class ScriptedIndex(DiverseIndexServicer):
         return response
 
     def Build(
-        self,
-        request_iterator: Iterator[index_pb2.BuildRequest],
-        context: grpc.ServicerContext,
+        self, request_iterator: Iterator[index_pb2.BuildRequest], context: grpc.ServicerContext
     ) -> Iterator[index_pb2.BuildResponse]:
         """Keep what is sent, tell of progress, and describe an index."""
         self._begin("Build", context)

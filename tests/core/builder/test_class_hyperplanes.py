@@ -1,6 +1,7 @@
 """Hyperplanes learned of the points, and what dense queries of sparse points take by them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -76,9 +77,12 @@ def test_a_category_lies_on_its_side() -> None:
         assert np.quantile(mine, 0.05) > np.quantile(others, 0.95)
 
 
-def test_the_same_seed_learns_the_same() -> None:
+@pytest.mark.parametrize("learn", [class_hyperplanes, group_means])
+def test_the_same_seed_learns_the_same(learn: Callable[..., FloatArray]) -> None:
+    """Byte for byte; another seed draws another sample."""
     points, classes = labelled(3_000)
-    one, same, other = (class_hyperplanes(sparse_rows(points), classes, seed) for seed in (3, 3, 4))
+    told = (sparse_rows(points), classes)[: 2 if learn is class_hyperplanes else 1]
+    one, same, other = (learn(*told, seed) for seed in (3, 3, 4))
     assert one.tobytes() == same.tobytes() != other.tobytes()
 
 
@@ -113,19 +117,26 @@ def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatc
 
 
 def test_points_without_numbers() -> None:
+    """Of rows of zeros nothing is learned, and of some among others nothing breaks."""
     points, classes = labelled(300)
-    empty = np.zeros_like(points)
-    assert not len(class_hyperplanes(sparse_rows(empty), classes, 0))
+    empty = sparse_rows(np.zeros_like(points))
+    assert class_hyperplanes(empty, classes, 0).shape == group_means(empty, 0).shape == (0, DIMS)
     points[::2] = 0
-    found = class_hyperplanes(sparse_rows(points), classes, 0)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+    learned = class_hyperplanes(sparse_rows(points), classes, 0)
+    np.testing.assert_allclose(np.linalg.norm(learned, axis=1), 1, rtol=1e-6)
+    # A group of fewer than ten points has no mean.
+    assert QUERIES_MAX // 2 < len(group_means(sparse_rows(points), 0)) <= QUERIES_MAX
 
 
 @pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
 def test_lengths_change_nothing(length: float) -> None:
     points, classes = labelled(300)
-    found = class_hyperplanes(sparse_rows(points * np.float32(length)), classes, 0)
-    np.testing.assert_allclose(found, class_hyperplanes(sparse_rows(points), classes, 0), atol=1e-4)
+    rows, scaled = sparse_rows(points), sparse_rows(points * np.float32(length))
+    for learned, expected in (
+        (class_hyperplanes(scaled, classes, 0), class_hyperplanes(rows, classes, 0)),
+        (group_means(scaled, 0), group_means(rows, 0)),
+    ):
+        np.testing.assert_allclose(learned, expected, atol=1e-4)
 
 
 @given(rows=st.integers(1, 50), share=st.floats(0, 1), seed=st.integers(0, 2**32))
@@ -145,8 +156,8 @@ def test_many_categories_and_many_columns() -> None:
     columns = LIMITS["sparse_dims_max"]
     wide = sparse.csr_array(points)
     wide = sparse.csr_array((wide.data, wide.indices, wide.indptr), (2_000, columns))
-    found = class_hyperplanes(SparseRows.of(wide), classes, 0)
-    assert found.shape == (4, columns)
+    rows = SparseRows.of(wide)
+    assert class_hyperplanes(rows, classes, 0).shape == group_means(rows, 0).shape == (4, columns)
 
 
 # Means of groups.
@@ -163,28 +174,6 @@ def test_means_are_of_neighbours() -> None:
     nearest = np.argsort(-(found @ points.T), axis=1)[:, :50]
     shares = [np.bincount(classes[row]).max() / 50 for row in nearest]
     assert np.mean(shares) > 0.8
-
-
-@pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
-def test_lengths_change_no_mean(length: float) -> None:
-    """However short or long the points are; empty rows are left out, and the seed counts."""
-    points, _ = labelled(300)
-    expected = group_means(sparse_rows(points), 0)
-    assert expected.tobytes() == group_means(sparse_rows(points), 0).tobytes()
-    assert expected.tobytes() != group_means(sparse_rows(points), 1).tobytes()
-    found = group_means(sparse_rows(points * np.float32(length)), 0)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-    points[::2] = 0
-    # A group of fewer than ten points has none.
-    assert QUERIES_MAX // 2 < len(group_means(sparse_rows(points), 0)) <= QUERIES_MAX
-    assert group_means(sparse_rows(np.zeros_like(points)), 0).shape == (0, DIMS)
-
-
-def test_means_of_many_columns() -> None:
-    points = sparse.csr_array(labelled(2_000)[0])
-    columns = LIMITS["sparse_dims_max"]
-    wide = sparse.csr_array((points.data, points.indices, points.indptr), (2_000, columns))
-    assert group_means(SparseRows.of(wide), 0).shape == (4, columns)
 
 
 # What `auto` takes by them.

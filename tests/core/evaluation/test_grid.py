@@ -72,10 +72,7 @@ def test_a_grid_has_a_limit() -> None:
         Grid(selectors=("greedy",), diversities=(0.5,) * (most + 1))
 
 
-@given(
-    asked=st.lists(st.integers(0, 3), min_size=2, max_size=40),
-    folds=st.integers(2, 7),
-)
+@given(asked=st.lists(st.integers(0, 3), min_size=2, max_size=40), folds=st.integers(2, 7))
 def test_folds_are_even(asked: list[int], folds: int) -> None:
     """Folds differ by one query at most, in all and within each category."""
     if folds > len(asked):

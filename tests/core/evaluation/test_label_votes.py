@@ -129,8 +129,7 @@ def test_what_cannot_be_voted_on_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [("bibtex", [57.4, 33.9, 24.8]), ("delicious", [60.6, 55.4, 51.2])],
+    ("name", "least"), [("bibtex", [57.4, 33.9, 24.8]), ("delicious", [60.6, 55.4, 51.2])]
 )
 def test_ten_neighbours_vote_as_recorded(data_folder: Path, name: str, least: list[float]) -> None:
     """Exact and weighted, P@1, P@3 and P@5 are what another program found; hashed, .98 of P@5."""

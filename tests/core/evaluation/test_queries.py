@@ -47,11 +47,7 @@ def built(points: object, **options: Any) -> Index:  # noqa: ANN401  # any optio
     """Build an index with labels, and ids of its own."""
     categories, subtopics = labels()
     return Index.build(
-        points,
-        categories=categories,
-        subtopics=subtopics,
-        ids=np.arange(N)[::-1] * 3,
-        **options,
+        points, categories=categories, subtopics=subtopics, ids=np.arange(N)[::-1] * 3, **options
     )
 
 

@@ -189,15 +189,15 @@ def test_few_cells_are_the_nearest_of_those_looked_at(
         members=[],
     )
     size = len(places.projections)
-    axes: dict[str, Any] = {"hyperplanes": np.eye(size), "thresholds": np.zeros(size)}
     points = definitions.Points(
         vectors=np.empty((0, size)),
         ids=np.empty(0, np.int64),
+        hyperplanes=np.eye(size),
+        thresholds=np.zeros(size),
         bits=np.empty((0, size), np.bool_),
         n_tables=0,
         n_bits=0,
         metric="inner_product" if product else "cosine",
-        **axes,
     )
     assert found == definitions.nearest_cells(points, twin, places.projections, wanted)
 

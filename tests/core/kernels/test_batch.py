@@ -18,13 +18,7 @@ from divgrpc.kernels.code_scan import BLOCK
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.parameters import QueryParameters
 from divgrpc.search import searcher as searching
-from divgrpc.types import (
-    FloatArray,
-    HashFamily,
-    Metric,
-    QueryResult,
-    Search,
-)
+from divgrpc.types import FloatArray, HashFamily, Metric, QueryResult, Search
 from divgrpc.vectors import SparseRows
 from reference.index import row_of, same_bytes
 from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking

@@ -195,18 +195,6 @@ def test_a_folder_that_can_only_be_read_is_read(
     assert report.reason.startswith("Read-only file system: ")
 
 
-def test_a_kernel_that_cannot_be_written_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk in the middle: the kernel runs, and this process knows that it is not kept."""
-    monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
-    monkeypatch.setattr(jit, "unkept", {})
-    (tmp_path / "file").write_text("in the way")
-    assert jit.kernel(add_one)(2) == 3
-    (kernel,) = jit.unkept
-    assert kernel.endswith(".add_one")
-
-
 def add_one(n: int) -> int:
     """Be a kernel of a module, as those of benchmarks are."""
     return n + 1
@@ -277,9 +265,17 @@ def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
     assert len({before, after, run_script(script, place)[0]}) == 3
 
 
-def test_numbas_own_setting_is_left_alone() -> None:
+def test_a_kernel_that_cannot_be_written_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk in the middle: it runs, and is known not to be kept; numba's setting stays."""
     before = config.CACHE_DIR
-    jit.kernel(add_one)
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
+    monkeypatch.setattr(jit, "unkept", {})
+    (tmp_path / "file").write_text("in the way")
+    assert jit.kernel(add_one)(2) == 3
+    (kernel,) = jit.unkept
+    assert kernel.endswith(".add_one")
     after = config.CACHE_DIR
     assert after == before
 
@@ -291,10 +287,7 @@ def test_a_compiler_runs_no_file_of_the_folder_it_is_started_in(
     (tmp_path / "numba.py").write_text("open('run', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compilation, "_COMMAND", "import numba; open('imported', 'w')")
-    with (
-        open(os.devnull, "wb") as nowhere,
-        compilation._compiler("first", nowhere) as process,
-    ):
+    with open(os.devnull, "wb") as nowhere, compilation._compiler("first", nowhere) as process:
         process.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["imported", "numba.py"]
 
@@ -328,9 +321,8 @@ def test_a_terminal_sees_progress(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     compilation.print_progress(Compilation("running", 60, 117, 9.4))
     compilation.print_progress(Compilation("done", 117, 117, 21.2))
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert re.search(r"\r\033\[Kdivgrpc: .* about \d+ s: 60 of 117 after 9 s\r\033\[K", said)
+    line = r"\r\033\[Kdivgrpc: .* about \d+ s: 60 of 117 after 9 s\r\033\[K[^\n]+\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
 
 
 def test_waiting_for_another_process_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,10 +118,7 @@ def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
 
 @examples
 @given(
-    seed=seeds,
-    rows=st.integers(1, 40),
-    width=st.sampled_from([1, 2, 17]),
-    count=st.integers(1, 30),
+    seed=seeds, rows=st.integers(1, 40), width=st.sampled_from([1, 2, 17]), count=st.integers(1, 30)
 )
 def test_points_go_to_the_nearest_centre_and_add_up_there(
     seed: int, rows: int, width: int, count: int

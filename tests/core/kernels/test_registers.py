@@ -10,14 +10,7 @@ import pytest
 from divgrpc.kernels.code_scan import BLOCK
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.records import Cells, Heap, Index, Scratch
-from divgrpc.kernels.registers import (
-    Slot,
-    arrays_of,
-    fields_of,
-    record_at,
-    register,
-    slots_of,
-)
+from divgrpc.kernels.registers import Slot, arrays_of, fields_of, record_at, register, slots_of
 from divgrpc.search.memory import Memory
 
 

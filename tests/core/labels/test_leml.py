@@ -213,9 +213,7 @@ def test_empty_columns_change_nothing() -> None:
         assert np.count_nonzero(spaced.any(axis=1)) == len(places)
 
 
-def test_training_skips_labels_without_documents(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_training_skips_labels_without_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     class Seen(Products):
@@ -317,8 +315,7 @@ def test_wrong_parameters_are_refused(field: str, value: Any) -> None:  # noqa: 
 
 
 @pytest.mark.parametrize(
-    ("name", "least"),
-    [("bibtex", [62.5, 38.2, 28.0]), ("delicious", [65.7, 60.1, 55.5])],
+    ("name", "least"), [("bibtex", [62.5, 38.2, 28.0]), ("delicious", [65.7, 60.1, 55.5])]
 )
 def test_default_training_reaches_the_published(
     data_folder: Path, name: str, least: list[float]

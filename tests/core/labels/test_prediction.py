@@ -16,7 +16,7 @@ from divgrpc.index import Index
 from divgrpc.labels import LabelModel, model, train
 from divgrpc.labels.model import as_documents, best_labels
 from divgrpc.labels.prediction import INDEX, embed
-from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.writers import part_of
@@ -182,25 +182,23 @@ def test_a_batch_agrees_with_single_documents() -> None:
     assert [b"".join(parts) for parts in zip(*alone, strict=True)] == whole
 
 
-def test_a_seed_fixes_the_model() -> None:
-    built = [
-        Index.build(X, labels=Y, label_model="leml", rank=3, regularisation=1.0, iterations=2)
-        for _ in range(2)
-    ]
-    first, second = (each.engine._arrays for each in built)
-    assert set(first) == set(second)
-    for name, array in first.items():
-        assert array.tobytes() == second[name].tobytes(), name
-
-
-def test_labels_may_be_sparse_or_dense() -> None:
-    dense = Index.build(X, labels=Y.toarray(), label_model="leml", rank=3, iterations=1)
-    apart = Index.build(X, labels=Y, label_model="leml", rank=3, iterations=1)
-    for name in ("label_sets.indptr", "label_sets.indices", "feature_map"):
-        assert dense.engine._arrays[name].tobytes() == apart.engine._arrays[name].tobytes()
-
-
 # Thresholds and limits.
+
+
+def test_a_seed_fixes_the_model() -> None:
+    """Labels may be sparse or dense, and change no answer of a query."""
+    told: dict[str, Any] = {"label_model": "leml", "rank": 3, "regularisation": 1.0}
+    first, *others = (
+        Index.build(X, labels=labels, iterations=2, **told).engine._arrays
+        for labels in (Y, Y, Y.toarray())
+    )
+    for other in others:
+        assert {name: array.tobytes() for name, array in other.items()} == {
+            name: array.tobytes() for name, array in first.items()
+        }
+    bare = Index.build(sparse.csr_array(X), ids=100 + np.arange(DOCUMENTS))
+    labelled, plain = (built.query(X, k=4, search="scan") for built in (index(), bare))
+    assert labelled.ids.tolist() == plain.ids.tolist()
 
 
 def test_a_threshold_drops_labels_before_selection() -> None:
@@ -216,6 +214,9 @@ def test_a_threshold_drops_labels_before_selection() -> None:
         none = index().predict_labels(X, threshold=beyond)
         assert none.counts.tolist() == [0] * DOCUMENTS
         assert np.isnan(none.scores).all()
+    votes = index().predict_labels(X, mode="neighbour_vote", threshold=0.25)
+    assert (votes.scores[votes.labels >= 0] >= 0.25).all()
+    assert votes.counts.sum() < index().predict_labels(X, mode="neighbour_vote").counts.sum()
     plain = index().predict_labels(X)
     for least in (-1e6, -1e300, -np.inf):
         every = index().predict_labels(X, threshold=least)
@@ -228,6 +229,11 @@ def test_top_k_above_the_number_of_labels() -> None:
     assert result.counts.tolist() == [LABELS] * 2
     assert sorted(result.labels[0].tolist()) == [-1] * 5 + list(range(LABELS))
     assert [warning.code for warning in result.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
+    result = index().predict_labels(X, top_k=5, candidates_limit=5)
+    assert [warning.code for warning in result.warnings] == ["CANDIDATES_LIMIT_EQUALS_K"]
+    # Of labels with equal factors the smaller comes first.
+    result = index().predict_labels(X, top_k=LABELS, diversity=0, candidates_limit=0, hash_limit=0)
+    assert all(row.index(20) == row.index(10) + 1 for row in result.labels.tolist())
 
 
 def test_one_label_and_one_document() -> None:
@@ -239,12 +245,6 @@ def test_one_label_and_one_document() -> None:
         result = built.predict_labels(X[0], mode=mode, top_k=2)
         assert result.labels.tolist() == [[0, -1]]
         assert result.names == (("",),)
-
-
-def test_equal_labels_are_in_order() -> None:
-    result = index().predict_labels(X, top_k=LABELS, diversity=0, candidates_limit=0, hash_limit=0)
-    for row in result.labels.tolist():
-        assert row.index(20) == row.index(10) + 1
 
 
 def test_every_selector_takes_both_ends_of_diversity() -> None:
@@ -288,12 +288,6 @@ def test_votes_agree_with_their_twin(vote: Vote, metric: Metric) -> None:
         )
     assert result.parameters.neighbours == 6
     assert result.stats.points_scored.tolist() == answers.stats.points_scored.tolist()
-
-
-def test_a_threshold_is_a_share_of_the_votes() -> None:
-    result = index().predict_labels(X, mode="neighbour_vote", threshold=0.25)
-    assert (result.scores[result.labels >= 0] >= 0.25).all()
-    assert result.counts.sum() < index().predict_labels(X, mode="neighbour_vote").counts.sum()
 
 
 # Refusals.
@@ -352,20 +346,6 @@ def test_a_mode_needs_its_part_of_the_index() -> None:
             built.predict_labels(X, mode=mode)
     assert votes.predict_labels(X, mode="neighbour_vote").counts.max() > 0
     assert model.predict_labels(X).counts.min() == 5
-
-
-def test_limits_without_a_choice_give_a_warning() -> None:
-    result = index().predict_labels(X, top_k=5, candidates_limit=5)
-    assert [warning.code for warning in result.warnings] == ["CANDIDATES_LIMIT_EQUALS_K"]
-
-
-def test_labels_do_not_change_queries() -> None:
-    bare = Index.build(sparse.csr_array(X), ids=100 + np.arange(DOCUMENTS))
-    parameters = QueryParameters(k=4, search="scan")
-    assert (
-        index().engine.answer(X, parameters).ids.tolist()
-        == bare.engine.answer(X, parameters).ids.tolist()
-    )
 
 
 def test_scores_are_those_of_the_model() -> None:
@@ -467,18 +447,12 @@ def test_wrong_factors_are_refused(label_factors: Any, feature_map: Any, field: 
         LabelModel.of_factors(label_factors, feature_map)
 
 
-@pytest.mark.parametrize(
-    ("documents", "top_k", "field"),
-    [
-        (np.ones((1, 5)), 3, "documents"),
-        (np.full((1, 4), np.inf), 3, "documents"),
-        (np.ones((1, 4)), 0, "top_k"),
-        (np.ones((1, 4)), True, "top_k"),
-    ],
-)
 @pytest.mark.parametrize("unit_rows", [False, True])
-def test_wrong_requests_are_refused(
-    documents: FloatArray, top_k: int, field: str, *, unit_rows: bool
-) -> None:
-    with refused(field):
-        LabelModel.of_factors(*factors(), unit_rows=unit_rows).predict(documents, top_k=top_k)
+def test_wrong_requests_are_refused(*, unit_rows: bool) -> None:
+    label_model = LabelModel.of_factors(*factors(), unit_rows=unit_rows)
+    for documents in (np.ones((1, 5)), np.full((1, 4), np.inf)):
+        with refused("documents"):
+            label_model.predict(documents, top_k=3)
+    for top_k in (0, True):
+        with refused("top_k"):
+            label_model.predict(np.ones((1, 4)), top_k=top_k)

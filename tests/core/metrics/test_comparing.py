@@ -46,9 +46,7 @@ def test_gap_closed_is_one_at_best_and_zero_at_nearest() -> None:
     assert math.isnan(gap_closed(0.4, nearest=0.4, best=0.4))
 
 
-def test_intervals_agree_with_a_plain_bootstrap(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_intervals_agree_with_a_plain_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "DRAWS", 50)
     monkeypatch.setattr(comparing, "_BLOCK_NUMBERS", 7 * 12)
     values = np.random.default_rng(1).random((12, 3))

@@ -86,20 +86,27 @@ def test_a_letter_too_few_suggests_the_parameter(table: Any) -> None:  # noqa: A
 def test_words_of_others_name_ours(index: Index, name: str, told: str) -> None:
     assert told in str(fault(QueryParameters, **{name: 1}))
     assert told in str(fault(index.query, queries=POINTS[0], **{name: 1}))
+    assert "use top_k" in str(fault(index.predict_labels, documents=POINTS, k=3))
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "value", "told"),
     [
-        ("metirc", "did you mean metric?"),
-        ("space", "use metric"),
-        ("label_modle", "did you mean label_model?"),
-        ("overwrite", "use replace"),
-        ("idz", "did you mean ids?"),
+        ("metirc", 1, "did you mean metric?"),
+        ("space", 1, "use metric"),
+        ("label_modle", 1, "did you mean label_model?"),
+        ("overwrite", 1, "use replace"),
+        ("idz", 1, "did you mean ids?"),
+        ("metric", "angular", ": use cosine"),
+        ("metric", "cos", ": use cosine"),
+        ("metric", "COSINE", ": did you mean cosine?"),
+        ("metric", "dot product", ": use inner_product"),
+        ("metric", "sqeuclidean", ": use euclidean"),
+        ("metric", "manhattan", "one of cosine, euclidean, inner_product, got 'manhattan'"),
     ],
 )
-def test_a_build_suggests_all_that_it_takes(name: str, told: str) -> None:
-    assert told in str(fault(Index.build, vectors=POINTS, **{name: 1}))
+def test_a_build_suggests_words_and_metrics(name: str, value: object, told: str) -> None:
+    assert told in str(fault(Index.build, vectors=POINTS, **{name: value}))
 
 
 def test_a_call_is_named_in_its_error(index: Index) -> None:
@@ -114,17 +121,10 @@ def test_a_call_is_named_in_its_error(index: Index) -> None:
 
 @pytest.mark.parametrize("name", suggestions.BUILD_ONLY)
 def test_a_query_says_what_belongs_to_a_build(index: Index, name: str) -> None:
-    message = str(fault(index.query, queries=POINTS, **{name: 1}))
-    assert message.endswith(f": {name} is set when an index is built, for all its queries")
-
-
-def test_all_parameters_of_a_build_alone_are_known() -> None:
     of_build, of_query = BuildParameters.__dataclass_fields__, QueryParameters.__dataclass_fields__
     assert set(suggestions.BUILD_ONLY) == set(of_build) - set(of_query)
-
-
-def test_a_prediction_suggests_its_own_words(index: Index) -> None:
-    assert "use top_k" in str(fault(index.predict_labels, documents=POINTS, k=3))
+    message = str(fault(index.query, queries=POINTS, **{name: 1}))
+    assert message.endswith(f": {name} is set when an index is built, for all its queries")
 
 
 def test_every_foreign_word_leads_to_one_of_ours() -> None:
@@ -163,21 +163,6 @@ def test_unknown_values_name_the_nearest(field: str, word: object, told: str) ->
     assert str(error).endswith(told)
 
 
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("angular", ": use cosine"),
-        ("cos", ": use cosine"),
-        ("COSINE", ": did you mean cosine?"),
-        ("dot product", ": use inner_product"),
-        ("sqeuclidean", ": use euclidean"),
-        ("manhattan", "one of cosine, euclidean, inner_product, got 'manhattan'"),
-    ],
-)
-def test_foreign_metrics_are_errors_that_name_ours(word: str, told: str) -> None:
-    assert told in str(fault(BuildParameters, metric=word))
-
-
 @pytest.mark.parametrize(("word", "ours"), METRIC_ALIASES.items())
 def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa: ANN401  # words of MetricWord
     assert as_metric(word) == as_metric(word.upper()) == ours
@@ -187,31 +172,17 @@ def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa:
     assert built.info.parameters["metric"] == ours
 
 
-def test_a_single_vector_is_no_index() -> None:
-    for vector in (POINTS[0], POINTS[0].tolist(), POINTS[0].astype(np.float64)):
-        error = fault(Index.build, vectors=vector)
-        assert error.field == "vectors"
-        assert "a single vector of 4 numbers; vectors[None] is a matrix of one row" in str(error)
-
-
-def test_a_single_vector_is_a_query(index: Index) -> None:
-    assert index.query(POINTS[2], k=1).ids.tolist() == [[2]]
-
-
-def column_of_arrays() -> Any:  # noqa: ANN401  # no matrix on purpose
-    """Return what a table's column of arrays becomes."""
-    column = np.empty(4, object)
+def test_what_is_no_matrix_says_how_to_make_one(index: Index) -> None:
+    """A column of arrays, as tables have them, and one vector, which is a query and no index."""
+    column: Any = np.empty(4, object)
     column[:] = list(POINTS)
-    return column
-
-
-def test_a_column_of_arrays_says_np_stack(index: Index) -> None:
-    column = column_of_arrays()
     assert "np.stack(column)" in str(fault(Index.build, vectors=column))
     assert "np.stack(column)" in str(fault(index.query, queries=column))
     assert (index.query(np.stack(column), k=1).ids[:, 0] == np.arange(4)).all()
-
-
-@pytest.mark.parametrize("given", [["a", "b"], np.array([{}, {}]), [[1, 2], [3]], []])
-def test_what_np_stack_cannot_help_is_not_told_of_it(given: Any) -> None:  # noqa: ANN401  # no matrix on purpose
-    assert "np.stack" not in str(fault(Index.build, vectors=given))
+    for no_column in (["a", "b"], np.array([{}, {}]), [[1, 2], [3]], []):
+        assert "np.stack" not in str(fault(Index.build, vectors=no_column))
+    for vector in (POINTS[2], POINTS[2].tolist(), POINTS[2].astype(np.float64)):
+        error = fault(Index.build, vectors=vector)
+        assert error.field == "vectors"
+        assert "a single vector of 4 numbers; vectors[None] is a matrix of one row" in str(error)
+        assert index.query(vector, k=1).ids.tolist() == [[2]]

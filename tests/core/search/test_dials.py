@@ -217,9 +217,7 @@ def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row:
     return objectives.loss(near.scores[0].tolist(), places)
 
 
-def test_bounds_at_both_ends_and_too_few_candidates(
-    indexes: dict[tuple[str, bool], Index],
-) -> None:
+def test_bounds_at_both_ends_and_too_few_candidates(indexes: dict[tuple[str, bool], Index]) -> None:
     """A bound of 0 gives the nearest, one result is the nearest at any dial, k have no dial."""
     index = indexes["cosine", False]
     nothing = index.query(QUERIES, lose_at_most=0, k=5)
@@ -287,9 +285,7 @@ def test_a_bound_counts_its_dials_against_the_limit() -> None:
         QueryParameters(**told, lose_at_most=0.1).resolve(10**6, "scan")
 
 
-def test_evaluations_and_labels_have_fixed_dials(
-    indexes: dict[tuple[str, bool], Index],
-) -> None:
+def test_evaluations_and_labels_have_fixed_dials(indexes: dict[tuple[str, bool], Index]) -> None:
     with refused("diversities"):
         Grid(diversities=("auto",))  # type: ignore[arg-type]  # what is refused
     with refused("diversity"):

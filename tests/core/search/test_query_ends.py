@@ -9,13 +9,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.index import Index
-from divgrpc.types import (
-    FloatArray,
-    HashFamily,
-    Metric,
-    Points,
-    Search,
-)
+from divgrpc.types import FloatArray, HashFamily, Metric, Points, Search
 from reference import definitions
 from reference.index import check_row, clustered, points_of, same_bytes
 from support.mixed_indexes import (
@@ -323,9 +317,9 @@ def test_points_that_are_all_equal_go_by_id(
 @every_metric
 @pytest.mark.parametrize("stored", [0.01, 0.5])
 def test_many_dimensions_are_asked_for_both_ways(metric: Metric, stored: float) -> None:
-    """12,000 columns, rows of a few words and of many: dense and sparse queries, the twin's."""
+    """8,200 columns, rows of a few words and of many: dense and sparse queries, the twin's."""
     rng = np.random.default_rng(3)
-    points = sparse.random_array((10, 12_000), density=stored, rng=rng, format="csr")
+    points = sparse.random_array((10, 8_200), density=stored, rng=rng, format="csr")
     points = points.astype(np.float32)
     index = Index.build(points, metric=metric, n_components=6)
     twin, dense = points_of(index), points[:2].toarray()
@@ -341,14 +335,14 @@ def test_many_dimensions_are_asked_for_both_ways(metric: Metric, stored: float) 
 def test_near_duplicates_keep_their_order(metric: Metric, kind: Points) -> None:
     """Points a hundred-thousandth apart are told apart, and no cosine is above 1."""
     rng = np.random.default_rng(11)
-    points = rng.standard_normal(128) + 1e-4 * rng.standard_normal((1_000, 128))
+    points = rng.standard_normal(128) + 1e-4 * rng.standard_normal((500, 128))
     asked = points[:20] + 1e-5 * rng.standard_normal((20, 128))
     index = Index.build(stored_as(points.astype(np.float32), kind), metric=metric)
     result = index.query(asked, search="exact", selector="nearest", hash_limit=0)
     twin = points_of(index)
     for query, ids in zip(asked, result.ids, strict=True):
         target = (definitions.unit(query) if metric == "cosine" else query).astype(np.float32)
-        truth = definitions.nearest_rows(twin, target, range(1_000))[:10]
+        truth = definitions.nearest_rows(twin, target, range(500))[:10]
         assert len(set(truth) & set(ids.tolist())) >= 9
     if metric == "cosine":
         assert (result.scores <= 1).all()

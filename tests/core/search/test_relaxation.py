@@ -83,9 +83,7 @@ def corners(count: int, k: int, costs: Numbers) -> list[Numbers]:
 @pytest.mark.parametrize("stored_sparse", [False, True])
 @pytest.mark.parametrize("printed", [False, True])
 def test_selections_against_every_one_there_is(
-    metric: Metrics,
-    stored_sparse: bool,
-    printed: bool,
+    metric: Metrics, stored_sparse: bool, printed: bool
 ) -> None:
     """Of 11 points 4: none beats the shares; exchanges end near the best, the paper's farther."""
     closed: dict[str, list[float]] = {"top_k": [], "exchange": []}
@@ -128,9 +126,7 @@ def test_the_printed_objective_is_that_of_another_dial() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
 def test_working_candidates_are_enough(
-    monkeypatch: pytest.MonkeyPatch,
-    metric: Metrics,
-    stored_sparse: bool,
+    monkeypatch: pytest.MonkeyPatch, metric: Metrics, stored_sparse: bool
 ) -> None:
     """Begun with few that work, none joining but a few, or rows forgotten: as good to the gap."""
     case = Case.draw(3, 300, 20, 0.2, metric, stored_sparse=stored_sparse)

@@ -3,27 +3,25 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy import sparse
 
 from divgrpc import engine
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.parameters import BuildParameters, QueryParameters
-from divgrpc.storage.generations import IndexFolder
+from divgrpc.labels.build_inputs import LabelInputs
+from divgrpc.parameters import BuildParameters, LabelParameters, QueryParameters
+from divgrpc.storage.generations import Generation, IndexFolder
 from divgrpc.storage.writers import MemoryStore
-from divgrpc.types import (
-    FloatArray,
-    IntArray,
-    QueryResult,
-    Search,
-    Variant,
-)
-from reference.index import row_of, same_bytes
+from divgrpc.types import FloatArray, IntArray, Points, QueryResult, Search, Variant
+from reference.index import dense, row_of, same_bytes
+from support.mixed_indexes import stored_as
 
 ROWS, DIMS = 500, 31
 SEARCHES: list[Search] = ["auto", "tables", "scan", "scan_hamming", "exact"]
@@ -60,14 +58,15 @@ def test_threads_give_the_bytes_of_one_thread() -> None:
     assert all(same_bytes(a, b) for a, b in zip(in_turn * 4, at_once, strict=True))
 
 
-def test_a_query_leaves_its_arguments_alone() -> None:
-    points, asked = normal(50, 4), 3 * normal(3, 5)
-    points_before, asked_before = points.copy(), asked.copy()
+@pytest.mark.parametrize("kind", get_args(Points))
+def test_a_caller_keeps_what_it_gave(kind: Points) -> None:
+    """Neither the points nor the queries of a caller are changed, and no copy of them kept."""
+    points, asked = stored_as(normal(50, 4), kind), stored_as(3 * normal(3, 5), kind)
+    before = dense(points).tobytes(), dense(asked).tobytes()
     index = Index.build(points)
     first = index.query(asked)
-    assert points.tobytes() == points_before.tobytes()
-    assert asked.tobytes() == asked_before.tobytes()
-    points[:] = 1
+    assert (dense(points).tobytes(), dense(asked).tobytes()) == before
+    getattr(points, "data" if kind == "sparse" else "T")[:] = 1
     assert same_bytes(index.query(asked), first)
 
 
@@ -119,15 +118,44 @@ def test_memory_folder_and_reopened_are_one_index(tmp_path: Path, labelled: bool
         assert all(same_bytes(answer, answers[0]) for answer in answers)
 
 
+@cache
+def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
+    """Return points, three of them zeros, their labels, and the index of the others."""
+    points = np.where(normal(300, 1) > 0, normal(300, 1), 0)
+    points[[0, 100, 299]] = 0
+    labels = sparse.csr_array(np.random.default_rng(4).random((300, 6)) < 0.4)
+    told: dict[str, Any] = {"label_model": "leml", "rank": 3, "iterations": 2}
+    rows, categories = stored_as(points, kind), np.arange(300) % 3
+    return (
+        rows,
+        labels,
+        Index.build(
+            rows,
+            categories=categories,
+            zero_vectors="skip",
+            labels=labels,
+            regularisation=1.0,
+            **told,
+        ),
+    )
+
+
 @pytest.mark.parametrize("block", [1, 7, 299, 300])
-def test_blocks_of_any_size_make_one_index(block: int) -> None:
-    points, categories = normal(300, 1), np.arange(300) % 3
-    whole = Index.build(points, categories=categories)
-    builder = IndexBuilder(MemoryStore(), BuildParameters())
+@pytest.mark.parametrize("kind", get_args(Points))
+def test_blocks_of_any_size_make_one_index(kind: Points, block: int) -> None:
+    """However an upload is cut, rows keep their numbers, those that are left out counted."""
+    points, labels, whole = unequal_rows(kind)
+    assert whole.rows == 297
+    trained = LabelParameters(rank=3, regularisation=1.0, iterations=2)
+    plan = LabelInputs(model="leml", parameters=trained)
+    builder = IndexBuilder(MemoryStore(), BuildParameters(zero_vectors="skip"), labels=plan)
     for at in range(0, 300, block):
-        part = slice(at, at + block)
-        builder.append(points[part], categories=categories[part])
-    assert arrays_of(Index(Engine(builder.build()))) == arrays_of(whole)
+        part = np.arange(at, min(300, at + block))
+        builder.append(points[part], categories=part % 3, labels=labels[part])
+    built = Index(Engine(builder.build()))
+    assert arrays_of(built) == arrays_of(whole)
+    found = built.query(points[[1, 298]], k=1, search="exact", selector="nearest")
+    assert found.ids.tolist() == [[1], [298]]
 
 
 def test_where_points_lie_makes_no_difference() -> None:
@@ -167,6 +195,7 @@ def points() -> FloatArray:
 def test_what_is_remembered_answers_as_what_is_new(
     points: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Many threads ask in more ways than an index remembers: each gets its own answer."""
     monkeypatch.setattr(engine, "_CACHED_PLANS_MAX", 3)
     ways = [
         QueryParameters(k=k, diversity=diversity, search=search, hash_limit=60)
@@ -174,8 +203,9 @@ def test_what_is_remembered_answers_as_what_is_new(
         for diversity in (0.0, 0.4)
         for search in ("scan", "exact")
     ]
-    alone = [Index.build(points).engine.answer(points[:4], way).ids for way in ways]
     index = Index.build(points)
+    generation = Generation(index.engine.manifest, index.engine._arrays)
+    alone = [Engine(generation).answer(points[:4], way).ids for way in ways]
 
     def ask(number: int) -> tuple[int, IntArray]:
         way = number * 7 % len(ways)

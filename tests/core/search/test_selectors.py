@@ -14,7 +14,7 @@ from divgrpc.kernels import exact, max_sum_dpp, pairwise
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import Picks, select
-from divgrpc.types import EffectiveParameters, Selector
+from divgrpc.types import EffectiveParameters, FloatArray, Selector
 from reference import definitions, selectors
 from reference.index import selection_scratch
 
@@ -44,12 +44,18 @@ def picked(case: Case, wanted: EffectiveParameters) -> tuple[Any, Picks]:
     return among.rows[picks.places].tolist(), picks
 
 
-def value_of(case: Case, wanted: EffectiveParameters, before: list[int], row: int) -> float:
+def value_of(
+    points: definitions.Points,
+    query: FloatArray,
+    wanted: EffectiveParameters,
+    before: list[int],
+    row: int,
+) -> float:
     """Return what the twin says of picking a row after others; it computes all picks anew."""
-    near = definitions.nearest_rows(case.points(), case.query, range(len(case.vectors)))
+    near = definitions.nearest_rows(points, query, range(len(points.vectors)))
     k, relevance = min(wanted.k, len(near)), 1 - wanted.diversity
     if wanted.selector == "dpp":
-        costs, alike = selectors.likeness(case.points(), case.query, near)
+        costs, alike = selectors.likeness(points, query, near)
         at = {r: i for i, r in enumerate(near)}
         volume: list[int] = []
         for other in [*before, row]:
@@ -60,16 +66,14 @@ def value_of(case: Case, wanted: EffectiveParameters, before: list[int], row: in
         return relevance * costs[row] - (1 - relevance) * math.log(left)
     if wanted.selector == "rerank":
         relevance = 0.0
-    costs = selectors.lengths(case.points(), case.query, near)
+    costs = selectors.lengths(points, query, near)
     weight = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
-    return relevance / 2 * costs[row] - weight * sum(
-        selectors.length(case.points(), row, other) for other in before
-    )
+    apart = sum(selectors.length(points, row, other) for other in before)
+    return relevance / 2 * costs[row] - weight * apart
 
 
-def has_copies(case: Case, rows: list[int]) -> bool:
+def has_copies(points: definitions.Points, rows: list[int]) -> bool:
     """Tell whether two points have the same direction, or place, but for rounding."""
-    points = case.points()
     return any(selectors.length(points, *pair) < 2.0**-9 for pair in combinations(rows, 2))
 
 
@@ -87,16 +91,21 @@ def test_every_step_takes_the_best(
     count, wanted = len(case.vectors), parameters(k, diversity, selector)
     rows, picks = picked(case, wanted)
     assert len(set(rows)) == len(rows) == min(k, count)
-    near = definitions.nearest_rows(case.points(), case.query, range(count))
+    points = case.points()
+    near = definitions.nearest_rows(points, case.query, range(count))
     if selector == "rerank":
         near = near[: len(rows) + int(diversity * (count - len(rows)))]
     for step, (row, value) in enumerate(zip(rows, picks.values.tolist(), strict=True)):
-        truth = {r: value_of(case, wanted, rows[:step], r) for r in near if r not in rows[:step]}
+        truth = {
+            r: value_of(points, case.query, wanted, rows[:step], r)
+            for r in near
+            if r not in rows[:step]
+        }
         room = case.room * (1 + step) + 1e-3 * case.room**0.5
         if selector == "dpp":
             # Rounding moves the logarithm of a small variance by this much.
             room += 0.02
-        elif has_copies(case, near):
+        elif has_copies(points, near):
             # The root of a distance that is 0 but for a rounding of 2**-22 is 2**-11.
             room += 2 * 2.0**-11
         assert truth[row] <= min(truth.values()) + room
@@ -125,12 +134,12 @@ def test_max_sum_reaches_half_of_the_best(
     """No selection has more than twice the relevance and distances of the greedy one."""
     case = Case.draw(seed, 9, 3, 0.3, metric)
     chosen, _ = picked(case, parameters(k, diversity, "max_sum"))
-    near, relevance = list(range(9)), 1 - diversity
+    points, near, relevance = case.points(), list(range(9)), 1 - diversity
     best = max(
-        selectors.spread_sum(case.points(), case.query, near, rows, relevance)
+        selectors.spread_sum(points, case.query, near, rows, relevance)
         for rows in combinations(near, k)
     )
-    found = selectors.spread_sum(case.points(), case.query, near, chosen, relevance)
+    found = selectors.spread_sum(points, case.query, near, chosen, relevance)
     assert 2 * found >= best * (1 - 1e-5)
 
 

@@ -26,26 +26,27 @@ from support.small_index import DIMS, ROWS, die_while_building, manifest, publis
 # Publishing.
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_a_published_generation_reads_back(folder: Path) -> None:
+    """What was written is what is read; arrays are files for numpy, and cannot be changed."""
+    assert (names_in(folder.parent), names_in(folder)) == (["digits"], ["1", "CURRENT"])
     generation = IndexFolder(folder).open()
     assert generation.arrays["vectors"].tolist() == vectors(1.0).tolist()
     assert generation.arrays["codes"].tolist() == [list(range(ROWS))]
     assert not any(array.flags.writeable for array in generation.arrays.values())
-    expected = manifest().info("digits")
-    info = IndexFolder(folder).read_info()
+    loaded = np.load(folder / "1" / "vectors.npy", allow_pickle=False)
+    assert loaded.tobytes() == vectors(1.0).tobytes()
+    expected, info = manifest().info("digits"), IndexFolder(folder).read_info()
     assert (info.name, info.generation, info.rows, info.dims) == ("digits", 1, ROWS, DIMS)
-    assert info.parameters == expected.parameters
-    assert info.search_costs == expected.search_costs
-    assert info.warnings == expected.warnings
+    for name in ("parameters", "search_costs", "warnings"):
+        assert getattr(info, name) == getattr(expected, name)
     assert {(a.name, a.dtype, a.shape, a.bytes) for a in info.arrays} == {
         ("vectors", "float32", (ROWS, DIMS), 60),
         ("codes", "uint64", (1, ROWS), 40),
     }
-
-
-def test_arrays_are_npy_files(folder: Path) -> None:
-    loaded = np.load(folder / "1" / "vectors.npy", allow_pickle=False)
-    assert loaded.tobytes() == vectors(1.0).tobytes()
 
 
 def test_a_generation_is_synced_before_it_serves(
@@ -83,11 +84,6 @@ def test_rows_that_are_announced_and_never_sent_cost_nothing(tmp_path: Path) -> 
             stage.begin("codes", np.uint64, (1,), rows=2**55)
 
 
-def test_nothing_but_the_generation_and_the_pointer_is_left(folder: Path) -> None:
-    assert sorted(p.name for p in folder.parent.iterdir()) == ["digits"]
-    assert sorted(p.name for p in folder.iterdir()) == ["1", "CURRENT"]
-
-
 def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
     with staging(tmp_path / "digits", replace=False) as stage:
         write(stage)
@@ -100,9 +96,12 @@ def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
 
 
 def test_generations_grow(folder: Path) -> None:
-    numbers = [publish(folder, float(n), replace=True) for n in range(2, 5)]
-    assert numbers == [2, 3, 4]
-    assert sorted(p.name for p in folder.iterdir()) == ["4", "CURRENT"]
+    """The old one's files go, and whoever has mapped them keeps their pages."""
+    old = IndexFolder(folder).open()
+    assert [publish(folder, float(n), replace=True) for n in range(2, 5)] == [2, 3, 4]
+    assert names_in(folder) == ["4", "CURRENT"]
+    assert old.arrays["vectors"].tolist() == vectors(1.0).tolist()
+    assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(4.0).tolist()
 
 
 def test_the_stamp_changes_with_every_publish(folder: Path) -> None:
@@ -119,37 +118,29 @@ def test_the_stamp_changes_with_every_publish(folder: Path) -> None:
     assert stamps[-1] is None
 
 
-def test_an_old_generation_stays_readable_after_it_is_replaced(folder: Path) -> None:
-    """A mapping keeps its pages when the files behind it are gone."""
-    old = IndexFolder(folder).open()
-    publish(folder, 2.0, replace=True)
-    assert old.arrays["vectors"].tolist() == vectors(1.0).tolist()
-    assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(2.0).tolist()
-
-
 # Refusals.
 
 
 def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
+    """And holds nothing that keeps the next build out."""
     with pytest.raises(IndexExistsError), staging(folder, replace=False):
         pytest.fail("the block must not be entered")
+    with staging(folder, replace=True), pytest.raises(BuildUnderWayError):
+        IndexFolder(folder).delete()
     assert IndexFolder(folder).read_info().generation == 1
+    assert IndexFolder(folder).delete() == 1
 
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_second_build_of_a_name_under_way_is_refused(tmp_path: Path, replace: bool) -> None:
+    """Another name is free, and `sweep` leaves alone whatever somebody holds the lock of."""
     with staging(tmp_path / "digits", replace=False) as stage:
         write(stage)
         with pytest.raises(BuildUnderWayError), staging(tmp_path / "digits", replace=replace):
             pytest.fail("the block must not be entered")
         assert publish(tmp_path / "other") == 1
+        assert sweep(tmp_path) == []
         assert stage.publish(manifest()).manifest.generation == 1
-
-
-def test_deleting_during_a_build_is_refused(folder: Path) -> None:
-    with staging(folder, replace=True), pytest.raises(BuildUnderWayError):
-        IndexFolder(folder).delete()
-    assert IndexFolder(folder).read_info().generation == 1
 
 
 def test_a_root_has_one_owner(tmp_path: Path) -> None:
@@ -177,29 +168,25 @@ def test_an_unknown_index_is_not_found(tmp_path: Path, how: str) -> None:
 # Exceptions and crashes.
 
 
-def interrupted(folder: Path, error: type[BaseException], *, replace: bool) -> None:
-    with staging(folder, replace=replace) as stage:
-        write(stage, 2.0)
-        raise error
-
-
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_leaves_nothing_behind(tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error):
-        interrupted(tmp_path / "root" / "digits", error, replace=False)
-    assert list((tmp_path / "root").iterdir()) == []
+@pytest.mark.parametrize("name", ["digits", "fresh"])
+def test_an_exception_leaves_nothing_behind(
+    folder: Path, name: str, error: type[BaseException]
+) -> None:
+    def fail() -> None:
+        with staging(folder.parent / name, replace=True) as stage:
+            write(stage, 2.0)
+            raise error
 
-
-def test_an_exception_leaves_the_previous_generation(folder: Path) -> None:
     before = sorted(folder.parent.rglob("*"))
-    with pytest.raises(RuntimeError):
-        interrupted(folder, RuntimeError, replace=True)
+    with pytest.raises(error):
+        fail()
     assert sorted(folder.parent.rglob("*")) == before
     assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(1.0).tolist()
 
 
 def test_a_killed_build_is_swept(folder: Path) -> None:
-    """What a dead builder leaves belongs to nobody: `sweep` removes it and frees the name."""
+    """By `sweep`, or by the next build, as the lock dies with its holder."""
     before = sorted(folder.parent.rglob("*"))
     die_while_building(folder)
     die_while_building(folder.parent / "fresh")
@@ -208,42 +195,20 @@ def test_a_killed_build_is_swept(folder: Path) -> None:
     assert sweep(folder.parent) == ["digits", "fresh"]
     assert sorted(folder.parent.rglob("*")) == before
     assert sweep(folder.parent) == []
-
-
-def test_a_live_build_is_not_swept(tmp_path: Path) -> None:
-    with staging(tmp_path / "digits", replace=False) as stage:
-        write(stage)
-        assert sweep(tmp_path) == []
-        stage.publish(manifest())
-    assert IndexFolder(tmp_path / "digits").read_info().rows == ROWS
-
-
-def test_a_killed_build_does_not_block_the_next(folder: Path) -> None:
     die_while_building(folder)
     assert publish(folder, 2.0, replace=True) == 2
-    assert sorted(p.name for p in folder.parent.iterdir()) == ["digits"]
+    assert names_in(folder.parent) == ["digits"]
 
 
-def crash_after_rename(folder: Path) -> None:
-    """Leave what a crash between the two renames of a publish leaves."""
+@pytest.mark.parametrize("pointer", [False, True])
+def test_a_crash_before_the_pointer_moves_keeps_the_old(folder: Path, pointer: bool) -> None:
+    """Between the renames of a publish, or while the pointer is written; the number is free."""
     shutil.copytree(folder / "1", folder / "2")
-
-
-def crash_before_pointer(folder: Path) -> None:
-    """Leave what a crash in the middle of writing the pointer leaves."""
-    crash_after_rename(folder)
-    (folder / "CURRENT.new").write_text("2")
-
-
-@pytest.mark.parametrize("crash", [crash_after_rename, crash_before_pointer])
-def test_a_crash_before_the_pointer_moves_keeps_the_old(
-    folder: Path, crash: Callable[[Path], None]
-) -> None:
-    """Until the pointer names it, a generation does not serve; the next build has its number."""
-    crash(folder)
+    if pointer:
+        (folder / "CURRENT.new").write_text("2")
     assert IndexFolder(folder).read_info().generation == 1
     assert sweep(folder.parent) == ["digits"]
-    assert sorted(p.name for p in folder.iterdir()) == ["1", "CURRENT"]
+    assert names_in(folder) == ["1", "CURRENT"]
     assert publish(folder, 2.0, replace=True) == 2
 
 
@@ -346,7 +311,7 @@ def test_sweeping_disturbs_neither_builders_nor_readers(folder: Path) -> None:
         lambda: IndexFolder(folder).open(),
         lambda: list_indexes(folder.parent),
     )
-    assert sorted(p.name for p in folder.parent.iterdir()) == ["digits"]
+    assert names_in(folder.parent) == ["digits"]
     assert IndexFolder(folder).read_info().generation == 21
 
 
@@ -366,7 +331,7 @@ def test_of_many_builders_at_once_one_wins(tmp_path: Path) -> None:
             future.result()
     assert outcomes["built"] == 1
     assert outcomes.total() == 8
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["digits"]
+    assert names_in(tmp_path) == ["digits"]
 
 
 def test_a_deleted_index_is_not_found_at_any_moment(folder: Path) -> None:
@@ -384,11 +349,3 @@ def test_a_deleted_index_is_not_found_at_any_moment(folder: Path) -> None:
             publish(folder, float(number))
 
     run_beside(delete_and_build, read, read, lambda: list_indexes(folder.parent))
-
-
-def test_the_lock_is_free_after_a_refusal(folder: Path) -> None:
-    with pytest.raises(IndexExistsError), staging(folder, replace=False):
-        pytest.fail("the block must not be entered")
-    with staging(folder, replace=True):
-        pass
-    assert IndexFolder(folder).delete() == 1

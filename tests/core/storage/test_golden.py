@@ -73,10 +73,6 @@ def sparse_rows(rows: int, seed: int) -> sparse.csr_array:
     return drawn.astype(np.float32)
 
 
-def points_to_store() -> FloatArray:
-    return np.random.default_rng(7).standard_normal((60, 9)).astype(np.float32)
-
-
 def queries_of_stored() -> FloatArray:
     return np.random.default_rng(8).standard_normal((3, 9)).astype(np.float32)
 
