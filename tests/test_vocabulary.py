@@ -65,7 +65,7 @@ def table(kind: Any) -> dict[str, object]:  # noqa: ANN401  # a dataclass
     return {field.name: field.default for field in fields(kind)}
 
 
-BUILD = table(BuildParameters) | BUILD_CALL
+BUILD: dict[str, object] = {**table(BuildParameters), **BUILD_CALL}
 BUILD |= dict.fromkeys(["label_model", "label_names", "hierarchy", "roots"])
 BUILD |= {name: value for name, value in table(LabelParameters).items() if name != "seed"}
 # By method of the clients: what the core has for it, and names and defaults of one table. An
@@ -91,7 +91,9 @@ def test_a_method_takes_the_same_everywhere(client: type, method: str) -> None:
 
 
 def test_the_options_of_labels_are_those_of_a_build() -> None:
-    assert set(Labelling.__annotations__) == set(BUILD) - set(table(BuildParameters) | BUILD_CALL)
+    assert set(Labelling.__annotations__) == set(BUILD) - (
+        set(table(BuildParameters)) | set(BUILD_CALL)
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ def refused(
     assert getattr(caught.value, "field", None) == field
 
 
-def wrong(**values: Sequence[Any]) -> Any:  # noqa: ANN401  # a mark of pytest
+def wrong(**values: Sequence[object]) -> pytest.MarkDecorator:
     """Parametrize a test by `field` and each of its wrong `value`s."""
     pairs = [(field, value) for field, some in values.items() for value in some]
     return pytest.mark.parametrize(("field", "value"), pairs)

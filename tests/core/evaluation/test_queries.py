@@ -266,7 +266,8 @@ def test_what_is_wrong_is_named_before_any_work(
 ) -> None:
     monkeypatch.setattr(index.engine, "answer_one_by_one", None)
     told: dict[str, Any] = {"queries": np.ones((2, DIMS)), "categories": [0, 1], "folds": 2}
-    told |= {"relevant": {"categories": None}, "set_default": {"set_default": True}}.get(field, {})
+    if field in ("relevant", "set_default"):
+        told |= {"categories": None} if field == "relevant" else {"set_default": True}
     told |= value if isinstance(value, dict) else {field: value}
     with refused(field):
         evaluate(index, told.pop("queries"), **told)
