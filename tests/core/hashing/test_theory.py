@@ -4,6 +4,7 @@ Statistical tests have fixed seeds; each is made so that a sound implementation 
 in a million choices of seeds. `CHANCE` is that probability, shared by the comparisons of a test.
 """
 
+from functools import cache
 from math import log, sqrt
 
 import numpy as np
@@ -30,6 +31,7 @@ DISTANCES = [0.05, 0.3, 1.0, 2.0, 3.0, 3.9]
 Doubles = npt.NDArray[np.float64]
 
 
+@cache
 def spectrum_points() -> FloatArray:
     """Draw points whose directions differ in weight, so that they have principal components."""
     rng = np.random.default_rng(1)
@@ -50,6 +52,7 @@ def drawn(
     )
 
 
+@cache
 def components() -> Doubles:
     """Return an orthonormal basis (d, c) of the top principal components."""
     points = spectrum_points().astype(np.float64)

@@ -232,10 +232,10 @@ def compiled():
 warm_kernels()
 before = compiled()
 assert before["answer"] == 1, before
-dense = np.random.default_rng(0).standard_normal((300, 12))
+dense = np.random.default_rng(0).standard_normal((120, 12))
 folder = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
-builds = [{}, {"ids": range(300)}, {"n_bits": 12}, {"zero_vectors": "skip"}]
-builds += [{"categories": range(300)}, {"hash_family": "pca_hash"}, {"hash_family": "auto"}]
+builds = [{}, {"ids": range(120)}, {"n_bits": 12}, {"zero_vectors": "skip"}]
+builds += [{"categories": range(120)}, {"hash_family": "pca_hash"}, {"hash_family": "auto"}]
 for family in ("lsh_div", "cells"):
     for metric in ("cosine", "euclidean", "inner_product"):
         builds.append({"hash_family": family, "metric": metric, "n_components": 4})
