@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.index import Index
 from divgrpc.labels.prediction import most_voted
 from divgrpc.parameters import QueryParameters
-from divgrpc.types import IntArray, Metric
+from divgrpc.types import FloatArray, IntArray, Metric
 from divgrpc.vectors import SparseRows
 from reference import labels as reference
 from support.refusals import refused
@@ -57,7 +58,7 @@ def test_votes_agree_with_their_twin(
 
 
 @pytest.fixture(scope="module")
-def points() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def points() -> FloatArray:
     """Return eight points on a quarter of a circle."""
     angles = np.linspace(0, np.pi / 2, 8)
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -66,9 +67,7 @@ def points() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 SETS = [{0}, {0}, {0, 1}, {1}, {2}, {2}, set(), {3}]
 
 
-def test_votes_are_weighted_by_nearness(
-    points: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-) -> None:
+def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
     """By cosines, plainly, and by distances: each neighbour's own weight, as a share of all."""
     labels = rows_of(SETS, 4)
     cosines = points[0] @ points[:3].T
@@ -95,9 +94,7 @@ def test_what_points_away_has_no_vote(metric: Metric) -> None:
     assert found.counts.tolist() == [0]
 
 
-def test_labels_go_by_the_place_of_their_point(
-    points: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-) -> None:
+def test_labels_go_by_the_place_of_their_point(points: FloatArray) -> None:
     """Ids of one's own change nothing, and neither does a batch of several."""
     index = Index.build(points, ids=np.arange(8)[::-1] * 10)
     plain = Index.build(points)
@@ -118,9 +115,9 @@ def test_labels_go_by_the_place_of_their_point(
     ],
 )
 def test_what_cannot_be_voted_on_is_refused(
-    points: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    documents: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    labels: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    points: FloatArray,
+    documents: npt.ArrayLike,
+    labels: npt.ArrayLike,
     top_k: int,
     field: str,
 ) -> None:

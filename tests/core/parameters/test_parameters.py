@@ -64,16 +64,19 @@ def test_every_family_goes_with_every_metric(word: HashFamily, metric: Metric) -
 
 
 @pytest.mark.parametrize(
-    ("field", "given"),
+    ("table", "field", "options"),
     [
-        ("n_tables", {"hash_family": "cells", "n_tables": 4}),
-        ("n_bits", {"hash_family": "cells", "n_bits": 8}),
-        ("centred", {"metric": "inner_product", "centred": True}),
+        (BuildParameters, "n_tables", {"hash_family": "cells", "n_tables": 4}),
+        (BuildParameters, "n_bits", {"hash_family": "cells", "n_bits": 8}),
+        (BuildParameters, "centred", {"metric": "inner_product", "centred": True}),
+        (QueryParameters, "epsilon", {"epsilon": 0.5, "hash_limit": 100}),
     ],
 )
-def test_what_does_not_go_together_is_named(field: str, given: dict[str, Any]) -> None:
+def test_what_does_not_go_together_is_named(
+    table: type, field: str, options: dict[str, Any]
+) -> None:
     with refused(field, field):
-        BuildParameters(**given)
+        table(**options)
 
 
 def test_numpy_numbers_are_numbers() -> None:
@@ -89,6 +92,10 @@ def test_numpy_numbers_are_numbers() -> None:
     assert (effective.max_distance, effective.seed) == (1.5, 2**64 - 1)
     assert type(effective.k) is type(effective.hash_limit) is type(effective.seed) is int
     assert type(effective.diversity) is type(effective.max_distance) is float
+    told: Any = {"selector": np.str_("mmr"), "k": np.int64(7), "diversity": np.float32(0.5)}
+    taken = QueryParameters(**told)
+    assert [type(taken.selector), type(taken.k), type(taken.diversity)] == [str, int, float]
+    assert taken == QueryParameters(selector="mmr", k=7, diversity=0.5)
 
 
 def test_parameters_hold_plain_python() -> None:
@@ -129,11 +136,6 @@ def test_epsilon_gives_the_hash_limit(epsilon: float, rows: int) -> None:
     """Charikar's 2 n^(1/(1+epsilon)), never below k."""
     effective = QueryParameters(epsilon=epsilon).resolve(rows, "tables")
     assert effective.hash_limit == max(10, math.ceil(2 * rows ** (1 / (1 + epsilon))))
-
-
-def test_epsilon_and_hash_limit_exclude_one_another() -> None:
-    with refused("epsilon"):
-        QueryParameters(epsilon=0.5, hash_limit=100)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +234,6 @@ def test_dpp_and_qp_relax_have_limits_of_their_own() -> None:
 def test_minus_zero_is_zero() -> None:
     """Equal parameters leave no trace of how they were written."""
     assert str(QueryParameters(diversity=-0.0, max_distance=-0.0)).count("-0.0") == 0
-
-
-def test_words_and_numbers_become_pythons_own() -> None:
-    told: Any = {"selector": np.str_("mmr"), "k": np.int64(7), "diversity": np.float32(0.5)}
-    taken = QueryParameters(**told)
-    assert [type(taken.selector), type(taken.k), type(taken.diversity)] == [str, int, float]
-    assert taken == QueryParameters(selector="mmr", k=7, diversity=0.5)
 
 
 @given(

@@ -91,51 +91,50 @@ def test_picks_agree_with_their_twin(seed: int, diversity: float, several: bool)
 SPECIES = [(4, 5), (4, 6), (5, 0), (5, 1), (6, 2), (6, 3)]
 
 
-def test_a_label_of_another_branch_is_picked_before_a_better_sibling() -> None:
-    """By hand: at 0.3 the sibling is worth .7 * .9, the other genus .7 * .5 + .3."""
-    tree = branches_of(SPECIES, 4, None)
+ROOTED = [(0, 1), (0, 2), (1, 3), (1, 4)]
+LEVEL = [(1, 1.0), (0, 0.5), (2, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("edges", "roots", "scores", "diversity", "picks"),
+    [
+        # The sibling is worth .7 * .9, the other genus .7 * .5 + .3.
+        (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.3, [0, 2]),
+        (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.2, [0, 1]),
+        # Of equal scores the label of the other genus comes before one that no root reaches.
+        (SPECIES[:-1], None, [(0, 1.0), (3, 0.5), (2, 0.5), (1, 0.0)], 0.1, [0, 2, 3]),
+        (SPECIES[:-1], None, [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)], 0.5, [3, 0, 2]),
+        # A label that is the root meets every other at the root, which is on no level.
+        (ROOTED, [0], [(3, 1.0), (4, 0.9), (0, 0.8), (2, 0.0)], 0.3, [3, 0]),
+        # A label of two parents hangs under the smaller.
+        ([*SPECIES[:3], (6, 0), (6, 2)], [4], [(0, 1.0), (1, 0.6), (2, 0.5)], 0.5, [0, 2]),
+        # Labels of one level cannot be told apart.
+        ([(3, 0), (3, 1), (3, 2)], [3], LEVEL, 1.0, [1, 0, 2]),
+        ([(0, 3), (1, 3), (2, 3)], [0, 1, 2], LEVEL, 1.0, [1, 0, 2]),
+    ],
+)
+def test_picks_by_hand(  # a graph, scores and picks
+    edges: list[tuple[int, int]],
+    roots: list[int] | None,
+    scores: list[tuple[int, float]],
+    diversity: float,
+    picks: list[int],
+) -> None:
+    labels = max(label for label, _ in scores) + 1
+    found = pick(branches_of(edges, labels, roots), scores, len(picks), diversity)
+    assert [label for label, _ in found] == picks
+
+
+def test_values_by_hand() -> None:
     scores = [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)]
-    found = pick(tree, scores, 2, 0.3)
-    assert [label for label, _ in found] == [0, 2]
-    assert [float(value) for _, value in found] == pytest.approx([0.7, 0.65])
-    assert [label for label, _ in pick(tree, scores, 2, 0.2)] == [0, 1]
-
-
-def test_a_label_that_no_root_reaches_gains_nothing() -> None:
-    """It is picked by its score alone, and keeps no other label from being picked."""
-    tree = branches_of(SPECIES[:-1], 4, None)
-    # 3 hangs nowhere: of equal scores the label of the other genus is taken first.
-    scores = [(0, 1.0), (3, 0.5), (2, 0.5), (1, 0.0)]
-    assert [label for label, _ in pick(tree, scores, 3, 0.1)] == [0, 2, 3]
-    best = [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)]
-    found = pick(tree, best, 3, 0.5)
-    assert [label for label, _ in found] == [3, 0, 2]
-    assert float(found[1][1]) == pytest.approx(0.5 * 0.9 + 0.5)
-
-
-def test_a_label_that_is_the_root_is_a_branch_of_its_own() -> None:
-    """As in drank: it meets every other label at the root, which is on no level."""
-    edges = [(0, 1), (0, 2), (1, 3), (1, 4)]
-    tree = branches_of(edges, 5, [0])
-    scores = [(3, 1.0), (4, 0.9), (0, 0.8), (2, 0.0)]
-    assert [label for label, _ in pick(tree, scores, 2, 0.3)] == [3, 0]
-    parents, children = np.array(edges).T
+    values = [float(value) for _, value in pick(branches_of(SPECIES, 4, None), scores, 2, 0.3)]
+    assert values == pytest.approx([0.7, 0.65])
+    unreached = [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)]
+    values = [float(v) for _, v in pick(branches_of(SPECIES[:-1], 4, None), unreached, 3, 0.5)]
+    assert values[1] == pytest.approx(0.5 * 0.9 + 0.5)
+    parents, children = np.array(ROOTED).T
     told = LabelTree.of_edges(parents, children, 5, [0]).drank(np.array([[3, 0], [3, 4]]))
     assert told.tolist() == [1.0, 0.0]
-
-
-def test_of_several_parents_the_tree_of_drank_has_one() -> None:
-    """A label with two parents hangs under the smaller, so the other parent's child is far."""
-    edges = [(4, 5), (4, 6), (5, 0), (6, 0), (5, 1), (6, 2)]
-    scores = [(0, 1.0), (1, 0.6), (2, 0.5)]
-    assert [label for label, _ in pick(branches_of(edges, 3, [4]), scores, 2, 0.5)] == [0, 2]
-
-
-def test_one_level_has_nothing_to_tell_labels_apart() -> None:
-    scores = [(1, 1.0), (0, 0.5), (2, 0.0)]
-    for edges, roots in (([(3, 0), (3, 1), (3, 2)], [3]), ([(0, 3), (1, 3), (2, 3)], [0, 1, 2])):
-        found = pick(branches_of(edges, 3, roots), scores, 3, 1.0)
-        assert [label for label, _ in found] == [1, 0, 2]
 
 
 # Predictions.

@@ -68,22 +68,6 @@ def test_the_cheapest_that_reaches_the_target_is_taken_by_candidates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scored", "chosen"), [(ROWS, "exact"), (0.79 * ROWS, "scan"), (0.81 * ROWS, "exact")]
-)
-def test_what_misses_some_must_be_clearly_cheaper(scored: float, chosen: Search) -> None:
-    """By a fifth of the price of an exact search."""
-    row = nanoseconds("exact", pool(10, 1, points_scored=ROWS), SHAPE)
-    words = scored / ROWS * row - nanoseconds("scan", pool(10, 1), SHAPE)
-    codes = words / (SHAPE.words * 0.6)
-    by_search: dict[Search, PoolCost] = {
-        "exact": pool(10, 1, points_scored=ROWS),
-        "scan": pool(10, 0.96, codes_read=codes),
-        "tables": pool(10, 0.94),
-    }
-    assert choose(by_search, SHAPE, 0.95) == chosen
-
-
-@pytest.mark.parametrize(
     ("scan", "tables", "chosen"),
     [
         ((0.95, 90), (0.95, 85), "exact"),
@@ -91,6 +75,8 @@ def test_what_misses_some_must_be_clearly_cheaper(scored: float, chosen: Search)
         ((0.95, 70), (0.95, 50), "tables"),
         ((0.85, 30), (0.95, 50), "tables"),
         ((0.85, 30), (0.89, 20), "exact"),
+        ((0.96, 79), (0.84, 20), "scan"),
+        ((0.96, 81), (0.84, 20), "exact"),
     ],
 )
 def test_each_search_must_be_clearly_cheaper_than_the_last_that_was_good_enough(
