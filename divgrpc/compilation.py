@@ -134,7 +134,9 @@ def disable() -> None:
 def compile_ahead(report: Report) -> bool:
     """Compile the missing kernels in other processes; return whether all kernels exist then."""
     if cache_files.is_warm():
-        _mark_used()
+        # The time of the folder is that of its last use: file systems may not record access.
+        with contextlib.suppress(OSError):
+            os.utime(cache_files.cache_folder())
         return True
     start = time.monotonic()
     total = len(cache_files.kernel_names())
@@ -166,20 +168,16 @@ def _compile_under_lock(tick: Callable[[], None]) -> str:
     """Compile, or wait for another process that compiles; return the reason of a failure, or ""."""
     with open(cache_files.cache_folder() / "lock", "ab") as lock:
         for _ in _poll_while_files_come(tick):
-            if _try_lock(lock):
+            try:
+                if lock_exclusively(lock):
+                    break
+            except OSError:
+                # Without file locks several processes compile, which is safe.
                 break
         else:
             return "another process holds the lock and writes no file"
         # The other process may have written all files in the meantime.
         return "" if cache_files.is_warm() else _run_compilers(tick)
-
-
-def _try_lock(lock: IO[bytes]) -> bool:
-    """Take the lock if it is free; without file locks several processes compile, which is safe."""
-    try:
-        return lock_exclusively(lock)
-    except OSError:
-        return True
 
 
 def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
@@ -232,15 +230,6 @@ def _compiler(end: str, errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"
             yield process
         finally:
             process.kill()
-
-
-def _mark_used() -> None:
-    """Set the time of the current folder: the last start that used it.
-
-    Times of access would not do, because file systems may not record them.
-    """
-    with contextlib.suppress(OSError):
-        os.utime(cache_files.cache_folder())
 
 
 def remove_unused() -> None:

@@ -4,10 +4,8 @@
 `compile_kernels`, which runs every kernel once on tiny data.
 """
 
-import contextlib
 import gc
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,11 +34,17 @@ def warm_kernels() -> None:
     `divgrpc.compilation.report_to`.
     """
     compilation.ensure()
-    with _without_garbage_collection():
+    # The garbage collector would take a tenth of a compilation's time.
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
         _run_every_kernel()
+    finally:
+        if is_on:
+            gc.enable()
     if not cache_files.is_warm():
         # No other process could compile the kernels, so this one has.
-        cache_files.mark_warm(jit.needed)
+        cache_files.mark_warm(jit.entry_files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +110,9 @@ def compile_kernels(end: str, folder: str) -> None:
         compile_other_end()
         return
     _run_every_kernel()
-    if not cache_files.mark_warm(jit.needed):
-        reasons = sorted(set(jit.unkept.values()))
+    if not cache_files.mark_warm(jit.entry_files):
+        reasons = sorted(set(jit.write_errors.values()))
         raise SystemExit("; ".join(reasons) or "a file that was written cannot be read")
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Switch off the garbage collector, which would take a tenth of a compilation's time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _run_every_kernel() -> None:

@@ -3,7 +3,7 @@
 A build assembles the index of its points. If it has a label model, it also assembles an index of
 the label factors: the same steps in another part of the store.
 
-The family `auto` is decided by trials on a sample of the points. From `CELLS_FROM_ROWS` points on,
+The family `auto` is decided by trials on a sample of the points. From `CELLS_ROWS_MIN` points on,
 a partition may be worth its build: a trial measures the recall of a quarter of its cells. Otherwise
 trials of `lsh_div` and `lsh_sdiv` measure the recall of a scan of their codes.
 """
@@ -20,8 +20,8 @@ from divgrpc.builder.encoder import Encoding, Report, encode_points, searcher_of
 from divgrpc.builder.near_copies import near_copy_threshold
 from divgrpc.builder.sample import Sample
 from divgrpc.builder.tuning import Tuning, tune
-from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS, dims_after
-from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS, MAX_COMPONENTS
+from divgrpc.hashing.count_sketch import SKETCH_DIMS_MIN, SKETCH_SUMS, dims_after
+from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN, COMPONENTS_MAX
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, reaches
 from divgrpc.search.searcher import Searcher
@@ -139,8 +139,8 @@ def _choices(
     if request.hash_family == "auto":
         choices.append(Choice("hash_family", parameters.hash_family, family_reason))
     if "sketch" in encoding.arrays:
-        reason = f"sums that {dims:,} columns are hashed by, as all above {FROM_DIMS - 1:,} are"
-        choices.append(Choice("sketch", str(SUMS), reason))
+        reason = f"sums that {dims:,} columns are hashed by, as all above {SKETCH_DIMS_MIN - 1:,} are"
+        choices.append(Choice("sketch", str(SKETCH_SUMS), reason))
     if request.n_components is None and parameters.hash_family != "lsh_div":
         every = parameters.n_components == dims
         reason = "all dimensions" if every else f"the strongest of {dims:,}"
@@ -199,13 +199,13 @@ def choose_family(
     rows, dims = points.shape
     trial = _Trial(parameters, points, queries)
     cells_fit = parameters.n_tables is None and parameters.n_bits is None
-    if rows >= CELLS_FROM_ROWS and cells_fit:
+    if rows >= CELLS_ROWS_MIN and cells_fit:
         share = trial.recall("cells", "tables")
         if share >= min(parameters.target_recall, 1 - _RECALL_MARGIN):
             return "cells", (
                 f"of {trial.rows:,} points a quarter of the cells holds {share:.3f} of the nearest"
             )
-    components = parameters.n_components or MAX_COMPONENTS
+    components = parameters.n_components or COMPONENTS_MAX
     if components >= dims_after(dims) or rows < _TRIAL_POINTS_MIN:
         why = "all dimensions are hashed" if rows >= _TRIAL_POINTS_MIN else f"only {rows:,} points"
         return "lsh_div", f"{why}, where components have nothing to add"

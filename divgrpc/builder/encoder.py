@@ -214,7 +214,7 @@ class _Encoder:
             # A shift changes no distance. Around the centre the four bits of a query's projections
             # resolve the differences between points, not their common part.
             self._centre = (_sum(sample, self._dims) / count).astype(np.float32)
-        if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS:
+        if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS_MAX:
             n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
             self.parameters = replace(self.parameters, n_components=n_components)
             self._planes = self.bits // hyperplanes.code_depth(self.parameters)
@@ -224,7 +224,7 @@ class _Encoder:
 
         In a cell the code of a point encodes its difference from the cell's centre.
         """
-        self._create("codes", np.uint64, (self.bits // hyperplanes.WORD, self._rows))
+        self._create("codes", np.uint64, (self.bits // hyperplanes.WORD_BITS, self._rows))
         if cells or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
         rows_in_cache = min(
@@ -296,7 +296,7 @@ class _Encoder:
         """Store the centres, and the codes and terms by which a query ranks them."""
         # The mean of the centres moves all their distances alike, so it changes no ranking.
         margins = cells.margins - cells.margins.mean(axis=0)
-        words = (self.bits // hyperplanes.WORD, len(margins))
+        words = (self.bits // hyperplanes.WORD_BITS, len(margins))
         levels = codes.levels(margins, self._depth, self._plane_count)
         codes.encode(levels, self._create("cell_codes", np.uint64, words), 0)
         stretch = self._stretches(margins, levels)

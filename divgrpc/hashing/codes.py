@@ -36,20 +36,20 @@ def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
     error = {}
     for depth in DEPTHS:
         margins = bits // depth
-        coded, omitted = variances[:margins].sum(), variances[margins:]
-        error[depth] = _NOISES[depth] * coded**2 / margins + (omitted**2).sum()
+        in_code, rest = variances[:margins].sum(), variances[margins:]
+        error[depth] = _NOISES[depth] * in_code**2 / margins + (rest**2).sum()
     return min(len(variances), bits // min(error, key=error.__getitem__))
 
 
-def levels(margins: FloatArray, depth: int, used: int) -> FloatArray:
+def levels(margins: FloatArray, depth: int, n_planes: int) -> FloatArray:
     """Return codes (m, B) float32 as odd numbers of 2^depth levels, with one step size per row.
 
-    `used` is the number of `margins` (m, B) that belong to planes other than zero.
+    `n_planes` is the number of `margins` (m, B) that belong to planes other than zero.
     """
     if depth == 1:
         return np.copysign(np.float32(1), margins)
     half = 1 << (depth - 1)
-    lengths = np.sqrt(np.einsum("ij,ij->i", margins, margins) / used)
+    lengths = np.sqrt(np.einsum("ij,ij->i", margins, margins) / n_planes)
     scales = np.zeros_like(lengths)
     np.divide(1 / _STEPS[depth], lengths, out=scales, where=lengths > 0)
     steps = np.floor(margins * scales[:, np.newaxis])
@@ -82,19 +82,19 @@ def _packed(bits: npt.NDArray[np.bool_] | npt.NDArray[np.uint8]) -> npt.NDArray[
 
 
 def stretches(
-    margins: npt.NDArray[np.floating], codes: npt.NDArray[np.floating], spanned: float
+    margins: npt.NDArray[np.floating], codes: npt.NDArray[np.floating], span: float
 ) -> npt.NDArray[np.floating]:
     """Return the factors (m,) that turn products with codes into products with points.
 
-    For a point with margins h and levels c, both (B,), the factor is `spanned` times sum h^2 / sum
+    For a point with margins h and levels c, both (B,), the factor is `span` times sum h^2 / sum
     h c: exact for the point itself if hyperplanes are orthogonal (Gao and Long 2024, RaBitQ).
-    `spanned` is the number of dimensions that the hyperplanes span, divided by their number.
+    `span` is the number of dimensions that the hyperplanes span, divided by their number.
     """
     sizes = np.einsum("ij,ij->i", margins, codes)
     squares = np.einsum("ij,ij->i", margins, margins)
     ratios: npt.NDArray[np.floating] = np.zeros_like(sizes)
     np.divide(squares, sizes, out=ratios, where=sizes > 0)
-    return spanned * ratios
+    return span * ratios
 
 
 def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
@@ -109,5 +109,5 @@ def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint3
 def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
     """Return float32 bits whose upper halves are the nearest to `values`; nan stays nan."""
     bits = np.asarray(values, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
-    return np.where(np.isfinite(rounded.view(np.float32)), rounded, bits)
+    upper = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
+    return np.where(np.isfinite(upper.view(np.float32)), upper, bits)

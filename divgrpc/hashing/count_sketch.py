@@ -19,16 +19,16 @@ from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows, concatenate_rows, release_rows, take
 
 # Dimensions from which rows are sketched; embeddings have fewer.
-FROM_DIMS: Final = 8_193
+SKETCH_DIMS_MIN: Final = 8_193
 # Dimensions of a sketch.
-SUMS: Final = 4_096
+SKETCH_SUMS: Final = 4_096
 # Rows copied at a time from mapped arrays.
 _ROWS_AT_ONCE: Final = 256
 
 
 def dims_after(dims: int) -> int:
     """Return the number of hashed dimensions of rows with `dims` columns."""
-    return SUMS if dims >= FROM_DIMS else dims
+    return SKETCH_SUMS if dims >= SKETCH_DIMS_MIN else dims
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +49,8 @@ class CountSketch:
         if dims_after(dims) == dims:
             return cls(np.empty(0, np.int32), dims)
         rng = np.random.default_rng((seed, 3))
-        sums = (rng.permutation(dims) % SUMS).astype(np.int32)
-        return cls(np.where(rng.random(dims) < 0.5, sums, ~sums), SUMS)
+        sums = (rng.permutation(dims) % SKETCH_SUMS).astype(np.int32)
+        return cls(np.where(rng.random(dims) < 0.5, sums, ~sums), SKETCH_SUMS)
 
     def __call__(self, rows: Rows) -> Rows:
         """Return the sketch of rows (n, d): (n, dims), dense or sparse as they are."""
@@ -58,12 +58,10 @@ class CountSketch:
             return rows
         if isinstance(rows, SparseRows):
             # Renaming columns costs time in proportion to stored elements, not to `d`.
-            places = self.places[rows.indices]
-            added = places >= 0
-            values = np.where(added, rows.values, -rows.values)
-            sums = np.where(added, places, ~places)
+            sums, signs = self._sums_and_signs(self.places[rows.indices])
             shape = (len(rows), self.dims)
-            return SparseRows.of(sparse.csr_array((values, sums, rows.indptr), shape=shape))
+            elements = (rows.values * signs, sums, rows.indptr)
+            return SparseRows.of(sparse.csr_array(elements, shape=shape))
         return self.of_dense(rows)
 
     def of_some(self, rows: Rows, numbers: IntArray) -> Rows:
@@ -80,12 +78,15 @@ class CountSketch:
         """Return the sketch of dense rows, or of one vector: (..., d) to (..., dims)."""
         return np.ascontiguousarray(rows @ self._matrix, np.float32) if len(self.places) else rows
 
+    @staticmethod
+    def _sums_and_signs(places: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], FloatArray]:
+        """Return the sums of some places, and 1 or -1 for addition or subtraction."""
+        adds = places >= 0
+        return np.where(adds, places, ~places), np.where(adds, np.float32(1), np.float32(-1))
+
     @property
     def _matrix(self) -> sparse.csr_array:
         """The sketch as a matrix (d, dims) with one 1 or -1 in each row."""
-        added = self.places >= 0
-        sums = np.where(added, self.places, ~self.places)
-        values = np.where(added, np.float32(1), np.float32(-1))
-        return sparse.csr_array(
-            (values, sums, np.arange(len(sums) + 1)), shape=(len(sums), self.dims)
-        )
+        sums, signs = self._sums_and_signs(self.places)
+        elements = (signs, sums, np.arange(len(sums) + 1))
+        return sparse.csr_array(elements, shape=(len(sums), self.dims))

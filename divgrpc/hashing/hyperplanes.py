@@ -1,4 +1,4 @@
-"""Hash families: how hyperplanes are drawn, and their collision probabilities.
+"""Hash families: how hyperplanes are drawn.
 
 A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (0, or the mean
 point's projection if hashing is centred). In cells a margin may have more than one bit, see
@@ -15,7 +15,6 @@ same collision probability, and the share of differing bits varies less around i
 """
 
 import contextlib
-import math
 from dataclasses import replace
 from typing import Final
 
@@ -32,9 +31,9 @@ from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, mean_width
 
 # Bits of a code word.
-WORD: Final = 64
+WORD_BITS: Final = 64
 # Principal components by default, at most.
-MAX_COMPONENTS: Final = 200
+COMPONENTS_MAX: Final = 200
 # Most rows that principal components are computed from: more rows do not change the signs.
 _SAMPLE_ROWS: Final = 50_000
 # Most numbers in those rows, dense and sparse, unless that leaves fewer than _SUFFICIENT_ROWS.
@@ -42,45 +41,14 @@ _SAMPLE_FLOATS: Final = 1 << 24
 _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
 # Dimensions up to which second moments are cheaper than subspace iteration.
-GRAM_DIMS: Final = 2_048
+GRAM_DIMS_MAX: Final = 2_048
 # Points from which a scan of all codes takes longer than cells, if cells fit the points.
-CELLS_FROM_ROWS: Final = 100_000
+CELLS_ROWS_MIN: Final = 100_000
 # Columns and iterations of the randomised subspace iteration beyond the components.
 _OVERSAMPLING: Final = 16
 _POWER_ITERATIONS: Final = 4
 # Greatest range of the logarithms of Cholesky's diagonal at which it keeps enough digits.
 _LOG_DIAGONAL_RANGE_MAX: Final = 13.0
-
-
-def collision_probability(distance: float) -> float:
-    """Return the chance that a code bit of two unit vectors is the same (the paper's Eq. 5).
-
-    `distance` is their squared distance, 0 to 4; for `lsh_sdiv` that of their unit projections onto
-    the components. Holds for each bit of both LSH families, whatever the hyperplanes, uncentred.
-    """
-    if not 0 <= distance <= 4:
-        raise InvalidArgumentError("distance", f"distance must be from 0 to 4, got {distance}")
-    return 1 - math.acos(1 - distance / 2) / math.pi
-
-
-def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
-    """Return how many tables find a point by home buckets alone with this chance of failure.
-
-    For points within `distance` and independent (Gaussian) hyperplanes: the least L with
-    (1 - p^n_bits)^L at most `failure_probability`, p the collision probability (Indyk & Motwani
-    1998).
-    """
-    if not 0 < failure_probability < 1:
-        raise InvalidArgumentError(
-            "failure_probability",
-            f"failure_probability must be between 0 and 1, got {failure_probability}",
-        )
-    bucket = collision_probability(distance) ** n_bits
-    if bucket == 1:
-        return 1
-    if bucket == 0:
-        raise InvalidArgumentError("distance", "opposite points share no bucket")
-    return max(1, math.ceil(math.log(failure_probability) / math.log1p(-bucket)))
 
 
 def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildParameters:
@@ -97,50 +65,44 @@ def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildPar
             f"got {parameters.n_components}",
         )
     family = "lsh_div" if parameters.hash_family == "auto" else parameters.hash_family
-    components = parameters.n_components or min(dims, MAX_COMPONENTS)
+    components = parameters.n_components or min(dims, COMPONENTS_MAX)
     if family == "cells":
         # If all dimensions fit into a code, all are hashed.
-        components = parameters.n_components or (dims if dims <= CODE_BITS else MAX_COMPONENTS)
+        components = parameters.n_components or (dims if dims <= CODE_BITS else COMPONENTS_MAX)
         return replace(parameters, hash_family=family, n_components=components)
     n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
     if family == "pca_hash":
         # A component is one bit of one table, and there are no others to draw.
         n_bits = max(1, min(n_bits, components // (parameters.n_tables or 1)))
         n_tables = max(1, min(n_tables, components // (parameters.n_bits or n_bits)))
-    filled = replace(
-        parameters,
-        hash_family=family,
-        n_tables=parameters.n_tables or n_tables,
-        n_bits=parameters.n_bits or n_bits,
-        n_components=components,
-    )
-    _check_table_bits(filled, components)
-    return filled
-
-
-def _check_table_bits(filled: BuildParameters, components: int) -> None:
-    bits = (filled.n_tables or 0) * (filled.n_bits or 0)
-    if filled.hash_family == "pca_hash" and bits > components:
+    n_tables, n_bits = parameters.n_tables or n_tables, parameters.n_bits or n_bits
+    if family == "pca_hash" and n_tables * n_bits > components:
         raise InvalidArgumentError(
             "n_tables",
             f"n_tables times n_bits must be at most the {components} components of pca_hash, "
-            f"got {bits}",
+            f"got {n_tables * n_bits}",
         )
+    return replace(
+        parameters, hash_family=family, n_tables=n_tables, n_bits=n_bits, n_components=components
+    )
 
 
-def code_bits(filled: BuildParameters) -> int:
-    """Return the bits of a code: 256, or as many whole words as tables and components need."""
-    needed = (filled.n_tables or 0) * (filled.n_bits or 0)
-    if filled.hash_family == "pca_hash":
-        needed = filled.n_components or 0
-    return max(CODE_BITS, -(-needed // WORD) * WORD)
+def code_bits(parameters: BuildParameters) -> int:
+    """Return the bits of a code: 256, or as many whole words as tables and components need.
+
+    `parameters` are filled in.
+    """
+    bits = (parameters.n_tables or 0) * (parameters.n_bits or 0)
+    if parameters.hash_family == "pca_hash":
+        bits = parameters.n_components or 0
+    return max(CODE_BITS, -(-bits // WORD_BITS) * WORD_BITS)
 
 
-def code_depth(filled: BuildParameters) -> int:
+def code_depth(parameters: BuildParameters) -> int:
     """Return how many bits of a code each margin has: in cells as many as fit."""
-    if filled.hash_family != "cells":
+    if parameters.hash_family != "cells":
         return 1
-    components = filled.n_components or 0
+    components = parameters.n_components or 0
     return next((depth for depth in DEPTHS if components <= CODE_BITS // depth), 1)
 
 
@@ -164,7 +126,7 @@ def draw_hyperplanes(
     components = parameters.n_components or dims
     if parameters.hash_family == "pca_hash":
         basis = _components(vectors, centre, components, rng, sketch)
-        return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, count)
+        return _deal(basis, parameters.n_tables or 1, parameters.n_bits or 1, count)
     orthogonal = parameters.hyperplanes == "orthogonal"
     if parameters.hash_family == "lsh_div" or components >= dims:
         # All components span the whole space, and a rotated random direction is random.
@@ -185,16 +147,14 @@ def dimensions_spanned(parameters: BuildParameters, dims: int) -> int:
     return dims if parameters.hash_family == "lsh_div" else parameters.n_components or dims
 
 
-def _dealt(
-    components: npt.NDArray[np.float64], n_tables: int, n_bits: int, bits: int
-) -> FloatArray:
+def _deal(components: npt.NDArray[np.float64], n_tables: int, n_bits: int, bits: int) -> FloatArray:
     """Return (d, bits) float32: components dealt to the tables in turn, the rest, then zeros.
 
     Each table thus gets its share of the strong components.
     """
     count = components.shape[1]
-    dealt = np.arange(n_tables * n_bits).reshape(n_bits, n_tables).T.ravel()
-    order = np.concatenate((dealt, np.arange(n_tables * n_bits, count)))
+    in_tables = np.arange(n_tables * n_bits).reshape(n_bits, n_tables).T.ravel()
+    order = np.concatenate((in_tables, np.arange(n_tables * n_bits, count)))
     hyperplanes = np.zeros((len(components), bits), np.float32)
     hyperplanes[:, :count] = components[:, order]
     return hyperplanes
@@ -205,13 +165,10 @@ def _directions(
 ) -> npt.NDArray[np.float64]:
     if not orthogonal:
         return rng.standard_normal((dims, count))
-    blocks = [_rotation(rng, dims, min(dims, count - at)) for at in range(0, count, dims)]
+    # Each block is uniform over all rotations (Stewart 1980).
+    widths = [min(dims, count - at) for at in range(0, count, dims)]
+    blocks = [_orthonormal(rng.standard_normal((dims, width))) for width in widths]
     return np.concatenate(blocks, axis=1)
-
-
-def _rotation(rng: np.random.Generator, dims: int, columns: int) -> npt.NDArray[np.float64]:
-    """Return `columns` orthonormal columns, uniform over all rotations (Stewart 1980)."""
-    return _orthonormal(rng.standard_normal((dims, columns)))
 
 
 def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -220,7 +177,7 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     Tall matrices use Cholesky's factorisation twice (Yamamoto et al. 2015). It consists of matrix
     products; Householder's takes ten times as long on busy threads.
     """
-    if len(columns) > GRAM_DIMS:
+    if len(columns) > GRAM_DIMS_MAX:
         q = columns
         with contextlib.suppress(np.linalg.LinAlgError):
             for _ in range(2):
@@ -244,8 +201,8 @@ def _components(
     """Return the principal components of sketched rows, from a sample if they are many."""
     sample = _sample_rows(vectors, sketch.dims)
     if len(vectors) > sample:
-        chosen = np.sort(rng.choice(len(vectors), sample, replace=False))
-        vectors = sketch.of_some(vectors, chosen)
+        rows = np.sort(rng.choice(len(vectors), sample, replace=False))
+        vectors = sketch.of_some(vectors, rows)
     else:
         vectors = sketch(vectors)
     return principal_components(vectors, sketch.of_dense(centre), count, rng)
@@ -261,13 +218,13 @@ def principal_components(
     sparse: the centre is subtracted from the products.
     """
     dims = vectors.shape[1]
-    sketched = min(dims, count + _OVERSAMPLING)
-    if not isinstance(vectors, SparseRows) and dims <= GRAM_DIMS:
+    width = min(dims, count + _OVERSAMPLING)
+    if not isinstance(vectors, SparseRows) and dims <= GRAM_DIMS_MAX:
         return _leading(vectors - centre if centre.any() else vectors, None, count)
-    if dims <= sketched:
-        everything = np.eye(dims, dtype=np.float32)
-        return _leading(_image(vectors, centre, everything), None, count)
-    basis = _orthonormal(rng.standard_normal((dims, sketched)))
+    if dims <= width:
+        axes = np.eye(dims, dtype=np.float32)
+        return _leading(_image(vectors, centre, axes), None, count)
+    basis = _orthonormal(rng.standard_normal((dims, width)))
     for _ in range(_POWER_ITERATIONS):
         image = _image(vectors, centre, basis.astype(np.float32))
         back = vectors.matrix.T @ image if isinstance(vectors, SparseRows) else vectors.T @ image

@@ -56,16 +56,11 @@ class Partition:
         """The number of projections in a centre, m."""
         return int(self.coarse.shape[1])
 
-    def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
-        """Return the cells (n,) of `projected` (n, m) float32, from the nearest coarse cells."""
-        numbers = np.zeros(len(projected), np.int32)
-        at_once = _rows_at_once(len(self.coarse))
-
-        def assign(start: int) -> None:
-            part = slice(start, start + at_once)
-            self._assign(projected[part], numbers[part])
-
-        for _ in on_all_cores(assign, range(0, len(projected), at_once)):
+    def assign(self, points: FloatArray) -> npt.NDArray[np.int32]:
+        """Return the cells (n,) of `points` (n, m) float32, from the nearest coarse cells."""
+        numbers = np.zeros(len(points), np.int32)
+        blocks = _blocks(len(points), len(self.coarse))
+        for _ in on_all_cores(lambda block: self._assign(points[block], numbers[block]), blocks):
             pass
         return numbers
 
@@ -80,13 +75,13 @@ class Partition:
         nearest = np.full((kernels.COARSE_CELLS, len(points)), -1, np.int32)
         gains = np.full(nearest.shape, -np.inf, np.float32)
         kernels.take_several(self.coarse @ points.T, coarse_halves, nearest, gains)
-        starts, grouped = kernels.group(nearest, len(self.coarse))
+        starts, by_cell = kernels.group(nearest, len(self.coarse))
         gains[:] = -np.inf
         for top, (first, last) in enumerate(pairwise(starts.tolist())):
             cells = slice(self.starts[top], self.starts[top + 1])
             at_once = _rows_at_once(cells.stop - cells.start)
             for at in range(first, last, at_once):
-                rows = grouped[at : min(last, at + at_once)]
+                rows = by_cell[at : min(last, at + at_once)]
                 products = self.centres[cells] @ points[rows].T
                 kernels.take_nearest_of(
                     products, halves[cells], cells.start, rows, numbers, gains[0]
@@ -123,7 +118,7 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
     members = [order[start:stop] for start, stop in pairwise(ends)]
     # Drawn in order, so that threads do not change the result.
-    chosen = [
+    firsts = [
         _draw(len(rows), max(1, round(n_cells * len(rows) / len(sample))), rng) for rows in members
     ]
 
@@ -131,7 +126,7 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
         # A coarse cell without points of the sample keeps its centre as its only cell.
         if not len(members[top]):
             return coarse[top : top + 1]
-        return _k_means(sample[members[top]], chosen[top])
+        return _k_means(sample[members[top]], firsts[top])
 
     parts = list(on_all_cores(part, range(len(coarse))))
     starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
@@ -146,8 +141,8 @@ def _refined(partition: Partition, sample: FloatArray) -> Partition:
     sums = np.empty_like(partition.centres)
     sizes = np.empty(len(sums), np.int64)
     kernels.add_up(sample, partition.assign(sample), sums, sizes)
-    filled = sizes[:, np.newaxis] > 0
-    centres = np.divide(sums, sizes[:, np.newaxis], out=partition.centres.copy(), where=filled)
+    has_points = sizes[:, np.newaxis] > 0
+    centres = np.divide(sums, sizes[:, np.newaxis], out=partition.centres.copy(), where=has_points)
     tops = partition.starts[:-1]
     members = np.add.reduceat(sizes, tops)[:, np.newaxis]
     means = np.add.reduceat(sums, tops, axis=0)
@@ -160,31 +155,35 @@ def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
     return np.sort(rng.choice(points, min(count, points), replace=False))
 
 
-def _k_means(points: FloatArray, chosen: IntArray) -> FloatArray:
-    """Return centres (c, m) float32, starting from the `chosen` points; some may be dropped."""
-    centres = points[chosen]
-    for _ in range(_ITERATIONS if len(chosen) > 1 else 1):
+def _k_means(points: FloatArray, firsts: IntArray) -> FloatArray:
+    """Return centres (c, m) float32, starting from the points `firsts`; some may be dropped."""
+    centres = points[firsts]
+    for _ in range(_ITERATIONS if len(firsts) > 1 else 1):
         sums, sizes = np.empty_like(centres), np.empty(len(centres), np.int64)
         kernels.add_up(points, _nearest(points, centres), sums, sizes)
         # Drop centres without points: duplicates leave the second of two equal centres empty.
-        filled = sizes > 0
-        centres = np.divide(sums[filled], sizes[filled, np.newaxis], dtype=np.float32)
+        has_points = sizes > 0
+        centres = np.divide(sums[has_points], sizes[has_points, np.newaxis], dtype=np.float32)
     return centres
 
 
 def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
     """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
     numbers, halves = np.zeros(len(points), np.int32), _half_squares(centres)
-    at_once = _rows_at_once(len(centres))
 
-    def assign(start: int) -> None:
-        part = slice(start, start + at_once)
-        gains = np.full(len(points[part]), -np.inf, np.float32)
-        kernels.take_nearest(centres @ points[part].T, halves, 0, numbers[part], gains)
+    def assign(block: slice) -> None:
+        gains = np.full(len(points[block]), -np.inf, np.float32)
+        kernels.take_nearest(centres @ points[block].T, halves, 0, numbers[block], gains)
 
-    for _ in on_all_cores(assign, range(0, len(points), at_once)):
+    for _ in on_all_cores(assign, _blocks(len(points), len(centres))):
         pass
     return numbers
+
+
+def _blocks(points: int, centres: int) -> list[slice]:
+    """Return the slices of the points that are assigned to centres at a time."""
+    at_once = _rows_at_once(centres)
+    return [slice(start, start + at_once) for start in range(0, points, at_once)]
 
 
 def _rows_at_once(centres: int) -> int:

@@ -12,20 +12,26 @@ BATCH_QUERIES.
 
 import numpy as np
 
-from divgrpc.kernels.code_scan import BLOCK, estimate_block, hamming_block, keep_least, score_block
+from divgrpc.kernels.code_scan import (
+    BLOCK_POINTS,
+    block_distances,
+    keep_least,
+    levels_of,
+    settle_ties,
+)
 from divgrpc.kernels.exact import BOUND_ROWS, all_beyond, query_length_bound
 from divgrpc.kernels.jit import kernel
-from divgrpc.kernels.projection import project_query, quantise, sign_code
+from divgrpc.kernels.projection import project_query
 from divgrpc.kernels.query import nearest_needed, sorted_by_length
-from divgrpc.kernels.records import SCAN_HAMMING, Index, Plan, Queries, Scratch
+from divgrpc.kernels.records import SCAN_HAMMING, Index, Levels, Plan, Queries, Scratch
 from divgrpc.kernels.registers import record_at
-from divgrpc.kernels.top_k import keep_nearest, keep_sample, keep_ties
+from divgrpc.kernels.top_k import keep_nearest, keep_ties
 from divgrpc.kernels.vector_sums import row_distance, row_distances, row_dot, row_dots
 
 # Most queries that are searched together.
 BATCH_QUERIES = 16
-# Queries whose sums stay in registers while a point is read; BLOCK holds their distances.
-_LANE_QUERIES = BLOCK // BOUND_ROWS
+# Queries whose sums stay in registers while a point is read; BLOCK_POINTS holds their distances.
+_LANE_QUERIES = BLOCK_POINTS // BOUND_ROWS
 
 
 @kernel
@@ -37,53 +43,55 @@ def score_batch(index, scratch, plan, queries, first, count):
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, dense = Plan(*plan), Queries(*queries).dense
     vectors, bounds, batch = index.points.vectors, index.length_bounds, scratch.batch
-    names, fresh = scratch.candidates.rows, scratch.scan.block_distances
+    names, distances = scratch.candidates.rows, scratch.scan.distances
     n = vectors.shape[0]
-    needed = nearest_needed(plan, n, sorted_by_length(index))
+    n_nearest = nearest_needed(plan, n, sorted_by_length(index))
+    # Bounds are compared with the limit after each block, so it must be up to date.
+    count_max = n_nearest if bounds.shape[0] else 2 * n_nearest
     for q in range(count):
-        batch.counts[q], batch.scored[q], batch.limits[q] = 0, n, np.float32(np.inf)
+        batch.counts[q], batch.n_scored[q], batch.limits[q] = 0, n, np.float32(np.inf)
     for start in range(0, n, BOUND_ROWS):
-        m, unfinished = min(BOUND_ROWS, n - start), 0
+        m, n_open = min(BOUND_ROWS, n - start), 0
         for i in range(m):
             names[i] = start + i
         for low in range(0, count, _LANE_QUERIES):
-            lanes, searching = min(_LANE_QUERIES, count - low), 0
+            lanes, n_open_lanes = min(_LANE_QUERIES, count - low), 0
             for q in range(low, low + lanes):
-                if bounds.shape[0] and batch.scored[q] == n:
+                if bounds.shape[0] and batch.n_scored[q] == n:
                     length = query_length_bound(dense, first + q)
                     if all_beyond(bounds[start // BOUND_ROWS], length, batch.limits[q]):
-                        batch.scored[q] = start
-                searching += batch.scored[q] == n
-            unfinished += searching
-            if searching == 0:
+                        batch.n_scored[q] = start
+                n_open_lanes += batch.n_scored[q] == n
+            n_open += n_open_lanes
+            if n_open_lanes == 0:
                 continue
-            _score_lanes(vectors, start, m, dense, first + low, lanes, plan.product, fresh)
+            _score_lanes(vectors, start, m, dense, first + low, lanes, plan.product, distances)
             for q in range(low, low + lanes):
-                if batch.scored[q] < n:
+                if batch.n_scored[q] < n:
                     continue
                 lane = (q - low) * BOUND_ROWS
-                kept = keep_least(
-                    fresh[lane : lane + m], names, batch.limits[q], batch.counts[q], batch.rows[q],
-                    batch.distances[q],
+                size = keep_least(
+                    distances[lane : lane + m], names, batch.limits[q], batch.counts[q],
+                    batch.rows[q], batch.distances[q],
                 )  # fmt: skip
-                # Bounds are compared with the limit after each block, so it must be up to date.
-                if kept > (needed if bounds.shape[0] else 2 * needed):
+                if size > count_max:
                     batch.limits[q] = keep_nearest(
-                        batch.rows[q], batch.distances[q], kept, needed, index.ids
+                        batch.rows[q], batch.distances[q], size, n_nearest, index.ids
                     )
-                    kept = needed
-                batch.counts[q] = kept
-        if unfinished == 0:
+                    size = n_nearest
+                batch.counts[q] = size
+        if n_open == 0:
             return
 
 
 @kernel
-def _score_lanes(vectors, start, m, dense, first, lanes, product, fresh):
+def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
     """Write the distances of m points from `start` on for each lane; idle lanes repeat the last."""
     last = first + lanes - 1
     four = (first, min(first + 1, last), min(first + 2, last), last)
-    a, b = fresh[:m], fresh[BOUND_ROWS : BOUND_ROWS + m]
-    c, d = fresh[2 * BOUND_ROWS : 2 * BOUND_ROWS + m], fresh[3 * BOUND_ROWS : 3 * BOUND_ROWS + m]
+    a, b = distances[:m], distances[BOUND_ROWS : BOUND_ROWS + m]
+    c = distances[2 * BOUND_ROWS : 2 * BOUND_ROWS + m]
+    d = distances[3 * BOUND_ROWS : 3 * BOUND_ROWS + m]
     if lanes == 1 and product:
         for i in range(m):
             a[i] = -row_dot(dense, first, vectors, start + i)
@@ -108,79 +116,39 @@ def scan_batch(index, scratch, plan, queries, first, count):
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, queries = Plan(*plan), Queries(*queries)
-    hashing, batch = index.hashing, scratch.batch
-    names, scores = scratch.candidates.rows, scratch.scan.block_scores
-    codes, terms, hash_limit = hashing.codes, hashing.terms, plan.hash_limit
-    signs, n = plan.search == SCAN_HAMMING, hashing.codes.shape[1]
-    estimated = terms.shape[0] > 0 and not signs
+    hashing, batch, ids = index.hashing, scratch.batch, index.ids
+    names, scores, hash_limit = scratch.candidates.rows, scratch.scan.scores, plan.hash_limit
+    hamming, n = plan.search == SCAN_HAMMING, hashing.codes.shape[1]
+    estimates = hashing.terms.shape[0] > 0 and not hamming
     for q in range(count):
-        planes = batch.planes[5 * q : 5 * q + 5]
-        project_query(queries, first + q, hashing, scratch.code.sketched, batch.margins[q])
-        if signs:
-            sign_code(batch.margins[q], planes[0])
-        else:
-            batch.units[q], batch.level_sums[q] = quantise(batch.margins[q], planes)
-        batch.counts[q], batch.scored[q], batch.limits[q] = 0, 0, np.float32(np.inf)
-    for start in range(0, n, BLOCK):
-        m = min(BLOCK, n - start)
-        block, fresh = scores[:m], scratch.scan.block_distances[:m]
-        for i in range(m):
+        project_query(queries, first + q, hashing, scratch.code.sketch_sums, batch.margins[q])
+        levels = levels_of(batch.margins[q], hamming, batch.planes[5 * q : 5 * q + 5])
+        batch.units[q], batch.level_sums[q] = levels.unit, levels.level_sum
+        batch.counts[q], batch.n_scored[q], batch.limits[q] = 0, 0, np.float32(np.inf)
+    for start in range(0, n, BLOCK_POINTS):
+        block = scratch.scan.distances[: min(BLOCK_POINTS, n - start)]
+        for i in range(block.shape[0]):
             names[i] = start + i
         for q in range(count):
-            kept, planes = batch.counts[q], batch.planes[5 * q : 5 * q + 5]
             rows, distances = batch.rows[q], batch.distances[q]
-            if kept < 0:
+            if batch.counts[q] < 0:
                 continue
-            if estimated:
-                unit, level_sum, base = batch.units[q], batch.level_sums[q], np.float32(0)
-                estimate_block(codes, planes, unit, level_sum, terms, start, base, scores, fresh)
-            else:
-                if signs:
-                    hamming_block(codes, planes[0], start, block)
-                else:
-                    score_block(codes, planes, start, block)
-                # Far below 2**24, from which on float32 rounds integers.
-                for i in range(m):
-                    fresh[i] = -block[i]
-            kept = keep_least(fresh, names, batch.limits[q], kept, rows, distances)
-            if kept > 2 * hash_limit and estimated:
-                batch.limits[q] = keep_nearest(rows, distances, kept, hash_limit, index.ids)
-                kept = hash_limit
-            elif kept > 2 * hash_limit:
-                batch.limits[q], kept = keep_ties(rows, distances, kept, hash_limit)
+            planes = batch.planes[5 * q : 5 * q + 5]
+            levels = Levels(planes, batch.units[q], batch.level_sums[q], hamming)
+            block_distances(
+                hashing.codes, hashing.terms, levels, start, np.float32(0), scores, block
+            )
+            size = keep_least(block, names, batch.limits[q], batch.counts[q], rows, distances)
+            if size > 2 * hash_limit and estimates:
+                batch.limits[q] = keep_nearest(rows, distances, size, hash_limit, ids)
+                size = hash_limit
+            elif size > 2 * hash_limit:
+                batch.limits[q], size = keep_ties(rows, distances, size, hash_limit)
                 # The next block may bring as many again as there is room for beside them.
-                kept = -1 if kept > 2 * hash_limit else kept
-            batch.counts[q] = kept
+                size = -1 if size > 2 * hash_limit else size
+            batch.counts[q] = size
     for q in range(count):
-        _settle(batch, q, estimated, plan, index.ids)
-
-
-@kernel
-def _settle(batch, q, estimated, plan, ids):
-    """Cut what a query keeps to its `hash_limit` points, and ties unless they are sampled."""
-    rows, distances = batch.rows[q], batch.distances[q]
-    kept, hash_limit = batch.counts[q], plan.hash_limit
-    if estimated:
-        if kept > hash_limit:
-            keep_nearest(rows, distances, kept, hash_limit, ids)
-        batch.counts[q], batch.settled[q] = hash_limit, hash_limit
-    elif kept > 0:
-        _, kept = keep_ties(rows, distances, kept, hash_limit)
-        settled = _put_ties_last(rows, distances, kept)
-        if plan.uniform:
-            kept = keep_sample(rows, settled, kept, hash_limit - settled, ids, plan.seed)
-        batch.counts[q], batch.settled[q] = kept, settled
-
-
-@kernel
-def _put_ties_last(rows, distances, count):
-    """Move what is less than the greatest distance to the front; return how many that are."""
-    greatest, settled = distances[0], 0
-    for i in range(count):
-        greatest = max(greatest, distances[i])
-    for i in range(count):
-        row, distance = rows[i], distances[i]
-        rows[i], distances[i] = rows[settled], distances[settled]
-        rows[settled], distances[settled] = row, distance
-        settled += distance < greatest
-    return settled
+        if batch.counts[q] > 0:
+            batch.tie_starts[q], batch.counts[q] = settle_ties(
+                batch.rows[q], batch.distances[q], batch.counts[q], estimates, plan, ids
+            )

@@ -13,18 +13,18 @@ from divgrpc.kernels.jit import kernel
 
 
 @kernel
-def meeting_depth(parents, depths, label, other):
+def meeting_depth(parents, depths, label, peer):
     """Return the depth of the deepest node on both labels' paths to the root; 0 if there is none.
 
     `parents` and `depths` (m,) int32 as in `LabelTree`; both labels have a path to a root. A label
     is on its own path.
     """
-    while label != other:
-        if depths[label] >= depths[other]:
+    while label != peer:
+        if depths[label] >= depths[peer]:
             label = parents[label]
         else:
-            other = parents[other]
-        if label < 0 or other < 0:
+            peer = parents[peer]
+        if label < 0 or peer < 0:
             return 0
     return depths[label]
 
@@ -57,7 +57,7 @@ def pick_labels(labels, scores, counts, tree, height, k, diversity, scratch, pic
     """
     parents, depths = tree
     meetings, n_compared = scratch
-    picked_labels, picked_scores, values = picks
+    pick_ids, pick_scores, values = picks
     relevance = 1.0 - diversity
     for row in range(len(counts)):
         count = np.int64(counts[row])
@@ -82,15 +82,15 @@ def pick_labels(labels, scores, counts, tree, height, k, diversity, scratch, pic
                     continue
                 if gains and n_compared[i] < step:
                     for earlier in range(n_compared[i], step):
-                        other = picked_labels[row, earlier]
-                        if depths[other] >= 0:
-                            depth = meeting_depth(parents, depths, label, other)
+                        pick = pick_ids[row, earlier]
+                        if depths[pick] >= 0:
+                            depth = meeting_depth(parents, depths, label, pick)
                             meetings[i] = max(meetings[i], depth)
                     n_compared[i] = step
                     value = relevance * share + diversity * branch_gain(height, meetings[i])
                 if value > most:
                     best, most = i, value
-            picked_labels[row, step] = labels[row, best]
-            picked_scores[row, step] = scores[row, best]
+            pick_ids[row, step] = labels[row, best]
+            pick_scores[row, step] = scores[row, best]
             values[row, step] = most
             n_compared[best] = k + 1

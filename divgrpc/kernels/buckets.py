@@ -60,9 +60,7 @@ def bucket(table, key, starts, keys, offsets):
 def _comes_before(heap, i, j):
     if heap.costs[i] != heap.costs[j]:
         return heap.costs[i] < heap.costs[j]
-    if heap.masks[i] != heap.masks[j]:
-        return heap.masks[i] < heap.masks[j]
-    return heap.tables[i] < heap.tables[j]
+    return (heap.masks[i], heap.tables[i]) < (heap.masks[j], heap.tables[j])
 
 
 @kernel
@@ -109,26 +107,26 @@ def _pop(heap, size):
 
 
 @kernel
-def find_in_tables(code, margins, tables, plan, ids, scratch, rows):
+def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
     """Write the distinct points of the probed buckets into `rows`; return their number, and probes.
 
-    `code` (W, 1) uint64 and `margins` (B,) float32 are the query's; `tables`: `Tables`; `plan`:
-    `Plan`; `scratch`: `ProbeScratch`. `plan.n_probes` buckets are looked up, and more until
+    `signs` (W, 1) uint64 and `margins` (B,) float32 are the query's; `tables`: `Tables`; `plan`:
+    `Plan`; `probes`: `ProbeScratch`. `plan.n_probes` buckets are looked up, and more until
     `plan.min_points` points are found, as far as the heap has room. If the points are limited
     (`plan.hash_limit`) and drawn uniformly, the points of all those buckets are found first and a
     seeded sample stays; otherwise whole buckets are taken until the limit is reached, and a seeded
     sample of the last one.
     """
-    ranks, squares, home_keys = scratch.ranks, scratch.squares, scratch.home_keys
-    heap, seen, limit, seed = scratch.heap, scratch.seen, plan.hash_limit, plan.seed
+    ranks, squares, home_keys = probes.ranks, probes.squares, probes.home_keys
+    heap, visits, limit, seed = probes.heap, probes.visits, plan.hash_limit, plan.seed
     n_tables, n_bits = ranks.shape
     rank_bits(margins, n_tables, n_bits, ranks, squares)
-    epoch = _next_epoch(seen, scratch.epoch)
-    size, count, probes = 0, 0, 0
+    epoch = _next_epoch(visits, probes.epoch)
+    size, count, n_probes = 0, 0, 0
     for t in range(n_tables):
-        home_keys[t] = key_of(code, 0, t * n_bits, n_bits)
+        home_keys[t] = key_of(signs, 0, t * n_bits, n_bits)
         size = _push(heap, size, t, 0, home_keys[t], ranks, squares)
-    while size > 0 and (probes < plan.n_probes or count < plan.min_points):
+    while size > 0 and (n_probes < plan.n_probes or count < plan.min_points):
         size = _pop(heap, size)
         table = np.int64(heap.tables[size])
         mask, key = heap.masks[size], heap.keys[size]
@@ -136,17 +134,17 @@ def find_in_tables(code, margins, tables, plan, ids, scratch, rows):
         before = count
         for i in range(first, last):
             row = tables.rows[table, i]
-            if seen[row] != epoch:
-                seen[row] = epoch
+            if visits[row] != epoch:
+                visits[row] = epoch
                 rows[count] = row
                 count += 1
-        probes += 1
+        n_probes += 1
         if limit and not plan.uniform and count >= limit:
-            return keep_sample(rows, before, count, limit - before, ids, seed), probes
+            return keep_sample(rows, before, count, limit - before, ids, seed), n_probes
         size = _push_children(heap, size, table, mask, home_keys[table], ranks, squares)
     if limit:
         count = keep_sample(rows, 0, count, limit, ids, seed)
-    return count, probes
+    return count, n_probes
 
 
 @kernel
@@ -158,16 +156,16 @@ def _push_children(heap, size, table, mask, home_key, ranks, squares):
         return size
     next_bit = np.int64(1) << np.int64(largest + 1)
     if largest >= 0:
-        moved = mask ^ (np.int64(1) << np.int64(largest)) | next_bit
-        size = _push(heap, size, table, moved, home_key, ranks, squares)
+        shift = mask ^ (np.int64(1) << np.int64(largest)) | next_bit
+        size = _push(heap, size, table, shift, home_key, ranks, squares)
     return _push(heap, size, table, mask | next_bit, home_key, ranks, squares)
 
 
 @kernel
-def _next_epoch(seen, epoch):
+def _next_epoch(visits, epoch):
     """Advance and return the epoch (1,) uint32; when it wraps around, forget all points."""
     epoch[0] += np.uint32(1)
     if epoch[0] == 0:
-        seen[:] = np.uint32(0)
+        visits[:] = np.uint32(0)
         epoch[0] = np.uint32(1)
     return epoch[0]

@@ -35,7 +35,7 @@ _SUFFIX: Final = ".kernel"
 _STAMP: Final = "warm"
 _MAGIC: Final = b"divgrpc kernel 1\n"
 _HEAD_BYTES: Final = len(_MAGIC) + 12
-_DECORATED: Final = re.compile(r"^@(?:kernel|allocating)\ndef (\w+)", re.MULTILINE)
+_KERNEL_HEAD: Final = re.compile(r"^@(?:kernel|allocating)\ndef (\w+)", re.MULTILINE)
 
 
 def processor() -> str:
@@ -76,7 +76,7 @@ def kernel_names() -> frozenset[str]:
     return frozenset(
         f"{source.stem}.{name}"
         for source in _sources()
-        for name in _DECORATED.findall(source.read_text(encoding="utf-8"))
+        for name in _KERNEL_HEAD.findall(source.read_text(encoding="utf-8"))
     )
 
 
@@ -146,11 +146,11 @@ def mark_warm(names: Iterable[str]) -> bool:
     They must be all files that a process needs to run every kernel. If one of them cannot be read,
     no stamp is written.
     """
-    listed = sorted(names)
-    if not listed or any(read(name) is None for name in listed):
+    files = sorted(names)
+    if not files or any(read(name) is None for name in files):
         return False
     try:
-        write(_STAMP, "".join(f"{name}\n" for name in listed).encode())
+        write(_STAMP, "".join(f"{name}\n" for name in files).encode())
     except OSError:
         return False
     return True

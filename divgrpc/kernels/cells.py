@@ -8,20 +8,21 @@ nearest of these are found by their exact distances.
 import numpy as np
 
 from divgrpc.kernels.code_scan import (
-    BLOCK,
-    estimate_block,
+    BLOCK_POINTS,
+    block_distances,
     keep_least,
-    scan_estimates,
+    levels_of,
+    scan_codes,
     take_least,
 )
 from divgrpc.kernels.jit import kernel, part
-from divgrpc.kernels.projection import quantise, quantise_signs
-from divgrpc.kernels.records import SCAN_HAMMING, TABLES
+from divgrpc.kernels.projection import quantise_signs
+from divgrpc.kernels.records import SCAN_HAMMING, TABLES, Levels
 from divgrpc.kernels.top_k import keep_nearest, take_in_order
 from divgrpc.kernels.vector_sums import prefetch_row, row_dot
 
-# Exact distances are computed for this many cells per cell taken.
-RANKED_PER_CELL = 2
+# Cells whose exact distance is computed, per cell that is taken.
+RANKED_CELLS_RATIO = 2
 # Centres to prefetch before their distance is computed.
 _PREFETCH_CENTRES = 8
 
@@ -33,17 +34,14 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
     If that is all cells, they come in any order. `code`: `QueryCode`; `cells`: `Cells`; `scan`:
     `ScanScratch`; `scratch`: `CellScratch`. A distance is squared Euclidean less the query's own
     square, or minus the product; ties go to the lower number. Exact distances are computed for the
-    RANKED_PER_CELL * n_cells cells of least estimated distance.
+    RANKED_CELLS_RATIO * n_cells cells of least estimated distance.
     """
     centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
     total = centres.shape[0]
-    n_ranked, n_cells = min(total, RANKED_PER_CELL * n_cells), min(total, n_cells)
+    n_ranked, n_cells = min(total, RANKED_CELLS_RATIO * n_cells), min(total, n_cells)
     if n_ranked < total:
-        unit, level_sum = quantise(code.margins, code.planes)
-        scan_estimates(
-            cells.codes, code.planes, unit, level_sum, cells.terms, total, scan.block_scores,
-            distances, scan.minima,
-        )  # fmt: skip
+        levels = levels_of(code.margins, False, code.planes)
+        scan_codes(cells.codes, cells.terms, levels, total, scan.scores, distances, scan.minima)
         count = take_least(distances, scan.minima, total, n_ranked, numbers)
         keep_nearest(numbers, distances, count, n_ranked, cells.no_ids)
     else:
@@ -55,7 +53,8 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
     for i in range(n_ranked):
         if i + _PREFETCH_CENTRES < n_ranked:
             prefetch_row(centres, numbers[i + _PREFETCH_CENTRES])
-        distances[i] = _far(centres, numbers[i], query, cells.squares[numbers[i]], product)
+        dot = row_dot(centres, numbers[i], query, 0)
+        distances[i] = -dot if product else cells.squares[numbers[i]] - np.float32(2) * dot
     if n_cells < total:
         take_in_order(numbers, distances, n_ranked, n_cells, cells.no_ids)
     return n_cells
@@ -80,7 +79,7 @@ def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
 
 
 @kernel
-def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, scratch):
+def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratch):
     """Take all points of the nearest cells, or the best by code if these exceed the hash limit.
 
     A scan reads all cells; SCAN_HAMMING keeps only the signs of the query's margins. Points go into
@@ -91,36 +90,33 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, scratch):
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
     n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
     n_cells, total = choose_cells(
-        code, cells, n_probes, plan.min_points, plan.product, scan, scratch
+        code, cells, n_probes, plan.min_points, plan.product, scan, cell_scratch
     )
     probes = n_cells if plan.search == TABLES else 0
     by_code = 0 < hash_limit < total
-    room = min(total, 2 * hash_limit + BLOCK) if by_code else total
+    room = min(total, 2 * hash_limit + BLOCK_POINTS) if by_code else total
     if room > rows.shape[0]:
         return 0, probes, room
     count = 0
     if not by_code:
         for i in range(n_cells):
-            cell = scratch.numbers[i]
+            cell = cell_scratch.numbers[i]
             for place in range(starts[cell], starts[cell + 1]):
                 rows[count] = places[place]
                 count += 1
         return count, probes, 0
+    levels = levels_of(code.margins, False, code.planes)
     if plan.search == SCAN_HAMMING:
         unit, level_sum = quantise_signs(code.margins, code.planes)
-    else:
-        unit, level_sum = quantise(code.margins, code.planes)
+        levels = Levels(code.planes, unit, level_sum, False)
     limit = np.float32(np.inf)
     for i in range(n_cells):
-        cell, base = scratch.numbers[i], scratch.distances[i]
+        cell, base = cell_scratch.numbers[i], cell_scratch.distances[i]
         stop = starts[cell + 1]
-        for start in range(starts[cell], stop, BLOCK):
-            end = min(stop, start + BLOCK)
-            block = scan.block_distances[: end - start]
-            estimate_block(
-                hashing.codes, code.planes, unit, level_sum, hashing.terms, start, base,
-                scan.block_scores, block,
-            )  # fmt: skip
+        for start in range(starts[cell], stop, BLOCK_POINTS):
+            end = min(stop, start + BLOCK_POINTS)
+            block = scan.distances[: end - start]
+            block_distances(hashing.codes, hashing.terms, levels, start, base, scan.scores, block)
             count = keep_least(block, places[start:end], limit, count, rows, estimates)
             if count > 2 * hash_limit:
                 limit = keep_nearest(rows, estimates, count, hash_limit, ids)
@@ -128,9 +124,3 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, scratch):
     if count > hash_limit:
         keep_nearest(rows, estimates, count, hash_limit, ids)
     return min(count, hash_limit), probes, 0
-
-
-@kernel
-def _far(centres, c, query, square, product):
-    dot = row_dot(centres, c, query, 0)
-    return -dot if product else square - np.float32(2) * dot

@@ -1,27 +1,26 @@
-"""Search over all codes: a score per point, then the points with the largest scores.
+"""Search over all codes: a distance per point, then the points with the least distances.
 
 Codes lie word by word (W, n), so one word of many points is contiguous and the loop compiles to
-vector population counts. Scores are integers, larger is nearer, and exact on every machine.
-Estimates are float32 distances made from scores, smaller is nearer.
+vector population counts. Scores are integers, larger is nearer, and exact on every machine. The
+distance of a point is an estimate made from its score, or minus the score if an index has no terms
+or signs alone are compared.
 """
 
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.projection import quantise, sign_code
-from divgrpc.kernels.records import SCAN_HAMMING
-from divgrpc.kernels.top_k import keep_nearest, keep_sample, kth_key, kth_least
-from divgrpc.kernels.vector_sums import float_of, popcount
+from divgrpc.kernels.records import SCAN_HAMMING, Levels
+from divgrpc.kernels.top_k import keep_nearest, keep_sample, kth_least, move_to_front
+from divgrpc.kernels.vector_sums import popcount
 
-# Points whose scores are written together: they stay in the first-level cache.
-BLOCK = 1024
-# Points that share one maximum or minimum; a divisor of BLOCK.
-GROUP = 16
-# Groups of a block, and the distance between the points of a group: point i of a block is in group
-# i % COLUMN, so the extremes of many groups are updated by one vector instruction.
-COLUMN = BLOCK // GROUP
-# The maximum of a group without points: the least int32.
-_NO_SCORE = np.int32(-(2**31))
+# Points of a block, which are scored together: their scores stay in the first-level cache.
+BLOCK_POINTS = 1024
+# Points of a group, which share one minimum; a divisor of BLOCK_POINTS.
+GROUP_POINTS = 16
+# Groups of a block. Point i of a block is in group i % BLOCK_GROUPS, so one vector instruction
+# updates the minima of many groups.
+BLOCK_GROUPS = BLOCK_POINTS // GROUP_POINTS
 
 # Two terms share a uint32, each the upper 16 bits of a float32.
 _TERM_BITS = np.uint32(16)
@@ -34,48 +33,85 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
 
     `candidates.distances` has the distances of the first `n_scored` points, which replace their
     estimates: long points are estimated worst, and those come first. The limit is 1 to `stop`; the
-    query's margins, and for SCAN_HAMMING its code, are in `code`. Returns (settled, count): rows
-    from `settled` on tie for the last places. Arguments are records.
+    query's margins are in `code`. Returns (tie_start, count): rows from `tie_start` on tie for the
+    last places. Arguments are records.
     """
-    hash_limit, rows, distances = plan.hash_limit, candidates.rows, candidates.distances
-    codes, terms, planes = hashing.codes, hashing.terms, code.planes
-    if plan.search == SCAN_HAMMING:
-        sign_code(code.margins, code.signs.reshape(code.signs.shape[0]))
-        scan_hamming(codes, code.signs.reshape(code.signs.shape[0]), stop, scan.scores, scan.maxima)
-    else:
-        unit, level_sum = quantise(code.margins, planes)
-        if terms.shape[0]:
-            known = distances[:n_scored].copy()
-            scan_estimates(
-                codes, planes, unit, level_sum, terms, stop, scan.block_scores, distances,
-                scan.minima,
-            )  # fmt: skip
-            if n_scored:
-                replace_estimates(known, stop, distances, scan.minima)
-            count = take_least(distances, scan.minima, stop, hash_limit, rows)
-            keep_nearest(rows, distances, count, hash_limit, ids)
-            return hash_limit, hash_limit
-        # Points without terms are never sorted by length, so `stop` is n.
-        scan_asymmetric(codes, planes, scan.scores, scan.maxima)
-    settled, count = take_largest(scan.scores[:stop], scan.maxima, hash_limit, rows)
-    if plan.uniform:
-        count = keep_sample(rows, settled, count, hash_limit - settled, ids, plan.seed)
-    return settled, count
+    rows, distances, terms = candidates.rows, candidates.distances, hashing.terms
+    levels = levels_of(code.margins, plan.search == SCAN_HAMMING, code.planes)
+    # Only points with terms are sorted by length and scored before.
+    exact = distances[:n_scored].copy()
+    scan_codes(hashing.codes, terms, levels, stop, scan.scores, distances, scan.minima)
+    if n_scored and not levels.hamming:
+        replace_estimates(exact, stop, distances, scan.minima)
+    count = take_least(distances, scan.minima, stop, plan.hash_limit, rows)
+    estimates = terms.shape[0] > 0 and not levels.hamming
+    return settle_ties(rows, distances, count, estimates, plan, ids)
 
 
 @kernel
-def scan_asymmetric(codes, planes, scores, maxima):
-    """Score all points: the weighted sum of the query's four-bit margins over their set bits.
+def levels_of(margins, hamming, planes):
+    """Write a query's `margins` (B,) into `planes` (5, W) as `Levels`, and return these."""
+    unit, level_sum = np.float32(0), 0
+    if hamming:
+        sign_code(margins, planes[0])
+    else:
+        unit, level_sum = quantise(margins, planes)
+    return Levels(planes, unit, level_sum, hamming)
 
-    `codes` (W, n) uint64; `planes` (5, W) uint64 from `projection.quantise`. Writes `scores` (n,)
-    int32 and `maxima` (ceil(n / BLOCK) * COLUMN,) int32, the largest score of each group; a group
-    without points gets the least int32.
+
+@kernel
+def settle_ties(rows, distances, count, estimates, plan, ids):
+    """Cut rows[:count], at least `plan.hash_limit`, to that number; return (tie_start, count).
+
+    Of `estimates` that tie, smaller ids stay. Of scores that tie, a seeded sample stays if
+    `plan.uniform`, otherwise all do: they are rows[tie_start:count].
     """
-    n = codes.shape[1]
-    for start in range(0, n, BLOCK):
-        block = scores[start : min(n, start + BLOCK)]
-        score_block(codes, planes, start, block)
-        _group_maxima(block, maxima, start)
+    hash_limit = plan.hash_limit
+    if estimates:
+        if count > hash_limit:
+            keep_nearest(rows, distances, count, hash_limit, ids)
+        return hash_limit, hash_limit
+    limit = kth_least(distances[:count], hash_limit - 1)
+    # Scores are whole numbers.
+    tie_start = move_to_front(rows, distances, 0, count, limit - np.float32(1))
+    count = move_to_front(rows, distances, tie_start, count, limit)
+    if plan.uniform:
+        count = keep_sample(rows, tie_start, count, hash_limit - tie_start, ids, plan.seed)
+    return tie_start, count
+
+
+@kernel
+def scan_codes(codes, terms, levels, stop, scores, distances, minima):
+    """Write the distances of the first `stop` points, and the least of each group.
+
+    `minima` (ceil(n / BLOCK_POINTS) * BLOCK_GROUPS,) float32; a group without points gets inf.
+    Other arguments as for `block_distances`.
+    """
+    for start in range(0, stop, BLOCK_POINTS):
+        block = distances[start : min(stop, start + BLOCK_POINTS)]
+        block_distances(codes, terms, levels, start, np.float32(0), scores, block)
+        first = start // BLOCK_POINTS * BLOCK_GROUPS
+        _group_minima(block, minima[first : first + BLOCK_GROUPS])
+
+
+@kernel
+def block_distances(codes, terms, levels, start, base, scores, distances):
+    """Write the distances (m,) float32 by code of points `start` to start + m - 1.
+
+    `codes` (W, n) uint64; `terms` (n,) uint32, or empty; `levels`: `Levels`; `base` float32 is
+    added to estimates; `scores` (BLOCK_POINTS,) int32 is scratch memory.
+    """
+    block = scores[: distances.shape[0]]
+    if levels.hamming:
+        hamming_block(codes, levels.planes[0], start, block)
+    else:
+        score_block(codes, levels.planes, start, block)
+        if terms.shape[0]:
+            estimate(block, levels.unit, levels.level_sum, terms, start, base, distances)
+            return
+    # Scores are far below 2**24, from which on float32 rounds integers.
+    for i in range(block.shape[0]):
+        distances[i] = -block[i]
 
 
 @kernel
@@ -93,17 +129,9 @@ def estimate(scores, unit, level_sum, terms, start, base, estimates):
     levels = np.int32(level_sum)
     for i in range(scores.shape[0]):
         product = np.float32(np.int32(2) * scores[i] - levels) * unit
-        offset, factor = float_of(run[i] & _UPPER_TERM), float_of(run[i] << _TERM_BITS)
+        offset, factor = _as_float(run[i] & _UPPER_TERM), _as_float(run[i] << _TERM_BITS)
         value = (base + offset) - product * factor
         estimates[i] = value if value == value else np.float32(np.inf)  # noqa: PLR0124  # nan
-
-
-@kernel
-def estimate_block(codes, planes, unit, level_sum, terms, start, base, block_scores, estimates):
-    """Write the estimates (m,) of points from `start` on; `block_scores` (BLOCK,) is scratch."""
-    scores = block_scores[: estimates.shape[0]]
-    score_block(codes, planes, start, scores)
-    estimate(scores, unit, level_sum, terms, start, base, estimates)
 
 
 @kernel
@@ -113,8 +141,8 @@ def keep_least(values, names, limit, count, rows, distances):
     `names` (m,) int32. `rows` int32 and `distances` float32 hold `count` entries before; entries
     after the last are undefined.
     """
-    for start in range(0, values.shape[0], COLUMN):
-        stop = min(values.shape[0], start + COLUMN)
+    for start in range(0, values.shape[0], BLOCK_GROUPS):
+        stop = min(values.shape[0], start + BLOCK_GROUPS)
         # Counted first: most runs hold none, and counting compiles to vector instructions.
         run, inside = values[start:stop], 0
         for i in range(run.shape[0]):
@@ -128,88 +156,71 @@ def keep_least(values, names, limit, count, rows, distances):
 
 
 @kernel
-def scan_estimates(codes, planes, unit, level_sum, terms, stop, block_scores, estimates, minima):
-    """Write the estimated distances of the first `stop` points, and the least of each group.
-
-    `minima` (ceil(n / BLOCK) * COLUMN,) float32; a group without points gets inf. `block_scores`
-    (BLOCK,) int32 is scratch; other arguments as for `scan_asymmetric` and `estimate`.
-    """
-    for start in range(0, stop, BLOCK):
-        end = min(stop, start + BLOCK)
-        block = estimates[start:end]
-        estimate_block(
-            codes, planes, unit, level_sum, terms, start, np.float32(0), block_scores, block
-        )
-        first = start // BLOCK * COLUMN
-        _group_minima(block, minima[first : first + COLUMN])
+def _as_float(bits):
+    return np.uint32(bits).view(np.float32)
 
 
 @kernel
-def replace_estimates(known, stop, estimates, minima):
-    """Put the `known` (m,) float32 distances of the first points in place of their estimates."""
+def replace_estimates(exact, stop, estimates, minima):
+    """Put the `exact` (m,) float32 distances of the first points in place of their estimates."""
     # A loop: numba takes two seconds to compile the shape check of a slice assignment.
-    for i in range(known.shape[0]):
-        estimates[i] = known[i]
-    for start in range(0, known.shape[0], BLOCK):
-        first = start // BLOCK * COLUMN
-        block = estimates[start : min(stop, start + BLOCK)]
-        _group_minima(block, minima[first : first + COLUMN])
+    for i in range(exact.shape[0]):
+        estimates[i] = exact[i]
+    for start in range(0, exact.shape[0], BLOCK_POINTS):
+        first = start // BLOCK_POINTS * BLOCK_GROUPS
+        block = estimates[start : min(stop, start + BLOCK_POINTS)]
+        _group_minima(block, minima[first : first + BLOCK_GROUPS])
 
 
 @kernel
 def _group_minima(block, minima):
     minima[:] = np.float32(np.inf)
-    for start in range(0, block.shape[0], COLUMN):
-        run = block[start : min(block.shape[0], start + COLUMN)]
+    for start in range(0, block.shape[0], BLOCK_GROUPS):
+        run = block[start : min(block.shape[0], start + BLOCK_GROUPS)]
         for i in range(run.shape[0]):
             minima[i] = run[i] if run[i] < minima[i] else minima[i]
 
 
 @allocating
-def take_least(estimates, minima, stop, k, rows):
-    """Write the numbers of the `k` least of estimates[:stop] into `rows`; return their number.
+def take_least(distances, minima, stop, k, rows):
+    """Write the numbers of the `k` least of distances[:stop] into `rows`; return their number.
 
-    The result is a superset: it holds all ties with the k-th and a few more. Its estimates move to
-    the front. `minima` as `scan_estimates` writes them; `k` is 1 to `stop`.
+    The result is a superset: it holds all ties with the k-th and a few more. Its distances move to
+    the front. `minima` as `scan_codes` writes them; `k` is 1 to `stop`.
     """
-    groups = (stop + BLOCK - 1) // BLOCK * COLUMN
+    # Groups without points come after all others.
+    groups = stop // BLOCK_POINTS * BLOCK_GROUPS + min(stop % BLOCK_POINTS, BLOCK_GROUPS)
     limit = np.float32(np.inf)
-    if k < groups:
+    if k <= groups:
         # k groups have a minimum of at most the limit, so at least k points are within it.
         limit = kth_least(minima[:groups], k - 1)
+    # Written unconditionally, here and below: branches would be mispredicted.
+    near_groups, n_near = np.empty(groups, np.int32), 0
+    for group in range(groups):
+        near_groups[n_near] = group
+        n_near += minima[group] <= limit
     count = 0
-    for start in range(0, stop, BLOCK):
-        first = start // BLOCK * COLUMN
-        for column in range(COLUMN):
-            if minima[first + column] <= limit:
-                for i in range(start + column, min(stop, start + BLOCK), COLUMN):
-                    if estimates[i] <= limit:
-                        rows[count] = i
-                        count += 1
-    # Rows of one block are out of order: moved one by one, estimates would overwrite each other.
-    moved = np.empty(count, np.float32)
+    for group in near_groups[:n_near]:
+        first = group // BLOCK_GROUPS * BLOCK_POINTS
+        for i in range(first + group % BLOCK_GROUPS, min(stop, first + BLOCK_POINTS), BLOCK_GROUPS):
+            rows[count] = i
+            count += distances[i] <= limit
+    # Rows of one block are out of order: moved one by one, distances would overwrite each other.
+    copy = np.empty(count, np.float32)
     for i in range(count):
-        moved[i] = estimates[rows[i]]
+        copy[i] = distances[rows[i]]
     for i in range(count):
-        estimates[i] = moved[i]
+        distances[i] = copy[i]
     return count
 
 
 @kernel
-def _group_maxima(block, maxima, start):
-    """Write the maxima of one block of scores, of the points from `start` on."""
-    first = start // BLOCK * COLUMN
-    largest = maxima[first : first + COLUMN]
-    largest[:] = _NO_SCORE
-    for at in range(0, block.shape[0], COLUMN):
-        run = block[at : min(block.shape[0], at + COLUMN)]
-        for i in range(run.shape[0]):
-            largest[i] = max(largest[i], run[i])
-
-
-@kernel
 def score_block(codes, planes, start, block):
-    """Write the scores of points from `start` on into `block` (m,) int32 (`scan_asymmetric`)."""
+    """Write the scores of points from `start` on into `block` (m,) int32.
+
+    A score is the weighted sum of the query's four-bit margins over the set bits of a code.
+    `planes` (5, W) uint64 from `projection.quantise`.
+    """
     block[:] = np.int32(0)
     words, w = codes.shape[0], 0
     # Four words at a time if they share one weight or each has twice the weight before it.
@@ -265,20 +276,8 @@ def _add_word(codes, planes, w, start, block):
 
 
 @kernel
-def scan_hamming(codes, code, stop, scores, maxima):
-    """Score the first `stop` points by minus their Hamming distance to `code` (W,) uint64.
-
-    Other arrays as in `scan_asymmetric`.
-    """
-    for start in range(0, stop, BLOCK):
-        block = scores[start : min(stop, start + BLOCK)]
-        hamming_block(codes, code, start, block)
-        _group_maxima(block, maxima, start)
-
-
-@kernel
 def hamming_block(codes, code, start, block):
-    """Write the scores of the points from `start` on into `block` (m,) int32 (`scan_hamming`)."""
+    """Write minus the Hamming distances to `code` (W,) uint64 of points from `start` on."""
     block[:] = np.int32(0)
     words, w = codes.shape[0], 0
     while w + 4 <= words:
@@ -301,57 +300,3 @@ def _subtract_four_words(codes, code, w, start, block):
     for i in range(block.shape[0]):
         half = popcount(a[i] ^ first) + popcount(b[i] ^ second)
         block[i] -= np.int32(half + popcount(c[i] ^ third) + popcount(d[i] ^ fourth))
-
-
-@allocating
-def take_largest(scores, maxima, k, rows):
-    """Write the numbers of the `k` largest of `scores` (n,) int32; return (settled, count).
-
-    rows[:settled] score above the k-th largest, rows[settled:count] are all that tie with it.
-    `maxima` as a scan writes them; `k` is 1 to n.
-    """
-    n = scores.shape[0]
-    # Groups without points come after all others.
-    groups = n // BLOCK * COLUMN + min(n % BLOCK, COLUMN)
-    if k <= groups:  # noqa: SIM108  # the comment belongs to one case
-        # k groups have a maximum of at least the floor, so at least k points score as much.
-        floor = kth_key(maxima[:groups], groups - k)
-    else:
-        floor = kth_key(scores, n - k)
-    # Written unconditionally, here and below: branches would be mispredicted.
-    chosen, n_chosen = np.empty(groups, np.int32), 0
-    for group in range(groups):
-        chosen[n_chosen] = group
-        n_chosen += maxima[group] >= floor
-    count = _at_least(scores, chosen[:n_chosen], floor, rows)
-    row_scores = np.empty(count, np.int32)
-    for i in range(count):
-        row_scores[i] = scores[rows[i]]
-    boundary = kth_key(row_scores, count - k)
-    # numba widens the sum to int64, which would compile `_to_front` twice.
-    settled = _to_front(row_scores, rows, 0, np.int32(boundary + 1))
-    return settled, _to_front(row_scores, rows, settled, boundary)
-
-
-@kernel
-def _at_least(scores, groups, floor, rows):
-    """Write the points of some groups that score `floor` or more; return their number."""
-    count = 0
-    for group in groups:
-        first = group // COLUMN * BLOCK
-        for i in range(first + group % COLUMN, min(scores.shape[0], first + BLOCK), COLUMN):
-            rows[count] = i
-            count += scores[i] >= floor
-    return count
-
-
-@kernel
-def _to_front(row_scores, rows, start, floor):
-    """Move the rows that score `floor` or more to `start`, in any order; return their end."""
-    end = start
-    for i in range(start, row_scores.shape[0]):
-        row, score = rows[i], row_scores[i]
-        rows[i], row_scores[i] = rows[end], row_scores[end]
-        rows[end], row_scores[end] = row, score
-        end += score >= floor
-    return end

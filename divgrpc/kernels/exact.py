@@ -15,15 +15,15 @@ from divgrpc.kernels.vector_sums import prefetch_row, prefetch_run, row_distance
 
 # Points that share one entry of `Index.length_bounds`.
 BOUND_ROWS = 256
-# `reach` scores this many times as many of the longest points as are needed: nearly all of the
-# needed ones are among them.
+# `reach` scores this many times as many of the longest points as it must find: nearly all of the
+# nearest are among them.
 LONG_ROWS_FACTOR = 8
-# `reach` pays if it scores at most one point in this many.
+# `reach` pays if it scores at most 1 / REACH_MIN_RATIO of all points.
 REACH_MIN_RATIO = 32
 # Points to prefetch before they are scored. Hashed points lie anywhere in memory, and waiting for
 # each in turn takes most of the time.
 PREFETCH_ROWS = 8
-# Entry of `Candidates.rows` counts that stands for all points of the index.
+# Count of candidates that stands for all points of the index.
 ALL_POINTS = -1
 # Slack for products that underflow float32.
 _UNDERFLOW = 1e-37
@@ -98,17 +98,17 @@ def score_marked(points, query, marks, rows, count, distances):
 
 
 @allocating
-def score_longest(vectors, query, bounds, needed, distances):
+def score_longest(vectors, query, bounds, n_nearest, distances):
     """Score dense points by minus the product, longest first, until the rest cannot matter.
 
     `bounds`: `Index.length_bounds`. A product is at most the product of the lengths (Cauchy and
     Schwarz), so the loop ends at the first block of rows that are too short to be among the
-    `needed` nearest (1 to n). Returns the number of `distances` written, a superset of the `needed`
+    `n_nearest` nearest (1 to n). Returns the number of `distances` written, a superset of the
     nearest with all that tie with them.
     """
     n = vectors.shape[0]
     length = query_length_bound(query.dense, query.row)
-    nearest = np.empty(2 * needed, np.float32)
+    nearest = np.empty(2 * n_nearest, np.float32)
     count, limit = 0, np.float32(np.inf)
     for start in range(0, n, BOUND_ROWS):
         if all_beyond(bounds[start // BOUND_ROWS], length, limit):
@@ -119,54 +119,54 @@ def score_longest(vectors, query, bounds, needed, distances):
             if distance < limit:
                 nearest[count] = distance
                 count += 1
-                if count == 2 * needed:
-                    limit, count = _keep_least(nearest, count, needed)
-        if count > needed:
-            limit, count = _keep_least(nearest, count, needed)
+                if count == 2 * n_nearest:
+                    limit, count = _keep_least(nearest, count, n_nearest)
+        if count > n_nearest:
+            limit, count = _keep_least(nearest, count, n_nearest)
     return n
 
 
 @kernel
-def _keep_least(nearest, count, needed):
-    """Move the least of nearest[:count] to the front; return the greatest kept and their number."""
-    limit, kept = kth_least(nearest[:count], needed - 1), 0
+def _keep_least(nearest, count, n_nearest):
+    """Move the least of nearest[:count] to the front; return the greatest of them, and how many."""
+    limit, end = kth_least(nearest[:count], n_nearest - 1), 0
     for i in range(count):
-        nearest[kept] = nearest[i]
-        kept += nearest[i] < limit
+        nearest[end] = nearest[i]
+        end += nearest[i] < limit
     # Distances that tie with the limit are equal, so it does not matter which of them stay.
-    nearest[kept:needed] = limit
-    return limit, needed
+    nearest[end:n_nearest] = limit
+    return limit, n_nearest
 
 
 @allocating
-def reach(vectors, query, bounds, needed, distances):
-    """Return how many of the first points hold the `needed` greatest products, and points scored.
+def reach(vectors, query, bounds, n_nearest, distances):
+    """Return how many of the first points hold the `n_nearest` nearest, and how many are scored.
 
-    Points are sorted by length. The longest LONG_ROWS_FACTOR * needed are scored into `distances`;
-    points after them that are too short to beat the worst of the `needed` best are left out. Ties
-    stay in. Arguments as for `score_longest`.
+    Points are sorted by length. The longest LONG_ROWS_FACTOR * n_nearest are scored into
+    `distances`; points after them that are too short to beat the worst of the nearest are left out.
+    Ties stay in. Arguments as for `score_longest`.
     """
     n = vectors.shape[0]
-    scored = min(n, (LONG_ROWS_FACTOR * needed + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
-    for row in range(scored):
+    n_scored = min(n, (LONG_ROWS_FACTOR * n_nearest + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
+    for row in range(n_scored):
         distances[row] = -row_dot(vectors, row, query.dense, query.row)
-    limit = kth_least(distances[:scored], needed - 1)
+    limit = kth_least(distances[:n_scored], n_nearest - 1)
     length = query_length_bound(query.dense, query.row)
-    low, high = (scored + BOUND_ROWS - 1) // BOUND_ROWS, bounds.shape[0]
+    low, high = (n_scored + BOUND_ROWS - 1) // BOUND_ROWS, bounds.shape[0]
     while low < high:
         middle = (low + high) // 2
         if all_beyond(bounds[middle], length, limit):
             high = middle
         else:
             low = middle + 1
-    return min(n, low * BOUND_ROWS), scored
+    return min(n, low * BOUND_ROWS), n_scored
 
 
 @kernel
-def reach_pays(bounds, needed, n):
+def reach_pays(bounds, n_nearest, n):
     """Tell whether `reach` pays: lengths fall early, and it scores a small part of the points."""
-    scored = max(LONG_ROWS_FACTOR * needed, BOUND_ROWS)
-    return ends_early(bounds) and REACH_MIN_RATIO * scored <= n
+    n_scored = max(LONG_ROWS_FACTOR * n_nearest, BOUND_ROWS)
+    return ends_early(bounds) and REACH_MIN_RATIO * n_scored <= n
 
 
 @kernel

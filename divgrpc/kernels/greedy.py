@@ -10,34 +10,34 @@ otherwise (Minoux 1978).
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.pairwise import COUNTED_COPY, PICKED, far_from, how_far, is_kept
-from divgrpc.kernels.records import MARGINAL, MMR, PRINTED
+from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_kept
+from divgrpc.kernels.records import MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
 
-# Candidates that are compared with the best so far in one vector loop.
+# Candidates that one vector loop compares with the best so far.
 _BLOCK_ROWS = 64
 # The pool grows while at least 1 / CROWDED_RATIO of it are near-copies of picks, twofold each time.
 CROWDED_RATIO = 4
 
 
 @kernel
-def diversity_weight(rule, relevance, n_picked, k):
-    """Return the float32 weight of a candidate's distance from `n_picked` picks.
+def diversity_weight(rule, relevance, n_picks, k):
+    """Return the float32 weight of a candidate's distance from `n_picks` picks.
 
     `relevance` float32 is the paper's lambda. MMR is Carbonell and Goldstein 1998: on unit vectors
     lambda sim(q, r) - (1 - lambda) max sim(r, s) is, up to a constant and a factor, minus lambda
     d(q, r) plus (1 - lambda) min d(r, s), a form that fits the distances of every metric.
     """
     one = np.float32(1)
-    if rule == PRINTED:
-        return one / np.float32(n_picked + 1)
-    if n_picked == 0:
+    if rule == PRINTED_RULE:
+        return one / np.float32(n_picks + 1)
+    if n_picks == 0:
         return np.float32(0)
-    if rule == MMR:
+    if rule == MMR_RULE:
         return one - relevance
-    if rule == MARGINAL:
+    if rule == MARGINAL_RULE:
         return np.float32(2) * (one - relevance) / np.float32(k - 1)
-    return (one - relevance) / np.float32(n_picked)
+    return (one - relevance) / np.float32(n_picks)
 
 
 @kernel
@@ -53,12 +53,12 @@ def scale_costs(distances, count, last, costs):
 
 
 @allocating
-def greedy(points, rows, costs, count, objective, selection, standing, picked, gains):
+def greedy(points, rows, costs, count, objective, selection, standing, picks, gains):
     """Pick up to k of rows[:count] one by one; return the number of picks, and of near-copies.
 
     `points`: `Points`; `objective`: `Objective`; `selection`: `SelectionScratch`. `rows` int32 and
     `costs` float32 (count,) are in the order of distance, then id: of equal values the first is
-    picked. `picked` (k,) int64 gets positions among the candidates, `gains` (k,) float32 minus the
+    picked. `picks` (k,) int64 gets positions among the candidates, `gains` (k,) float32 minus the
     value of each pick.
 
     If `objective.copy_limit` is 0 or more, near-copies are not picked; `standing` (count,) int8
@@ -71,12 +71,12 @@ def greedy(points, rows, costs, count, objective, selection, standing, picked, g
     collapses, copies, step = limit >= 0, 0, 0
     # Near-copies of a pick are counted by its distances from all candidates, which saves nothing
     # to compute lazily.
-    lazy, n_compared = rule == MMR and not collapses, np.zeros(count, np.int32)
+    lazy, n_compared = rule == MMR_RULE and not collapses, np.zeros(count, np.int32)
     while step < k:
         weight = diversity_weight(rule, relevance, step, k)
         if lazy and step:
             best, least = _best_lazily(
-                points, rows, costs, count, relevance, weight, apart, picked, step, n_compared
+                points, rows, costs, count, relevance, weight, apart, picks, step, n_compared
             )
         else:
             best, least = best_value(costs, apart, count, relevance, weight)
@@ -85,14 +85,14 @@ def greedy(points, rows, costs, count, objective, selection, standing, picked, g
         if collapses and not is_kept(points, rows, best, limit, standing, selection):
             apart[best] = np.float32(-np.inf)
             continue
-        picked[step] = best
+        picks[step] = best
         gains[step] = -least
         if collapses or (step + 1 < k and (step == 0 or not lazy)):
             far_from(points, rows, count, best, selection, far)
-            add_pick(far, count, rule == MMR and step > 0, apart)
+            add_pick(far, count, rule == MMR_RULE and step > 0, apart)
             n_compared[:] = 1
         if collapses:
-            standing[best] = PICKED
+            standing[best] = PICK
             copies += _drop_copies(far, count, limit, standing, apart)
         apart[best] = np.float32(-np.inf)
         step += 1
@@ -123,7 +123,7 @@ def best_value(costs, apart, count, relevance, weight):
 
 
 @part
-def _best_lazily(points, rows, costs, count, relevance, weight, apart, picked, step, n_compared):
+def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, step, n_compared):
     """Return what `best_value` does, for MMR.
 
     `apart` of a candidate counts the first `n_compared` (count,) int32 of the `step` picks.
@@ -133,8 +133,7 @@ def _best_lazily(points, rows, costs, count, relevance, weight, apart, picked, s
         value = relevance * costs[i] - weight * apart[i]
         if value < least and n_compared[i] < step:
             for earlier in range(n_compared[i], step):
-                other = rows[picked[earlier]]
-                apart[i] = min(apart[i], how_far(points, rows[i], other))
+                apart[i] = min(apart[i], how_far(points, rows[i], rows[picks[earlier]]))
             n_compared[i] = step
             value = relevance * costs[i] - weight * apart[i]
         if value < least:
@@ -165,7 +164,7 @@ def _drop_copies(far, count, limit, standing, apart):
         if not near:
             continue
         for i in range(start, stop):
-            if far[i] <= limit and standing[i] < PICKED:
+            if far[i] <= limit and standing[i] < PICK:
                 # A nearer candidate cannot be kept, or the pick would not be; a farther one is a
                 # near-copy of the pick.
                 copies += standing[i] < COUNTED_COPY
@@ -175,7 +174,7 @@ def _drop_copies(far, count, limit, standing, apart):
 
 
 @allocating
-def pick(points, ids, candidates, costs, pool, objective, selection, picked, gains):
+def pick(points, ids, candidates, costs, pool, objective, selection, picks, gains):
     """Pick from a pool of the nearest that grows while near-copies crowd it; return four counts.
 
     The counts: picks, picks that are near-copies, near-copies of picks in the pool, and candidates
@@ -189,17 +188,17 @@ def pick(points, ids, candidates, costs, pool, objective, selection, picked, gai
     size, widest, limit = pool.size, pool.widest, objective.copy_limit
     standing = np.zeros(widest if limit >= 0 else 0, np.int8)
     # At relevance 1 distances alone decide, and a selection score is minus the distance.
-    scaled = objective.product and (objective.relevance < 1 or objective.rule == PRINTED)
-    prices = costs if scaled else distances
+    shares = objective.product and (objective.relevance < 1 or objective.rule == PRINTED_RULE)
+    prices = costs if shares else distances
     while True:
-        if scaled and size:
+        if shares and size:
             # The range is that of the candidates a selector sees, which excludes near-copies.
             last = size - 1
             while limit >= 0 and not is_kept(points, rows, last, limit, standing, selection):
                 last -= 1
             scale_costs(distances, size, last, costs)
-        n_picked, copies = greedy(
-            points, rows, prices, size, objective, selection, standing, picked, gains
+        n_picks, copies = greedy(
+            points, rows, prices, size, objective, selection, standing, picks, gains
         )
         if size == widest or CROWDED_RATIO * copies < size:
             break
@@ -207,9 +206,9 @@ def pick(points, ids, candidates, costs, pool, objective, selection, picked, gai
         sort_nearest(rows, distances, size, pool.total, wider - size, ids)
         size = wider
         standing[:] = 0
-    different = n_picked
+    n_different = n_picks
     for i in range(size if limit >= 0 else 0):
-        if n_picked < k and standing[i] != PICKED:
-            picked[n_picked], gains[n_picked] = i, -distances[i]
-            n_picked += 1
-    return n_picked, n_picked - different, copies, size
+        if n_picks < k and standing[i] != PICK:
+            picks[n_picks], gains[n_picks] = i, -distances[i]
+            n_picks += 1
+    return n_picks, n_picks - n_different, copies, size

@@ -24,8 +24,8 @@ _FLOAT32_LEAST = 1.5e-45
 _SQUARES_ERROR = 1e-12
 # Rounds a length up past its rounding errors as float32.
 _LENGTH_ROUND_UP = 1.000001
-# Lists are read if they hold at most one in this many of all stored values, and are asked for at
-# most one in this many of all points.
+# Inverted lists are read only if those of a query hold at most 1 / LISTS_MIN_RATIO of all stored
+# values, and an answer depends on at most 1 / LISTS_MIN_RATIO of all points.
 LISTS_MIN_RATIO = 4
 
 
@@ -57,14 +57,14 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
 
 
 @kernel
-def lists_pay(points, lists, columns, needed):
-    """Tell whether inverted lists find the `needed` nearest points of a sparse query faster.
+def lists_pay(points, lists, columns, n_nearest):
+    """Tell whether inverted lists find the `n_nearest` nearest points of a sparse query faster.
 
     They do if the lists of its `columns` (s,) int32 hold at most one in LISTS_MIN_RATIO of all
-    stored values, and `needed` is at most one in LISTS_MIN_RATIO of all points.
+    stored values, and `n_nearest` is at most one in LISTS_MIN_RATIO of all points.
     """
     starts = lists.starts
-    if not starts.shape[0] or LISTS_MIN_RATIO * needed > points.squares.shape[0]:
+    if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > points.squares.shape[0]:
         return False
     products = 0
     for i in range(columns.shape[0]):
@@ -73,21 +73,22 @@ def lists_pay(points, lists, columns, needed):
 
 
 @allocating
-def score_listed(points, lists, columns, values, query, needed, selection, candidates, sums):
-    """Write a superset of the `needed` nearest points, ties included; return its size.
+def score_listed(points, lists, columns, values, query, n_nearest, selection, candidates, sums):
+    """Write a superset of the `n_nearest` nearest points, ties included; return its size.
 
     `lists`: `InvertedLists`; `columns` (s,) int32 and `values` (s,) float32: the sparse query;
     `query`: the same as a `Query`, spread over `selection` and marked there; `candidates`:
-    `Candidates` with room for n points; `sums` (n,) float32 is scratch memory. `needed` is 1 to n.
+    `Candidates` with room for n points; `sums` (n,) float32 is scratch memory. `n_nearest` is 1 to
+    n.
     """
     rows, distances, n = candidates.rows, candidates.distances, points.squares.shape[0]
     add_lists(points.squares, lists, columns, values, query, distances, sums)
-    first = take_nearest(distances[:n], needed, rows)
+    first = take_nearest(distances[:n], n_nearest, rows)
     # In ascending order, for the comparison with the rows below.
     before, at = rows[:first].copy(), 0
     _score(points, query, selection, rows[:first], distances[:first])
-    # `needed` points are this near; only points that may be as near still matter.
-    limit, count = kth_least(distances[:first], needed - 1), first
+    # `n_nearest` points are this near; only points that may be as near still matter.
+    limit, count = kth_least(distances[:first], n_nearest - 1), first
     for row in range(n):
         if at < first and before[at] == row:
             at += 1

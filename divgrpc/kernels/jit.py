@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
-from numba.core.caching import NullCache, _Cache
+from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 from numba.core.types.misc import unliteral
@@ -35,16 +35,16 @@ _ARRAY_MAKERS: Final = {
 }
 
 
-# Kernels that this process compiled and could not keep, each with the reason.
-unkept: dict[str, str] = {}
+# Why no file could be written, by the kernels that this process compiled.
+write_errors: dict[str, str] = {}
 # Files of the kernels that Python has called in this process. A kernel called by a kernel is
 # compiled into its caller, so its own file is not needed once the caller's exists.
-needed: set[str] = set()
+entry_files: set[str] = set()
 # Files of the kernels that are being compiled, callers before callees.
 _compiling: list[str] = []
 
 
-class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
+class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
     """The files of one function, one for each list of argument types."""
 
     def __init__(self, name: str, source: str) -> None:
@@ -60,7 +60,7 @@ class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
         target_context.refresh()
         file = self._file(sig, target_context.codegen())
         if not _compiling:
-            needed.add(file)
+            entry_files.add(file)
         payload = cache_files.read(file)
         if payload is not None:
             try:
@@ -81,27 +81,18 @@ class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
         if file in _compiling:
             del _compiling[_compiling.index(file) :]
         if data.library.has_dynamic_globals:
-            unkept[self._name] = "its code holds addresses of this process"
+            write_errors[self._name] = "its code holds addresses of this process"
             return
         try:
             cache_files.write(file, dumps(data._reduce()))  # noqa: SLF001
         except OSError as error:
-            unkept[self._name] = str(error)
+            write_errors[self._name] = str(error)
 
     def _file(self, sig: Any, codegen: Any) -> str:
         return cache_files.file_name(self._name, f"{sig} {codegen.magic_tuple()} {self._source}")
 
-    def enable(self) -> None:
-        """Do nothing: the cache is always on."""
 
-    def disable(self) -> None:
-        """Do nothing."""
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-
-def _files_of(function: Callable[..., Any]) -> _Cache:
+def _files_of(function: Callable[..., Any]) -> NullCache:
     """Return the files of a function of a module; a function made by another function has none.
 
     Its code depends on variables of the other function, which no file name could contain.
@@ -150,9 +141,9 @@ def part(function: Callable[..., Any]) -> Any:
 
 def _refuse_array_makers(function: Callable[..., Any]) -> None:
     # numba itself refuses some of these, not all; memory of the arrays would never be freed.
-    made = _ARRAY_MAKERS.intersection(function.__code__.co_names)
-    if made:
-        raise TypeError(f"{function.__name__} makes arrays: {', '.join(sorted(made))}")
+    makers = _ARRAY_MAKERS.intersection(function.__code__.co_names)
+    if makers:
+        raise TypeError(f"{function.__name__} makes arrays: {', '.join(sorted(makers))}")
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's options have no type

@@ -41,12 +41,12 @@ def take_several(products, halves, numbers, gains):
         for point in range(products.shape[1]):
             number, gain, nearer = np.int32(c), products[c, point] - halves[c], False
             for place in range(COARSE_CELLS):
-                other, least = numbers[place, point], gains[place, point]
+                centre, least = numbers[place, point], gains[place, point]
                 # Centres after a nearer one move down by one place.
                 nearer = nearer or gain > least
-                numbers[place, point] = number if nearer else other
+                numbers[place, point] = number if nearer else centre
                 gains[place, point] = gain if nearer else least
-                number = other if nearer else number
+                number = centre if nearer else number
                 gain = least if nearer else gain
 
 

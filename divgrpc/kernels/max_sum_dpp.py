@@ -34,7 +34,7 @@ _LN_2 = 0.6931471805599453
 
 
 @allocating
-def max_sum(points, rows, costs, count, k, relevance, selection, picked, gains):
+def max_sum(points, rows, costs, count, k, relevance, selection, picks, gains):
     """Pick up to `k` candidates one by one; return how many.
 
     `costs` (count,) float32 ascend; `relevance` float64 is the paper's lambda. `gains` (k,) float32
@@ -44,15 +44,15 @@ def max_sum(points, rows, costs, count, k, relevance, selection, picked, gains):
     """
     k = min(k, count)
     far, sums = selection.far, np.zeros(count, np.float64)
-    is_picked = np.zeros(count, np.bool_)
+    is_pick = np.zeros(count, np.bool_)
     weight = 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0
     for step in range(k):
         best, least = -1, np.inf
         for i in range(count):
             value = 0.5 * relevance * np.float64(costs[i]) - weight * sums[i]
-            if value < least and not is_picked[i]:
+            if value < least and not is_pick[i]:
                 best, least = i, value
-        picked[step], gains[step], is_picked[best] = best, 0.0 - least, True
+        picks[step], gains[step], is_pick[best] = best, 0.0 - least, True
         if step + 1 < k:
             far_from(points, rows, count, best, selection, far)
             for i in range(count):
@@ -61,7 +61,7 @@ def max_sum(points, rows, costs, count, k, relevance, selection, picked, gains):
 
 
 @allocating
-def determinant(points, rows, costs, count, k, relevance, similarity, picked, gains):
+def determinant(points, rows, costs, count, k, relevance, similarity, picks, gains):
     """Pick up to `k` candidates of greatest determinant and least cost; return how many.
 
     `gains` is minus lambda times the cost, plus 1 - lambda times the logarithm of the remainder.
@@ -73,12 +73,12 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picked, ga
     unit = _mean(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
     remainders, logs = np.ones(count, np.float64), np.zeros(count, np.float64)
     factor, pivots, roots = np.empty((count, k)), np.empty(k, np.int64), np.empty(k, np.float64)
-    n_projected, is_picked = np.zeros(count, np.int32), np.zeros(count, np.bool_)
+    n_projected, is_pick = np.zeros(count, np.int32), np.zeros(count, np.bool_)
     n_pivots = 0
     for step in range(k):
         best, least, best_remainder, best_price = -1, np.inf, 0.0, 0.0
         for i in range(count):
-            if is_picked[i]:
+            if is_pick[i]:
                 continue
             price = relevance * (np.float64(costs[i]) / unit)
             # Logarithms are at most 0, and no later price is lower.
@@ -87,8 +87,9 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picked, ga
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
             # As exp(x) >= 1 + x, a candidate with a smaller remainder cannot beat the best so far.
-            needed = _BELOW_ONE * best_remainder * (1.0 + (price - best_price) / (1.0 - relevance))
-            while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > needed:
+            rise = 1.0 + (price - best_price) / (1.0 - relevance)
+            volume_min = _BELOW_ONE * best_remainder * rise
+            while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > volume_min:
                 pivot = pivots[n_projected[i]]
                 far = np.float64(how_far(points, rows[i], rows[pivot]))
                 share = _similarity(far, unit, similarity)
@@ -98,14 +99,14 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picked, ga
                 factor[i, n_projected[i]] = share
                 remainders[i] -= share * share
                 n_projected[i] += 1
-            if max(remainders[i], REMAINDER_MIN) <= needed:
+            if max(remainders[i], REMAINDER_MIN) <= volume_min:
                 continue
             logs[i] = logarithm(max(remainders[i], REMAINDER_MIN))
             value = price - (1.0 - relevance) * logs[i]
             if value < least:
                 best, least = i, value
                 best_remainder, best_price = max(remainders[i], REMAINDER_MIN), price
-        picked[step], gains[step], is_picked[best] = best, 0.0 - least, True
+        picks[step], gains[step], is_pick[best] = best, 0.0 - least, True
         if remainders[best] > REMAINDER_MIN:
             pivots[n_pivots], roots[n_pivots] = best, math.sqrt(remainders[best])
             n_pivots += 1

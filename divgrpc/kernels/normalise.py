@@ -3,7 +3,7 @@
 import numpy as np
 
 from divgrpc.kernels.jit import kernel
-from divgrpc.kernels.vector_sums import bits_of, float_of, row_dot
+from divgrpc.kernels.vector_sums import row_dot
 
 # Faults of compressed sparse rows.
 NO_FAULT = 0
@@ -105,8 +105,8 @@ def _largest(values):
     """
     largest = np.int32(0)
     for j in range(values.shape[0]):
-        largest = max(largest, bits_of(values[j]) & np.int32(0x7FFFFFFF))
-    return float_of(largest), largest < np.int32(0x7F800000)
+        largest = max(largest, np.float32(values[j]).view(np.int32) & np.int32(0x7FFFFFFF))
+    return np.int32(largest).view(np.float32), largest < np.int32(0x7F800000)
 
 
 @kernel

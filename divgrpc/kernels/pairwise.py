@@ -26,11 +26,11 @@ PREFETCH_ROWS = 4
 
 # Standing of a candidate. The order matters: `greedy.greedy` compares.
 UNKNOWN = 0
-KEPT = 1
+ORIGINAL = 1
 COPY = 2
 # A near-copy of a pick, which has counted it.
 COUNTED_COPY = 3
-PICKED = 4
+PICK = 4
 
 
 @allocating
@@ -40,9 +40,14 @@ def far_from(points, rows, count, place, selection, far):
     The distance from itself is 0. `points`: `Points`; `selection`: `SelectionScratch`. Dense rows
     are read in place: gathering them side by side takes longer than it saves.
     """
-    row = rows[place]
-    if points.indptr.shape[0]:
-        _far_sparse(points, rows, count, row, selection, np.zeros(16, np.float64), far)
+    row, indptr = rows[place], points.indptr
+    if indptr.shape[0]:
+        sums = np.zeros(16, np.float64)
+        spread(points.indices, points.values, indptr[row], indptr[row + 1], selection)
+        for i in range(count):
+            next_row = rows[min(i + PREFETCH_ROWS, count - 1)]
+            far[i] = _far_from_spread(points, row, rows[i], next_row, selection, sums)
+        clear(points.indices, indptr[row], indptr[row + 1], selection)
     else:
         _far_dense(points.vectors, points.inverse_lengths, rows, count, row, far)
     far[place] = np.float32(0)
@@ -73,70 +78,51 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 
 
 @part
-def _far_sparse(points, rows, count, row, selection, sums, far):
-    _spread_point(points, row, selection)
-    for i in range(count):
-        next_row = rows[min(i + PREFETCH_ROWS, count - 1)]
-        far[i] = _far_from_spread(points, row, rows[i], next_row, selection, sums)
-    _clear_point(points, row, selection)
-
-
-@part
-def _spread_point(points, row, selection):
-    spread(points.indices, points.values, points.indptr[row], points.indptr[row + 1], selection)
-
-
-@part
-def _clear_point(points, row, selection):
-    clear(points.indices, points.indptr[row], points.indptr[row + 1], selection)
-
-
-@part
-def _far_from_spread(points, row, other, next_row, selection, sums):
-    """Return the distance of sparse row `other` from `row`, which is spread over `selection`.
+def _far_from_spread(points, row, peer, next_row, selection, sums):
+    """Return the distance of sparse row `peer` from `row`, which is spread over `selection`.
 
     `next_row` is prefetched; `sums` (16,) float64 are zeros (`sparse.marked_dot`).
     """
     indptr, indices, values, squares = points.indptr, points.indices, points.values, points.squares
     inverses, dense, marks = points.inverse_lengths, selection.dense, selection.marks
-    start, stop = indptr[other], indptr[other + 1]
+    start, stop = indptr[peer], indptr[peer + 1]
     if marks.shape[0]:
         dot = marked_dot(indices, values, start, stop, dense, marks, sums)
     else:
         dot = sparse_dot(indices, values, start, stop, indptr[next_row], dense, 0)
     if inverses.shape[0]:
-        return np.float32(1) - np.float32(dot) * inverses[other] * inverses[row]
-    return distance_from_dot(dot, squares[other], squares[row], False)
+        return np.float32(1) - np.float32(dot) * inverses[peer] * inverses[row]
+    return distance_from_dot(dot, squares[peer], squares[row], False)
 
 
 @kernel
-def is_within(points, row, other, limit):
+def is_within(points, row, peer, limit):
     """Tell whether two dense points are at most `limit` float32 apart."""
     if points.inverse_lengths.shape[0]:
-        return how_far(points, row, other) <= limit
-    return row_distance_within(points.vectors, row, points.vectors, other, limit) <= limit
+        return how_far(points, row, peer) <= limit
+    return row_distance_within(points.vectors, row, points.vectors, peer, limit) <= limit
 
 
 @kernel
-def how_far(points, row, other):
+def how_far(points, row, peer):
     """Return the distance between two points, float32."""
     vectors, inverses, squares = points.vectors, points.inverse_lengths, points.squares
     if points.indptr.shape[0]:
-        dot = _merged_dot(points.indptr, points.indices, points.values, row, other)
+        dot = _merged_dot(points.indptr, points.indices, points.values, row, peer)
         if inverses.shape[0]:
-            return np.float32(1) - np.float32(dot) * inverses[row] * inverses[other]
-        return distance_from_dot(dot, squares[row], squares[other], False)
+            return np.float32(1) - np.float32(dot) * inverses[row] * inverses[peer]
+        return distance_from_dot(dot, squares[row], squares[peer], False)
     if inverses.shape[0]:
-        dot = row_dot(vectors, row, vectors, other)
-        return np.float32(1) - dot * inverses[row] * inverses[other]
-    return row_distance(vectors, row, vectors, other)
+        dot = row_dot(vectors, row, vectors, peer)
+        return np.float32(1) - dot * inverses[row] * inverses[peer]
+    return row_distance(vectors, row, vectors, peer)
 
 
 @part
-def _merged_dot(indptr, indices, values, row, other):
+def _merged_dot(indptr, indices, values, row, peer):
     """Return the float64 dot product of two sparse rows, summed from the first column on."""
-    i, j, total = indptr[row], indptr[other], 0.0
-    while i < indptr[row + 1] and j < indptr[other + 1]:
+    i, j, total = indptr[row], indptr[peer], 0.0
+    while i < indptr[row + 1] and j < indptr[peer + 1]:
         if indices[i] == indices[j]:
             total += np.float64(values[i]) * np.float64(values[j])
             i += 1
@@ -157,7 +143,7 @@ def is_kept(points, rows, place, limit, standing, selection):
     as for `far_from`.
     """
     if standing[place] != UNKNOWN:
-        return standing[place] == KEPT or standing[place] == PICKED
+        return standing[place] == ORIGINAL or standing[place] == PICK
     sums = np.zeros(16, np.float64)
     waiting, resume = np.empty(place + 1, np.int32), np.empty(place + 1, np.int32)
     waiting[0], resume[0], depth = place, 0, 1
@@ -165,7 +151,7 @@ def is_kept(points, rows, place, limit, standing, selection):
         i = waiting[depth - 1]
         j = _first_near(points, rows, resume[depth - 1], i, limit, standing, selection, sums)
         if j == i:
-            standing[i] = KEPT
+            standing[i] = ORIGINAL
             depth -= 1
         elif standing[j] == UNKNOWN:
             resume[depth - 1] = j
@@ -174,7 +160,7 @@ def is_kept(points, rows, place, limit, standing, selection):
         else:
             standing[i] = COPY
             depth -= 1
-    return standing[place] == KEPT
+    return standing[place] == ORIGINAL
 
 
 @part
@@ -183,9 +169,10 @@ def _first_near(points, rows, start, place, limit, standing, selection, sums):
 
     Near-copies are skipped.
     """
-    row, j, sparse = rows[place], start, points.indptr.shape[0] > 0
+    row, j, indptr = rows[place], start, points.indptr
+    sparse = indptr.shape[0] > 0
     if sparse:
-        _spread_point(points, row, selection)
+        spread(points.indices, points.values, indptr[row], indptr[row + 1], selection)
     while j < place:
         if standing[j] != COPY and standing[j] != COUNTED_COPY:
             if sparse:
@@ -197,42 +184,42 @@ def _first_near(points, rows, start, place, limit, standing, selection, sums):
                 break
         j += 1
     if sparse:
-        _clear_point(points, row, selection)
+        clear(points.indices, indptr[row], indptr[row + 1], selection)
     return j
 
 
 @allocating
-def keep_different(points, rows, count, limit, selection, kept):
-    """Write the positions of all kept candidates into `kept` (count,) int64; return their number.
+def keep_different(points, rows, count, limit, selection, places):
+    """Write the positions of all kept candidates into `places` (count,) int64; return how many.
 
     For selectors that need all candidates at once. Arguments as for `is_kept`.
     """
     standing, number = np.zeros(count, np.int8), 0
     for i in range(count):
         if is_kept(points, rows, i, limit, standing, selection):
-            kept[number] = i
+            places[number] = i
             number += 1
     return number
 
 
 @kernel
-def assign_copies(points, rows, count, picked, n_picked, limit, owners):
+def assign_copies(points, rows, count, picks, n_picks, limit, owners):
     """Write the pick that each candidate is a near-copy of into `owners` (count,) int64, or -1.
 
-    That is the first of picked[:n_picked] within `limit`; a pick is no copy. Returns the number of
+    That is the first of picks[:n_picks] within `limit`; a pick is no copy. Returns the number of
     near-copies.
     """
     copies = 0
     for i in range(count):
         owners[i] = -1
-    for place in range(n_picked):
-        owners[picked[place]] = -2
+    for place in range(n_picks):
+        owners[picks[place]] = -2
     for i in range(count):
         if owners[i] == -2:
             owners[i] = -1
             continue
-        for place in range(n_picked):
-            if how_far(points, rows[i], rows[picked[place]]) <= limit:
+        for place in range(n_picks):
+            if how_far(points, rows[i], rows[picks[place]]) <= limit:
                 owners[i] = place
                 copies += 1
                 break

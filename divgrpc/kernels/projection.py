@@ -76,47 +76,47 @@ def embed(queries, feature_map, offset, embedded):
 
 
 @part
-def sketch_dense(dense, row, places, sketched):
-    """Write the count sketch of row `row` of `dense` into row 0 of `sketched` (1, m) float32.
+def sketch_dense(dense, row, places, sums):
+    """Write the count sketch of row `row` of `dense` into row 0 of `sums` (1, m) float32.
 
     `places` (d,) int32: dimension j is added to sum places[j], or subtracted from sum ~places[j] if
     that is negative; first dimension to last.
     """
-    sketched[:] = np.float32(0)
+    sums[:] = np.float32(0)
     for j in range(places.shape[0]):
-        _add_to_sum(places[j], dense[row, j], sketched)
+        _add_to_sum(places[j], dense[row, j], sums)
 
 
 @part
-def sketch_sparse(indices, values, start, stop, places, sketched):
+def sketch_sparse(indices, values, start, stop, places, sums):
     """Write the count sketch of a sparse query, stored elements start to stop, in their order."""
-    sketched[:] = np.float32(0)
+    sums[:] = np.float32(0)
     for i in range(start, stop):
-        _add_to_sum(places[indices[i]], values[i], sketched)
+        _add_to_sum(places[indices[i]], values[i], sums)
 
 
 @part
-def _add_to_sum(place, value, sketched):
+def _add_to_sum(place, value, sums):
     if place >= 0:
-        sketched[0, place] += value
+        sums[0, place] += value
     else:
-        sketched[0, ~place] -= value
+        sums[0, ~place] -= value
 
 
 @kernel
-def project_query(queries, query, hashing, sketched, margins):
+def project_query(queries, query, hashing, sketch_sums, margins):
     """Write the margins (B,) float32 of query number `query`: projections less thresholds.
 
-    `queries`: `Queries`; `hashing`: `Hashing`; `sketched` (1, m) float32 is scratch memory.
+    `queries`: `Queries`; `hashing`: `Hashing`; `sketch_sums` (1, m) float32 is scratch memory.
     """
     indptr, indices, values = queries.indptr, queries.indices, queries.values
     hyperplanes, thresholds, places = hashing.hyperplanes, hashing.thresholds, hashing.sketch
     if places.shape[0]:
         if indptr.shape[0]:
-            sketch_sparse(indices, values, indptr[query], indptr[query + 1], places, sketched)
+            sketch_sparse(indices, values, indptr[query], indptr[query + 1], places, sketch_sums)
         else:
-            sketch_dense(queries.dense, query, places, sketched)
-        project(sketched, 0, hyperplanes, margins)
+            sketch_dense(queries.dense, query, places, sketch_sums)
+        project(sketch_sums, 0, hyperplanes, margins)
     elif indptr.shape[0]:
         project_sparse(indices, values, indptr[query], indptr[query + 1], hyperplanes, margins)
     else:

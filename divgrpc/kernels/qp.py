@@ -49,18 +49,18 @@ def mark_least(values, k, scratch, marks):
     for i in range(values.shape[0]):
         scratch[i] = values[i]
     limit = kth_least(scratch, k - 1)
-    total, left = 0.0, k
+    total, n_left = 0.0, k
     for i in range(values.shape[0]):
         below = np.float32(values[i]) < limit
         marks[i] = 1.0 if below else 0.0
         if below:
             total += values[i]
-            left -= 1
+            n_left -= 1
     for i in range(values.shape[0]):
-        if left and np.float32(values[i]) == limit:
+        if n_left and np.float32(values[i]) == limit:
             marks[i] = 1.0
             total += values[i]
-            left -= 1
+            n_left -= 1
     return total
 
 

@@ -5,9 +5,11 @@ three times as long as a plain tuple. The kernels that every query calls therefo
 of `Index` and `Scratch` by address (`kernels.registers`) and the other records as plain tuples,
 and name them in their first lines: `plan = Plan(*plan)`. All other kernels take the records.
 
-Shapes use these letters: n points of d dimensions, nq queries, B projections (hyperplanes), W words
-of 64 bits in a code, C cells, T tables, r rows that the scratch memory has room for, k results.
-An array that an index does not have is empty.
+An annotation gives the shape of an array, and the name of the stored array if it differs from the
+field's. Shapes use these letters: n points of d dimensions, q queries, k results, m numbers that a
+query is projected from (d, or the sums of the count sketch), B projections (hyperplanes), W words
+of 64 bits in a code, C cells, T tables, r rows that the scratch memory has room for. An array that
+an index does not have is empty: its letters are 0, but d and m are the dimensions.
 """
 
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -25,7 +27,7 @@ SCAN_HAMMING = 3
 NEAREST = 0
 GREEDY = 1
 # Return the ids of the hashed points, unscored and in no order.
-HASHED = 2
+HASH_ONLY = 2
 # Leave the candidates in the scratch memory, nearest first; `Results.counts` says how many.
 CANDIDATES = 3
 
@@ -35,13 +37,13 @@ EUCLIDEAN = 1
 INNER_PRODUCT = 2
 
 # Objective.rule: three readings of the paper's Algorithm 1, and maximal marginal relevance.
-CORRECTED = 0
-PRINTED = 1
-MARGINAL = 2
-MMR = 3
+CORRECTED_RULE = 0
+PRINTED_RULE = 1
+MARGINAL_RULE = 2
+MMR_RULE = 3
 
 # Plan.dial_choice: how a query gets its diversity.
-FIXED = 0
+BY_CALLER = 0
 BY_FALL_OFF = 1
 BY_LOSS = 2
 
@@ -63,261 +65,179 @@ COPIES_RETURNED = 5
 # Objective.copy_limit at which no two points are near-copies.
 NO_COPIES = np.float32(-1)
 
-# Array types with the number of dimensions that numba compiles for. Fields of `Index` may add the
-# name of the stored array, if it differs from the field's, and the shape of a missing array.
-Float32s: TypeAlias = Annotated[npt.NDArray[np.float32], np.float32, 1]
-Float32Matrix: TypeAlias = Annotated[npt.NDArray[np.float32], np.float32, 2]
-Float64s: TypeAlias = Annotated[npt.NDArray[np.float64], np.float64, 1]
-Int32s: TypeAlias = Annotated[npt.NDArray[np.int32], np.int32, 1]
-Int32Matrix: TypeAlias = Annotated[npt.NDArray[np.int32], np.int32, 2]
-Int64s: TypeAlias = Annotated[npt.NDArray[np.int64], np.int64, 1]
-UInt32s: TypeAlias = Annotated[npt.NDArray[np.uint32], np.uint32, 1]
-UInt64s: TypeAlias = Annotated[npt.NDArray[np.uint64], np.uint64, 1]
-UInt64Matrix: TypeAlias = Annotated[npt.NDArray[np.uint64], np.uint64, 2]
+Float32s: TypeAlias = npt.NDArray[np.float32]
+Float64s: TypeAlias = npt.NDArray[np.float64]
+Int32s: TypeAlias = npt.NDArray[np.int32]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+UInt32s: TypeAlias = npt.NDArray[np.uint32]
+UInt64s: TypeAlias = npt.NDArray[np.uint64]
 
 
 class Points(NamedTuple):
-    """The points of an index, either dense rows or compressed sparse rows.
+    """The points of an index, either dense rows or compressed sparse rows."""
 
-    vectors: (n, d) dense rows; (0, d) if points are sparse.
-    indptr: (n + 1,) row i stores the elements indptr[i] to indptr[i + 1] of the next two.
-    indices: columns, ascending within a row.
-    values: the values in those columns.
-    squares: (n,) squared lengths of sparse rows.
-    inverse_lengths: (n,) with metric inner_product, 0 for a point of length 0. If present, the
-        distance between two points is 1 - cosine, otherwise squared Euclidean.
-    """
-
-    vectors: Annotated[Float32Matrix, "vectors", (0, "d")]
-    indptr: Int64s
-    indices: Int32s
-    values: Float32s
-    squares: Float64s
-    inverse_lengths: Float32s
+    vectors: Annotated[Float32s, "n d"]  # dense rows; (0, d) if points are sparse
+    # Row i stores the elements indptr[i] to indptr[i + 1] of the next two.
+    indptr: Annotated[Int64s, "n+1"]
+    indices: Annotated[Int32s, "nonzeros"]  # columns, ascending within a row
+    values: Annotated[Float32s, "nonzeros"]
+    squares: Annotated[Float64s, "n"]  # squared lengths of sparse rows
+    # With metric inner_product; 0 for a point of length 0. If present, the distance between two
+    # points is 1 - cosine, otherwise squared Euclidean.
+    inverse_lengths: Annotated[Float32s, "n"]
 
 
 class InvertedLists(NamedTuple):
-    """For each rare column of sparse points the rows that store it (`kernels.inverted_lists`).
+    """For each rare column of sparse points the rows that store it (`kernels.inverted_lists`)."""
 
-    starts: (d + 1,) column j has the elements starts[j] to starts[j + 1]; none if it is common.
-    rows: point rows, ascending within a column.
-    values: what those points store there.
-    common_lengths: (n,) at least the length of each point over the common columns.
-    """
-
-    starts: Annotated[Int64s, "posting_starts"]
-    rows: Annotated[Int32s, "posting_rows"]
-    values: Annotated[Float32s, "posting_values"]
-    common_lengths: Float32s
+    # Column j has the elements starts[j] to starts[j + 1]; none if it is common.
+    starts: Annotated[Int64s, "d+1", "posting_starts"]
+    rows: Annotated[Int32s, "entries", "posting_rows"]  # ascending within a column
+    values: Annotated[Float32s, "entries", "posting_values"]  # what those points store there
+    common_lengths: Annotated[Float32s, "n"]  # at least each point's length over common columns
 
 
 class Hashing(NamedTuple):
-    """Hyperplanes and the codes of the points.
+    """Hyperplanes and the codes of the points."""
 
-    hyperplanes: (m, B) one direction per column; m is d, or the sums of the count sketch.
-    thresholds: (B,) subtracted from the projections; the differences are a query's margins.
-    codes: (W, n) bit b of point i is bit b % 64 of codes[b // 64, i]; in cells, by place.
-    terms: (n,) two terms per point that turn a score into a distance (`code_scan.estimate`).
-    sketch: (d,) the sum each dimension is added to (`projection.sketch_dense`).
-    """
-
-    hyperplanes: Annotated[Float32Matrix, "hyperplanes", ("d", 0)]
-    thresholds: Float32s
-    codes: UInt64Matrix
-    terms: Annotated[UInt32s, "scan_terms"]
-    sketch: Int32s
+    hyperplanes: Annotated[Float32s, "m B"]  # one direction per column
+    thresholds: Annotated[Float32s, "B"]  # projections less thresholds are a query's margins
+    # Bit b of point i is bit b % 64 of codes[b // 64, i]; in cells points are in order of place.
+    codes: Annotated[UInt64s, "W n"]
+    terms: Annotated[UInt32s, "n", "scan_terms"]  # turn a score into a distance (`code_scan`)
+    sketch: Annotated[Int32s, "sketch"]  # (d,) the sum of each dimension (`projection`), or empty
 
 
 class Tables(NamedTuple):
-    """Bucket tables (`kernels.buckets`).
+    """Bucket tables (`kernels.buckets`)."""
 
-    starts: (T + 1,) number of buckets in all tables before each.
-    keys: ascending keys of each table's buckets; empty if a key is the number of its bucket.
-    offsets: where each bucket starts in its row of `rows`, with one more entry per table.
-    rows: (T, n) point rows, bucket after bucket.
-    """
-
-    starts: Annotated[Int64s, "table_starts"]
-    keys: Annotated[UInt32s, "table_keys"]
-    offsets: Annotated[Int32s, "table_offsets"]
-    rows: Annotated[Int32Matrix, "table_rows"]
+    starts: Annotated[Int64s, "T+1", "table_starts"]  # buckets in all tables before each
+    # Ascending keys of each table's buckets; empty if a key is the number of its bucket.
+    keys: Annotated[UInt32s, "buckets", "table_keys"]
+    # Where each bucket starts in its row of `rows`, with one more entry per table.
+    offsets: Annotated[Int32s, "buckets+T", "table_offsets"]
+    rows: Annotated[Int32s, "T n", "table_rows"]  # point rows, bucket after bucket
 
 
 class Cells(NamedTuple):
-    """A k-means partition of the points (`kernels.cells`).
+    """A k-means partition of the points (`kernels.cells`)."""
 
-    codes: (W, C) codes of the centres.
-    terms: (C,) terms of the centres, as `Hashing.terms`.
-    centres: (C, m) over a query's first m projections.
-    squares: (C,) squared lengths of the centres.
-    starts: (C + 1,) cell c holds the places starts[c] to starts[c + 1].
-    rows: (n,) the point row at each place, ascending within a cell.
-    no_ids: (0,) ties between cells go to the lower number.
-    """
-
-    codes: Annotated[UInt64Matrix, "cell_codes"]
-    terms: Annotated[UInt32s, "cell_terms"]
-    centres: Annotated[Float32Matrix, "cell_centres", (0, 1)]
-    squares: Annotated[Float32s, "cell_squares"]
-    starts: Annotated[Int64s, "cell_starts"]
-    rows: Annotated[Int32s, "cell_rows"]
-    no_ids: Int64s
+    codes: Annotated[UInt64s, "W C", "cell_codes"]  # of the centres
+    terms: Annotated[UInt32s, "C", "cell_terms"]  # as `Hashing.terms`
+    centres: Annotated[Float32s, "C width", "cell_centres"]  # over a query's first projections
+    squares: Annotated[Float32s, "C", "cell_squares"]  # squared lengths of the centres
+    starts: Annotated[Int64s, "C+1", "cell_starts"]  # cell c has places starts[c] to starts[c + 1]
+    rows: Annotated[Int32s, "n", "cell_rows"]  # the point at each place, ascending within a cell
+    no_ids: Annotated[Int64s, "0"]  # ties between cells go to the lower number
 
 
 class Index(NamedTuple):
-    """All arrays of one generation that queries read.
-
-    ids: (n,) ids of the points; empty if ids are row numbers.
-    length_bounds: (ceil(n / BOUND_ROWS),) with metric inner_product and points sorted by length,
-        no row from BOUND_ROWS * b on is longer than length_bounds[b] (`kernels.exact`).
-    """
+    """All arrays of one generation that queries read."""
 
     points: Points
     lists: InvertedLists
-    ids: Int64s
-    length_bounds: Float32s
+    ids: Annotated[Int64s, "n"]  # empty if ids are row numbers
+    # (ceil(n / BOUND_ROWS),) with metric inner_product and points sorted by length: no row from
+    # BOUND_ROWS * b on is longer than length_bounds[b] (`kernels.exact`).
+    length_bounds: Annotated[Float32s, "bounds"]
     hashing: Hashing
     tables: Tables
     cells: Cells
 
 
 class Candidates(NamedTuple):
-    """Points that a query may return.
+    """Points that a query may return."""
 
-    rows: (r,) point rows.
-    distances: (r,) distance of each from the query: squared Euclidean, or minus the product.
-    """
-
-    rows: Int32s
-    distances: Float32s
+    rows: Annotated[Int32s, "r"]
+    distances: Annotated[Float32s, "r"]  # from the query: squared Euclidean, or minus the product
 
 
 class QueryCode(NamedTuple):
-    """What a query is hashed to.
+    """What a query is hashed to."""
 
-    sketched: (1, m) the count sketch of the query.
-    margins: (B,) projections less thresholds.
-    signs: (W, 1) bit b % 64 of signs[b // 64, 0] is set if margin b is 0 or more.
-    planes: (5, W) margins in four bits, and weights (`projection.quantise`).
+    sketch_sums: Annotated[Float32s, "1 m"]  # the count sketch of the query
+    margins: Annotated[Float32s, "B"]  # projections less thresholds
+    signs: Annotated[UInt64s, "W 1"]  # bit b % 64 of signs[b // 64, 0]: margin b is 0 or more
+    planes: Annotated[UInt64s, "5 W"]  # margins in four bits, and weights (`projection.quantise`)
+
+
+class Levels(NamedTuple):
+    """A query's margins as a scan of codes compares them (`code_scan.levels_of`).
+
+    planes: (5, W) uint64 from `projection.quantise`; the signs are in row 0 if `hamming`.
+    unit: float32 size of one level.
+    level_sum: sum of all levels times their weights.
+    hamming: only the signs are compared.
     """
 
-    sketched: Float32Matrix
-    margins: Float32s
-    signs: UInt64Matrix
-    planes: UInt64Matrix
+    planes: Any
+    unit: np.float32
+    level_sum: int
+    hamming: bool
 
 
 class ScanScratch(NamedTuple):
-    """Memory of a scan of codes (`kernels.code_scan`).
+    """Memory of a scan of codes (`kernels.code_scan`)."""
 
-    scores: (r,) one score per point, in the memory of `Candidates.distances`.
-    maxima: the largest score of each group of points.
-    minima: the least estimate of each group, in the memory of `maxima`.
-    block_scores: (BLOCK,) scores of one block.
-    block_distances: (BLOCK,) estimates or distances of one block.
-    """
-
-    scores: Int32s
-    maxima: Int32s
-    minima: Float32s
-    block_scores: Int32s
-    block_distances: Float32s
+    minima: Annotated[Float32s, "groups"]  # the least distance of each group
+    scores: Annotated[Int32s, "block"]  # of one block
+    distances: Annotated[Float32s, "block"]  # of one block
 
 
 class Heap(NamedTuple):
-    """A binary heap of probes, (T + 2 * MAX_PROBES,) each (`kernels.buckets`).
+    """A binary heap of h = T + 2 * PROBES_MAX probes (`kernels.buckets`)."""
 
-    costs: sum of the squared margins of the flipped bits.
-    tables: the table of each probe.
-    masks: the flipped bits, as a set of ranks.
-    keys: the key of the bucket.
-    """
-
-    costs: Float32s
-    tables: Int32s
-    masks: Int64s
-    keys: Int64s
+    costs: Annotated[Float32s, "h"]  # sum of the squared margins of the flipped bits
+    tables: Annotated[Int32s, "h"]
+    masks: Annotated[Int64s, "h"]  # the flipped bits, as a set of ranks
+    keys: Annotated[Int64s, "h"]  # the key of the bucket
 
 
 class ProbeScratch(NamedTuple):
-    """Memory of a search through tables.
+    """Memory of a search through tables whose keys have n_bits bits."""
 
-    ranks: (T, n_bits) the bits of each key in ascending order of margin.
-    squares: (T, n_bits) their squared margins.
-    home_keys: (T,) the query's key in each table.
-    heap: probes yet to be made.
-    seen: (n,) a point has been met by this query if its entry is the epoch.
-    epoch: (1,) number of the query, modulo 2**32.
-    """
-
-    ranks: Int32Matrix
-    squares: Float32Matrix
-    home_keys: Int64s
-    heap: Heap
-    seen: UInt32s
-    epoch: UInt32s
+    ranks: Annotated[Int32s, "T n_bits"]  # the bits of each key in ascending order of margin
+    squares: Annotated[Float32s, "T n_bits"]  # their squared margins
+    home_keys: Annotated[Int64s, "T"]  # the query's key in each table
+    heap: Heap  # probes yet to be made
+    visits: Annotated[UInt32s, "n"]  # the epoch of the last query that met each point
+    epoch: Annotated[UInt32s, "1"]  # number of the query, modulo 2**32
 
 
 class CellScratch(NamedTuple):
-    """Memory of a search through cells.
+    """Memory of a search through cells."""
 
-    numbers: (C,) cell numbers, nearest first.
-    distances: (C,) distances of their centres.
-    """
-
-    numbers: Int32s
-    distances: Float32s
+    numbers: Annotated[Int32s, "C"]  # cell numbers, nearest first
+    distances: Annotated[Float32s, "C"]  # of their centres
 
 
 class SelectionScratch(NamedTuple):
-    """Memory of selectors, for as many candidates as a query may have.
+    """Memory of selectors, for as many candidates as a query may have."""
 
-    far: distances of all candidates from one.
-    apart: distance of each candidate from the picks: a sum, or the least.
-    dense: (1, d) zeros, over which one sparse row is spread at a time.
-    marks: (ceil(d / 64),) zeros, a bit per column of that row (`sparse.marked_dot`), or empty.
-    """
-
-    far: Float32s
-    apart: Float32s
-    dense: Float32Matrix
-    marks: UInt64s
+    far: Annotated[Float32s, "r"]  # distances of all candidates from one
+    apart: Annotated[Float32s, "r"]  # distance of each from the picks: a sum, or the least
+    dense: Annotated[Float32s, "1 d"]  # zeros, over which one sparse row is spread at a time
+    # (ceil(d / 64),) zeros, a bit per column of that row (`sparse.marked_dot`), or empty.
+    marks: Annotated[UInt64s, "marks"]
 
 
 class BatchScratch(NamedTuple):
-    """Memory of queries that are searched together, a row for each of m (`kernels.batch`).
+    """Memory of queries that are searched together, a row for each (`kernels.batch`)."""
 
-    rows: (m, r) point rows that a query keeps.
-    distances: (m, r) their distances, estimates or minus scores.
-    counts: (m,) how many it keeps; -1 if more tie than it has room for.
-    scored: (m,) points whose distance was computed.
-    settled: (m,) kept points that do not tie for the last places; these come first.
-    level_sums: (m,) sum of the query's quantised levels times their weights.
-    limits: (m,) greatest distance that may still be kept.
-    units: (m,) size of one quantised level.
-    margins: (m, B) projections less thresholds.
-    planes: (5 * m, W) quantised margins, five rows for each query.
-    """
-
-    rows: Int32Matrix
-    distances: Float32Matrix
-    counts: Int64s
-    scored: Int64s
-    settled: Int64s
-    level_sums: Int64s
-    limits: Float32s
-    units: Float32s
-    margins: Float32Matrix
-    planes: UInt64Matrix
+    rows: Annotated[Int32s, "q r"]  # point rows that a query keeps
+    distances: Annotated[Float32s, "q r"]  # their distances, estimates or minus scores
+    counts: Annotated[Int64s, "q"]  # how many; -1 if more tie than there is room for
+    n_scored: Annotated[Int64s, "q"]  # points whose distance was computed
+    tie_starts: Annotated[Int64s, "q"]  # rows from here on tie for the last places
+    level_sums: Annotated[Int64s, "q"]  # as in `Levels`
+    limits: Annotated[Float32s, "q"]  # greatest distance that may still be kept
+    units: Annotated[Float32s, "q"]  # as in `Levels`
+    margins: Annotated[Float32s, "q B"]  # projections less thresholds
+    planes: Annotated[UInt64s, "5q W"]  # as in `Levels`, five rows for each query
 
 
 class Scratch(NamedTuple):
-    """All memory that one thread's queries write into.
-
-    costs: candidates' distances as selectors weigh them.
-    picked: (k,) positions of the picks among the candidates.
-    sums: (n,) sums over inverted lists.
-    """
+    """All memory that one thread's queries write into."""
 
     candidates: Candidates
     code: QueryCode
@@ -325,161 +245,105 @@ class Scratch(NamedTuple):
     probes: ProbeScratch
     cells: CellScratch
     selection: SelectionScratch
-    costs: Float32s
-    picked: Int64s
-    sums: Float32s
+    costs: Annotated[Float32s, "r"]  # candidates' distances as selectors weigh them
+    picks: Annotated[Int64s, "k"]  # positions of the picks among the candidates
+    sums: Annotated[Float32s, "n"]  # sums over inverted lists
     batch: BatchScratch
 
 
 class Plan(NamedTuple):
-    """How queries with the same parameters are answered.
+    """How queries with the same parameters are answered."""
 
-    search: EXACT, TABLES, SCAN or SCAN_HAMMING.
-    n_probes: buckets or cells to look at with TABLES.
-    min_points: with TABLES, look at more buckets until this many points are found, then scan.
-    k: number of results.
-    hash_limit: most points to hash; 0 for no limit.
-    candidates_limit: most candidates for the selector; 0 for no limit.
-    max_distance: float32 greatest distance of a candidate; inf for no limit.
-    step: NEAREST, GREEDY, HASHED or CANDIDATES.
-    relevance: float32 the paper's lambda, 1 - diversity.
-    rule: CORRECTED, PRINTED, MARGINAL or MMR.
-    uniform: draw the points that exceed hash_limit at random, not by rank.
-    seed: uint64 seed of that draw.
-    product: distances from the query are minus products (metric inner_product).
-    metric: COSINE, EUCLIDEAN or INNER_PRODUCT.
-    copy_limit: float32 greatest distance between near-copies, NO_COPIES to keep them all.
-    pool_limit: candidates that near-copies may make the pool grow to; 0 for candidates_limit.
-    dial_choice: FIXED, BY_FALL_OFF or BY_LOSS; the last with step CANDIDATES only.
-    dial_factor: float64 factor of the odds in `dials.fall_off_step`.
-    """
-
-    search: int
-    n_probes: int
+    search: int  # EXACT, TABLES, SCAN or SCAN_HAMMING
+    n_probes: int  # buckets or cells to look at with TABLES
+    # With TABLES, look at more buckets until this many points are found, then scan.
     min_points: int
-    k: int
-    hash_limit: int
-    candidates_limit: int
-    max_distance: np.float32
-    step: int
-    relevance: np.float32
-    rule: int
-    uniform: bool
-    seed: np.uint64
-    product: bool
-    metric: int
-    copy_limit: np.float32
-    pool_limit: int
-    dial_choice: int
-    dial_factor: float
+    k: int  # number of results
+    hash_limit: int  # most points to hash; 0 for no limit
+    candidates_limit: int  # most candidates for the selector; 0 for no limit
+    max_distance: np.float32  # greatest distance of a candidate; inf for no limit
+    step: int  # NEAREST, GREEDY, HASH_ONLY or CANDIDATES
+    relevance: np.float32  # the paper's lambda, 1 - diversity
+    rule: int  # CORRECTED_RULE to MMR_RULE
+    uniform: bool  # draw the points that exceed hash_limit at random, not by rank
+    seed: np.uint64  # of that draw
+    product: bool  # distances from the query are minus products (metric inner_product)
+    metric: int  # COSINE, EUCLIDEAN or INNER_PRODUCT
+    copy_limit: np.float32  # greatest distance between near-copies, NO_COPIES to keep them all
+    pool_limit: int  # candidates that near-copies may make the pool grow to; 0: candidates_limit
+    dial_choice: int  # BY_CALLER, BY_FALL_OFF or BY_LOSS; the last with step CANDIDATES only
+    dial_factor: float  # factor of the odds in `dials.fall_off_step`
 
 
 class Span(NamedTuple):
-    """Which of the queries to answer.
-
-    first, stop: rows first to stop - 1.
-    together: `kernels.batch` has searched them, and `Scratch.batch` has the results.
-    """
+    """Which of the queries to answer."""
 
     first: int
-    stop: int
-    together: bool
+    stop: int  # the row after the last
+    together: bool  # `kernels.batch` has searched them, and `Scratch.batch` has the results
 
 
 class Queries(NamedTuple):
-    """Rows of queries, either dense or compressed sparse.
+    """Rows of queries, either dense or compressed sparse."""
 
-    dense: (nq, d) rows; (0, d) if queries are sparse.
-    indptr: (nq + 1,) as in `Points`.
-    indices: columns, ascending within a row.
-    values: the values in those columns.
-    """
-
-    dense: Float32Matrix
-    indptr: Int64s
-    indices: Int32s
-    values: Float32s
+    dense: Annotated[Float32s, "q d"]  # (0, d) if queries are sparse
+    indptr: Annotated[Int64s, "q+1"]  # as in `Points`
+    indices: Annotated[Int32s, "nonzeros"]
+    values: Annotated[Float32s, "nonzeros"]
 
 
 class Query(NamedTuple):
-    """One query as points are scored against it.
+    """One query as points are scored against it."""
 
-    dense: (m, d) float32 a matrix with the query in one row.
-    row: which row.
-    square: float64 squared length of the query; read if points are sparse.
-    product: a distance is minus the dot product, otherwise the squared Euclidean distance.
-    """
-
-    dense: Any
-    row: int
-    square: float
-    product: bool
+    dense: Any  # (m, d) float32 a matrix with the query in one row
+    row: int  # which row
+    square: float  # float64 squared length of the query; read if points are sparse
+    product: bool  # a distance is minus the dot product, otherwise squared Euclidean
 
 
 class Results(NamedTuple):
-    """What queries return, one row for each.
+    """What queries return, one row for each."""
 
-    ids: (nq, k) -1 after the last result.
-    scores: (nq, k) relevance in the direction of the metric; nan after the last result.
-    selection_scores: (nq, k) what the selector maximised; nan after the last result.
-    counts: (nq,) number of results.
-    stats: (6, nq) uint32 rows POINTS_HASHED to COPIES_RETURNED.
-    dials: (nq,) float64 diversity chosen for the query; empty if the caller gave it.
-    reasons: (nq,) uint8 why it was chosen, LOSS_BOUND to EQUAL_RELEVANCE.
-    """
-
-    ids: Any
-    scores: Any
-    selection_scores: Any
-    counts: Any
-    stats: Any
-    dials: Any
-    reasons: Any
+    ids: Annotated[Int64s, "q k"]  # -1 after the last result
+    scores: Annotated[Float32s, "q k"]  # relevance in the metric's direction; nan after the last
+    selection_scores: Annotated[Float32s, "q k"]  # what the selector maximised; nan after the last
+    counts: Annotated[UInt32s, "q"]  # number of results
+    stats: Annotated[UInt32s, "6 q"]  # rows POINTS_HASHED to COPIES_RETURNED
+    dials: Annotated[Float64s, "q"]  # diversity chosen for the query; empty if the caller gave it
+    reasons: Annotated[npt.NDArray[np.uint8], "q"]  # of the dials, LOSS_BOUND to EQUAL_RELEVANCE
 
 
 class Hits(NamedTuple):
     """What the find stage leaves for one query; the points are in `Scratch.candidates`.
 
-    settled: points from here on tie for the last places under the hash limit.
-    size: number of points; ALL_POINTS stands for the first `settled` points of the index, and none
-        of them is written: the others cannot be among the nearest.
-    probes: number of buckets or cells that were looked at.
-    scored: number of points that were scored meanwhile.
-    room: 0, or the number of points that `Scratch` must have room for; then nothing was found.
+    tie_start: points from here on tie for the last places under the hash limit.
+    size: number of points; ALL_POINTS stands for the first `tie_start` points of the index, and
+        none of them is written: the others cannot be among the nearest.
+    n_probes: number of buckets or cells that were looked at.
+    n_scored: number of points that were scored meanwhile.
+    room: 0, or the number of points that `Scratch` must have room for; then there are no hits.
     """
 
-    settled: np.int64
+    tie_start: np.int64
     size: np.int64
-    probes: np.int64
-    scored: np.int64
+    n_probes: np.int64
+    n_scored: np.int64
     room: np.int64
 
 
 class Objective(NamedTuple):
-    """What greedy selection optimises.
+    """What greedy selection optimises."""
 
-    k: number of picks.
-    relevance: float32 the paper's lambda.
-    rule: CORRECTED, PRINTED, MARGINAL or MMR.
-    product: costs are shares of the range of the candidates' distances.
-    copy_limit: float32 greatest distance between near-copies, NO_COPIES to keep them all.
-    """
-
-    k: int
-    relevance: np.float32
-    rule: int
-    product: bool
-    copy_limit: np.float32
+    k: int  # number of picks
+    relevance: np.float32  # the paper's lambda
+    rule: int  # CORRECTED_RULE to MMR_RULE
+    product: bool  # costs are shares of the range of the candidates' distances
+    copy_limit: np.float32  # greatest distance between near-copies, NO_COPIES to keep them all
 
 
 class Pool(NamedTuple):
-    """How many of the nearest candidates a selector sees.
+    """How many of the nearest candidates a selector sees."""
 
-    size: candidates in the pool.
-    widest: candidates that near-copies may make the pool grow to.
-    total: all candidates.
-    """
-
-    size: int
-    widest: int
-    total: int
+    size: int  # candidates in the pool
+    widest: int  # candidates that near-copies may make the pool grow to
+    total: int  # all candidates

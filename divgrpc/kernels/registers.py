@@ -7,8 +7,9 @@ of the record's fields. Inside a kernel `record_at` makes the record from its re
 nothing: `register` checks every array beforehand, and its caller keeps the arrays alive.
 """
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +23,19 @@ from divgrpc.kernels.records import Index, Scratch
 
 Array: TypeAlias = npt.NDArray[Any]
 Record: TypeAlias = type[tuple[Any, ...]]
+RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 
 
 class Slot(NamedTuple):
     """One array of a record.
 
     name: the name of the array in an index; in other records the name of the field.
-    shape: the shape of the empty array if an index has none; "d" stands for its dimensions.
+    shape: the words and numbers of the shape, as `kernels.records` writes them.
     """
 
     name: str
-    dtype: type[np.generic]
-    shape: tuple[int | str, ...]
+    dtype: np.dtype[Any]
+    shape: tuple[str, ...]
 
 
 @cache
@@ -44,10 +46,32 @@ def fields_of(record: Record) -> dict[str, Slot | Record]:
         if isinstance(hint, type):
             fields[field] = hint
         else:
-            dtype, ndim, *stored = hint.__metadata__
-            name = stored[0] if stored else field
-            fields[field] = Slot(name, dtype, stored[1] if len(stored) > 1 else (0,) * ndim)
+            shape, *name = hint.__metadata__
+            (dtype,) = get_args(get_args(hint.__origin__)[1])
+            fields[field] = Slot(name[0] if name else field, np.dtype(dtype), tuple(shape.split()))
     return fields
+
+
+def record_of(
+    record: type[RecordT], arrays: Mapping[str, Array] | None, sizes: Mapping[str, int]
+) -> RecordT:
+    """Return a record of arrays by name, with read-only zeros for those missing.
+
+    Without `arrays` all are zeros that can be written. `sizes` gives the words in the shapes of
+    zeros; words that it lacks are 0.
+    """
+
+    def value(field: Slot | Record) -> Any:  # an array or a record
+        if not isinstance(field, Slot):
+            return record_of(field, arrays, sizes)
+        if arrays and field.name in arrays:
+            return arrays[field.name]
+        shape = [int(word) if word.isdigit() else sizes.get(word, 0) for word in field.shape]
+        zeros = np.zeros(shape, field.dtype)
+        zeros.flags.writeable = arrays is None
+        return zeros
+
+    return record(*map(value, fields_of(record).values()))
 
 
 def slots_of(record: Record) -> list[Slot]:
@@ -77,7 +101,7 @@ def register(record: tuple[Any, ...]) -> npt.NDArray[np.int64]:
         plain = array.flags.c_contiguous and array.flags.aligned
         if array.dtype != slot.dtype or array.ndim != len(slot.shape) or not plain:
             raise TypeError(
-                f"{type(record).__name__}: {slot.name} must be a contiguous {slot.dtype.__name__}"
+                f"{type(record).__name__}: {slot.name} must be a contiguous {slot.dtype}"
                 f" array of {len(slot.shape)} dimensions, got {array.dtype}, {array.shape}"
             )
         rows.append((array.__array_interface__["data"][0], *array.shape, 1)[:3])
@@ -86,17 +110,13 @@ def register(record: tuple[Any, ...]) -> npt.NDArray[np.int64]:
 
 def _type_of(record: Record, *, readonly: bool) -> Any:  # numba has no types
     """Return numba's type of a record."""
-    kinds = [
-        types.Array(
-            numpy_support.from_dtype(np.dtype(field.dtype)),
-            len(field.shape),
-            "C",
-            readonly=readonly,
-        )
-        if isinstance(field, Slot)
-        else _type_of(field, readonly=readonly)
-        for field in fields_of(record).values()
-    ]
+    kinds = []
+    for field in fields_of(record).values():
+        if isinstance(field, Slot):
+            dtype = numpy_support.from_dtype(field.dtype)
+            kinds.append(types.Array(dtype, len(field.shape), "C", readonly=readonly))
+        else:
+            kinds.append(_type_of(field, readonly=readonly))
     return types.BaseTuple.from_types(kinds, record)
 
 

@@ -14,29 +14,45 @@ import math
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel
-from divgrpc.kernels.vector_sums import bits_of, float_of
 
 # Ranges of up to this many rows are sorted by insertion.
 _INSERTION_ROWS = 16
-# Longer ranges are divided into buckets of this many rows on average ...
+# Rows per bucket, on average, into which longer ranges are divided.
 _BUCKET_ROWS = 4
-# ... up to the length at which a copy of the range would leave the processor's caches.
-_BUCKETED_ROWS_MAX = 1 << 14
+# Longest range that is divided into buckets: a copy of a longer one would leave the caches.
+_BUCKET_RANGE_ROWS_MAX = 1 << 14
 # Rows that share one minimum in `take_nearest`.
 _GROUP_ROWS = 16
+# Least float32 from which on not all integers are floats.
+_WHOLE_BELOW = np.float32(1 << 24)
 
 
 @allocating
 def kth_least(values, k):
     """Return the element of `values` (m,) float32 that sorting would put at `k`, 0 to m - 1.
 
-    No value is nan. The bits of floats, read as integers, are in the order of the floats once those
-    of negative ones are inverted.
+    No value is nan. Scores are whole numbers; as integers they take few steps of the bisection. The
+    bits of other floats, read as integers, are in the order of the floats once those of negative
+    ones are inverted.
     """
-    keys = np.empty(values.shape[0], np.int32)
+    keys, n_whole = np.empty(values.shape[0], np.int32), 0
+    if _is_whole(values[0]):
+        for i in range(values.shape[0]):
+            n_whole += _is_whole(values[i])
+    if n_whole == values.shape[0]:
+        for i in range(values.shape[0]):
+            keys[i] = np.int32(values[i])
+        return np.float32(kth_key(keys, k))
     for i in range(values.shape[0]):
-        keys[i] = _sortable(bits_of(values[i]))
-    return float_of(_sortable(kth_key(keys, k)))
+        keys[i] = _sortable(np.float32(values[i]).view(np.int32))
+    return np.int32(_sortable(kth_key(keys, k))).view(np.float32)
+
+
+@kernel
+def _is_whole(value):
+    size = abs(value)
+    # No integer stands for a float that leaves its range.
+    return np.float32(np.int32(size if size < _WHOLE_BELOW else np.float32(0.5))) == size
 
 
 @kernel
@@ -145,13 +161,12 @@ def take_nearest(distances, k, rows):
 @kernel
 def keep_within(rows, distances, count, max_distance):
     """Keep the rows[:count] within `max_distance` float32, in their order; return their number."""
-    kept = 0
+    end = 0
     for i in range(count):
         if distances[i] <= max_distance:
-            rows[kept] = rows[i]
-            distances[kept] = distances[i]
-            kept += 1
-    return kept
+            rows[end], distances[end] = rows[i], distances[i]
+            end += 1
+    return end
 
 
 @kernel
@@ -169,7 +184,7 @@ def sort_nearest(rows, distances, start, stop, k, ids):
     `k` are sorted.
     """
     count, low, high = stop - start, np.float64(np.inf), -np.float64(np.inf)
-    if _INSERTION_ROWS < count <= _BUCKETED_ROWS_MAX:
+    if _INSERTION_ROWS < count <= _BUCKET_RANGE_ROWS_MAX:
         for i in range(start, stop):
             low = min(low, np.float64(distances[i]))
             high = max(high, np.float64(distances[i]))
@@ -245,15 +260,28 @@ def _quicksort(rows, distances, start, stop, k, ids):
 def keep_ties(rows, distances, count, k):
     """Keep the nearest `k` of rows[:count] and all that tie with the k-th, in their order.
 
-    Entries after them are undefined. Returns the distance of the k-th and the number kept. `k` is 1
-    to `count`.
+    Entries after them are undefined. Returns the distance of the k-th and the number of rows that
+    stay. `k` is 1 to `count`.
     """
-    limit, kept = kth_least(distances[:count], k - 1), 0
+    limit, end = kth_least(distances[:count], k - 1), 0
     for i in range(count):
         # Written unconditionally: a branch would be mispredicted.
-        rows[kept], distances[kept] = rows[i], distances[i]
-        kept += distances[i] <= limit
-    return limit, kept
+        rows[end], distances[end] = rows[i], distances[i]
+        end += distances[i] <= limit
+    return limit, end
+
+
+@kernel
+def move_to_front(rows, distances, start, stop, limit):
+    """Move those of rows[start:stop] within `limit` float32 to `start`; return their end."""
+    end = start
+    for i in range(start, stop):
+        # Swapped unconditionally: a branch would be mispredicted.
+        row, distance = rows[i], distances[i]
+        rows[i], distances[i] = rows[end], distances[end]
+        rows[end], distances[end] = row, distance
+        end += distance <= limit
+    return end
 
 
 @kernel
@@ -262,14 +290,11 @@ def keep_nearest(rows, distances, count, k, ids):
 
     Entries after them are undefined. Returns the distance of the k-th. `k` is 1 to `count`.
     """
-    limit, kept = keep_ties(rows, distances, count, k)
-    if kept > k:
-        inside = 0
-        for i in range(kept):
-            if distances[i] < limit:
-                _swap(rows, distances, i, inside)
-                inside += 1
-        sort_nearest(rows, distances, inside, kept, k - inside, ids)
+    limit, end = keep_ties(rows, distances, count, k)
+    if end > k:
+        below = np.nextafter(limit, -np.float32(np.inf))
+        tie_start = move_to_front(rows, distances, 0, end, below)
+        sort_nearest(rows, distances, tie_start, end, k - tie_start, ids)
     return limit
 
 

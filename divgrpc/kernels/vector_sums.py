@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.imputils import impl_ret_untracked
 from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
@@ -43,67 +42,47 @@ def popcount(_context: Any, word: Any) -> Any:  # numba's own types
 
 
 @intrinsic
-def float_of(_context: Any, bits: Any) -> Any:
-    """Return the float32 with the bits of a uint32."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], _FLOAT)
-
-    return types.float32(types.uint32), generate
-
-
-@intrinsic
-def bits_of(_context: Any, number: Any) -> Any:
-    """Return the bits of a float32 as an int32."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], _INT32)
-
-    return types.int32(types.float32), generate
-
-
-@intrinsic
-def row_dot(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
-    """Return the float32 dot product of row `i` of `left` and row `j` of `right`.
+def row_dot(_context: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
+    """Return the float32 dot product of row `i` of `x` and row `j` of `y`.
 
     Both are C-contiguous float32 matrices with the same number of columns.
     """
-    return _row_sum(left, right, lambda builder, x, y: builder.fmul(x, y))
+    return _row_sums(x, i, y, _product)
 
 
 @intrinsic
-def row_distance(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
-    """Return the float32 squared distance of row `i` of `left` and row `j` of `right`.
+def row_distance(_context: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
+    """Return the float32 squared distance of row `i` of `x` and row `j` of `y`.
 
     Summed from differences, so that near-duplicates keep their order; 2 - 2 a.b of unit vectors
     would lose differences below 1e-7. Arrays as in `row_dot`.
     """
-    return _row_sum(left, right, _square)
+    return _row_sums(x, i, y, _square)
 
 
 @intrinsic
-def row_distance_within(_context: Any, left: Any, i: Any, right: Any, j: Any, limit: Any) -> Any:
+def row_distance_within(_context: Any, x: Any, i: Any, y: Any, j: Any, limit: Any) -> Any:
     """Return the same bits as `row_distance` up to `limit` float32, else a number above it.
 
     Squares are not negative and rounding is monotone, so a sum is never below a partial sum: it
     ends at the first stride of columns that exceeds the limit.
     """
-    return _row_sum(left, right, _square, limit)
+    return _row_sums(x, i, y, _square, limit)
 
 
 @intrinsic
-def row_dots(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
-    """Return `row_dot` for a tuple of row numbers of `left`, as a tuple with the same bits.
+def row_dots(_context: Any, x: Any, rows: Any, y: Any, j: Any) -> Any:
+    """Return `row_dot` for a tuple of row numbers of `x`, as a tuple with the same bits.
 
     Row `j` is read once for all of them. Four rows keep their sums in the registers of AVX-512.
     """
-    return _row_sums(left, rows, right, lambda builder, x, y: builder.fmul(x, y))
+    return _row_sums(x, rows, y, _product)
 
 
 @intrinsic
-def row_distances(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
-    """Return `row_distance` for a tuple of row numbers of `left`, as `row_dots` does `row_dot`."""
-    return _row_sums(left, rows, right, _square)
+def row_distances(_context: Any, x: Any, rows: Any, y: Any, j: Any) -> Any:
+    """Return `row_distance` for a tuple of row numbers of `x`, as `row_dots` does `row_dot`."""
+    return _row_sums(x, rows, y, _square)
 
 
 @intrinsic
@@ -129,14 +108,17 @@ def gathered_dot(
     signature = types.float64(indices, values, whole, whole, whole, dense, whole)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds, (columns, stored, start, stop, ahead, matrix, row) = signature.args, arguments
+        kinds, (columns, values, start, stop, ahead, matrix, row) = signature.args, arguments
         columns = make_array(kinds[0])(context, builder, columns).data
-        stored = make_array(kinds[1])(context, builder, stored).data
+        values = make_array(kinds[1])(context, builder, values).data
         pointer = _row(context, builder, kinds[5], matrix, row)
-        total = _gathered_sum(builder, (columns, stored), (start, stop, ahead), pointer)
-        return impl_ret_untracked(context, builder, signature.return_type, total)
+        return _gathered_sum(builder, (columns, values), (start, stop, ahead), pointer)
 
     return signature, generate
+
+
+def _product(builder: Any, x: Any, y: Any) -> Any:
+    return builder.fmul(x, y)
 
 
 def _square(builder: Any, x: Any, y: Any) -> Any:
@@ -144,40 +126,26 @@ def _square(builder: Any, x: Any, y: Any) -> Any:
     return builder.fmul(difference, difference)
 
 
-def _row_sum(left: Any, right: Any, term: Any, limit: Any = None) -> Any:
-    """Return the signature and the code generator of a sum of `term` over the columns of two rows.
+def _row_sums(x: Any, rows: Any, y: Any, term: Any, limit: Any = None) -> Any:
+    """Return the signature and the code generator of sums of `term` over the columns of two rows.
 
-    `limit` is the type of the limit at which the sum may end; None for a complete sum.
+    `rows` is the type of a row number of `x`, or of a tuple of them, which gives a tuple of sums.
+    `limit` is the type of the limit at which a sum may end; None for complete sums.
     """
-    if not (_is_matrix(left) and _is_matrix(right)):
+    if not (_is_matrix(x) and _is_matrix(y)):
         return None
-    limits = () if limit is None else (types.float32,)
-    signature = types.float32(left, types.intp, right, types.intp, *limits)
+    several = isinstance(rows, UniTuple)
+    numbers = UniTuple(types.intp, rows.count) if several else types.intp
+    result = UniTuple(types.float32, rows.count) if several else types.float32
+    signature = result(x, numbers, y, types.intp, *(() if limit is None else (types.float32,)))
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
-        a = _row(context, builder, signature.args[0], arguments[0], arguments[1])
-        b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
-        (total,) = _sums_of_terms(builder, [a], b, cols, term, *arguments[4:])
-        return impl_ret_untracked(context, builder, signature.return_type, total)
-
-    return signature, generate
-
-
-def _row_sums(left: Any, rows: Any, right: Any, term: Any) -> Any:
-    """Return the same as `_row_sum` for several sums that share the second row."""
-    if not (_is_matrix(left) and _is_matrix(right) and isinstance(rows, UniTuple)):
-        return None
-    numbers = UniTuple(types.intp, rows.count)
-    signature = UniTuple(types.float32, rows.count)(left, numbers, right, types.intp)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        cols = _shape(context, builder, signature.args[0], arguments[0])[1]
-        numbers = cgutils.unpack_tuple(builder, arguments[1])
+        numbers = cgutils.unpack_tuple(builder, arguments[1]) if several else arguments[1:2]
         a = [_row(context, builder, signature.args[0], arguments[0], row) for row in numbers]
         b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
-        totals = _sums_of_terms(builder, a, b, cols, term)
-        return context.make_tuple(builder, signature.return_type, totals)
+        totals = _sums_of_terms(builder, a, b, cols, term, *arguments[4:])
+        return context.make_tuple(builder, result, totals) if several else totals[0]
 
     return signature, generate
 
@@ -220,8 +188,8 @@ def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
 def _prefetch(builder: Any, start: Any, count: Any) -> None:
     """Prefetch every cache line of `count` four-byte numbers."""
     per_line = ir.Constant(count.type, _CACHE_LINE_BYTES // 4)
-    rounded = builder.add(count, ir.Constant(count.type, _CACHE_LINE_BYTES // 4 - 1))
-    with cgutils.for_range(builder, builder.udiv(rounded, per_line)) as loop:
+    padded_count = builder.add(count, ir.Constant(count.type, _CACHE_LINE_BYTES // 4 - 1))
+    with cgutils.for_range(builder, builder.udiv(padded_count, per_line)) as loop:
         _prefetch_line(builder, builder.gep(start, [builder.mul(loop.index, per_line)]))
 
 
@@ -268,9 +236,9 @@ def _sums_of_terms(
     def add_block(start: Any, number: int) -> None:
         y = _load(builder, b, start)
         for a, accumulators in zip(rows, sums, strict=True):
-            added = term(builder, _load(builder, a, start), y)
+            value = term(builder, _load(builder, a, start), y)
             accumulator = accumulators[number]
-            builder.store(builder.fadd(builder.load(accumulator), added), accumulator)
+            builder.store(builder.fadd(builder.load(accumulator), value), accumulator)
 
     stride = LANES * ACCUMULATORS
     strides = builder.udiv(cols, constant(stride))
@@ -282,19 +250,19 @@ def _sums_of_terms(
             exceeds = builder.fcmp_ordered(">", _fold(builder, sums[0]), limit)
             with builder.if_then(exceeds):
                 loop.do_break()
-    done = builder.mul(strides, constant(stride))
-    blocks = builder.udiv(builder.sub(cols, done), constant(LANES))
+    column = builder.mul(strides, constant(stride))
+    blocks = builder.udiv(builder.sub(cols, column), constant(LANES))
     with cgutils.for_range(builder, blocks) as loop:
-        add_block(builder.add(done, builder.mul(loop.index, constant(LANES))), 0)
-    done = builder.add(done, builder.mul(blocks, constant(LANES)))
+        add_block(builder.add(column, builder.mul(loop.index, constant(LANES))), 0)
+    column = builder.add(column, builder.mul(blocks, constant(LANES)))
 
     totals = [cgutils.alloca_once_value(builder, _fold(builder, parts)) for parts in sums]
-    with cgutils.for_range(builder, builder.sub(cols, done)) as loop:
-        at = builder.add(done, loop.index)
+    with cgutils.for_range(builder, builder.sub(cols, column)) as loop:
+        at = builder.add(column, loop.index)
         y = builder.load(builder.gep(b, [at]))
         for a, total in zip(rows, totals, strict=True):
-            added = term(builder, builder.load(builder.gep(a, [at])), y)
-            builder.store(builder.fadd(builder.load(total), added), total)
+            value = term(builder, builder.load(builder.gep(a, [at])), y)
+            builder.store(builder.fadd(builder.load(total), value), total)
     return [builder.load(total) for total in totals]
 
 
@@ -304,36 +272,36 @@ def _load(builder: Any, pointer: Any, start: Any) -> Any:
     return builder.load(block, align=4)
 
 
-def _gathered_sum(builder: Any, stored: Any, span: Any, dense: Any) -> Any:
+def _gathered_sum(builder: Any, elements: Any, span: Any, dense: Any) -> Any:
     """Return the sum of stored elements (columns, values) times those of the dense row."""
-    (columns, values), (start, stop, ahead) = stored, span
+    (columns, values), (start, stop, ahead) = elements, span
     index, stride = start.type, 2 * _DOUBLE_LANES
-    nothing = ir.Constant(ir.VectorType(_DOUBLE, _DOUBLE_LANES), [0.0] * _DOUBLE_LANES)
-    sums = [cgutils.alloca_once_value(builder, nothing) for _ in range(2)]
+    zeros = ir.Constant(ir.VectorType(_DOUBLE, _DOUBLE_LANES), [0.0] * _DOUBLE_LANES)
+    sums = [cgutils.alloca_once_value(builder, zeros) for _ in range(2)]
 
     def add(total: Any, at: Any, lanes: int) -> None:
-        gathered, factors = (ir.Constant(ir.VectorType(_FLOAT, lanes), ir.Undefined),) * 2
+        numbers, factors = (ir.Constant(ir.VectorType(_FLOAT, lanes), ir.Undefined),) * 2
         for lane in range(lanes):
             place, slot = builder.add(at, ir.Constant(index, lane)), ir.Constant(_INT32, lane)
             column = builder.sext(builder.load(builder.gep(columns, [place])), index)
             number = builder.load(builder.gep(dense, [column]))
-            gathered = builder.insert_element(gathered, number, slot)
+            numbers = builder.insert_element(numbers, number, slot)
             value = builder.load(builder.gep(values, [place]))
             factors = builder.insert_element(factors, value, slot)
         wide = ir.VectorType(_DOUBLE, lanes)
-        product = builder.fmul(builder.fpext(gathered, wide), builder.fpext(factors, wide))
+        product = builder.fmul(builder.fpext(numbers, wide), builder.fpext(factors, wide))
         if lanes == 1:
             product = builder.extract_element(product, ir.Constant(_INT32, 0))
         builder.store(builder.fadd(builder.load(total), product), total)
 
     steps = builder.udiv(builder.sub(stop, start), ir.Constant(index, stride))
     with cgutils.for_range(builder, steps) as loop:
-        done = builder.mul(loop.index, ir.Constant(index, stride))
+        offset = builder.mul(loop.index, ir.Constant(index, stride))
         for array in (columns, values):
-            _prefetch_line(builder, builder.gep(array, [builder.add(ahead, done)]))
+            _prefetch_line(builder, builder.gep(array, [builder.add(ahead, offset)]))
         for number, total in enumerate(sums):
             step = ir.Constant(index, number * _DOUBLE_LANES)
-            add(total, builder.add(builder.add(start, done), step), _DOUBLE_LANES)
+            add(total, builder.add(builder.add(start, offset), step), _DOUBLE_LANES)
     rest = builder.add(start, builder.mul(steps, ir.Constant(index, stride)))
     both = builder.fadd(*(builder.load(total) for total in sums))
     total = cgutils.alloca_once_value(builder, _folded(builder, both, _DOUBLE_LANES))

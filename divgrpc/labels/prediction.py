@@ -22,8 +22,7 @@ from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.parameters.warning_rules import too_few
-from divgrpc.search.answers import Answers, empty_answers
-from divgrpc.search.arrays import pack_queries
+from divgrpc.search.arrays import Answers, empty_answers, pack_queries
 from divgrpc.search.branches import CANDIDATES_AT_ONCE, Branches, PickedLabels
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.plan import QueryPlan

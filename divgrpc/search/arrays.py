@@ -1,42 +1,26 @@
-"""The arrays of a generation and of queries as kernels take them."""
+"""The arrays of a generation, of queries and of answers as kernels take them."""
 
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
-from divgrpc.kernels.registers import Slot, fields_of
+from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
-
-RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 
 # The arrays of sparse queries if queries are dense.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-def with_points(encoded: dict[str, Array], points: Rows) -> dict[str, Array]:
-    """Return encoded arrays and those of the points, read-only; without ids results are rows."""
-    arrays = dict(encoded)
+def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
+    """Return the arrays of `codes` and of the points, read-only; without ids results are rows."""
+    arrays = dict(codes)
     if isinstance(points, SparseRows):
         arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
     else:
         arrays["vectors"] = points
     return {name: read_only(array) for name, array in arrays.items()}
-
-
-def record_of(record: type[RecordT], arrays: Mapping[str, Array], dims: int) -> RecordT:
-    """Return a record of stored arrays, with empty ones for those that an index does not have."""
-    values: list[Any] = []
-    for field in fields_of(record).values():
-        if not isinstance(field, Slot):
-            values.append(record_of(field, arrays, dims))
-        elif field.name in arrays:
-            values.append(arrays[field.name])
-        else:
-            shape = [dims if size == "d" else int(size) for size in field.shape]
-            values.append(read_only(np.empty(shape, field.dtype)))
-    return record(*values)
 
 
 def pack_queries(queries: Rows) -> tuple[Any, ...]:
@@ -45,3 +29,58 @@ def pack_queries(queries: Rows) -> tuple[Any, ...]:
         empty = np.empty((0, queries.dims), np.float32)
         return (empty, queries.indptr, queries.indices, queries.values)
     return (queries, *_NOT_SPARSE)
+
+
+class Answers(NamedTuple):
+    """The columns of a `QueryResult` for nq queries.
+
+    The first five and the last two are the fields of `kernels.records.Results`.
+
+    gaps: (nq,) float32 duality gaps, 0 if nothing was relaxed; empty for other selectors.
+    copies: for each place of each row (nq * k) the ids of the near-copies that the result there
+        stands for; empty unless they are listed.
+    dials, reasons: (nq,) empty if the caller gave the dial; reasons are numbers.
+    """
+
+    ids: IntArray
+    scores: FloatArray
+    selection_scores: FloatArray
+    counts: CountArray
+    stats: CountArray
+    gaps: FloatArray
+    copies: list[IntArray]
+    dials: npt.NDArray[np.float64]
+    reasons: npt.NDArray[np.uint8]
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """The fields of `kernels.records.Results` as a plain tuple."""
+        return (*self[:5], *self[-2:])
+
+    def put(self, row: int, single: "Answers") -> None:
+        """Write the answer to one query as a row."""
+        for name in ("ids", "scores", "selection_scores", "counts"):
+            getattr(self, name)[row] = getattr(single, name)[0]
+        self.stats[:, row] = single.stats[:, 0]
+        self.gaps[row : row + 1] = single.gaps
+        if single.copies:
+            k = self.ids.shape[1]
+            self.copies[row * k : (row + 1) * k] = single.copies
+        self.dials[row : row + 1], self.reasons[row : row + 1] = single.dials, single.reasons
+
+
+def empty_answers(queries: int, k: int, parameters: EffectiveParameters) -> Answers:
+    """Return room for k results of each query, with the columns that these parameters need."""
+    gaps = queries if parameters.selector == "qp_relax" else 0
+    dials = 0 if parameters.has_fixed_dial else queries
+    return Answers(
+        np.empty((queries, k), np.int64),
+        np.empty((queries, k), np.float32),
+        np.empty((queries, k), np.float32),
+        np.empty(queries, np.uint32),
+        np.empty((6, queries), np.uint32),
+        np.zeros(gaps, np.float32),
+        [],
+        np.zeros(dials),
+        np.zeros(dials, np.uint8),
+    )

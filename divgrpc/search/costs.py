@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from divgrpc.hashing.count_sketch import dims_after
-from divgrpc.hashing.hyperplanes import WORD, code_bits, code_depth
+from divgrpc.hashing.hyperplanes import WORD_BITS, code_bits, code_depth
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.types import (
     EffectiveParameters,
@@ -99,7 +99,7 @@ class Shape:
         return cls(
             rows=rows,
             width=width,
-            words=bits // WORD,
+            words=bits // WORD_BITS,
             planes=bits // code_depth(parameters),
             hashed_dims=dims_after(dims) if nonzeros is None else width,
             sparse=nonzeros is not None,
@@ -181,7 +181,7 @@ class SearchTable:
         self._pools = {cost.search: cost.pools for cost in costs if cost.pools}
         self._sizes = [pool.candidates for pool in self._pools.get("exact", ())]
         self._target, self._otherwise = target_recall, otherwise
-        self._taken: list[Search] = [
+        self._choices: list[Search] = [
             choose(
                 {search: pools[place] for search, pools in self._pools.items()},
                 shape,
@@ -195,15 +195,15 @@ class SearchTable:
     @classmethod
     def of(cls, manifest: "Manifest", sought: Sought, *, dense: bool) -> "SearchTable":
         """Return the table for dense or for sparse queries of an index."""
-        measured = manifest.search_costs
+        costs = manifest.search_costs
         auto = manifest.auto_search
         if manifest.points == "sparse" and dense:
             if manifest.auto_search_dense is not None:
-                measured, auto = manifest.search_costs_dense, manifest.auto_search_dense
+                costs, auto = manifest.search_costs_dense, manifest.auto_search_dense
             else:
-                measured = tuple(without_lists(cost, manifest.rows) for cost in measured)
+                costs = tuple(without_lists(cost, manifest.rows) for cost in costs)
         return cls(
-            measured,
+            costs,
             Shape.of(
                 manifest.parameters,
                 manifest.rows,
@@ -226,9 +226,9 @@ class SearchTable:
             return self._otherwise
         place = bisect.bisect_left(self._sizes, candidates)
         if place < len(self._sizes):
-            return self._taken[place], self._pools["tables"][place].n_probes
+            return self._choices[place], self._pools["tables"][place].n_probes
         half = (1 + self._target) / 2
-        safe = self._taken[-1] == "scan" and reaches(self._pools["scan"][-1].recall, half)
+        safe = self._choices[-1] == "scan" and reaches(self._pools["scan"][-1].recall, half)
         return "scan" if safe else "exact", self._pools["tables"][-1].n_probes
 
     def _hash_limit(self, candidates: int) -> int:

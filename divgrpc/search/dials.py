@@ -23,9 +23,9 @@ from divgrpc.types import DialReason, EffectiveParameters
 _WORDS: Final = np.array(("", *get_args(DialReason)))
 _NO_WORDS: Final = _WORDS[:0]
 _RULES: Final = {
-    "corrected": records.CORRECTED,
-    "printed": records.PRINTED,
-    "marginal": records.MARGINAL,
+    "corrected": records.CORRECTED_RULE,
+    "printed": records.PRINTED_RULE,
+    "marginal": records.MARGINAL_RULE,
 }
 METRICS: Final = {
     "cosine": records.COSINE,
@@ -48,14 +48,14 @@ def reason_words(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.str_]:
 
 def rule_of(parameters: EffectiveParameters) -> int:
     """Return the number of the rule for selectors that the kernel runs: `Objective.rule`."""
-    return records.MMR if parameters.selector == "mmr" else _RULES[parameters.variant]
+    return records.MMR_RULE if parameters.selector == "mmr" else _RULES[parameters.variant]
 
 
 def choice_of(parameters: EffectiveParameters) -> int:
     """Return how a query gets its dial: `Plan.dial_choice`."""
     if parameters.lose_at_most is not None:
         return records.BY_LOSS
-    return records.BY_FALL_OFF if parameters.diversity_auto else records.FIXED
+    return records.BY_FALL_OFF if parameters.diversity_auto else records.BY_CALLER
 
 
 def factor_of(parameters: EffectiveParameters) -> float:

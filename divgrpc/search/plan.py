@@ -34,7 +34,7 @@ class QueryPlan:
 
     parameters: the parameters in effect.
     kernel: the plan that kernels follow.
-    packed: the same as a plain tuple, which Python hands to a kernel three times as fast.
+    fields: the same as a plain tuple, which Python hands to a kernel three times as fast.
     candidates_max: most candidates before the selector.
     one_by_one: rows are answered one by one, because the kernel does not know the selector, or
         because near-copies are listed.
@@ -47,7 +47,7 @@ class QueryPlan:
 
     parameters: EffectiveParameters
     kernel: Plan
-    packed: tuple[Any, ...]
+    fields: tuple[Any, ...]
     candidates_max: int
     one_by_one: bool
     copy_limit: float = float(records.NO_COPIES)
@@ -77,9 +77,10 @@ class QueryPlan:
             parameters, points, pool_limit if copy_limit >= 0 else 0, grow=grow
         )
         # At diversity 0 every selector gives the nearest neighbours, except variant "printed".
-        printed = parameters.selector in {"greedy", "qp_relax"} and parameters.variant == "printed"
+        printed_rule = parameters.variant == "printed"
+        as_printed = printed_rule and parameters.selector in {"greedy", "qp_relax"}
         at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
-        nearest = parameters.selector == "nearest" or (at_zero and not printed)
+        nearest = parameters.selector == "nearest" or (at_zero and not as_printed)
         # A bound on the loss must know which candidates remain beside near-copies.
         separate = parameters.selector in ONE_BY_ONE or parameters.lose_at_most is not None
         one_by_one = separate and not nearest
@@ -102,7 +103,7 @@ class QueryPlan:
     @classmethod
     def of_hashed(cls, parameters: EffectiveParameters, metric: Metric) -> "QueryPlan":
         """Return the plan that gives the hashed points themselves."""
-        kernel = _kernel_plan(parameters, metric, records.HASHED, 0, records.NO_COPIES, 0)
+        kernel = _kernel_plan(parameters, metric, records.HASH_ONLY, 0, records.NO_COPIES, 0)
         return cls(parameters, kernel, tuple(kernel), 0, one_by_one=False)
 
 

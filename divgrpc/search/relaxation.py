@@ -62,10 +62,6 @@ class CandidateSet:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def with_costs(self, costs: FloatArray) -> "CandidateSet":
-        """Return the candidates with other costs."""
-        return replace(self, costs=costs)
-
     def take(self, places: npt.NDArray[np.integer[Any]]) -> "CandidateSet":
         """Return the candidates at some places."""
         return replace(self, rows=self.rows[places], costs=self.costs[places])
@@ -79,13 +75,13 @@ class CandidateSet:
         indptr, inverses = points.indptr, points.inverse_lengths
         if not len(indptr) or (indptr[self.rows + 1] - indptr[self.rows]).sum() >= dims:
             return self
-        stored = SparseRows(indptr, points.indices, points.values, dims)[self.rows]
-        columns, indices = np.unique(stored.indices, return_inverse=True)
+        rows = SparseRows(indptr, points.indices, points.values, dims)[self.rows]
+        columns, indices = np.unique(rows.indices, return_inverse=True)
         compact = Points(
             vectors=read_only(np.empty((0, len(columns)), np.float32)),
-            indptr=read_only(stored.indptr),
+            indptr=read_only(rows.indptr),
             indices=read_only(indices.astype(np.int32)),
-            values=read_only(stored.values),
+            values=read_only(rows.values),
             squares=read_only(points.squares[self.rows]),
             inverse_lengths=read_only(inverses[self.rows] if len(inverses) else inverses),
         )
@@ -119,9 +115,8 @@ class _Problem:
 
     def mean(self, shares: Shares) -> FloatArray:
         """Return the weighted mean (1, d) of the candidates."""
-        mean: FloatArray = qp.mean_of(
-            self.candidates.points, self.candidates.rows, len(shares), shares, self.k
-        )
+        points, rows = self.candidates.points, self.candidates.rows
+        mean: FloatArray = qp.mean_of(points, rows, len(shares), shares, self.k)
         return mean
 
     def gradient(self, mean: FloatArray) -> Shares:
@@ -190,17 +185,13 @@ def relax(candidates: CandidateSet, k: int, relevance: float, beta: float) -> Re
         if gap <= target or work > work_max:
             return Relaxed(problem.shares, max(gap, 0.0) / span if span > error else 0.0)
         members = np.concatenate((members, joining))
-        working, slopes, shares = (
-            candidates.take(members),
-            gradient[members],
-            problem.shares[members],
-        )
-        lower, traded = qp.trade_shares(
-            candidates.points, working.rows, len(members), beta, 0.5 * target / k,
-            work_max - work, candidates.scratch, cache, slopes, shares,
+        rows, shares = candidates.rows[members], problem.shares[members]
+        step_fall, step_work = qp.trade_shares(
+            candidates.points, rows, len(members), beta, 0.5 * target / k, work_max - work,
+            candidates.scratch, cache, gradient[members], shares,
         )  # fmt: skip
         problem.shares[members] = shares
-        fall, work = fall + lower, work + traded + count
+        fall, work = fall + step_fall, work + step_work + count
 
 
 def round_up(shares: Shares, k: int) -> IntArray:
@@ -208,35 +199,33 @@ def round_up(shares: Shares, k: int) -> IntArray:
     return np.argsort(-shares, kind="stable")[:k]
 
 
-def exchange(candidates: CandidateSet, chosen: IntArray, relevance: float, beta: float) -> IntArray:
+def exchange(candidates: CandidateSet, picks: IntArray, relevance: float, beta: float) -> IntArray:
     """Return a selection that no exchange of one of its places for another improves.
 
     The objective is that of `relax` with shares of 0 and 1. It ends after eight rounds at most.
     """
 
     def far_from(place: int) -> Shares:
-        far = np.empty(len(candidates), np.float32)
-        pairwise.far_from(
-            candidates.points, candidates.rows, len(candidates), place, candidates.scratch, far
-        )
+        rows, far = candidates.rows, np.empty(len(candidates), np.float32)
+        pairwise.far_from(candidates.points, rows, len(rows), place, candidates.scratch, far)
         return far.astype(np.float64)
 
-    chosen, inside = chosen.copy(), np.zeros(len(candidates), np.bool_)
-    inside[chosen] = True
+    picks, inside = picks.copy(), np.zeros(len(candidates), np.bool_)
+    inside[picks] = True
     total, prices = np.zeros(len(candidates)), relevance * candidates.costs.astype(np.float64)
-    for place in chosen:
+    for place in picks:
         total += far_from(place)
     for _ in range(_ROUNDS_MAX):
-        before = chosen.copy()
+        before = picks.copy()
         for i, leaving in enumerate(before):
             away = far_from(leaving)
             values = np.where(inside, np.inf, prices - 2 * beta * (total - away))
-            worth = prices[leaving] - 2 * beta * total[leaving]
+            value = prices[leaving] - 2 * beta * total[leaving]
             best = int(values.argmin())
-            if values[best] < worth - _FLOAT32_ERROR * abs(worth):
+            if values[best] < value - _FLOAT32_ERROR * abs(value):
                 total += far_from(best) - away
                 inside[leaving], inside[best] = False, True
-                chosen[i] = best
-        if (chosen == before).all():
+                picks[i] = best
+        if (picks == before).all():
             break
-    return chosen
+    return picks

@@ -9,15 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.arrays import Array, release
-from divgrpc.kernels import code_scan, dials, exact, inverted_lists, pairwise, query, records
+from divgrpc.kernels import code_scan, exact, inverted_lists, pairwise, query, records
 from divgrpc.kernels.batch import BATCH_QUERIES, scan_batch, score_batch
 from divgrpc.kernels.greedy import CROWDED_RATIO
-from divgrpc.kernels.registers import register
+from divgrpc.kernels.registers import record_of, register
 from divgrpc.parameters import POOL_WORK, SEARCH_GROWTH, BuildParameters
-from divgrpc.search.answers import Answers, empty_answers, empty_answers_for
-from divgrpc.search.arrays import pack_queries, record_of
-from divgrpc.search.dials import METRICS, factor_of
-from divgrpc.search.memory import MAX_PROBES, Memory
+from divgrpc.search.arrays import Answers, empty_answers, pack_queries
+from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import relevance, select_different
@@ -46,7 +44,7 @@ class Searcher:
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
         # Holds every array that the register has the address of.
-        self._index = record_of(records.Index, arrays, dims)
+        self._index = record_of(records.Index, arrays, {"d": dims, "m": dims})
         self._register = register(self._index)
         self.ids: IntArray = self._index.ids
         self._arrays = arrays
@@ -79,7 +77,7 @@ class Searcher:
     @property
     def max_probes(self) -> int:
         """Most buckets, or cells, that a search can look at."""
-        return self._n_cells or MAX_PROBES
+        return self._n_cells or PROBES_MAX
 
     @property
     def cell_sizes(self) -> IntArray:
@@ -116,24 +114,24 @@ class Searcher:
         )
         # An exact search by lists takes three times as long for four times as many candidates.
         by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
-        plan, roomier = plan_of(parameters, grow=not by_lists), None
-        limited = retries > 0 and 0 < parameters.hash_limit < points
-        if plan.copy_limit >= 0 and plan.candidates_max < plan.pool_max and (by_lists or limited):
-            hash_limit = max(parameters.hash_limit, plan.pool_max if limited else 0)
-            roomier = plan_of(replace(parameters, hash_limit=hash_limit))
-        larger = replace(
-            parameters,
-            hash_limit=SEARCH_GROWTH * parameters.hash_limit,
-            candidates_limit=SEARCH_GROWTH * parameters.candidates_limit,
-        )
-        candidates = min(larger.candidates_limit or points, larger.hash_limit or points, points)
-        compared = max(candidates, parameters.k)
-        fits = compared <= min(pool_limit or points, POOL_WORK // parameters.k)
-        if not (limited and plan.copy_limit >= 0 and fits):
-            return replace(plan, roomier=roomier)
-        wider = self.plan(larger, probe_on=probe_on, pool_limit=pool_limit, retries=retries - 1)
-        if roomier is not None:
-            roomier = replace(roomier, wider=wider)
+        plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
+        if plan.copy_limit < 0:
+            return plan
+        may_widen = retries > 0 and 0 < parameters.hash_limit < points
+        if may_widen:
+            larger = replace(
+                parameters,
+                hash_limit=SEARCH_GROWTH * parameters.hash_limit,
+                candidates_limit=SEARCH_GROWTH * parameters.candidates_limit,
+            )
+            candidates = min(larger.candidates_limit or points, larger.hash_limit, points)
+            if max(candidates, larger.k) <= min(pool_limit or points, POOL_WORK // larger.k):
+                wider = self.plan(
+                    larger, probe_on=probe_on, pool_limit=pool_limit, retries=retries - 1
+                )
+        if plan.candidates_max < plan.pool_max and (by_lists or may_widen):
+            hash_limit = max(parameters.hash_limit, plan.pool_max if may_widen else 0)
+            roomier = replace(plan_of(replace(parameters, hash_limit=hash_limit)), wider=wider)
         return replace(plan, roomier=roomier, wider=wider)
 
     def _enough_points(self, parameters: EffectiveParameters) -> int:
@@ -161,18 +159,18 @@ class Searcher:
         return answers
 
     def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
-        answers = empty_answers_for(len(queries), plan.parameters)
+        answers = empty_answers(len(queries), plan.parameters.k, plan.parameters)
         if not plan.one_by_one:
             self._run(queries, plan, answers)
             return answers
         for row in range(len(queries)):
             # Kernels are compiled for contiguous arrays, not for columns of others.
-            single = empty_answers_for(1, plan.parameters)
+            single = empty_answers(1, plan.parameters.k, plan.parameters)
             self._run(queries[row : row + 1], plan, single)
             if plan.kernel.step == records.CANDIDATES:
                 places = self._select(plan, single)
             else:
-                places = self._local.memory.scratch.picked[: single.counts[0]]
+                places = self._local.memory.scratch.picks[: single.counts[0]]
             if plan.parameters.list_collapsed:
                 self._list_copies(plan, places, single)
             answers.put(row, single)
@@ -189,14 +187,14 @@ class Searcher:
         candidates = CandidateSet(self._index.points, rows, distances, scratch.selection)
         parameters = plan.parameters
         if parameters.diversity_auto:
-            parameters = self._choose_dial(plan, candidates, pool, single)
+            parameters = replace(parameters, diversity=float(single.dials[0]))
         picks, pool, copies, duplicates = select_different(
             candidates, pool, plan.copy_limit, parameters, self.metric
         )
         if parameters.lose_at_most is not None:
             single.dials[0], single.reasons[0] = picks.dial, picks.reason
-        k, picked = len(picks.places), rows[picks.places]
-        single.ids[0, :k] = self.ids[picked] if len(self.ids) else picked
+        k, points = len(picks.places), rows[picks.places]
+        single.ids[0, :k] = self.ids[points] if len(self.ids) else points
         single.scores[0, :k] = relevance(distances[picks.places], self.metric)
         single.selection_scores[0, :k] = picks.values
         single.ids[0, k:] = -1
@@ -206,26 +204,6 @@ class Searcher:
         if len(single.gaps):
             single.gaps[0] = picks.gap
         return picks.places
-
-    def _choose_dial(
-        self, plan: QueryPlan, candidates: CandidateSet, pool: int, single: Answers
-    ) -> EffectiveParameters:
-        """Choose and write the dial of one query; return parameters with that dial."""
-        step, reason, parameters = 0, records.NO_CHOICE, plan.parameters
-        if pool > parameters.k:
-            step = dials.fall_off_step(
-                candidates.points,
-                records.Candidates(candidates.rows, candidates.costs),
-                pool,
-                parameters.k,
-                plan.kernel.copy_limit,
-                candidates.scratch,
-                factor_of(parameters),
-                METRICS[self.metric],
-            )
-            reason = records.FALL_OFF
-        single.dials[0], single.reasons[0] = step / dials.STEPS, reason
-        return replace(parameters, diversity=step / dials.STEPS)
 
     def _list_copies(self, plan: QueryPlan, places: IntArray, single: Answers) -> None:
         """List, for each place of the one row, the ids of its near-copies in the pool."""
@@ -247,17 +225,18 @@ class Searcher:
 
         They are at most `hash_limit`, unless that is 0.
         """
-        answers = empty_answers(len(queries), parameters.hash_limit or self._n_points)
+        room = parameters.hash_limit or self._n_points
+        answers = empty_answers(len(queries), room, parameters)
         self._run(queries, QueryPlan.of_hashed(parameters, self.metric), answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
-    def entries_listed(self, queries: Rows, needed: int) -> IntArray:
-        """Return how many list entries an exact search for the `needed` nearest reads, (nq,).
+    def entries_listed(self, queries: Rows, n_nearest: int) -> IntArray:
+        """Return how many list entries an exact search for the `n_nearest` nearest reads, (nq,).
 
         0 if it does not read the lists, as `inverted_lists.lists_pay` decides.
         """
         starts, ratio = self._index.lists.starts, inverted_lists.LISTS_MIN_RATIO
-        few = ratio * needed <= self._n_points
+        few = ratio * n_nearest <= self._n_points
         if not isinstance(queries, SparseRows) or not len(starts) or not few:
             return np.zeros(len(queries), np.int64)
         sizes = (starts[1:] - starts[:-1])[queries.indices]
@@ -277,7 +256,7 @@ class Searcher:
         while room:
             memory = self._memory(plan, min(room, self._n_points))
             lacking = query.answer(
-                self._register, memory.register, plan.packed, span, arrays, results
+                self._register, memory.register, plan.fields, span, arrays, results
             )
             # Twice what lacks: the next query may need a little more again.
             room = 2 * lacking
@@ -286,7 +265,7 @@ class Searcher:
         """Search the rows in batches, then run the kernel over them."""
         memory = self._memory(plan, self._n_points)
         memory.fit_batch(BATCH_QUERIES, room)
-        arguments: tuple[Any, ...] = (self._register, memory.register, plan.packed)
+        arguments: tuple[Any, ...] = (self._register, memory.register, plan.fields)
         search = score_batch if plan.kernel.search == records.EXACT else scan_batch
         arrays, results = pack_queries(queries), answers.results
         for first in range(0, len(queries), BATCH_QUERIES):
@@ -310,8 +289,8 @@ class Searcher:
         """
         kernel, index = plan.kernel, self._index
         if kernel.search == records.EXACT:
-            # HASHED returns all points, and needs none of the nearest.
-            dense = not sparse and kernel.step != records.HASHED
+            # HASH_ONLY returns all points, and needs none of the nearest.
+            dense = not sparse and kernel.step != records.HASH_ONLY
             large = index.points.vectors.nbytes > _BATCH_VECTOR_BYTES_MIN
             pays = dense and self.dims >= _BATCH_DIMS_MIN and large
             room = 2 * plan.candidates_max + exact.BOUND_ROWS
@@ -319,7 +298,7 @@ class Searcher:
             scan = kernel.search != records.TABLES and 0 < kernel.hash_limit < self._n_points
             whole = not self._n_cells and not self.ends_early
             pays = scan and whole and index.hashing.codes.nbytes > _BATCH_CODE_BYTES_MIN
-            room = 2 * kernel.hash_limit + code_scan.BLOCK
+            room = 2 * kernel.hash_limit + code_scan.BLOCK_POINTS
         few = _BATCH_POINTS_RATIO * room <= self._n_points
         fits = BATCH_QUERIES * room * _KEPT_BYTES <= _BATCH_BYTES_MAX
         return room if pays and few and fits else 0
@@ -332,8 +311,8 @@ class Searcher:
             memory = Memory(self.dims, words, index.hashing.hyperplanes.shape, sparse=sparse)
             self._local.memory = memory
         by_tables, is_exact = kernel.search == records.TABLES, kernel.search == records.EXACT
-        limited = 0 < kernel.hash_limit < self._n_points
-        by_cells = self._n_cells > 0 and (by_tables or (not is_exact and limited))
+        is_limit = 0 < kernel.hash_limit < self._n_points
+        by_cells = self._n_cells > 0 and (by_tables or (not is_exact and is_limit))
         points = cell_room if by_cells else self._n_points
         memory.fit_points(points)
         room = len(memory.scratch.candidates.rows)

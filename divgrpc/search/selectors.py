@@ -61,7 +61,7 @@ def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Me
         nearest = np.arange(min(parameters.k, count))
         return Picks(nearest, -distances[nearest], 0.0)
     if metric == "inner_product":
-        candidates = candidates.with_costs(_shares(distances))
+        candidates = replace(candidates, costs=_shares(distances))
     if parameters.selector == "rerank":
         return rerank(candidates, parameters.k, parameters.diversity)
     if parameters.selector == "max_sum":
@@ -103,21 +103,13 @@ def _greedy_within(
 ) -> Picks:
     """Pick at the greatest dial that keeps the bound, with a rule of greedy selection."""
     distances, k = candidates.costs, parameters.k
+    costs = _shares(distances) if metric == "inner_product" else distances
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     step = dials.pick_within(
-        candidates.points,
-        records.Candidates(candidates.rows, distances),
-        _shares(distances) if metric == "inner_product" else distances,
-        len(candidates),
-        k,
-        bound,
-        rule_of(parameters),
-        METRICS[metric],
-        candidates.scratch,
-        places,
-        values,
-    )
-    return Picks(places, values, dial=step / dials.STEPS)
+        candidates.points, records.Candidates(candidates.rows, distances), costs, len(candidates),
+        k, bound, rule_of(parameters), METRICS[metric], candidates.scratch, places, values,
+    )  # fmt: skip
+    return Picks(places, values, dial=step / dials.DIAL_STEPS)
 
 
 def _first_within(
@@ -127,8 +119,8 @@ def _first_within(
     relevances = relevance(candidates.costs, metric)
     nearest = _mean(relevances[: parameters.k])
     width = nearest - _mean(relevances)
-    for step in range(dials.STEPS, 0, -1):
-        dial = step / dials.STEPS
+    for step in range(dials.DIAL_STEPS, 0, -1):
+        dial = step / dials.DIAL_STEPS
         at_dial = replace(parameters, lose_at_most=None, diversity=dial)
         picks = select(candidates, at_dial, metric)
         loss = nearest - _mean(relevances[picks.places])
@@ -146,7 +138,7 @@ def select_different(
 ) -> tuple[Picks, int, int, int]:
     """Pick k of the first `pool` candidates that differ, as `kernels.greedy.pick` does.
 
-    CandidateSet within `copy_limit` of one another, as `kernels.pairwise` measures distances, are
+    Candidates within `copy_limit` of one another, as `kernels.pairwise` measures distances, are
     near-copies; below 0 none are. If they crowd the pool, it grows, up to all candidates. Returns
     the picks, the pool, the near-copies of picks in it, and the picks that are near-copies.
     """
@@ -155,30 +147,19 @@ def select_different(
     limit, owners = np.float32(copy_limit), np.empty(len(candidates), np.int64)
     points, rows = candidates.points, candidates.rows
     while True:
-        kept = np.empty(pool, np.int64)
-        n_kept = pairwise.keep_different(points, rows, pool, limit, candidates.scratch, kept)
-        picks = select(candidates.take(kept[:n_kept]), parameters, metric)
-        places = kept[picks.places]
+        originals = np.empty(pool, np.int64)
+        count = pairwise.keep_different(points, rows, pool, limit, candidates.scratch, originals)
+        picks = select(candidates.take(originals[:count]), parameters, metric)
+        places = originals[picks.places]
         copies = pairwise.assign_copies(points, rows, pool, places, len(places), limit, owners)
         if pool == len(candidates) or CROWDED_RATIO * copies < pool:
             break
         pool = min(2 * pool, len(candidates))
-    others = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
+    fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
     # A candidate that only fills up has no share.
-    if parameters.selector == "qp_relax":
-        values = 0 * candidates.costs[others]
-    else:
-        values = -candidates.costs[others]
-    return (
-        replace(
-            picks,
-            places=np.concatenate((places, others)),
-            values=np.concatenate((picks.values, values)),
-        ),
-        pool,
-        copies,
-        len(others),
-    )
+    values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
+    places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
+    return replace(picks, places=places, values=values), pool, copies, len(fillers)
 
 
 def _mean(numbers: FloatArray) -> float:
@@ -230,7 +211,7 @@ def max_sum(candidates: CandidateSet, k: int, diversity: float, metric: Metric) 
     """
     distances = candidates.costs
     costs = distances if metric == "inner_product" else np.sqrt(distances)
-    return _greatest_sum(candidates.with_costs(costs), k, 1 - diversity)
+    return _greatest_sum(replace(candidates, costs=costs), k, 1 - diversity)
 
 
 def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> Picks:
@@ -248,16 +229,9 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
     """
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     count = max_sum_dpp.determinant(
-        candidates.points,
-        candidates.rows,
-        candidates.costs,
-        len(candidates),
-        k,
-        1 - diversity,
-        _SIMILARITY[metric],
-        places,
-        values,
-    )
+        candidates.points, candidates.rows, candidates.costs, len(candidates), k, 1 - diversity,
+        _SIMILARITY[metric], places, values,
+    )  # fmt: skip
     return Picks(places[:count], values[:count])
 
 
@@ -278,27 +252,21 @@ def qp_relax(candidates: CandidateSet, parameters: EffectiveParameters) -> Picks
         return Picks(np.zeros(1, np.int64), np.ones(1, np.float32), 0.0)
     beta = 1.0 if parameters.variant == "printed" else parameters.diversity
     candidates = candidates.compact()
-    relaxed = relax(candidates, k, relevance, beta)
-    places = round_up(relaxed.shares, k)
+    solution = relax(candidates, k, relevance, beta)
+    shares = solution.shares
+    places = round_up(shares, k)
     if parameters.rounding == "exchange":
-        support = np.flatnonzero(relaxed.shares)
-        chosen = np.searchsorted(support, places)
-        improved = support[exchange(candidates.take(support), chosen, relevance, beta)]
-        places = improved[np.lexsort((improved, -relaxed.shares[improved]))]
-    return Picks(places, relaxed.shares[places].astype(np.float32), relaxed.gap)
+        support = np.flatnonzero(shares)
+        picks = np.searchsorted(support, places)
+        picks = support[exchange(candidates.take(support), picks, relevance, beta)]
+        places = picks[np.lexsort((picks, -shares[picks]))]
+    return Picks(places, shares[places].astype(np.float32), solution.gap)
 
 
 def _greatest_sum(candidates: CandidateSet, k: int, relevance: float) -> Picks:
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     count = max_sum_dpp.max_sum(
-        candidates.points,
-        candidates.rows,
-        candidates.costs,
-        len(candidates),
-        k,
-        relevance,
-        candidates.scratch,
-        places,
-        values,
-    )
+        candidates.points, candidates.rows, candidates.costs, len(candidates), k, relevance,
+        candidates.scratch, places, values,
+    )  # fmt: skip
     return Picks(places[:count], values[:count])

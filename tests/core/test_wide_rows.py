@@ -18,7 +18,7 @@ from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.hashing import hyperplanes
-from divgrpc.hashing.count_sketch import SUMS
+from divgrpc.hashing.count_sketch import SKETCH_SUMS
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.search.memory import Memory
@@ -237,4 +237,4 @@ def test_what_passes_through_memory_is_bounded_by_numbers(
     rows = SparseRows(np.arange(count + 1) * stored, none, np.empty(0, np.float32), WIDE)
     assert mean_width(rows) == stored
     assert block_rows(rows) == block
-    assert hyperplanes._sample_rows(rows, SUMS) == sample
+    assert hyperplanes._sample_rows(rows, SKETCH_SUMS) == sample

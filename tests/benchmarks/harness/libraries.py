@@ -236,10 +236,10 @@ class OurPicker:
 
     points: Points
     memory: Memory
-    rule: int = records.MARGINAL
+    rule: int = records.MARGINAL_RULE
 
     @classmethod
-    def over(cls, index: Index, rule: int = records.MARGINAL) -> "OurPicker":
+    def over(cls, index: Index, rule: int = records.MARGINAL_RULE) -> "OurPicker":
         """Take the points of a dense index."""
         searcher: Any = index.engine._searcher
         return cls(searcher._index.points, Memory(index.dims, 4, (index.dims, 256)), rule)
@@ -247,7 +247,7 @@ class OurPicker:
     @property
     def selector(self) -> Selector:
         """The selector of a query."""
-        return "mmr" if self.rule == records.MMR else "greedy"
+        return "mmr" if self.rule == records.MMR_RULE else "greedy"
 
     @property
     def name(self) -> str:
@@ -263,7 +263,7 @@ class OurPicker:
         rows, costs = candidates
         self.memory.fit_selection(len(rows), k)
         scratch = self.memory.scratch
-        places, gains = scratch.picked[:k], np.empty(k, np.float32)
+        places, gains = scratch.picks[:k], np.empty(k, np.float32)
         relevance, keep_all = np.float32(1 - dial), records.NO_COPIES
         objective = Objective(k, relevance, self.rule, product=False, copy_limit=keep_all)
         points = (self.points, rows.astype(np.int32), costs, len(rows))

@@ -142,7 +142,7 @@ class _Field:
     @cached_property
     def mmr(self) -> OurPicker:
         """Our MMR: others' pick the same, and more slowly."""
-        return OurPicker.over(self.builds[0].index, records.MMR)
+        return OurPicker.over(self.builds[0].index, records.MMR_RULE)
 
     def contestants(self, objective: Objective) -> list[Contestant]:
         """Return everyone who competes for an objective."""

@@ -85,9 +85,9 @@ def _among(index: Index, queries: FloatArray, count: int, k: int) -> Iterator[Ro
 
 def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[str, Ask]:
     pickers = {
-        "greedy": OurPicker.over(index, records.CORRECTED),
+        "greedy": OurPicker.over(index, records.CORRECTED_RULE),
         "greedy, marginal": OurPicker.over(index),
-        "mmr": OurPicker.over(index, records.MMR),
+        "mmr": OurPicker.over(index, records.MMR_RULE),
     }
     points, memory = pickers["greedy"].points, pickers["greedy"].memory
     memory.fit_selection(ids.shape[1], k)

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.builder.assembly import choose_family
-from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS
+from divgrpc.hashing.hyperplanes import CELLS_ROWS_MIN
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.types import Choice, FloatArray, HashFamily, Points
@@ -143,7 +143,7 @@ def test_cells_are_taken_as_far_as_they_reach() -> None:
     """Above the share that a quarter of them holds no target takes them; nor do tables or bits."""
     rng = np.random.default_rng(0)
     centres = 2 * rng.standard_normal((60, 24))
-    points = unit(centres[rng.integers(0, 60, CELLS_FROM_ROWS)] + rng.standard_normal((1, 24)))
+    points = unit(centres[rng.integers(0, 60, CELLS_ROWS_MIN)] + rng.standard_normal((1, 24)))
     points = unit(points + 0.12 * rng.standard_normal(points.shape))
     family, reason = choose_family(BuildParameters(target_recall=0.5), points, None)
     assert family == "cells"
@@ -158,7 +158,7 @@ def test_cells_are_taken_as_far_as_they_reach() -> None:
         assert choose_family(above, points, None)[0] != "cells"
     for tables in (BuildParameters(n_tables=4), BuildParameters(n_bits=9)):
         assert choose_family(tables, points, None)[0] != "cells"
-    fewer = points[: CELLS_FROM_ROWS - 1]
+    fewer = points[: CELLS_ROWS_MIN - 1]
     assert choose_family(BuildParameters(), fewer, None)[0] != "cells"
-    scattered = unit(rng.standard_normal((CELLS_FROM_ROWS, 64)))
+    scattered = unit(rng.standard_normal((CELLS_ROWS_MIN, 64)))
     assert choose_family(BuildParameters(), scattered, None)[0] != "cells"

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.hashing import count_sketch
-from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS, CountSketch
+from divgrpc.hashing.count_sketch import SKETCH_DIMS_MIN, SKETCH_SUMS, CountSketch
 from divgrpc.index import Index
 from divgrpc.kernels import projection
 from divgrpc.types import HashFamily, Metric, Search
@@ -17,7 +17,7 @@ from reference.index import check_row, points_of
 from support.mixed_indexes import FAMILIES, METRICS
 from support.refusals import refused
 
-DIMS = FROM_DIMS + 800
+DIMS = SKETCH_DIMS_MIN + 800
 SEARCHES: list[Search] = ["tables", "scan", "scan_hamming"]
 
 
@@ -34,12 +34,12 @@ def bags(rows: int, dims: int, seed: int) -> sparse.csr_array:
 def test_sketches_agree_with_their_twin() -> None:
     """Sparse and dense blocks, and both kernels, add and subtract what the twin does."""
     sketch, rows = CountSketch.draw(DIMS, 5), bags(4, DIMS, 1)
-    truth = kernels.sketch(rows.toarray(), sketch.places, SUMS)
+    truth = kernels.sketch(rows.toarray(), sketch.places, SKETCH_SUMS)
     of_sparse = sketch(SparseRows.of(rows))
     assert isinstance(of_sparse, SparseRows)
     assert np.abs(of_sparse.matrix.toarray() - truth).max() < 1e-5
     assert np.abs(sketch.of_dense(rows.toarray()) - truth).max() < 1e-5
-    one, other = np.full((1, SUMS), np.nan, np.float32), np.full((1, SUMS), np.nan, np.float32)
+    one, other = np.full((2, 1, SKETCH_SUMS), np.nan, np.float32)
     for row, expected in enumerate(truth):
         projection.sketch_dense(rows.toarray(), row, sketch.places, one)
         start, stop = rows.indptr[row], rows.indptr[row + 1]
@@ -51,7 +51,7 @@ def test_sketches_agree_with_their_twin() -> None:
 def test_dimensions_are_spread_evenly_with_both_signs() -> None:
     places = CountSketch.draw(DIMS, 5).places
     sums = np.where(places >= 0, places, ~places)
-    counts = np.bincount(sums, minlength=SUMS)
+    counts = np.bincount(sums, minlength=SKETCH_SUMS)
     assert counts.max() - counts.min() <= 1
     assert abs((places >= 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(DIMS)
     assert (CountSketch.draw(DIMS, 5).places == places).all()
@@ -66,27 +66,27 @@ def test_products_of_unit_vectors_are_unbiased() -> None:
     pair = np.array([one / np.linalg.norm(one), near / np.linalg.norm(near)], np.float32)
     sketches = [CountSketch.draw(DIMS, seed).of_dense(pair) for seed in range(400)]
     products = np.array([one @ other for one, other in sketches])
-    deviation = math.sqrt(2 / SUMS)
+    deviation = math.sqrt(2 / SKETCH_SUMS)
     assert abs(products.mean() - pair[0] @ pair[1]) < 4 * deviation / math.sqrt(len(products))
     assert 0.3 * deviation < products.std() < 1.1 * deviation
 
 
 def test_narrow_rows_are_not_sketched() -> None:
     """Below 8,193 dimensions rows stay as they are, and the index stores no sketch."""
-    rows = np.ones((2, FROM_DIMS - 1), np.float32)
-    sketch = CountSketch.draw(FROM_DIMS - 1, 0)
+    rows = np.ones((2, SKETCH_DIMS_MIN - 1), np.float32)
+    sketch = CountSketch.draw(SKETCH_DIMS_MIN - 1, 0)
     assert sketch(rows) is rows
-    assert sketch.dims == FROM_DIMS - 1
+    assert sketch.dims == SKETCH_DIMS_MIN - 1
     plain = Index.build(rows)
     assert "sketch" not in plain.engine._arrays
     assert "sketch" not in [choice.parameter for choice in plain.info.choices]
 
 
 def test_info_lists_the_sketch() -> None:
-    index = Index.build(np.ones((2, FROM_DIMS), np.float32))
-    assert index.engine._arrays["sketch"].shape == (FROM_DIMS,)
+    index = Index.build(np.ones((2, SKETCH_DIMS_MIN), np.float32))
+    assert index.engine._arrays["sketch"].shape == (SKETCH_DIMS_MIN,)
     sketch = next(choice for choice in index.info.choices if choice.parameter == "sketch")
-    assert sketch.value == str(SUMS)
+    assert sketch.value == str(SKETCH_SUMS)
     assert "8,193 columns" in sketch.reason
 
 
@@ -99,8 +99,8 @@ def test_sketched_indexes_agree_with_their_twins(
 
     Here 300 dimensions become 128 sums, and points are few, because the twin compares all pairs.
     """
-    monkeypatch.setattr(count_sketch, "FROM_DIMS", 300)
-    monkeypatch.setattr(count_sketch, "SUMS", 128)
+    monkeypatch.setattr(count_sketch, "SKETCH_DIMS_MIN", 300)
+    monkeypatch.setattr(count_sketch, "SKETCH_SUMS", 128)
     rows = bags(52, 300, 3)
     points, queries = rows[:50], rows[50:]
     for matrix in (points, points.toarray()):
@@ -139,4 +139,4 @@ def test_sketched_codes_find_near_points() -> None:
 
 def test_more_components_than_sums_are_refused() -> None:
     with refused("n_components", "4096"):
-        Index.build(np.eye(3, FROM_DIMS, dtype=np.float32), n_components=SUMS + 1)
+        Index.build(np.eye(3, SKETCH_DIMS_MIN, dtype=np.float32), n_components=SKETCH_SUMS + 1)

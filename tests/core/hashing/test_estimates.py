@@ -11,7 +11,7 @@ from scipy import sparse
 
 from divgrpc.hashing import codes as coding
 from divgrpc.hashing import hyperplanes as core
-from divgrpc.hashing.count_sketch import SUMS
+from divgrpc.hashing.count_sketch import SKETCH_SUMS
 from divgrpc.index import Index
 from divgrpc.kernels import code_scan, projection
 from divgrpc.types import FloatArray, HashFamily, Hyperplanes, Metric
@@ -48,15 +48,17 @@ def estimated(
     coding.encode(levels, codes, 0)
     stretches = coding.stretches(margins, levels, dims / count)
     terms = coding.pack_terms(np.zeros(len(points), np.float32), factor * stretches)
-    quantised, own = np.empty((5, words), np.uint64), np.empty(count, np.float32)
+    own = np.empty(count, np.float32)
     projection.project(query[np.newaxis], 0, planes.astype(np.float32), own)
-    unit, total = projection.quantise(own, quantised)
+    quantised = code_scan.levels_of(own, False, np.empty((5, words), np.uint64))
+    quantised = quantised._replace(unit=np.float32(quantised.unit))
     estimates = np.full(len(points), np.nan, np.float32)
-    for at in range(0, len(points), code_scan.BLOCK):
-        run, block = estimates[at : at + code_scan.BLOCK], np.empty(code_scan.BLOCK, np.int32)
-        code_scan.estimate_block(
-            codes, quantised, unit, total, terms, at, np.float32(0), block, run
+    for at in range(0, len(points), code_scan.BLOCK_POINTS):
+        run, block = (
+            estimates[at : at + code_scan.BLOCK_POINTS],
+            np.empty(code_scan.BLOCK_POINTS, np.int32),
         )
+        code_scan.block_distances(codes, terms, quantised, at, np.float32(0), block, run)
     return estimates.astype(np.float64)
 
 
@@ -326,7 +328,7 @@ def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplan
     rng = np.random.default_rng(8)
     points = sparse.random_array((300, 60_000), density=0.001, rng=rng, format="csr")
     index = Index.build(points.astype(np.float32), n_components=5, hyperplanes=hyperplanes)
-    assert index.engine._arrays["hyperplanes"].shape == (SUMS, 256)
+    assert index.engine._arrays["hyperplanes"].shape == (SKETCH_SUMS, 256)
     assert index.info.nonzeros == len(index.engine._arrays["values"]) <= points.nnz
     sizes = {array.name: array.bytes for array in index.info.arrays}
     assert "vectors" not in sizes

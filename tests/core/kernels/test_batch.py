@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from divgrpc.index import Index
 from divgrpc.kernels import batch
-from divgrpc.kernels.code_scan import BLOCK
+from divgrpc.kernels.code_scan import BLOCK_POINTS
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.parameters import QueryParameters
 from divgrpc.search import searcher as searching
@@ -24,7 +24,7 @@ from reference.index import row_of, same_bytes
 from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
 
 # The last block of points is not full.
-ROWS, DIMS = 3 * BLOCK + 77, 12
+ROWS, DIMS = 3 * BLOCK_POINTS + 77, 12
 # Most counts leave the last group of queries, and the last group of sums, not full.
 COUNTS = [3, 4, 5, 16, 17, 39]
 LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
@@ -238,7 +238,7 @@ def test_queries_run_one_by_one_if_that_is_faster(name: str, refused: int, accep
         assert kernels["score_batch"].call_count == expected
 
 
-@pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK)])
+@pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK_POINTS)])
 def test_scratch_memory_has_a_limit(search: Search, block: int) -> None:
     """To the byte; queries that need more run one by one."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from divgrpc.hashing import hyperplanes
 from divgrpc.kernels import buckets, records
-from divgrpc.kernels.records import Heap, ProbeScratch
+from divgrpc.kernels.records import ProbeScratch
+from divgrpc.kernels.registers import record_of
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.plan import QueryPlan
 from divgrpc.types import EffectiveParameters, Sampling
@@ -69,21 +70,8 @@ class Tables:
 
     def scratch(self) -> ProbeScratch:
         """Return memory for the kernel to write in, never used before."""
-        heap = Heap(
-            costs=np.empty(self.room, np.float32),
-            tables=np.empty(self.room, np.int32),
-            masks=np.empty(self.room, np.int64),
-            keys=np.empty(self.room, np.int64),
-        )
-        shape = (self.n_tables, self.n_bits)
-        return ProbeScratch(
-            np.empty(shape, np.int32),
-            np.empty(shape, np.float32),
-            np.empty(self.n_tables, np.int64),
-            heap,
-            np.zeros(len(self.bits), np.uint32),
-            np.zeros(1, np.uint32),
-        )
+        sizes = {"T": self.n_tables, "n_bits": self.n_bits, "n": len(self.bits), "h": self.room}
+        return record_of(ProbeScratch, None, sizes)
 
     def find(
         self, n_probes: int, at_least: int, wanted: EffectiveParameters, scratch: ProbeScratch

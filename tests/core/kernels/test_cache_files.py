@@ -271,10 +271,10 @@ def test_a_kernel_that_cannot_be_written_works(
     """A full disk in the middle: it runs, and is known not to be kept; numba's setting stays."""
     before = config.CACHE_DIR
     monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
-    monkeypatch.setattr(jit, "unkept", {})
+    monkeypatch.setattr(jit, "write_errors", {})
     (tmp_path / "file").write_text("in the way")
     assert jit.kernel(add_one)(2) == 3
-    (kernel,) = jit.unkept
+    (kernel,) = jit.write_errors
     assert kernel.endswith(".add_one")
     after = config.CACHE_DIR
     assert after == before

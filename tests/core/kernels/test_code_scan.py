@@ -1,5 +1,7 @@
 """Scans of codes: scores, estimates, the best of them, and seeded draws."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -8,6 +10,9 @@ from hypothesis import strategies as st
 
 from divgrpc.hashing.codes import pack_terms
 from divgrpc.kernels import code_scan, projection, top_k
+from divgrpc.kernels.records import Levels
+from divgrpc.parameters import QueryParameters
+from divgrpc.search.plan import QueryPlan
 from divgrpc.types import FloatArray
 from reference import kernels
 
@@ -15,23 +20,45 @@ examples = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 EDGES = [1, 2, 63, 64, 65, 127, 128, 1023, 1024, 1025, 2100]
 NO_IDS = np.empty(0, np.int64)
+NO_TERMS = np.empty(0, np.uint32)
+NO_TERMS.setflags(write=False)
 
 
 def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
     return np.random.default_rng(seed).random((points, bits)) < 0.5
 
 
-def scratch(points: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    groups = -(-points // code_scan.BLOCK) * code_scan.COLUMN
-    return np.full(points, 12345, np.int32), np.full(groups, 12345, np.int32)
+def group_minima(distances: FloatArray) -> list[float]:
+    blocks = -(-len(distances) // code_scan.BLOCK_POINTS)
+    padded = np.full(blocks * code_scan.BLOCK_POINTS, np.inf, np.float32)
+    padded[: len(distances)] = distances
+    minima: list[float] = (
+        padded.reshape(blocks, code_scan.GROUP_POINTS, code_scan.BLOCK_GROUPS)
+        .min(axis=1)
+        .ravel()
+        .tolist()
+    )
+    return minima
 
 
-def group_maxima(scores: npt.NDArray[np.int32]) -> list[int]:
-    blocks = -(-len(scores) // code_scan.BLOCK)
-    padded = np.full(blocks * code_scan.BLOCK, np.iinfo(np.int32).min, np.int32)
-    padded[: len(scores)] = scores
-    maxima = padded.reshape(blocks, code_scan.GROUP, code_scan.COLUMN).max(axis=1)
-    return [int(each) for each in maxima.ravel()]
+def levels_of(margins: FloatArray, words: int, *, hamming: bool) -> Levels:
+    levels: Levels = code_scan.levels_of(margins, hamming, np.empty((5, words), np.uint64))
+    # A kernel returns a float32 as a Python float.
+    return levels._replace(unit=np.float32(levels.unit))
+
+
+def scan(
+    codes: npt.NDArray[np.uint64],
+    levels: Levels,
+    terms: npt.NDArray[np.uint32] = NO_TERMS,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the distances of all points, and the least of each group."""
+    points = codes.shape[1]
+    groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS
+    distances, minima = np.full(points, 12345, np.float32), np.full(groups, 12345, np.float32)
+    scores = np.empty(code_scan.BLOCK_POINTS, np.int32)
+    code_scan.scan_codes(codes, terms, levels, points, scores, distances, minima)
+    return distances, minima
 
 
 # Scores.
@@ -39,28 +66,27 @@ def group_maxima(scores: npt.NDArray[np.int32]) -> list[int]:
 
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
-def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
+def test_a_scan_adds_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
     """The score of a point is the sum of the query's levels over its set bits."""
     bits = random_bits(points, 64 * words, seed)
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
-    planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(points)
-    projection.quantise(margins, planes)
-    code_scan.scan_asymmetric(kernels.pack(bits), planes, scores, maxima)
-    levels = kernels.levels(margins)
-    assert scores.tolist() == [kernels.asymmetric_score(code, levels) for code in bits]
-    assert maxima.tolist() == group_maxima(scores)
+    levels = levels_of(margins, words, hamming=False)
+    distances, minima = scan(kernels.pack(bits), levels)
+    sizes = kernels.levels(margins)
+    assert (-distances).tolist() == [kernels.asymmetric_score(code, sizes) for code in bits]
+    assert minima.tolist() == group_minima(distances)
 
 
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
-def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) -> None:
-    """The score of a point is minus the Hamming distance of its code to that of the query."""
+def test_a_scan_counts_differing_bits(seed: int, words: int, points: int) -> None:
+    """By signs, the distance of a point is the Hamming distance of its code to the query's."""
     bits = random_bits(points + 1, 64 * words, seed)
-    packed, (scores, maxima) = kernels.pack(bits), scratch(points)
-    codes, code = np.ascontiguousarray(packed[:, 1:]), np.ascontiguousarray(packed[:, 0])
-    code_scan.scan_hamming(codes, code, points, scores, maxima)
-    assert scores.tolist() == [-kernels.hamming(other, bits[0]) for other in bits[1:]]
-    assert maxima.tolist() == group_maxima(scores)
+    margins = np.where(bits[0], np.float32(0.5), np.float32(-2))
+    levels = levels_of(margins, words, hamming=True)
+    distances, minima = scan(kernels.pack(bits[1:]), levels)
+    assert distances.tolist() == [kernels.hamming(code, bits[0]) for code in bits[1:]]
+    assert minima.tolist() == group_minima(distances)
 
 
 @examples
@@ -80,29 +106,23 @@ def test_estimates_agree_with_scores(
         random_bits(points, 64 * words * depth, seed),
         rng.standard_normal(64 * words).astype(np.float32),
     )
-    codes, levels = kernels.pack(bits), kernels.levels(margins)
-    planes, (scores, maxima) = np.empty((5, words * depth), np.uint64), scratch(points)
-    unit, total = projection.quantise(margins, planes)
+    codes, sizes = kernels.pack(bits), kernels.levels(margins)
+    levels = levels_of(margins, words * depth, hamming=False)
+    _, unit, total, _ = levels
     terms = pack_terms(*rng.random((2, points)).astype(np.float32))
     terms.setflags(write=False)
-    unit = np.float32(unit)
-    code_scan.scan_asymmetric(codes, planes, scores, maxima)
-    assert scores[:9].tolist() == [kernels.asymmetric_score(code, levels) for code in bits[:9]]
-    apart, whole = np.empty((2, points), np.float32)
+    scores = (-scan(codes, levels)[0]).astype(np.int32)
+    assert scores[:9].tolist() == [kernels.asymmetric_score(code, sizes) for code in bits[:9]]
+    apart = np.empty(points, np.float32)
     code_scan.estimate(scores, unit, total, terms, 0, np.float32(0), apart)
     truth = [
         t - np.float32(np.float32(2 * s - total) * unit) * f
         for s, t, f in zip(scores, *kernels.unpack_terms(terms), strict=True)
     ]
     assert apart.tolist() == np.array(truth, np.float32).tolist()
-    blocks = -(-points // code_scan.BLOCK)
-    minima = np.empty(blocks * code_scan.COLUMN, np.float32)
-    code_scan.scan_estimates(codes, planes, unit, total, terms, points, scores, whole, minima)
+    whole, minima = scan(codes, levels, terms)
     assert whole.tolist() == apart.tolist()
-    padded = np.full(blocks * code_scan.BLOCK, np.inf, np.float32)
-    padded[:points] = whole
-    columns = padded.reshape(blocks, code_scan.GROUP, code_scan.COLUMN).min(axis=1)
-    assert minima.tolist() == columns.ravel().tolist()
+    assert minima.tolist() == group_minima(whole)
     wanted, rows = min(wanted, points), np.full(points, -1, np.int32)
     found = code_scan.take_least(whole, minima, points, wanted, rows)
     taken = rows[:found].tolist()
@@ -117,13 +137,13 @@ def test_estimates_agree_with_scores(
 def test_known_distances_replace_estimates(known: int, stop: int) -> None:
     rng = np.random.default_rng(known)
     estimates = rng.random(2100).astype(np.float32)
-    minima = np.empty(3 * code_scan.COLUMN, np.float32)
+    minima = np.empty(3 * code_scan.BLOCK_GROUPS, np.float32)
     distances = -rng.random(known).astype(np.float32)
-    padded = np.full(3 * code_scan.BLOCK, np.inf, np.float32)
+    padded = np.full(3 * code_scan.BLOCK_POINTS, np.inf, np.float32)
     padded[:stop] = estimates[:stop]
 
     def columns() -> FloatArray:
-        least = padded.reshape(3, code_scan.GROUP, code_scan.COLUMN).min(axis=1)
+        least = padded.reshape(3, code_scan.GROUP_POINTS, code_scan.BLOCK_GROUPS).min(axis=1)
         return np.asarray(least.ravel())
 
     minima[:] = columns()
@@ -139,13 +159,11 @@ def test_extreme_scores_do_not_overflow(words: int, sign: int) -> None:
     bits = np.zeros((2, 64 * words), np.bool_)
     bits[0] = True
     margins = np.full(64 * words, sign, np.float32)
-    planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(2)
-    projection.quantise(margins, planes)
-    code_scan.scan_asymmetric(kernels.pack(bits), planes, scores, maxima)
-    assert scores.tolist() == [sign * 7 * 64 * words, 0]
     packed = kernels.pack(bits)
-    code_scan.scan_hamming(packed, packed[:, 1].copy(), 2, scores, maxima)
-    assert scores.tolist() == [-64 * words, 0]
+    distances, _ = scan(packed, levels_of(margins, words, hamming=False))
+    assert distances.tolist() == [-sign * 7 * 64 * words, 0]
+    distances, _ = scan(packed, levels_of(margins, words, hamming=True))
+    assert sorted(distances.tolist()) == [0, 64 * words]
 
 
 # The largest.
@@ -155,11 +173,13 @@ def take(
     scores: npt.NDArray[np.int32], wanted: int, ids: npt.NDArray[np.int64], *, draw: bool
 ) -> tuple[list[int], list[int]]:
     """Return the rows above the boundary, and those that tie at it."""
-    maxima = np.array(group_maxima(scores), np.int32)
-    rows = np.full(len(scores), -1, np.int32)
-    sure, count = code_scan.take_largest(scores, maxima, wanted, rows)
-    if draw:
-        count = top_k.keep_sample(rows, sure, count, wanted - sure, ids, np.uint64(7))
+    distances, rows = -scores.astype(np.float32), np.full(len(scores), -1, np.int32)
+    minima = np.array(group_minima(distances), np.float32)
+    count = code_scan.take_least(distances, minima, len(scores), wanted, rows)
+    parameters = QueryParameters(seed=7, sampling="uniform" if draw else "nearest")
+    limits = replace(parameters.resolve(10**6, "scan"), hash_limit=wanted)
+    plan = QueryPlan.of(limits, "cosine", 10**6).kernel
+    sure, count = code_scan.settle_ties(rows, distances, count, False, plan, ids)
     return rows[:sure].tolist(), rows[sure:count].tolist()
 
 
@@ -170,9 +190,7 @@ def take(
     spread=st.sampled_from([0, 1, 3, 40, 5000]),
     share=st.floats(0, 1),
 )
-def test_take_largest_splits_at_the_boundary(
-    seed: int, points: int, spread: int, share: float
-) -> None:
+def test_scores_split_at_the_boundary(seed: int, points: int, spread: int, share: float) -> None:
     scores = np.random.default_rng(seed).integers(-spread, spread + 1, points).astype(np.int32)
     wanted = max(1, round(share * points))
     boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
@@ -183,7 +201,7 @@ def test_take_largest_splits_at_the_boundary(
 
 @examples
 @given(seed=seeds, points=st.sampled_from(EDGES), spread=st.sampled_from([0, 1, 3, 40]))
-def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) -> None:
+def test_a_draw_is_among_the_ties(seed: int, points: int, spread: int) -> None:
     """A draw fills the number of rows with the ties of lowest priority."""
     rng = np.random.default_rng(seed)
     scores = rng.integers(-spread, spread + 1, points).astype(np.int32)

@@ -23,10 +23,10 @@ seeds = st.integers(0, 2**32 - 1)
 Rule = Literal["corrected", "printed", "marginal", "mmr"]
 RULES: list[Rule] = ["corrected", "printed", "marginal", "mmr"]
 CODES = {
-    "corrected": records.CORRECTED,
-    "printed": records.PRINTED,
-    "marginal": records.MARGINAL,
-    "mmr": records.MMR,
+    "corrected": records.CORRECTED_RULE,
+    "printed": records.PRINTED_RULE,
+    "marginal": records.MARGINAL_RULE,
+    "mmr": records.MMR_RULE,
 }
 Metrics = Literal["cosine", "euclidean", "inner_product"]
 METRICS: list[Metrics] = ["cosine", "euclidean", "inner_product"]

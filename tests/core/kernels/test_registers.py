@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from divgrpc.kernels.code_scan import BLOCK
+from divgrpc.kernels.code_scan import BLOCK_POINTS
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.records import Cells, Heap, Index, Scratch
 from divgrpc.kernels.registers import Slot, arrays_of, fields_of, record_at, register, slots_of
@@ -120,7 +120,7 @@ def test_what_a_kernel_would_misread_is_refused(
         lambda memory: memory.fit_selection(9, 2),
         lambda memory: memory.fit_selection(2, 9),
         lambda memory: memory.fit_lists(9),
-        lambda memory: memory.fit_scan(9 * BLOCK),
+        lambda memory: memory.fit_scan(9 * BLOCK_POINTS),
         lambda memory: memory.fit_probes(2, 3),
         lambda memory: memory.fit_cells(9),
         lambda memory: memory.fit_batch(3, 7),

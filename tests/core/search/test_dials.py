@@ -47,11 +47,13 @@ def test_the_kernel_takes_the_greatest_dial_within_the_bound(
     step, picks, values = _pick_within(case, order, distances, k, bound, rule)
     relevances = _relevances(distances, metric)
     places = {row: place for place, row in enumerate(order.tolist())}
-    for tried in range(step, dials.STEPS + 1):
+    for tried in range(step, dials.DIAL_STEPS + 1):
         if tried == 0:
             truth, gains = order[:k].tolist(), (-distances[:k]).tolist()
         else:
-            truth, gains = case.select(parameters(k, tried / dials.STEPS, rule), order.tolist())
+            truth, gains = case.select(
+                parameters(k, tried / dials.DIAL_STEPS, rule), order.tolist()
+            )
         lost = objectives.loss(relevances, [places[row] for row in truth])
         if tried == step:
             assert picks == truth
@@ -135,13 +137,13 @@ def test_the_automatic_dial_is_the_twins(
     k = min(k, count)
     step = fall_off_step(distances, k, factor, metric)
     truth = objectives.automatic_dial(_relevances(distances, metric), k, factor)
-    assert abs(step / dials.STEPS - truth) <= 0.5 / dials.STEPS + 1e-9
+    assert abs(step / dials.DIAL_STEPS - truth) <= 0.5 / dials.DIAL_STEPS + 1e-9
 
 
 def test_the_automatic_dial_of_equals_is_the_greatest() -> None:
     step = fall_off_step(np.full(9, 0.5, np.float32), 3, 1.0, "cosine")
-    assert step == dials.STEPS // 2
-    assert dials.STEPS == DIAL_STEPS
+    assert step == dials.DIAL_STEPS // 2
+    assert dials.DIAL_STEPS == DIAL_STEPS
 
 
 @examples
@@ -160,7 +162,7 @@ def test_near_copies_do_not_pass_for_a_choice(seed: int, k: int, factor: float) 
     nearest = values[np.sort(first)][:k].mean()
     lead = values[0] - values.mean()
     odds = max(0.0, factor * (nearest - values.mean()) / lead) if lead else factor
-    assert abs(step / dials.STEPS - odds / (1 + odds)) <= 0.5 / dials.STEPS + 1e-6
+    assert abs(step / dials.DIAL_STEPS - odds / (1 + odds)) <= 0.5 / dials.DIAL_STEPS + 1e-6
 
 
 POINTS = np.random.default_rng(5).standard_normal((400, 12)).astype(np.float32)

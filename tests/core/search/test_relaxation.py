@@ -1,5 +1,6 @@
 """The paper's Eq. 3: shares against scipy's solver, selections against every one there is."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -33,7 +34,7 @@ def problem(case: Case) -> tuple[CandidateSet, Numbers, Numbers]:
     points = case.points()
     known = definitions.costs(points, case.query, rows)
     apart = [[0.0 if a == b else definitions.apart(points, a, b) for b in rows] for a in rows]
-    return among.with_costs(costs), np.array([known[row] for row in rows]), np.array(apart)
+    return replace(among, costs=costs), np.array([known[row] for row in rows]), np.array(apart)
 
 
 def check_shares(relaxed: Relaxed, k: int) -> None:
