@@ -111,7 +111,7 @@ def block_distances(codes, terms, levels, start, base, scores, distances):
             return
     # Scores are far below 2**24, from which on float32 rounds integers.
     for i in range(block.shape[0]):
-        distances[i] = -block[i]
+        distances[i] = np.float32(0) - np.float32(block[i])
 
 
 @kernel
@@ -190,10 +190,8 @@ def take_least(distances, minima, stop, k, rows):
     """
     # Groups without points come after all others.
     groups = stop // BLOCK_POINTS * BLOCK_GROUPS + min(stop % BLOCK_POINTS, BLOCK_GROUPS)
-    limit = np.float32(np.inf)
-    if k <= groups:
-        # k groups have a minimum of at most the limit, so at least k points are within it.
-        limit = kth_least(minima[:groups], k - 1)
+    # If k groups have a minimum of at most the limit, at least k points are within it.
+    limit = kth_least(minima[:groups] if k <= groups else distances[:stop], k - 1)
     # Written unconditionally, here and below: branches would be mispredicted.
     near_groups, n_near = np.empty(groups, np.int32), 0
     for group in range(groups):

@@ -12,6 +12,11 @@ from divgrpc.vectors import Rows, SparseRows
 # The arrays of sparse queries if queries are dense.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
+# The columns of answers that most parameters do not need.
+_NO_GAPS: Final = np.empty(0, np.float32)
+_NO_DIALS: Final = np.empty(0)
+_NO_REASONS: Final = np.empty(0, np.uint8)
+
 
 def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
     """Return the arrays of `codes` and of the points, read-only; without ids results are rows."""
@@ -55,7 +60,7 @@ class Answers(NamedTuple):
     @property
     def results(self) -> tuple[Any, ...]:
         """The fields of `kernels.records.Results` as a plain tuple."""
-        return (*self[:5], *self[-2:])
+        return self[:5] + self[-2:]
 
     def put(self, row: int, single: "Answers") -> None:
         """Write the answer to one query as a row."""
@@ -71,16 +76,17 @@ class Answers(NamedTuple):
 
 def empty_answers(queries: int, k: int, parameters: EffectiveParameters) -> Answers:
     """Return room for k results of each query, with the columns that these parameters need."""
-    gaps = queries if parameters.selector == "qp_relax" else 0
-    dials = 0 if parameters.has_fixed_dial else queries
+    dials, reasons = _NO_DIALS, _NO_REASONS
+    if not parameters.has_fixed_dial:
+        dials, reasons = np.zeros(queries), np.zeros(queries, np.uint8)
     return Answers(
         np.empty((queries, k), np.int64),
         np.empty((queries, k), np.float32),
         np.empty((queries, k), np.float32),
         np.empty(queries, np.uint32),
         np.empty((6, queries), np.uint32),
-        np.zeros(gaps, np.float32),
+        np.zeros(queries, np.float32) if parameters.selector == "qp_relax" else _NO_GAPS,
         [],
-        np.zeros(dials),
-        np.zeros(dials, np.uint8),
+        dials,
+        reasons,
     )
