@@ -139,7 +139,9 @@ def _choices(
     if request.hash_family == "auto":
         choices.append(Choice("hash_family", parameters.hash_family, family_reason))
     if "sketch" in encoding.arrays:
-        reason = f"sums that {dims:,} columns are hashed by, as all above {SKETCH_DIMS_MIN - 1:,} are"
+        reason = (
+            f"sums that {dims:,} columns are hashed by, as all above {SKETCH_DIMS_MIN - 1:,} are"
+        )
         choices.append(Choice("sketch", str(SKETCH_SUMS), reason))
     if request.n_components is None and parameters.hash_family != "lsh_div":
         every = parameters.n_components == dims

@@ -74,10 +74,12 @@ class Answers(NamedTuple):
         self.dials[row : row + 1], self.reasons[row : row + 1] = single.dials, single.reasons
 
 
-def empty_answers(queries: int, k: int, parameters: EffectiveParameters) -> Answers:
+def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None = None) -> Answers:
     """Return room for k results of each query, with the columns that these parameters need."""
-    dials, reasons = _NO_DIALS, _NO_REASONS
-    if not parameters.has_fixed_dial:
+    gaps, dials, reasons = _NO_GAPS, _NO_DIALS, _NO_REASONS
+    if parameters and parameters.selector == "qp_relax":
+        gaps = np.zeros(queries, np.float32)
+    if parameters and not parameters.has_fixed_dial:
         dials, reasons = np.zeros(queries), np.zeros(queries, np.uint8)
     return Answers(
         np.empty((queries, k), np.int64),
@@ -85,7 +87,7 @@ def empty_answers(queries: int, k: int, parameters: EffectiveParameters) -> Answ
         np.empty((queries, k), np.float32),
         np.empty(queries, np.uint32),
         np.empty((6, queries), np.uint32),
-        np.zeros(queries, np.float32) if parameters.selector == "qp_relax" else _NO_GAPS,
+        gaps,
         [],
         dials,
         reasons,
