@@ -58,11 +58,10 @@ def assemble(
 ) -> Manifest:
     """Encode `points` (n, d), tune, and return the manifest without its number and its arrays.
 
-    `prefix` begins the names of arrays in the store.
-    `queries` (m, d) are a sample of future queries; without them points serve as queries.
-    `categories` (n,) belong to the points. `report` is called with the stage, the rows that are
-    done, and the rows in all. Raises `InvalidArgumentError` for parameters that do not fit the
-    points.
+    `prefix` begins the names of the arrays in the store. `queries` (m, d) are a sample of future
+    queries; without them points serve as queries. `categories` (n,) belong to the points. `report`
+    is called with the stage, the rows that are done, and the rows in all. Raises
+    `InvalidArgumentError` for parameters that do not fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
     encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
@@ -70,9 +69,7 @@ def assemble(
     report("tuning", 0, len(points))
     tick = partial(report, "tuning")
     rows, dims = points.shape
-    nonzeros, widest_row = rows * dims, dims
-    if isinstance(points, SparseRows):
-        nonzeros, widest_row = len(points.values), int(np.diff(points.indptr).max())
+    widths = np.diff(points.indptr) if isinstance(points, SparseRows) else None
     searcher = searcher_of(encoding, points)
     tuning = tune(searcher, parameters, tick, queries=queries)
     dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
@@ -80,9 +77,9 @@ def assemble(
         generation=0,
         rows=rows,
         dims=dims,
-        points="sparse" if isinstance(points, SparseRows) else "dense",
-        nonzeros=nonzeros,
-        widest_row=widest_row,
+        points="dense" if widths is None else "sparse",
+        nonzeros=rows * dims if widths is None else int(widths.sum()),
+        widest_row=dims if widths is None else int(widths.max()),
         parameters=parameters,
         code_bits=encoding.code_bits,
         n_probes=tuning.n_probes,

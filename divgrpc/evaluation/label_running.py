@@ -23,13 +23,13 @@ from divgrpc.evaluation.study import Study
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels, check_top_k, prediction
 from divgrpc.labels.prediction import document_rows, most_voted, weigh
-from divgrpc.metrics import JudgedLabels, Values, measure_labels
+from divgrpc.metrics import JudgedLabels, LabelTree, Values, measure_labels
 from divgrpc.metrics.labelling import SparseLabels
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.platforms import thread_seconds
 from divgrpc.types import EvaluateLabelRow, IntArray, LabelPrediction, Progress
-from divgrpc.vectors import Rows, RowsLike, as_rows, query_rows
+from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, query_rows
 
 # Number of quantiles of the scores to try as thresholds if the caller names no thresholds.
 QUANTILES: Final = 20
@@ -96,10 +96,7 @@ def _resolve(
     index: Engine, documents: Rows, truth: SparseLabels, task: LabelTask
 ) -> LabelResolution:
     labels = index.labels_or_error()
-    if truth.shape[1] != labels.count:
-        raise invalid(
-            "labels", f"must have {labels.count} columns, one per label, got {truth.shape[1]}"
-        )
+    _check_columns(index, truth)
     settings: list[Any] = task.grid.settings()
     for setting in {setting.mode: setting for setting in settings}.values():
         index.check_documents(documents, setting)
@@ -111,6 +108,12 @@ def _resolve(
         points=index.rows,
         counts=labels.point_counts,
     )
+
+
+def _check_columns(index: Engine, truth: SparseLabels) -> None:
+    count = index.labels_or_error().count
+    if truth.shape[1] != count:
+        raise invalid("labels", f"must have {count} columns, one per label, got {truth.shape[1]}")
 
 
 def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Values:
@@ -171,26 +174,18 @@ def choose_threshold(
     """
     query = parameters or PredictParameters()
     engine = index.engine
-    indexed_labels = engine.labels_or_error()
+    tree = engine.labels_or_error().tree
     rows = as_rows("documents", documents, engine.dims)
     truth = as_labels(labels, len(rows))
-    if truth.dims != indexed_labels.count:
-        raise invalid("labels", f"must have {indexed_labels.count} columns, got {truth.dims}")
-    drank = None if indexed_labels.tree is None else indexed_labels.tree.drank
-    measure = "f_score" if drank is None else "h_score"
-
-    def values_of(predictions: IntArray) -> Values:
-        return measure_labels(JudgedLabels.of(predictions, truth.matrix), drank)[measure]
-
+    _check_columns(engine, truth)
     fold_of_row = deal_folds(np.zeros(len(rows), np.int64), folds)
     predictions, scores = _predict(engine, rows, query, None)
-    candidates = (
-        _quantiles(scores[predictions >= 0]) if thresholds is None else np.unique(thresholds)
-    )
+    scores = scores[predictions >= 0]
+    candidates = _quantiles(scores) if thresholds is None else np.unique(thresholds)
     if not len(candidates):
         raise invalid("thresholds", "must not be empty")
     values = np.stack(
-        [values_of(_predict(engine, rows, query, float(least))[0]) for least in candidates]
+        [_values(_predict(engine, rows, query, float(t))[0], truth, tree) for t in candidates]
     )
     choice = choose_by_folds(values, fold_of_row)
     best = float(candidates[choice.overall])
@@ -198,9 +193,9 @@ def choose_threshold(
         index.set_threshold(best, query.mode)
     return ChosenThreshold(
         threshold=best,
-        measure=measure,
+        measure="f_score" if tree is None else "h_score",
         value=float(choice.reported(values, fold_of_row).mean()),
-        plain=float(values_of(predictions).mean()),
+        plain=float(_values(predictions, truth, tree).mean()),
         by_fold=tuple(float(candidates[number]) for number in choice.by_fold),
     )
 
@@ -217,6 +212,14 @@ def _predict(
     ]
     labels = np.concatenate([part.labels for part in parts])
     return labels, np.concatenate([part.scores for part in parts])
+
+
+def _values(labels: IntArray, truth: SparseRows, tree: LabelTree | None) -> Values:
+    """Return the h-score of each document, or the f-score without a hierarchy."""
+    judged = JudgedLabels.of(labels, truth.matrix)
+    if tree is None:
+        return measure_labels(judged)["f_score"]
+    return measure_labels(judged, tree.drank)["h_score"]
 
 
 def _quantiles(scores: Values) -> Values:
