@@ -232,10 +232,7 @@ class Index:
 _NAMES: Final = {RowsLike: "RowsLike", MetricWord: "Metric", LabelModelLike: "LabelModelLike"}
 _LABELLING: Final = [
     inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=_LABEL_DEFAULTS.get(name),
-        annotation=kind,
+        name, inspect.Parameter.KEYWORD_ONLY, default=_LABEL_DEFAULTS.get(name), annotation=kind
     )
     for name, kind in get_type_hints(Labelling).items()
 ]

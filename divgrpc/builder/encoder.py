@@ -114,12 +114,7 @@ class _Cells:
 
 class _Encoder:
     def __init__(
-        self,
-        store: Store,
-        parameters: BuildParameters,
-        points: Rows,
-        report: Report,
-        prefix: str,
+        self, store: Store, parameters: BuildParameters, points: Rows, report: Report, prefix: str
     ) -> None:
         self.arrays: dict[str, Array] = {}
         self.parameters = parameters

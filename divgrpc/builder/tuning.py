@@ -106,11 +106,7 @@ def lower_bound(shares: _Shares) -> _Shares:
 
 class _Measurement:
     def __init__(
-        self,
-        searcher: Searcher,
-        parameters: BuildParameters,
-        report: Report,
-        queries: Rows | None,
+        self, searcher: Searcher, parameters: BuildParameters, report: Report, queries: Rows | None
     ) -> None:
         points = searcher.points
         self._rows, dims = points.shape

@@ -306,12 +306,7 @@ def document_rows(documents: RowsLike, dims: int) -> Rows:
 
 
 def embed(
-    documents: Rows,
-    feature_map: FloatArray,
-    offset: FloatArray,
-    *,
-    unit: bool,
-    first_row: int = 0,
+    documents: Rows, feature_map: FloatArray, offset: FloatArray, *, unit: bool, first_row: int = 0
 ) -> FloatArray:
     """Return Vᵀx + offset (nq, r) float32 for `documents` (nq, d), which are overwritten.
 

@@ -21,11 +21,7 @@ from divgrpc.metrics.comparing import (
     pareto_front,
     ratio_intervals,
 )
-from divgrpc.metrics.distances import (
-    ListDistances,
-    list_distances,
-    objective,
-)
+from divgrpc.metrics.distances import ListDistances, list_distances, objective
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.metrics.judging import (
     Judged,
