@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 
 ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
 # Evaluations that a server has under way at a time.
@@ -135,7 +135,7 @@ def load(
     known = {field.name: field for field in dataclasses.fields(Config)}
     for name, value in (_read_toml(file) if file else {}).items():
         if name not in known:
-            raise InvalidArgumentError(name, f"{name} in the configuration file is not an option")
+            raise invalid(name, "in the configuration file is not an option")
         values[name] = _typed(known[name], value)
     for name, field in known.items():
         text = environment.get(ENVIRONMENT_PREFIX + name.upper())
@@ -150,7 +150,7 @@ def _read_toml(file: Path) -> dict[str, object]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidArgumentError("config", f"config cannot be read: {error}") from error
+        raise invalid("config", f"cannot be read: {error}") from error
 
 
 def _typed(field: "dataclasses.Field[object]", value: object) -> object:
@@ -168,22 +168,18 @@ def _typed(field: "dataclasses.Field[object]", value: object) -> object:
         field.type is int and isinstance(value, bool)
     ):
         kind = cast("type", field.type).__name__
-        raise InvalidArgumentError(
-            field.name, f"{field.name} must be of type {kind}, got {value!r}"
-        )
+        raise invalid(field.name, f"must be of type {kind}, got {value!r}")
     return value
 
 
 def _check(field: "dataclasses.Field[object]", value: object) -> None:
     limits = field.metadata
     if limits["choices"] and value not in limits["choices"]:
-        raise InvalidArgumentError(
-            field.name, f"{field.name} must be one of {', '.join(limits['choices'])}, got {value!r}"
-        )
+        raise invalid(field.name, f"must be one of {', '.join(limits['choices'])}, got {value!r}")
     if isinstance(value, int | float) and not limits["low"] <= value <= limits["high"]:
-        raise InvalidArgumentError(
+        raise invalid(
             field.name,
-            f"{field.name} must be between {limits['low']} and {limits['high']}, got {value}",
+            f"must be between {limits['low']} and {limits['high']}, got {value}",
         )
 
 
@@ -191,5 +187,5 @@ def _split_address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise InvalidArgumentError("listen", f"listen must be host:port, got {listen!r}")
+        raise invalid("listen", f"must be host:port, got {listen!r}")
     return host, int(port)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import staging
 from divgrpc.types import IndexInfo, Progress
@@ -117,9 +117,7 @@ class Upload:
 
     def _check_commit(self, commit: index_pb2.BuildCommit, rows: int) -> None:
         if commit.rows != rows:
-            raise InvalidArgumentError(
-                "commit.rows", f"commit.rows must be the {rows} rows sent, got {commit.rows}"
-            )
+            raise invalid("commit.rows", f"must be the {rows} rows sent, got {commit.rows}")
         job_frames.send(self._link, Frame.COMMIT)
 
     def _send(self, response: index_pb2.BuildResponse) -> None:
@@ -157,9 +155,9 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
             layout = _append(builder, chunk, layout)
             rows += _rows(chunk)
         if expected_rows not in (None, rows):
-            raise InvalidArgumentError(
+            raise invalid(
                 "header.expected_rows",
-                f"header.expected_rows was {expected_rows}, and {rows} rows came",
+                f"was {expected_rows}, and {rows} rows came",
             )
         return builder.build().manifest.info(name)
 
@@ -180,13 +178,9 @@ def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, first: _Layout
     layout = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
     # The core never sees a chunk without rows, so it cannot check its layout.
     if first is not None and layout.kind != first.kind:
-        raise InvalidArgumentError(
-            "vectors", f"vectors must be {first.kind} in every chunk, got {layout.kind} ones"
-        )
+        raise invalid("vectors", f"must be {first.kind} in every chunk, got {layout.kind} ones")
     if first is not None and layout.cols != first.cols:
-        raise InvalidArgumentError(
-            "vectors", f"vectors must have {first.cols} columns, got {layout.cols}"
-        )
+        raise invalid("vectors", f"must have {first.cols} columns, got {layout.cols}")
     if len(vectors):
         builder.append(
             vectors,
@@ -204,9 +198,9 @@ def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
     """Refuse ids, categories, sub-topics and labels of a chunk without rows."""
     for field in ("ids", "categories", "subtopics"):
         if count := len(getattr(chunk, field)):
-            raise InvalidArgumentError(field, f"{field} must be empty if no rows come, got {count}")
+            raise invalid(field, f"must be empty if no rows come, got {count}")
     if chunk.labels.ids:
-        raise InvalidArgumentError("labels.ids", "labels.ids must be empty if no rows come")
+        raise invalid("labels.ids", "must be empty if no rows come")
 
 
 def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:

@@ -11,7 +11,7 @@ from typing import IO, Final
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError, LimitExceededError
+from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.labels import LabelModel
 from divgrpc.labels.build_inputs import LabelInputs, check_trained
 from divgrpc.parameters import LIMITS, LabelParameters
@@ -39,7 +39,7 @@ class LabelUpload:
         self._offset = np.array(plan.offset, np.float32)
         self._unit_rows = plan.unit_rows
         if self._model != "factors" and (plan.unit_rows or len(plan.offset)):
-            raise InvalidArgumentError("offset", "offset and unit_rows go with factors alone")
+            raise invalid("offset", "and unit_rows go with factors alone")
         training = {field.name: value for field, value in plan.parameters.ListFields()}
         check_trained(self._model, training)
         self._parameters = LabelParameters(**{"seed": header.parameters.seed} | training)
@@ -60,7 +60,7 @@ class LabelUpload:
         for field in _FACTORS:
             if chunk.HasField(field):
                 if self._model != "factors":
-                    raise InvalidArgumentError(field, f"{field} go with the label model factors")
+                    raise invalid(field, "go with the label model factors")
                 self._factors[field].add(getattr(chunk, field))
         if chunk.HasField("label_names"):
             self._add_names(list(chunk.label_names.values))
@@ -99,9 +99,9 @@ class LabelUpload:
         edges = np.array([hierarchy.parents, hierarchy.children], np.int64).T
         largest = max(int(edges.max(initial=0)), max(hierarchy.roots, default=0))
         if largest >= LIMITS["hierarchy_nodes_max"]:
-            raise InvalidArgumentError(
+            raise invalid(
                 "hierarchy",
-                f"hierarchy must have nodes below {LIMITS['hierarchy_nodes_max']}, got {largest}",
+                f"must have nodes below {LIMITS['hierarchy_nodes_max']}, got {largest}",
             )
         self._edges = [*(self._edges or []), edges]
 
@@ -111,8 +111,8 @@ class LabelUpload:
         if not len(self._offset):
             return model
         if len(self._offset) != model.rank or not np.isfinite(self._offset).all():
-            raise InvalidArgumentError(
-                "offset", f"offset must be {model.rank} finite numbers, one per column of factors"
+            raise invalid(
+                "offset", f"must be {model.rank} finite numbers, one per column of factors"
             )
         return replace(model, offset=self._offset)
 
@@ -133,9 +133,7 @@ class _FactorFile:
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # closed later
             self._cols = cols
         if cols != self._cols:
-            raise InvalidArgumentError(
-                self._field, f"{self._field} must have {self._cols} columns everywhere, got {cols}"
-            )
+            raise invalid(self._field, f"must have {self._cols} columns everywhere, got {cols}")
         self._rows += len(block)
         _check_limit(self._field, self._rows * cols, "label_factor_numbers_max", " numbers")
         self._file.write(block.tobytes())

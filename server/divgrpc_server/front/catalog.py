@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import divgrpc
-from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, InvalidArgumentError
+from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import IndexFolder, list_indexes
 from divgrpc_protos.v1 import index_pb2, query_pb2
@@ -56,9 +56,7 @@ class Catalog:
         """
         message = index_pb2.ListIndexesRequest.FromString(request)
         if message.page_size < 0:
-            raise InvalidArgumentError(
-                "page_size", f"page_size must be 0 (the default) or more, got {message.page_size}"
-            )
+            raise invalid("page_size", f"must be 0 (the default) or more, got {message.page_size}")
         size = min(message.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
         response = await asyncio.to_thread(self._read_page, message.page_token, size)
         return response.SerializeToString()
