@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large bench-labels docs lint types imports proto sync-client lock clean
+.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large bench-labels docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -150,9 +150,6 @@ proto: .venv/ready   ## regenerate the code made from the .proto files
 	$(PROTOC) $(STUBS) --mypy_out=quiet,readable_stubs:$(OUT) $(MESSAGES:protos/%=%)
 	$(PROTOC) $(STUBS) --mypy_grpc_out=quiet:$(OUT) $(SERVICES:protos/%=%)
 	rm $(OUT)/descriptors
-
-sync-client: .venv/ready   ## make the sync calls from the async ones
-	$(BIN)/python client/sync_client.py
 
 # The second and the fourth lock hold parts of the first, at the same versions; the third, of the
 # site, shares versions with it where both name a package. --unsafe-package is

@@ -1,11 +1,11 @@
-"""Each kind of call on grpc: one message, a batch, an upload, streams.
+"""Each kind of call: requests with one answer, an upload, streams of queries and of rows.
 
-Made by `make sync-client`; do not edit.
+`stack` is the module `rpc.async_stack` or `rpc.sync_stack`, which have the same names.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from types import ModuleType
+from typing import Any, Final, TypeVar
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -18,20 +18,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST
 from divgrpc_client.rpc.errors import StallError
-from divgrpc_client.rpc.sync_stack import (
-    Connection,
-    Feed,
-    FirstStatus,
-    Handoff,
-    Watchdog,
-    Window,
-    iterate,
-)
 from divgrpc_protos.v1 import index_pb2, query_pb2
-
-if TYPE_CHECKING:
-    from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
@@ -41,15 +28,16 @@ ResultT = TypeVar("ResultT")
 _READY_PAUSE_SECONDS: Final = 0.1
 
 
-def ask_all(
+async def ask_all(
+    stack: ModuleType,
     call: RpcCall,
-    method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]",
+    method: object,
     exchange: Exchange[MessageT, AnswerT, ResultT],
 ) -> ResultT:
     """Send the requests of an exchange one after the other, and return its result."""
     while (request := exchange.next_request()) is not None:
         try:
-            answer = method(request, timeout=call.seconds_left(), metadata=call.metadata)
+            answer = await stack.unary(method, request, call)
         except grpc.RpcError as error:
             raise call.failed(error) from error
         exchange.accept(answer)
@@ -59,13 +47,13 @@ def ask_all(
     return result
 
 
-def wait_until_ready(call: RpcCall, connection: Callable[[], Connection]) -> None:
+async def wait_until_ready(stack: ModuleType, call: RpcCall, connection: Callable[[], Any]) -> None:
     """Wait until the server's health says that it serves."""
-    while not _becomes_ready(call, connection().watch):
-        time.sleep(_READY_PAUSE_SECONDS)
+    while not await _becomes_ready(stack, call, connection().watch):
+        await stack.sleep(_READY_PAUSE_SECONDS)
 
 
-def _becomes_ready(call: RpcCall, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]") -> bool:
+async def _becomes_ready(stack: ModuleType, call: RpcCall, watch: Callable[..., Any]) -> bool:
     """Watch the server's health; False if the server goes away before it is ready."""
     statuses = watch(
         WATCH_REQUEST,
@@ -74,7 +62,7 @@ def _becomes_ready(call: RpcCall, watch: "grpc.UnaryStreamMultiCallable[bytes, b
         wait_for_ready=True,
     )
     try:
-        for status in statuses:
+        async for status in stack.iterate(statuses):
             if status == SERVING:
                 return True
     except grpc.RpcError as error:
@@ -85,31 +73,34 @@ def _becomes_ready(call: RpcCall, watch: "grpc.UnaryStreamMultiCallable[bytes, b
     return False
 
 
-def build(
-    stub: "DiverseIndexStub",
+async def build(
+    stack: ModuleType,
+    method: Callable[..., Any],
     call: RpcCall,
     upload: Upload,
     progress: Callable[[Progress], object] | None,
+    *,
     idle_timeout: float,
 ) -> IndexInfo:
     """Send an upload, report its progress, and return the index.
 
     The rows wait for the server's `accepted`, which says how large a chunk may be.
     """
-    chunk_size = Handoff[int]()
+    chunk_size = stack.Handoff()
 
-    def messages() -> Iterator[index_pb2.BuildRequest]:
+    async def messages() -> AsyncIterator[index_pb2.BuildRequest]:
         yield upload.header
-        if chunk_bytes := chunk_size.get():
-            yield from upload.chunks(chunk_bytes)
+        if chunk_bytes := await chunk_size.get():
+            for chunk in upload.chunks(chunk_bytes):
+                yield chunk
 
     events = BuildEvents(chunk_size.put, progress)
-    with Watchdog(idle_timeout, lambda: True) as watchdog:
-        feed = Feed(messages(), watchdog.touch)
-        rpc = stub.Build(iter(feed), timeout=call.seconds_left(), metadata=call.metadata)
-        status = FirstStatus(rpc)
+    async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:
+        feed = stack.Feed(messages(), watchdog.touch)
+        rpc = method(feed.requests(), timeout=call.seconds_left(), metadata=call.metadata)
+        status = stack.FirstStatus(rpc)
         try:
-            for response in watchdog.watched(rpc):
+            async for response in watchdog.watched(rpc):
                 events.take(response)
         except StallError as stall:
             raise call.stalled(idle_timeout) from stall
@@ -123,30 +114,32 @@ def build(
     return events.info
 
 
-def query(
-    stub: "DiverseIndexStub",
+async def query(
+    stack: ModuleType,
+    method: Callable[..., Any],
     call: RpcCall,
     pipeline: Pipeline,
-    queries: Iterable[VectorsLike],
+    queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
+    *,
     idle_timeout: float,
-) -> Iterator[QueryResult]:
+) -> AsyncGenerator[QueryResult, None]:
     """Send queries as the window allows, and yield their results in order."""
-    window = Window(pipeline.in_flight)
+    window = stack.Window(pipeline.in_flight)
     has_ended = False
 
-    def messages() -> Iterator[query_pb2.QueryStreamRequest]:
-        for item in iterate(queries):
-            window.acquire()
+    async def messages() -> AsyncIterator[query_pb2.QueryStreamRequest]:
+        async for item in stack.iterate(queries):
+            await window.acquire()
             if has_ended:
                 return
             yield pipeline.request(item)
 
-    with Watchdog(idle_timeout, lambda: pipeline.due) as watchdog:
-        feed = Feed(messages(), watchdog.touch)
-        rpc = stub.QueryStream(iter(feed), timeout=call.seconds_left(), metadata=call.metadata)
-        status = FirstStatus(rpc)
+    async with stack.Watchdog(idle_timeout, lambda: pipeline.due) as watchdog:
+        feed = stack.Feed(messages(), watchdog.touch)
+        rpc = method(feed.requests(), timeout=call.seconds_left(), metadata=call.metadata)
+        status = stack.FirstStatus(rpc)
         try:
-            for response in watchdog.watched(rpc):
+            async for response in watchdog.watched(rpc):
                 for outcome in pipeline.accept(response):
                     window.release()
                     if isinstance(outcome, Status):
@@ -164,21 +157,23 @@ def query(
         raise feed.failure or call.broken("the stream ended before every query was answered")
 
 
-def evaluate(
-    method: "grpc.UnaryStreamMultiCallable[RequestT, ResponseT]",
+async def evaluate(
+    stack: ModuleType,
+    method: Callable[..., Any],
     call: RpcCall,
     evaluation: Evaluation[RequestT, ResponseT, RowT],
+    *,
     idle_timeout: float,
-) -> Iterator[RowT]:
+) -> AsyncGenerator[RowT, None]:
     """Send an evaluation, report its progress, and yield its rows.
 
     The call ends when the caller stops to iterate.
     """
     for message in evaluation.messages():
-        with Watchdog(idle_timeout, lambda: True) as watchdog:
+        async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:
             rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
             try:
-                for response in watchdog.watched(rpc):
+                async for response in watchdog.watched(rpc):
                     for row in evaluation.take(response):
                         yield row
             except StallError as stall:

@@ -1,8 +1,8 @@
 """The two clients: the same methods over gRPC's sync stack and over grpc.aio.
 
-A method prepares its messages and hands them to the functions in `calls` or `async_calls`, which
-return a result, or a coroutine of it. The methods of `AsyncClient` that give one result are
-coroutine functions, so nothing of them runs before it is awaited.
+A method prepares its messages and hands them to a coroutine function in `calls`. `Client` runs the
+coroutine at once, since on the sync stack it never suspends. The methods of `AsyncClient` that give
+one result are coroutine functions, so nothing of them runs before it is awaited.
 """
 
 from collections.abc import (
@@ -40,7 +40,7 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc_client import async_calls, calls
+from divgrpc_client import calls
 from divgrpc_client.messages import arguments, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.batches import Exchange, Pipeline, PredictBatch, QueryBatch, Single
@@ -125,9 +125,8 @@ def _awaiting(method: Callable[..., Any]) -> Callable[..., Any]:
 class _Methods:
     """The constructor and the methods; a subclass says over which stack they call."""
 
-    # The functions of the stack: those of `async_calls` have the same names.
-    _calls = calls
-    _connect: Callable[[ChannelSettings], sync_stack.Connection]
+    # Either module of `rpc`; the two have the same names.
+    _stack = sync_stack
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class _Methods:
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
         settings = ChannelSettings(target, channels, retries, credentials, options)
-        self._pool = ConnectionPool(settings, self._connect)
+        self._pool = ConnectionPool(settings, self._stack.connect)
 
     @one_result
     @spelled_out
@@ -203,8 +202,11 @@ class _Methods:
             replace=replace,
         )
         call = RpcCall("Build", self._target, timeout=timeout, request_id=request_id)
-        return self._calls.build(
-            self._connection().stub, call, upload, progress, self._idle_timeout
+        method = self._connection().stub.Build
+        return self._stack.run(
+            calls.build(
+                self._stack, method, call, upload, progress, idle_timeout=self._idle_timeout
+            )
         )
 
     @one_result
@@ -272,9 +274,11 @@ class _Methods:
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         pipeline = Pipeline(name, options, in_flight)
-        stub = self._connection().stub
-        items = cast("Iterable[VectorsLike]", queries)
-        return self._calls.query(stub, call, pipeline, items, self._idle_timeout)
+        method = self._connection().stub.QueryStream
+        results = calls.query(
+            self._stack, method, call, pipeline, queries, idle_timeout=self._idle_timeout
+        )
+        return self._stack.run_iterator(results)
 
     @many_results
     @spelled_out
@@ -313,7 +317,10 @@ class _Methods:
         evaluation = QueryEvaluation(*data, options, rest, relevant=relevant, progress=progress)
         call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.Evaluate
-        return self._calls.evaluate(method, call, evaluation, self._idle_timeout)
+        rows = calls.evaluate(
+            self._stack, method, call, evaluation, idle_timeout=self._idle_timeout
+        )
+        return self._stack.run_iterator(rows)
 
     @many_results
     @spelled_out
@@ -348,7 +355,10 @@ class _Methods:
         evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)
         call = RpcCall("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.EvaluateLabels
-        return self._calls.evaluate(method, call, evaluation, self._idle_timeout)
+        rows = calls.evaluate(
+            self._stack, method, call, evaluation, idle_timeout=self._idle_timeout
+        )
+        return self._stack.run_iterator(rows)
 
     @one_result
     def get_index(
@@ -397,7 +407,7 @@ class _Methods:
         Raises `RpcError` with DEADLINE_EXCEEDED after `timeout`; None waits for ever.
         """
         call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
-        return self._calls.wait_until_ready(call, self._connection)
+        return self._stack.run(calls.wait_until_ready(self._stack, call, self._connection))
 
     def _ask(
         self,
@@ -408,7 +418,8 @@ class _Methods:
     ) -> ResultT:
         seconds = self._timeout if timeout is None else timeout
         call = RpcCall(method, self._target, timeout=seconds, request_id=request_id)
-        return self._calls.ask_all(call, getattr(self._connection().stub, method), exchange)
+        rpc = getattr(self._connection().stub, method)
+        return self._stack.run(calls.ask_all(self._stack, call, rpc, exchange))
 
     def _connection(self) -> sync_stack.Connection:
         connection = self._pool.take()
@@ -439,8 +450,6 @@ class Client(_Methods):
     also that class: `except IndexNotFoundError` works here as it does in process.
     """
 
-    _connect = staticmethod(sync_stack.connect)
-
     def __enter__(self) -> Self:
         return self
 
@@ -465,8 +474,7 @@ class AsyncClient(_Methods):
     `evaluate` and `evaluate_labels` with `async for`.
     """
 
-    _calls = async_calls
-    _connect = staticmethod(async_stack.connect)  # type: ignore[assignment]  # likewise
+    _stack = async_stack
 
     async def __aenter__(self) -> Self:
         return self

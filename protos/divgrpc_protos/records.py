@@ -17,11 +17,12 @@ gives the prefix of its words, so there is no table of words either.
 """
 
 from collections.abc import Callable
+from dataclasses import fields as fields_of_record
 from dataclasses import is_dataclass
 from functools import cache, partial
 from operator import attrgetter
 from types import NoneType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 import numpy as np
 from google.protobuf import message_factory
@@ -179,7 +180,10 @@ def _item(kind: type[Message], value: Any, **others: object) -> Message:  # noqa
 def _readers(record: type, kind: Descriptor) -> list[tuple[str, Convert]]:
     """Return the names of common fields, and what reads each from a message."""
     fields = _fields(kind)
-    hints = get_type_hints(record)
+    if is_dataclass(record):
+        hints: dict[str, Any] = {field.name: field.type for field in fields_of_record(record)}
+    else:
+        hints = record.__annotations__
     return [(name, _reader(fields[name], hint)) for name, hint in hints.items() if name in fields]
 
 

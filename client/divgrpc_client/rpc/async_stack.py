@@ -1,7 +1,7 @@
 """What the clients need of grpc.aio: connections, request streams, and limits on silence.
 
-`sync_stack` has the same names for gRPC's sync stack. The sync client is generated from the async
-one, so the two modules must keep the same interface.
+`sync_stack` has the same names for gRPC's sync stack. `divgrpc_client.calls` uses either module, so
+the two must keep the same interface.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import grpc
 import grpc.aio
 
+from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import WATCH, ChannelSettings
 from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -51,6 +52,30 @@ def connect(settings: ChannelSettings) -> Connection:
         channel = grpc.aio.secure_channel(settings.target, settings.credentials, options)
     loop = asyncio.get_running_loop()
     return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(WATCH), loop)
+
+
+def run(coroutine: Coroutine[Any, Any, ResultT]) -> Coroutine[Any, Any, ResultT]:
+    """Return the coroutine of a call, which the caller awaits."""
+    return coroutine
+
+
+def run_iterator(results: AsyncIterator[ResultT]) -> AsyncIterator[ResultT]:
+    """Return the iterator of a call, which the caller iterates."""
+    return results
+
+
+async def unary(
+    method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]",
+    request: RequestT,
+    call: RpcCall,
+) -> ResponseT:
+    """Send one message and return the answer."""
+    return await method(request, timeout=call.seconds_left(), metadata=call.metadata)
+
+
+async def sleep(seconds: float) -> None:
+    """Wait for some seconds."""
+    await asyncio.sleep(seconds)
 
 
 class Window(asyncio.Semaphore):
@@ -95,7 +120,8 @@ class Feed(Generic[RequestT]):
         self._moved = moved
         self.failure: Exception | None = None
 
-    async def __aiter__(self) -> AsyncIterator[RequestT]:
+    async def requests(self) -> AsyncIterator[RequestT]:
+        """Yield the requests, as gRPC takes them."""
         try:
             async for request in self._requests:
                 self._moved()

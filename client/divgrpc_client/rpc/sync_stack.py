@@ -1,7 +1,8 @@
 """What the clients need of gRPC's sync stack: connections, request streams, limits on silence.
 
-`async_stack` has the same names for grpc.aio. The sync client is generated from the async one, so
-the two modules must keep the same interface.
+`async_stack` has the same names for grpc.aio. `divgrpc_client.calls` uses either module, so the two
+must keep the same interface. Here coroutines block where those of `async_stack` suspend. So `run`
+takes one to its end in one step, and no event loop is needed.
 
 gRPC iterates over requests in a thread of its own while the caller's thread reads the responses.
 The threads meet in a `Handoff` or a `Window`. The caller's thread releases both at the end, so that
@@ -10,18 +11,20 @@ the other thread never outlives its call.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import grpc
 
+from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import WATCH, ChannelSettings
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
 ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
@@ -48,17 +51,69 @@ def connect(settings: ChannelSettings) -> Connection:
     return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(WATCH))
 
 
-class Window(threading.Semaphore):
+def run(coroutine: Awaitable[ResultT]) -> ResultT:
+    """Run a coroutine that blocks and never suspends, and return its result."""
+    try:
+        next(iter(coroutine.__await__()))
+    except StopIteration as end:
+        result: ResultT = end.value
+        return result
+    raise RuntimeError("a coroutine of the sync stack suspended")
+
+
+def run_iterator(results: AsyncGenerator[ResultT, None]) -> Iterator[ResultT]:
+    """Yield the results of an async generator that blocks and never suspends."""
+    try:
+        while True:
+            try:
+                result = run(anext(results))
+            except StopAsyncIteration:
+                return
+            yield result
+    finally:
+        run(results.aclose())
+
+
+async def unary(
+    method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]", request: RequestT, call: RpcCall
+) -> ResponseT:
+    """Send one message and return the answer."""
+    return method(request, timeout=call.seconds_left(), metadata=call.metadata)
+
+
+async def sleep(seconds: float) -> None:
+    """Wait for some seconds."""
+    time.sleep(seconds)
+
+
+class Window:
     """How many queries of a stream may still be sent."""
 
+    def __init__(self, places: int) -> None:
+        self._places = threading.Semaphore(places)
+        self.release = self._places.release
 
-class Handoff(SimpleQueue[ItemT]):
+    async def acquire(self) -> None:
+        """Take a place."""
+        self._places.acquire()
+
+
+class Handoff(Generic[ItemT]):
     """Hands one value from the thread that reads responses to the one that writes requests."""
 
+    def __init__(self) -> None:
+        self._values = SimpleQueue[ItemT]()
+        self.put = self._values.put
 
-def iterate(items: Iterable[ItemT]) -> Iterator[ItemT]:
-    """Return an iterator over the items of a caller."""
-    return iter(items)
+    async def get(self) -> ItemT:
+        """Wait for the value."""
+        return self._values.get()
+
+
+async def iterate(items: Iterable[ItemT]) -> AsyncGenerator[ItemT, None]:
+    """Yield the items of a caller."""
+    for item in items:
+        yield item
 
 
 class Feed(Generic[RequestT]):
@@ -68,14 +123,15 @@ class Feed(Generic[RequestT]):
     ends the stream instead. `moved` is called for every request.
     """
 
-    def __init__(self, requests: Iterator[RequestT], moved: Callable[[], None]) -> None:
+    def __init__(self, requests: AsyncGenerator[RequestT, None], moved: Callable[[], None]) -> None:
         self._requests = requests
         self._moved = moved
         self.failure: Exception | None = None
 
-    def __iter__(self) -> Iterator[RequestT]:
+    def requests(self) -> Iterator[RequestT]:
+        """Yield the requests, as gRPC takes them."""
         try:
-            for request in self._requests:
+            for request in run_iterator(self._requests):
                 self._moved()
                 yield request
         except Exception as error:  # noqa: BLE001  # the caller's data may raise anything
@@ -108,11 +164,11 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="divgrpc-watchdog", daemon=True)
         self._cancelled = False
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
@@ -124,7 +180,7 @@ class Watchdog:
         """Note that something moved."""
         self._moved = time.monotonic()
 
-    def watched(self, call: "Cancellable[ResponseT]") -> Iterator[ResponseT]:
+    async def watched(self, call: "Cancellable[ResponseT]") -> AsyncGenerator[ResponseT, None]:
         """Yield the responses of a call; raises `StallError` if the next one does not come."""
         self._call = call
         while True:
