@@ -92,12 +92,12 @@ class ManyResults(Generic[P, ResultT]):
         """Only type checkers read this: the methods are plain functions."""
 
 
-_AWAITED: list[str] = []
+_COROUTINE_NAMES: list[str] = []
 
 
 def one_result(method: Callable[Concatenate[Any, P], ResultT]) -> OneResult[P, ResultT]:
     """Declare a method that `AsyncClient` has as a coroutine function."""
-    _AWAITED.append(method.__name__)
+    _COROUTINE_NAMES.append(method.__name__)
     return cast("OneResult[P, ResultT]", method)
 
 
@@ -110,7 +110,7 @@ def many_results(
 
 def _make_coroutines(client: type) -> None:
     """Make coroutine functions of the methods of a client that give one result."""
-    for name in _AWAITED:
+    for name in _COROUTINE_NAMES:
         setattr(client, name, _awaiting(getattr(client, name)))
 
 

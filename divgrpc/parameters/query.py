@@ -66,7 +66,7 @@ DIAL_STEPS: Final = 32
 RELAX_PASSES: Final = 100
 # Least defaults of candidates_limit and hash_limit. Codes of sparse rows are less precise, so these
 # need more hashed points; predictions ask for few labels.
-_FEWEST: Final[Mapping[Sought, tuple[int, int]]] = {
+_LEAST_LIMITS: Final[Mapping[Sought, tuple[int, int]]] = {
     "dense": (200, 0),
     "sparse": (200, 1_000),
     "labels": (50, 400),
@@ -74,8 +74,8 @@ _FEWEST: Final[Mapping[Sought, tuple[int, int]]] = {
 # Selectors that compare all candidates with each other.
 _ALL_AT_ONCE: Final = ("rerank", "max_sum", "dpp", "qp_relax")
 _PRODUCT: Final = "k times the candidates"
-# What `resolve` computes. It copies all other fields of EffectiveParameters.
-_COMPUTED: Final = (
+# Fields that `resolve` computes. It copies all other fields of EffectiveParameters.
+_COMPUTED_FIELDS: Final = (
     "diversity",
     "search",
     "hash_limit",
@@ -84,37 +84,41 @@ _COMPUTED: Final = (
     "duplicate_threshold",
     "diversity_auto",
 )
-_COPIED: Final = tuple(f.name for f in fields(EffectiveParameters) if f.name not in _COMPUTED)
-_copied_values: Final = attrgetter(*_COPIED)
+_COPIED_FIELDS: Final = tuple(
+    f.name for f in fields(EffectiveParameters) if f.name not in _COMPUTED_FIELDS
+)
+_copied_values: Final = attrgetter(*_COPIED_FIELDS)
 # The selectors that follow the variant as printed.
 _WITH_PRINTED: Final = ("greedy", "qp_relax")
 
 
-def check_one_dial(named: Mapping[str, Any]) -> None:
+def check_one_dial(options: Mapping[str, Any]) -> None:
     """Raise `InvalidArgumentError` if the parameters of a call set the dial twice."""
-    if named.get("lose_at_most") is not None and "diversity" in named:
+    if options.get("lose_at_most") is not None and "diversity" in options:
         raise InvalidArgumentError("lose_at_most", _ONE_DIAL)
 
 
-def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -> Mapping[str, Any]:
+def named_over_default(
+    options: Mapping[str, Any], default: QueryDefault | None
+) -> Mapping[str, Any]:
     """Return the parameters of a call, and those of the index's default that it leaves out.
 
     A limit of the default is dropped if it is below the `k` of the call.
     """
     if default is None:
-        return named
+        return options
     values = {field.name: getattr(default, field.name) for field in fields(default)}
-    if named.get("lose_at_most") is not None:
+    if options.get("lose_at_most") is not None:
         del values["diversity"]
-    if named.get("epsilon") is not None:
+    if options.get("epsilon") is not None:
         values["hash_limit"] = None
-    k = named.get("k", DEFAULT_K)
+    k = options.get("k", DEFAULT_K)
     for name in ("hash_limit", "candidates_limit"):
         limit = values[name]
         # QueryParameters refuses a k that is no number.
         if limit and isinstance(k, numbers.Real) and limit < k:
             values[name] = None
-    return values | dict(named)
+    return values | dict(options)
 
 
 class QueryOptions(TypedDict, total=False):
@@ -301,7 +305,7 @@ class QueryParameters:
             bound = f"at most {limit} at {width} {unit}, got {self.k} times {candidates_seen}"
             raise InvalidArgumentError("candidates_limit", f"{_PRODUCT} must be {bound}")
         return EffectiveParameters(
-            **dict(zip(_COPIED, _copied_values(self), strict=True)),
+            **dict(zip(_COPIED_FIELDS, _copied_values(self), strict=True)),
             diversity=self.dial,
             search=search,
             hash_limit=hashed,
@@ -331,11 +335,11 @@ class QueryParameters:
 
     def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:
         """Return the limits of candidates and of hashed points, defaults filled in."""
-        fewest, fewest_hashed = _FEWEST[sought]
+        least_candidates, least_hash_limit = _LEAST_LIMITS[sought]
         most = self._limit(width) // self.k
         if not self.keep_duplicates:
             most = min(most, self.most_compared(width))
-        least = max(fewest, 10 * self.k)
+        least = max(least_candidates, 10 * self.k)
         growth = 1.0 if sought == "labels" else self._candidates_growth
         default_candidates = min(math.ceil(growth * least), max(self.k, most))
         candidates, default_hashed = default_candidates, 4 * default_candidates
@@ -345,7 +349,7 @@ class QueryParameters:
         if self.candidates_limit is not None:
             candidates = self.candidates_limit
             default_hashed = 4 * (candidates or least)
-        return candidates, self._hashed(rows, max(default_hashed, fewest_hashed))
+        return candidates, self._hashed(rows, max(default_hashed, least_hash_limit))
 
     @property
     def _candidates_growth(self) -> float:
@@ -367,8 +371,8 @@ class QueryParameters:
     @property
     def searches_again(self) -> int:
         """How often a search may be repeated with greater limits, for results that differ."""
-        named = {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
-        return 0 if named else SEARCHES_AGAIN
+        has_limit = {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
+        return 0 if has_limit else SEARCHES_AGAIN
 
     def _hashed(self, rows: int, default: int) -> int:
         """Return the hash limit that is asked for, as it is or by epsilon."""

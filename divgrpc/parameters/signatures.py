@@ -61,7 +61,7 @@ def name_of(annotation: Any, names: Mapping[Any, str]) -> str:  # noqa: ANN401  
     if annotation is NoneType:
         return "None"
     if isinstance(annotation, list):
-        return f"[{', '.join(name_of(each, names) for each in annotation)}]"
+        return f"[{', '.join(name_of(part, names) for part in annotation)}]"
     for kind, name in {**_NAMES, **names}.items():
         if annotation == kind:
             return name
@@ -87,16 +87,16 @@ def spell_out(
     `names` has what annotations may hold beside the choices of `divgrpc.types`.
     """
     signature = inspect.signature(method)
-    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    explicit = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     parameters = [
         p.replace(annotation=_Name(name_of(p.annotation, names)))
         if p.annotation is not p.empty
         else p
-        for p in (*named, *options)
+        for p in (*explicit, *options)
     ]
-    returned = _Name(name_of(signature.return_annotation, names))
+    return_type = _Name(name_of(signature.return_annotation, names))
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect reads it
-        parameters=parameters, return_annotation=returned
+        parameters=parameters, return_annotation=return_type
     )
 
 

@@ -165,14 +165,16 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
                 yield row
 
     def _progress(self, progress: evaluate_pb2.EvaluateProgress) -> Progress:
-        done, total = progress.queries_done, progress.queries_total
-        left = progress.seconds_left if progress.HasField("seconds_left") else None
+        rows_done, total = progress.queries_done, progress.queries_total
+        seconds_left = progress.seconds_left if progress.HasField("seconds_left") else None
         if self._settings:
-            done += self._span[0] * self._settings
+            rows_done += self._span[0] * self._settings
             total = self._count * self._settings
-            if left is not None and progress.queries_total > progress.queries_done:
-                left *= (total - done) / (progress.queries_total - progress.queries_done)
-        return Progress(STAGE, done, total, left)
+            if seconds_left is not None and progress.queries_total > progress.queries_done:
+                seconds_left *= (total - rows_done) / (
+                    progress.queries_total - progress.queries_done
+                )
+        return Progress(STAGE, rows_done, total, seconds_left)
 
     @property
     def has_begun(self) -> bool:
@@ -297,7 +299,7 @@ class LabelEvaluation(
         refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)
         matrix = as_matrix("documents", documents, one_row=True)
         self._sets = without_zeros(label_sets(labels, row_count(matrix), "document"))
-        # How many points have each label that a document has, as far as it is known.
+        # How many points have each label that a document has, as far as it is labels_of_part.
         self._points = 0
         self._counts = np.zeros(self._sets.cols, np.int64)
         super().__init__(name, matrix, LabelGrid(**cast(Any, options)), rest, progress)
@@ -325,8 +327,8 @@ class LabelEvaluation(
         """Take an event; yields its row, if it has one and that is not of a part."""
         if response.HasField("frequencies"):
             self._points = response.frequencies.points
-            known = np.unique(self._labels(*self._span).indices)
-            self._counts[known] = response.frequencies.counts
+            labels_of_part = np.unique(self._labels(*self._span).indices)
+            self._counts[labels_of_part] = response.frequencies.counts
         else:
             yield from super().take(response)
 

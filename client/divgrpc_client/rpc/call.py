@@ -65,11 +65,11 @@ class RpcCall:
         """
         if self._deadline == math.inf:
             return None
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
             detail = "the deadline passed before the call was sent"
             raise self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
-        return left
+        return remaining
 
     def failed(self, error: grpc.RpcError, has_begun: bool = False) -> RpcError:
         """Translate gRPC's own error, of either stack, with the details in its trailers.
@@ -122,10 +122,10 @@ class RpcCall:
         bad_request = error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
         retry_after = None
-        for packed in status.details:
-            packed.Unpack(info)
-            packed.Unpack(bad_request)
-            if packed.Unpack(retry):
+        for detail_message in status.details:
+            detail_message.Unpack(info)
+            detail_message.Unpack(bad_request)
+            if detail_message.Unpack(retry):
                 retry_after = retry.retry_delay.ToTimedelta().total_seconds()
         return rpc_error(
             Failure(

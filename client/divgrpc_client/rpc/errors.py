@@ -101,5 +101,5 @@ def _kind(reason: str, code: grpc.StatusCode) -> type[RpcError]:
 
 def _core_errors() -> dict[str, type[core.DivgrpcError]]:
     kinds = (kind for kind in vars(core).values() if isinstance(kind, type))
-    ours = (kind for kind in kinds if issubclass(kind, core.DivgrpcError))
-    return {kind.reason: kind for kind in ours if kind is not core.DivgrpcError}
+    our_kinds = (kind for kind in kinds if issubclass(kind, core.DivgrpcError))
+    return {kind.reason: kind for kind in our_kinds if kind is not core.DivgrpcError}

@@ -120,19 +120,21 @@ class Feed(Generic[RequestT]):
     """A request stream that keeps the error of the caller's data.
 
     gRPC iterates over requests in a thread of its own, where it would only log that error. A feed
-    ends the stream instead. `moved` is called for every request.
+    ends the stream instead. `on_request` is called for every request.
     """
 
-    def __init__(self, requests: AsyncGenerator[RequestT, None], moved: Callable[[], None]) -> None:
+    def __init__(
+        self, requests: AsyncGenerator[RequestT, None], on_request: Callable[[], None]
+    ) -> None:
         self._requests = requests
-        self._moved = moved
+        self._on_request = on_request
         self.failure: Exception | None = None
 
     def requests(self) -> Iterator[RequestT]:
         """Yield the requests, as gRPC takes them."""
         try:
             for request in run_iterator(self._requests):
-                self._moved()
+                self._on_request()
                 yield request
         except Exception as error:  # noqa: BLE001  # the caller's data may raise anything
             self.failure = error
@@ -159,7 +161,7 @@ class Watchdog:
         self._due = due
         self._call: Cancellable[object] | None = None
         self._waiting = False
-        self._moved = time.monotonic()
+        self._last_move_seconds = time.monotonic()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="divgrpc-watchdog", daemon=True)
         self._cancelled = False
@@ -178,7 +180,7 @@ class Watchdog:
 
     def touch(self) -> None:
         """Note that something moved."""
-        self._moved = time.monotonic()
+        self._last_move_seconds = time.monotonic()
 
     async def watched(self, call: "Cancellable[ResponseT]") -> AsyncGenerator[ResponseT, None]:
         """Yield the responses of a call; raises `StallError` if the next one does not come."""
@@ -199,12 +201,12 @@ class Watchdog:
             yield response
 
     def _watch(self) -> None:
-        left = self._seconds
-        while not self._done.wait(min(left, threading.TIMEOUT_MAX)):
-            left = self._moved + self._seconds - time.monotonic()
+        remaining = self._seconds
+        while not self._done.wait(min(remaining, threading.TIMEOUT_MAX)):
+            remaining = self._last_move_seconds + self._seconds - time.monotonic()
             if not (self._waiting and self._due()):
-                left = self._seconds
-            elif left <= 0:
+                remaining = self._seconds
+            elif remaining <= 0:
                 self._cancel()
                 return
 
