@@ -5,7 +5,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from types import ModuleType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -26,6 +26,28 @@ ResultT = TypeVar("ResultT")
 
 # Between two attempts to reach a server that is not up: it may refuse at once.
 _READY_PAUSE_SECONDS: Final = 0.1
+
+
+class Feed(Generic[MessageT]):
+    """A request stream that keeps the error of the caller's data.
+
+    gRPC iterates over requests in a task or a thread of its own, where it would only log that
+    error. A feed ends the stream instead. `on_request` is called for every request.
+    """
+
+    def __init__(self, requests: AsyncIterator[MessageT], on_request: Callable[[], None]) -> None:
+        self._requests = requests
+        self._on_request = on_request
+        self.failure: Exception | None = None
+
+    async def requests(self) -> AsyncIterator[MessageT]:
+        """Yield the requests, as gRPC takes them."""
+        try:
+            async for request in self._requests:
+                self._on_request()
+                yield request
+        except Exception as error:  # noqa: BLE001  # the caller's data may raise anything
+            self.failure = error
 
 
 async def ask_all(
@@ -96,8 +118,10 @@ async def build(
 
     events = BuildEvents(chunk_size.put, progress)
     async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:
-        feed = stack.Feed(messages(), watchdog.touch)
-        rpc = method(feed.requests(), timeout=call.seconds_left(), metadata=call.metadata)
+        feed = Feed(messages(), watchdog.touch)
+        rpc = method(
+            stack.run_iterator(feed.requests()), timeout=call.seconds_left(), metadata=call.metadata
+        )
         status = stack.FirstStatus(rpc)
         try:
             async for response in watchdog.watched(rpc):
@@ -135,8 +159,10 @@ async def query(
             yield pipeline.request(item)
 
     async with stack.Watchdog(idle_timeout, lambda: pipeline.due) as watchdog:
-        feed = stack.Feed(messages(), watchdog.touch)
-        rpc = method(feed.requests(), timeout=call.seconds_left(), metadata=call.metadata)
+        feed = Feed(messages(), watchdog.touch)
+        rpc = method(
+            stack.run_iterator(feed.requests()), timeout=call.seconds_left(), metadata=call.metadata
+        )
         status = stack.FirstStatus(rpc)
         try:
             async for response in watchdog.watched(rpc):

@@ -108,28 +108,6 @@ async def iterate(items: Iterable[ItemT] | AsyncIterable[ItemT]) -> AsyncIterato
             yield item
 
 
-class Feed(Generic[RequestT]):
-    """A request stream that keeps the error of the caller's data.
-
-    gRPC iterates over requests in a task of its own, where it would only log that error. A feed
-    ends the stream instead. `on_request` is called for every request.
-    """
-
-    def __init__(self, requests: AsyncIterator[RequestT], on_request: Callable[[], None]) -> None:
-        self._requests = requests
-        self._on_request = on_request
-        self.failure: Exception | None = None
-
-    async def requests(self) -> AsyncIterator[RequestT]:
-        """Yield the requests, as gRPC takes them."""
-        try:
-            async for request in self._requests:
-                self._on_request()
-                yield request
-        except Exception as error:  # noqa: BLE001  # the caller's data may raise anything
-            self.failure = error
-
-
 class Watchdog:
     """Ends a call on which nothing moves for `seconds` while `due()` says that something should.
 

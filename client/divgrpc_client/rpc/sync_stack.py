@@ -116,30 +116,6 @@ async def iterate(items: Iterable[ItemT]) -> AsyncGenerator[ItemT, None]:
         yield item
 
 
-class Feed(Generic[RequestT]):
-    """A request stream that keeps the error of the caller's data.
-
-    gRPC iterates over requests in a thread of its own, where it would only log that error. A feed
-    ends the stream instead. `on_request` is called for every request.
-    """
-
-    def __init__(
-        self, requests: AsyncGenerator[RequestT, None], on_request: Callable[[], None]
-    ) -> None:
-        self._requests = requests
-        self._on_request = on_request
-        self.failure: Exception | None = None
-
-    def requests(self) -> Iterator[RequestT]:
-        """Yield the requests, as gRPC takes them."""
-        try:
-            for request in run_iterator(self._requests):
-                self._on_request()
-                yield request
-        except Exception as error:  # noqa: BLE001  # the caller's data may raise anything
-            self.failure = error
-
-
 class Cancellable(Protocol[ResponseT_co]):
     """A call whose responses are read one by one."""
 
