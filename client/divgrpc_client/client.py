@@ -312,9 +312,9 @@ class _Methods:
         evaluation ends when the caller stops to iterate. Raises `IndexNotFoundError`, and
         `UnfitIndexError` if categories are given and the index has none.
         """
-        rest = {"folds": folds, "set_default": set_default, "per_query": per_query}
+        flags = {"folds": folds, "set_default": set_default, "per_query": per_query}
         data = (name, queries, categories)
-        evaluation = QueryEvaluation(*data, options, rest, relevant=relevant, progress=progress)
+        evaluation = QueryEvaluation(*data, options, flags, relevant=relevant, progress=progress)
         call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.Evaluate
         rows = calls.evaluate(
@@ -351,8 +351,8 @@ class _Methods:
         Rows come in the grid's order, then a row for each choice, which has `by_fold`. Raises
         `IndexNotFoundError` and `UnfitIndexError`.
         """
-        rest = {"folds": folds, "set_default": set_default, "per_document": per_document}
-        evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)
+        flags = {"folds": folds, "set_default": set_default, "per_document": per_document}
+        evaluation = LabelEvaluation(name, documents, labels, options, flags, progress=progress)
         call = RpcCall("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.EvaluateLabels
         rows = calls.evaluate(

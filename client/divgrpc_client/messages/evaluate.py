@@ -52,96 +52,101 @@ RowT = TypeVar("RowT", EvaluateRow, EvaluateLabelRow)
 
 
 class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
-    """One call; a subclass says what is sent and how rows are read.
+    """One call; a subclass says what is sent and how its parts are joined.
 
-    Raises `InvalidArgumentError` with the field for what the wire cannot carry, and TypeError for
-    an unknown option.
+    Raises `InvalidArgumentError` with the field for a wrong argument, and TypeError for an unknown
+    option.
     """
 
-    # The request, the name of its rows, and of one row with what belongs to it.
+    # The request, the flag in it that adds the numbers of every row, one row in words, and the
+    # core's classes of the task and of the result rows.
     request: ClassVar[type[Message]]
-    field: ClassVar[str]
-    one_row: ClassVar[str]
     per_row: ClassVar[str]
+    one_row: ClassVar[str]
+    task: ClassVar[type[Task]]
+    row: ClassVar[type[Any]]
 
     def __init__(
         self,
         name: str,
         matrix: Matrix,
         grid: Grid | LabelGrid,
-        rest: Mapping[str, Any],
+        flags: Mapping[str, Any],
         progress: Tell | None,
     ) -> None:
-        """Take the rows, the grid, and `rest`: fields that requests for a part do not have."""
+        """Take the rows, the grid, and the flags `folds`, `set_default` and `per_row`."""
+        for field in ("set_default", self.per_row):
+            if not isinstance(flags[field], bool):
+                raise invalid(field, f"must be True or False, got {flags[field]!r}")
         self._matrix = matrix
         self._count = row_count(matrix)
-        self._grid = grid
+        self._task = self.task(
+            grid=grid,
+            rows=self._count,
+            folds=flags["folds"],
+            set_default=flags["set_default"],
+            per_row=flags[self.per_row],
+        )
         self._fields = message_fields(grid, self.request, index=index_name(name))
-        self._rest = rest
-        self._part = {"folds": 0, "set_default": False, self.per_row: True}
+        self._flags = flags
+        self._part_flags = {"folds": 0, "set_default": False, self.per_row: True}
         self._tell = progress or (lambda _: None)
         # The row after each message, and the number of settings where there are several messages.
         self._ends = [self._count]
         self._settings = 0
         self._span = (0, 0)
         self._answers: list[tuple[int, RowT]] = []
-        for field in ("set_default", self.per_row):
-            if not isinstance(rest[field], bool):
-                raise invalid(field, f"must be True or False, got {rest[field]!r}")
-        self._task()
         self._cut()
 
     @abstractmethod
     def _subject(self, start: int, stop: int) -> dict[str, object]:
         """Return the fields of a request that belong to its rows."""
 
-    @abstractmethod
-    def _rows_max(self, *, per_row: bool) -> int:
+    def _rows_max(self, *, per_row: bool) -> int:  # noqa: ARG002  # labels depend on it
         """Return how many rows one message may have at the settings of the grid."""
-
-    @abstractmethod
-    def _task(self) -> Task:
-        """Return the task of all rows; raises what the server could not see in a part."""
+        return rows_max(len(self._task.grid.settings()))
 
     @abstractmethod
     def _tally(self, first: Sequence[RowT]) -> Tally[RowT]:
         """Return an empty table for all rows; `first` are the result rows of the first message."""
 
-    @abstractmethod
     def _row(self, response: ResponseT) -> RowT:
         """Return the row of an event."""
+        row: RowT = from_message(response.row, self.row)
+        return row
 
-    def _request(self, start: int, stop: int, rest: Mapping[str, Any]) -> RequestT:
-        fields = {**self._fields, **rest, **self._subject(start, stop)}
-        message = self.request(**fields)
-        getattr(message, self.field).CopyFrom(encode(self._matrix, start, stop))
+    def _request(self, start: int, stop: int, flags: Mapping[str, Any]) -> RequestT:
+        message = self.request(**self._fields, **flags, **self._subject(start, stop))
+        getattr(message, self.task.rows_field).CopyFrom(encode(self._matrix, start, stop))
         return cast(RequestT, message)
 
     def _cut(self) -> None:
         """Find where messages end."""
         ends: list[int] = row_ends(self._matrix, MESSAGE_BYTES) or [0]
-        fits = self._request(0, ends[0], self._rest).ByteSize() <= MESSAGE_BYTES and len(ends) == 1
-        whole = self._rows_max(per_row=self._rest[self.per_row])
+        fits = self._request(0, ends[0], self._flags).ByteSize() <= MESSAGE_BYTES and len(ends) == 1
+        whole = self._rows_max(per_row=self._task.per_row)
         if fits and self._count <= whole:
             return
-        if self._rest["set_default"]:
+        if self._task.set_default:
             raise invalid(
                 "set_default",
-                f"needs {self.field} that fit one message, {whole} at most in "
+                f"needs {self.task.rows_field} that fit one message, {whole} at most in "
                 f"{MESSAGE_BYTES} bytes",
             )
-        self._settings = len(self._grid.settings())
+        self._settings = len(self._task.grid.settings())
         most = self._rows_max(per_row=True)
         spans = pairwise([0, *ends])
         self._ends = [end for span in spans for end in self._ends_within(*span, most)]
 
     def _ends_within(self, start: int, stop: int, most: int) -> Iterator[int]:
         fits = stop - start <= most
-        if fits and self._request(start, stop, self._part).ByteSize() <= MESSAGE_BYTES:
+        if fits and self._request(start, stop, self._part_flags).ByteSize() <= MESSAGE_BYTES:
             yield stop
         elif stop - start == 1:
             row = self.one_row.format(start)
-            raise InvalidArgumentError(self.field, f"{row} must fit {MESSAGE_BYTES} bytes")
+            raise InvalidArgumentError(
+                self.task.rows_field, f"{row} must fit {MESSAGE_BYTES} bytes"
+            )
         else:
             middle = (start + stop) // 2
             yield from self._ends_within(start, middle, most)
@@ -151,7 +156,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         """Yield the requests; each is sent once the one before has been answered."""
         for start, stop in pairwise([0, *self._ends]):
             self._span = start, stop
-            yield self._request(start, stop, self._part if self._settings else self._rest)
+            yield self._request(start, stop, self._part_flags if self._settings else self._flags)
 
     def take(self, response: ResponseT) -> Iterator[RowT]:
         """Take an event; yields its row, if it has one and that is not of a part."""
@@ -202,9 +207,10 @@ class QueryEvaluation(
     """One call of `evaluate`."""
 
     request = evaluate_pb2.EvaluateRequest
-    field = "queries"
-    one_row = "query {} and what is relevant to it"
     per_row = "per_query"
+    one_row = "query {} and what is relevant to it"
+    task = Task
+    row = EvaluateRow
 
     def __init__(
         self,
@@ -212,12 +218,12 @@ class QueryEvaluation(
         queries: VectorsLike,
         categories: npt.ArrayLike | None,
         options: GridOptions,
-        rest: Mapping[str, Any],
+        flags: Mapping[str, Any],
         *,
         relevant: Sequence[npt.ArrayLike] | None,
         progress: Tell | None,
     ) -> None:
-        """Take a call's arguments; `rest` are fields of the request."""
+        """Take the arguments of a call; see `Evaluation` for `flags`."""
         refuse_unknown("evaluate", options, GridOptions.__annotations__)
         matrix = as_matrix("queries", queries, one_row=True)
         self._judgements: dict[str, list[Any]] = {}
@@ -226,38 +232,24 @@ class QueryEvaluation(
         if relevant is not None:
             lists = (_whole("relevant", ids, np.int64) for ids in relevant)
             self._judgements["relevant"] = [evaluate_pb2.RelevantIds(ids=ids) for ids in lists]
-        super().__init__(name, matrix, Grid(**cast(Any, options)), rest, progress)
+        for field, entries in self._judgements.items():
+            if len(entries) != row_count(matrix):
+                raise invalid(field, "must have one entry for each query")
+        super().__init__(name, matrix, Grid(**cast(Any, options)), flags, progress)
 
     def _subject(self, start: int, stop: int) -> dict[str, object]:
-        # The server refuses what is too much.
-        end = None if stop == self._count else stop
-        return {field: entries[start:end] for field, entries in self._judgements.items()}
-
-    def _rows_max(self, *, per_row: bool) -> int:
-        del per_row
-        return rows_max(len(self._grid.settings()))
-
-    def _task(self) -> Task:
-        for field, entries in self._judgements.items():
-            if len(entries) != self._count:
-                raise invalid(field, "must have one entry for each query")
-        folds, per_row = self._rest["folds"], self._rest["per_query"]
-        return Task(grid=self._grid, rows=self._count, folds=folds, per_row=per_row)
+        return {field: entries[start:stop] for field, entries in self._judgements.items()}
 
     def _tally(self, first: Sequence[EvaluateRow]) -> QueryTally:
-        task = self._task()
         h = [row.values["h_score"] for _, row in self._answers if not row.number]
         with_h = int((~np.isnan(np.concatenate(h))).sum())
         resolution = Resolution(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
-            chooses=bool(task.folds) and with_h >= LEAST_WITH_H,
+            chooses=bool(self._task.folds) and with_h >= LEAST_WITH_H,
         )
         numbers = np.array(self._judgements.get("categories", [0] * self._count), np.int64)
-        return QueryTally(task, resolution, numbers)
-
-    def _row(self, response: evaluate_pb2.EvaluateResponse) -> EvaluateRow:
-        return from_message(response.row, EvaluateRow)
+        return QueryTally(self._task, resolution, numbers)
 
 
 def _whole(field: str, numbers: npt.ArrayLike, dtype: type[np.signedinteger[Any]]) -> list[int]:
@@ -281,9 +273,10 @@ class LabelEvaluation(
     """One call of `evaluate_labels`."""
 
     request = evaluate_labels_pb2.EvaluateLabelsRequest
-    field = "documents"
-    one_row = "document {} and its labels"
     per_row = "per_document"
+    one_row = "document {} and its labels"
+    task = LabelTask
+    row = EvaluateLabelRow
 
     def __init__(
         self,
@@ -291,18 +284,20 @@ class LabelEvaluation(
         documents: VectorsLike,
         labels: VectorsLike,
         options: LabelGridOptions,
-        rest: Mapping[str, Any],
+        flags: Mapping[str, Any],
         *,
         progress: Tell | None,
     ) -> None:
-        """Take a call's arguments; `rest` are fields of the request."""
+        """Take the arguments of a call; see `Evaluation` for `flags`."""
         refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)
         matrix = as_matrix("documents", documents, one_row=True)
         self._sets = without_zeros(label_sets(labels, row_count(matrix), "document"))
-        # How many points have each label that a document has, as far as it is labels_of_part.
+        # How many points have each label that a document has, as far as it is known.
         self._points = 0
         self._counts = np.zeros(self._sets.cols, np.int64)
-        super().__init__(name, matrix, LabelGrid(**cast(Any, options)), rest, progress)
+        if flags["folds"] and not len(self._sets.indices):
+            raise invalid("labels", "must have one label at least")
+        super().__init__(name, matrix, LabelGrid(**cast(Any, options)), flags, progress)
 
     def _subject(self, start: int, stop: int) -> dict[str, object]:
         return {"labels": encode_label_sets(self._labels(start, stop))}
@@ -311,15 +306,8 @@ class LabelEvaluation(
         return cast(Csr, take(self._sets, start, stop))
 
     def _rows_max(self, *, per_row: bool) -> int:
-        settings = cast("list[PredictParameters]", self._grid.settings())
+        settings = cast("list[PredictParameters]", self._task.grid.settings())
         return documents_max(settings, per_row=per_row)
-
-    def _task(self) -> LabelTask:
-        folds, per_row = self._rest["folds"], self._rest["per_document"]
-        task = LabelTask(grid=self._grid, rows=self._count, folds=folds, per_row=per_row)
-        if task.folds and not len(self._sets.indices):
-            raise invalid("labels", "must have one label at least")
-        return task
 
     def take(
         self, response: evaluate_labels_pb2.EvaluateLabelsResponse
@@ -333,17 +321,16 @@ class LabelEvaluation(
             yield from super().take(response)
 
     def _tally(self, first: Sequence[EvaluateLabelRow]) -> LabelTally:
-        task = self._task()
         resolution = LabelResolution(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
             goal=first[0].goal,
-            chooses=bool(task.folds),
+            chooses=bool(self._task.folds),
             points=self._points,
             counts=self._counts if self._points else None,
         )
         truth = Truth(self._sets.indptr, self._sets.indices, (self._count, self._sets.cols))
-        return LabelTally(task, resolution, truth)
+        return LabelTally(cast(LabelTask, self._task), resolution, truth)
 
     def _row(self, response: evaluate_labels_pb2.EvaluateLabelsResponse) -> EvaluateLabelRow:
         labels = _picked(response.row) if response.row.HasField("labels") else None

@@ -4,7 +4,7 @@ Used by evaluators alone: it loads the compiler.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import numpy as np
 
@@ -30,8 +30,26 @@ _NO_GRID: Final = {
 }
 
 
-class QueryCall:
-    """One Evaluate call; raises `InvalidArgumentError` with the field for a wrong request."""
+class _Call:
+    """One call; raises `InvalidArgumentError` with the field for a wrong request."""
+
+    response: ClassVar[type[Any]]
+
+    def pack_progress(self, progress: Progress) -> bytes:
+        """Return the response that says how far the evaluation has come."""
+        message = evaluate_pb2.EvaluateProgress(
+            queries_done=progress.rows_done,
+            queries_total=progress.rows_total,
+            seconds_left=progress.seconds_left,
+        )
+        packed: bytes = self.response(progress=message).SerializeToString()
+        return packed
+
+
+class QueryCall(_Call):
+    """One Evaluate call."""
+
+    response = evaluate_pb2.EvaluateResponse
 
     def __init__(self, payload: bytes) -> None:
         request = evaluate_pb2.EvaluateRequest.FromString(payload)
@@ -51,20 +69,16 @@ class QueryCall:
         """Check the call against its index."""
         return study_queries(engine, self._queries, self._relevance, self._task)
 
-    @staticmethod
-    def pack_progress(progress: Progress) -> bytes:
-        """Return the response that says how far the evaluation has come."""
-        return evaluate_pb2.EvaluateResponse(progress=_progress(progress)).SerializeToString()
-
-    @staticmethod
-    def pack_rows(rows: Sequence[EvaluateRow]) -> list[bytes]:
+    def pack_rows(self, rows: Sequence[EvaluateRow]) -> list[bytes]:
         """Return the responses of all rows."""
         messages = (to_message(row, evaluate_pb2.EvaluateRow) for row in rows)
-        return [evaluate_pb2.EvaluateResponse(row=row).SerializeToString() for row in messages]
+        return [self.response(row=row).SerializeToString() for row in messages]
 
 
-class LabelCall:
-    """One EvaluateLabels call; raises as `QueryCall`."""
+class LabelCall(_Call):
+    """One EvaluateLabels call."""
+
+    response = evaluate_labels_pb2.EvaluateLabelsResponse
 
     def __init__(self, payload: bytes) -> None:
         request = evaluate_labels_pb2.EvaluateLabelsRequest.FromString(payload)
@@ -95,22 +109,15 @@ class LabelCall:
         self._resolution = cast(LabelResolution, study.resolution)
         return study
 
-    @staticmethod
-    def pack_progress(progress: Progress) -> bytes:
-        """Return the response that says how far the evaluation has come."""
-        response = evaluate_labels_pb2.EvaluateLabelsResponse(progress=_progress(progress))
-        return response.SerializeToString()
-
     def pack_rows(self, rows: Sequence[EvaluateLabelRow]) -> list[bytes]:
         """Return the responses of all rows, after how frequent the true labels are."""
-        response = evaluate_labels_pb2.EvaluateLabelsResponse
-        packed = [response(row=_label_row(row)).SerializeToString() for row in rows]
+        packed = [self.response(row=_label_row(row)).SerializeToString() for row in rows]
         resolution = self._resolution
         if not self._task.per_row or resolution is None or resolution.counts is None:
             return packed
         counts = resolution.counts[np.unique(self._truth.indices)].tolist()
         frequencies = evaluate_labels_pb2.LabelFrequencies(points=resolution.points, counts=counts)
-        return [response(frequencies=frequencies).SerializeToString(), *packed]
+        return [self.response(frequencies=frequencies).SerializeToString(), *packed]
 
 
 def _task_options(request: Request) -> dict[str, Any]:
@@ -129,14 +136,6 @@ def _grid_options(request: Request) -> dict[str, Any]:
     if not any(isinstance(value, tuple) for value in options.values()):
         raise InvalidArgumentError("grid", "the grid is empty: give an axis of it some values")
     return options
-
-
-def _progress(progress: Progress) -> evaluate_pb2.EvaluateProgress:
-    return evaluate_pb2.EvaluateProgress(
-        queries_done=progress.rows_done,
-        queries_total=progress.rows_total,
-        seconds_left=progress.seconds_left,
-    )
 
 
 def _label_row(row: EvaluateLabelRow) -> evaluate_labels_pb2.EvaluateLabelRow:

@@ -10,7 +10,7 @@ from divgrpc_client.messages.evaluate import LabelEvaluation
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 
 DOCUMENTS, LABELS = np.eye(12), np.eye(12, 5)
-REST: dict[str, Any] = {"folds": 0, "set_default": False, "per_document": False}
+FLAGS: dict[str, Any] = {"folds": 0, "set_default": False, "per_document": False}
 COLUMNS = ("precision", "recall", "drank", "scored", "microseconds")
 
 
@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
     """Ask at one setting, in several messages; the last documents have no label."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 400)
     told: Any = {"selectors": ["nearest"], "top_ks": [2]}
-    return LabelEvaluation("one", DOCUMENTS, LABELS, told, REST, progress=None)
+    return LabelEvaluation("one", DOCUMENTS, LABELS, told, FLAGS, progress=None)
 
 
 def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabelsResponse:
