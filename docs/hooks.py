@@ -1,26 +1,112 @@
-"""What mkdocs cannot do by itself: pages that are made of other files of the repository."""
+"""Hooks of MkDocs: pages that are made of other files, and tables of benchmark records.
 
+A line ``{{ record NAME }}`` in a page becomes the table of docs/records/NAME.json and a caption
+with the command that printed the table, the commit, the machine and the date. The caption has the
+HTML class ``record-caption``. A run of ``make bench`` writes a record with the option ``--record``:
+
+    make bench ARGS="RUN --record docs/records/NAME.json"
+"""
+
+import html
+import json
+import re
 import sys
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-# mkdocs loads a hook by its path, so its folder is not on the import path.
-sys.path.insert(0, str(Path(__file__).parent))
-
-import grpc_reference
-from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "records"
+MARKER = re.compile(r"^\{\{ record ([a-z0-9-]+) \}\}$", re.MULTILINE)
+# Words that may stand in a cell of numbers.
+_UNITS = re.compile(r"\b(h|of|to|x|s|ms|us|MB|e)\b|(?<=\d)e(?=[-+]?\d)")
+_MOST_ROWS_SHOWN = 45
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     """Add the gRPC API and the changelog."""
+    # MkDocs loads a hook by its path, so its folder is not on the import path.
+    sys.path.insert(0, str(Path(__file__).parent))
+    import grpc_reference
+    from mkdocs.structure.files import File
+
     changelog = (ROOT / "CHANGELOG.md").read_text()
     pages = {"reference/grpc.md": grpc_reference.page(), "reference/changelog.md": changelog}
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
     return files
+
+
+@dataclass(frozen=True)
+class Record:
+    """One table of one benchmark run; every cell is text, and may hold inline Markdown."""
+
+    title: str
+    command: str
+    commit: str
+    date: str
+    machine: str
+    notes: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def load(path: Path) -> Record:
+    """Read a record; raise ValueError for missing or unknown fields and rows of a wrong length."""
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    missing = {field.name for field in dataclass_fields(Record)} ^ set(fields)
+    if missing:
+        raise ValueError(f"{path.name}: missing or unknown fields: {', '.join(sorted(missing))}")
+    for name in ("notes", "columns"):
+        fields[name] = tuple(fields[name])
+    fields["rows"] = tuple(tuple(row) for row in fields["rows"])
+    record = Record(**fields)
+    for number, row in enumerate(record.rows, start=1):
+        if len(row) != len(record.columns):
+            raise ValueError(
+                f"{path.name}: row {number} has {len(row)} cells, expected {len(record.columns)}"
+            )
+    return record
+
+
+def render(record: Record) -> str:
+    """Return the Markdown table of a record and its caption; a long table is folded."""
+    cells = zip(*record.rows, strict=True)
+    rules = ["--:" if _is_numeric(column) else "---" for column in cells]
+    lines = [_line(record.columns), _line(["---", *rules[1:]]), *map(_line, record.rows)]
+    table = "\n".join(lines)
+    if len(record.rows) > _MOST_ROWS_SHOWN:
+        summary = f"<summary>{html.escape(record.title)}: {len(record.rows)} rows</summary>"
+        table = f'<details markdown="1">{summary}\n\n{table}\n\n</details>'
+    return f'<div class="record" markdown="1">\n\n{table}\n\n{_caption(record)}\n\n</div>'
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Replace every marker of a page; MkDocs calls this before it renders the page."""
+    return MARKER.sub(lambda marker: render(load(FOLDER / f"{marker[1]}.json")), markdown)
+
+
+def _line(cells: tuple[str, ...] | list[str]) -> str:
+    return "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in cells) + " |"
+
+
+def _is_numeric(column: tuple[str, ...]) -> bool:
+    """Whether every cell is empty or has digits and, beside units, no letters."""
+    texts = [_UNITS.sub("", cell) for cell in column if cell]
+    return all(re.search(r"\d", text) and not re.search(r"[A-Za-z]", text) for text in texts)
+
+
+def _caption(record: Record) -> str:
+    parts = [
+        f"<code>{html.escape(record.command)}</code>",
+        f"commit <code>{html.escape(record.commit)}</code>",
+        html.escape(record.machine),
+        html.escape(record.date),
+        *map(html.escape, record.notes),
+    ]
+    return f'<p class="record-caption">{" · ".join(parts)}</p>'

@@ -34,8 +34,8 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 
 
 def _hook() -> ModuleType:
-    """Load docs/records.py as MkDocs does: by its path."""
-    spec = importlib.util.spec_from_file_location("docs_records", ROOT / "docs/records.py")
+    """Load docs/hooks.py as MkDocs does: by its path."""
+    spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs/hooks.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

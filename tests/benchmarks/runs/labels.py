@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import sparse
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import normalize
 
 from benchmarks.harness.datasets import Split, documents, precisions, tree_of
 from benchmarks.harness.runner import Option, Options, Output, Row, Table, benchmark
@@ -15,11 +17,9 @@ from benchmarks.runs import label_rivals
 from divgrpc.evaluation.label_running import NEIGHBOURS, neighbour_vote
 from divgrpc.index import Index
 from divgrpc.labels import LabelModel, train
-from divgrpc.labels.model import as_documents
 from divgrpc.metrics import JudgedLabels, mean, measure_labels, precision_at
 from divgrpc.parameters import LabelParameters, QueryParameters
-from divgrpc.types import IntArray, Progress, Search, TrainingProgress
-from divgrpc.vectors import SparseRows
+from divgrpc.types import FloatArray, IntArray, Progress, Search, TrainingProgress
 from divgrpc_lab.data.synthetic import (
     DOCUMENTS,
     FEATURES,
@@ -138,30 +138,29 @@ def _with_words(rows: sparse.csr_array) -> IntArray:
 
 
 def _ridge(split: Split) -> Predict:
-    rows, labels = as_documents(split.documents), split.labels
+    rows, tests = (_unit(documents) for documents in (split.documents, split.test_documents))
+    labels = split.labels.toarray()
     order = np.random.default_rng(0).permutation(len(rows))
     fold = len(order) // 5
     training, validation = np.sort(order[fold:]), np.sort(order[:fold])
-    truth = sparse.csr_array(labels[validation])
 
     def score(penalty: float) -> float:
-        model = _ridge_model(rows[training], labels[training], penalty)
-        prediction = model.predict(split.documents[validation]).labels
-        return float(measure_labels(JudgedLabels.of(prediction, truth))["precision"].mean())
+        prediction = _best(Ridge(penalty).fit(rows[training], labels[training]), rows[validation])
+        judged = JudgedLabels.of(prediction, split.labels[validation])
+        return float(measure_labels(judged)["precision"].mean())
 
-    model = _ridge_model(rows, labels, max(_PENALTIES, key=score))
-    return lambda: model.predict(split.test_documents).labels
+    model = Ridge(max(_PENALTIES, key=score)).fit(rows, labels)
+    return lambda: _best(model, tests)
 
 
-def _ridge_model(rows: Any, labels: sparse.csr_array, penalty: float) -> LabelModel:  # noqa: ANN401  # rows
-    """Return ridge regression as a model whose label factors are the identity."""
-    matrix = rows.matrix.toarray() if isinstance(rows, SparseRows) else rows
-    moments = (matrix.T @ matrix).astype(np.float64)
-    moments[np.diag_indices_from(moments)] += penalty
-    target = np.asarray((labels.T @ matrix).T, np.float64)
-    weights = linalg.solve(moments, target, assume_a="pos").astype(np.float32)
-    identity = np.eye(labels.shape[1], dtype=np.float32)
-    return LabelModel(identity, weights[:-1], weights[-1], unit_rows=True)
+def _unit(documents: Any) -> FloatArray:  # noqa: ANN401  # dense, or scipy's
+    rows = normalize(documents)
+    return np.asarray(rows.toarray() if sparse.issparse(rows) else rows)
+
+
+def _best(model: Ridge, documents: FloatArray) -> IntArray:
+    """Return the five best labels of each document."""
+    return np.argsort(-model.predict(documents), axis=1, kind="stable")[:, :5]
 
 
 def _voters(split: Split, search: Search, *, weighted: bool) -> Callable[[], Predict]:
