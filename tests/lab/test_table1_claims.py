@@ -10,7 +10,7 @@ from scipy import stats
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import Interval
 from divgrpc_lab.table1 import claims
-from divgrpc_lab.table1.beside import PCA, Coded, Growth, Spread, exponent
+from divgrpc_lab.table1.bench import PCA, Coded, Growth, Spread, exponent
 from divgrpc_lab.table1.methods import (
     ALL,
     BARE,

@@ -18,7 +18,7 @@ from scipy import stats
 
 from divgrpc.metrics import gain_share_interval
 from divgrpc.types import Interval
-from divgrpc_lab.table1.beside import BINS, PCA, Coded, Growth, Spread
+from divgrpc_lab.table1.bench import BINS, PCA, Coded, Growth, Spread
 from divgrpc_lab.table1.methods import (
     ALL,
     BARE,

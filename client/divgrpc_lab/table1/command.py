@@ -19,8 +19,8 @@ from divgrpc_client.formats import tables
 from divgrpc_lab import experiment
 from divgrpc_lab.data.topics import DIGITS, SETS, Topics, load
 from divgrpc_lab.server_process import running_server
-from divgrpc_lab.table1 import beside, claims
-from divgrpc_lab.table1.bench import Bench, Plan, times
+from divgrpc_lab.table1 import claims
+from divgrpc_lab.table1.bench import Bench, Plan, bits_and_tables, growth, times, uniformity
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
 
@@ -93,9 +93,9 @@ def measure(sets: Sequence[Topics], plan: Plan) -> Report:
             queries = f"{len(bench.queries.categories)}, {few}"
             data.append({"name": bench.name, **points.described(), "queries": queries})
             rows += bench.rows()
-            codes += beside.bits_and_tables(bench)
-            spreads += beside.uniformity(bench)
-            growths.append(beside.growth(bench))
+            codes += bits_and_tables(bench)
+            spreads += uniformity(bench)
+            growths.append(growth(bench))
         time_rows = list(times(client, *plan.synthetic))
     facts = experiment.facts(
         begin,

@@ -8,8 +8,7 @@ from divgrpc_client.reports.page import Body, Cell, Column, Note, Page, Section,
 from divgrpc_client.reports.page import Row as Line
 from divgrpc_lab.data.topics import DIGITS
 from divgrpc_lab.experiment import interval_text, records_table
-from divgrpc_lab.table1.bench import Timed
-from divgrpc_lab.table1.beside import Coded, Growth, Spread
+from divgrpc_lab.table1.bench import Coded, Growth, Spread, Timed
 from divgrpc_lab.table1.claims import EXHAUSTIVE, Gain
 from divgrpc_lab.table1.methods import FIGURES, Case, Row
 from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, Printed, printed
