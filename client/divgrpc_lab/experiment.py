@@ -1,4 +1,4 @@
-"""What the runs of both tables share: options, names of data sets, progress, facts, output."""
+"""Shared by the runs of both tables: options, names of data sets, progress, facts, output."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ from divgrpc_lab.verdicts import Verdict, print_verdicts
 
 Item = TypeVar("Item")
 
-# What a number begins with; "" is an empty cell.
+# First characters of a number; "" is an empty cell.
 _NUMBER_STARTS: Final = ("", *"-+0123456789")
 
 

@@ -140,7 +140,7 @@ def toy(seed: int = 0) -> Toy:
 
 def ask_toy(client: Client, points: Toy) -> dict[str, IntArray]:
     """Index the plane and return what each method picks."""
-    # Hashing goes by directions: seen from the origin, those of a plane in space are its points.
+    # Hashing compares directions: seen from the origin, each point of the plane has its own.
     rows = np.vstack((points.points, points.query))
     rows = np.column_stack((rows, np.full(len(rows), TOY_HEIGHT, np.float32)))
     client.build("toy", rows[:-1], hash_family="lsh_sdiv")

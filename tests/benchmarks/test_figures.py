@@ -100,7 +100,7 @@ def test_exponents_are_of_what_reaches_the_recall() -> None:
 
 
 def test_the_fastest_that_close_the_gap_stand_for_their_kind() -> None:
-    """Where none of a kind does, who closes most; what one side cannot, is asked of nobody."""
+    """If none of a kind does, the one that closes most; the goal is what both sides reach."""
     ours = [entry("ours", 0.98, 9), entry("ours", 0.97, 8), entry("ours", 0.99, 7)]
     ours.append(entry("ours", 0.5, 1))
     weak = [entry("c + d", 0.9, 1), entry("c + d", 0.8, 0.5)]

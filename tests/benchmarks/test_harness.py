@@ -60,7 +60,7 @@ def base() -> FloatArray:
 
 
 def test_options_are_declared_once(example: Benchmark) -> None:
-    """Types are those of the defaults, or of `kind`; names have hyphens on the command line."""
+    """Types come from the defaults, or `kind`; names have hyphens on the command line."""
     assert vars(example.parse()) == {
         "k": 10,
         "sets": ["a"],
@@ -237,7 +237,7 @@ def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
 
 
 def test_queries_are_learned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What was learned is read again, and asks for every category with two sub-topics."""
+    """Learned queries are read again, and ask for every category with two sub-topics."""
     monkeypatch.delenv("DIVGRPC_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     [digits] = topics.load(["whatever"])

@@ -114,7 +114,7 @@ def _build(tables: list[Table]) -> None:
 def _memory(tables: list[Table]) -> None:
     _, upload, sharing = tables
     assert upload.rows[0]["samples"] > 2
-    # Of what processes share, a share is without files and nothing private.
+    # Shared memory counts in part as unbacked, and never as private.
     more = upload.rows[0]["without files MB more"], upload.rows[0]["private MB more"]
     assert 0 < more[0] <= 1.05 * more[1]
     assert sharing.rows[0]["copies"] <= 1.05

@@ -52,7 +52,7 @@ def test_refusals(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What cannot be asked is refused before any work, with the field."""
+    """A wrong option is refused before any work, with the field."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     assert main(["table1", *words]) == 2
     assert complaint in capsys.readouterr().err

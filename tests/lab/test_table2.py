@@ -82,7 +82,7 @@ def test_quick_run_on_digits(
     ],
 )
 def test_refusals(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be asked is refused before any work, with the field."""
+    """A wrong option is refused before any work, with the field."""
     assert main(["table2", *words]) == 2
     assert complaint in capsys.readouterr().err
 

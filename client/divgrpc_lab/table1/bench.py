@@ -33,7 +33,7 @@ from divgrpc_lab.table1.methods import (
 from divgrpc_lab.table1.paper import METHODS
 
 INDEX: Final = "table1"
-# Queries of each kind that are timed in the paper's size, and those of methods that take seconds.
+# Timed queries of each kind in the paper's size, and of methods that take seconds.
 _TIMED, _TIMED_SLOW = 14, 3
 _TIMED_DIALS: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "QP-Rel": 0.03}
 
@@ -167,7 +167,7 @@ _DRAWS: Final = 2_000
 
 
 class Coded(NamedTuple):
-    """The row of greedy over tables at k = 10 with so many bits of a key and tables."""
+    """The row of greedy over tables at k = 10, with its bits of a key and its tables."""
 
     n_bits: int
     n_tables: int

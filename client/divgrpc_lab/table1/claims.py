@@ -270,7 +270,7 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
 
 
 def faster(rows: Sequence[Row], method: str) -> Verdict:
-    """Hashing makes a method so many times as fast as it is without: the slowest case counts."""
+    """Hashing makes a method several times as fast; the slowest case counts."""
     words, goal = _SPEED_UPS[method == "QP-Rel"]
     pairs = pairs_without_hashing(rows, method, HASHED)
     ratios = [rival.microseconds / row.microseconds for row, rival in pairs]
@@ -290,7 +290,7 @@ def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
 
 
 def cells(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
-    """Return rows by data set and k: those of all queries, with a choice of the dial."""
+    """Return rows by data set and k, without rows of few queries or of a fixed dial."""
     groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
         if not row.case.few and row.case.dial is None:
@@ -405,9 +405,9 @@ def keeps_the_gain(cases: Sequence[Gain], family: str) -> Verdict:
     return Verdict(
         f"hash + greedy keeps {SHARE_GOAL:g} of the gain: {family}, limits by folds",
         in_all_cells([g.share.value >= SHARE_GOAL for g in cases if g.share]),
-        f"Mean shares decide; their intervals stand beside. The gain is that of the best of "
-        f"{', '.join(EXHAUSTIVE)} over all points over nearest neighbours, where it is above "
-        f"{GAIN_MIN:g}. {'; '.join(sentences)}.",
+        "Mean shares decide; their intervals stand beside. The gain is the h of the best of "
+        f"{', '.join(EXHAUSTIVE)} over all points less that of nearest neighbours, where it is "
+        f"above {GAIN_MIN:g}. {'; '.join(sentences)}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What the paper says of Table 2, judged by rows: see `divgrpc_lab.verdicts`.
+"""The paper's claims about Table 2, judged by rows: see `divgrpc_lab.verdicts`.
 
 Two rows of one data set are compared by the mean over documents of the difference between them.
 """

@@ -95,9 +95,9 @@ def build_options(family: str, setting: str, dims: int) -> dict[str, Any]:
 class LabelRow:
     """A case on one data set; folds chose dial and threshold.
 
-    `result` has the figures, those of every document among them. `candidates` counts the labels, or
+    `result` has the figures, also for every document. `candidates` counts the labels, or
     the documents, that could be scored. `same_as_lsh_div`: there are as many components as
-    dimensions, so the hyperplanes are drawn as those of LSH-Div are.
+    dimensions, so LSH-SDiv and LSH-Div draw hyperplanes from the same distribution.
     """
 
     data: str

@@ -31,7 +31,7 @@ class PrintedLabels(NamedTuple):
         return [*(f"{value:.3f}" for value in (*self[:5], self.most)), f"{self.milliseconds} ms"]
 
 
-# What rounding to three digits can hide.
+# The greatest error of rounding to three digits.
 ROUNDING: Final = 0.002
 PRINTED: Final = {
     "LEML": PrintedLabels(0.304, 0.196, 0.192, 0.827, 0.534, 137.1),

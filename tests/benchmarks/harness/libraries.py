@@ -26,7 +26,7 @@ from divgrpc.types import FloatArray, IntArray, Selector
 Effort: TypeAlias = tuple[float, ...]
 Ladders: TypeAlias = Sequence[Sequence[Effort]]
 
-# What a graph looks at, and what is refined by exact distances, for each candidate.
+# Points for each candidate: visited in a graph, or refined by exact distances.
 _FACTORS: Final = (1.0, 1.5, 2.0, 4.0, 8.0)
 _REFINED: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 _LSH_REFINED: Final = (4.0, 16.0, 64.0)
@@ -175,7 +175,7 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
         faiss.omp_set_num_threads(1)
         inner = faiss.downcast_index(index.base_index if "k_factor" in axes else index)
         lists = int(getattr(inner, "nlist", 0))
-        # What is refined holds the vectors once, in the refinement.
+        # An index with a refinement holds the vectors once, in the refinement.
         yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes, lists)
 
 
@@ -255,7 +255,7 @@ class OurPicker:
         return f"our {self.selector}"
 
     def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # as Pyversity's
-        """Return the target: our dial is that of J."""
+        """Return the target, since our dial is the dial of J."""
         return diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002

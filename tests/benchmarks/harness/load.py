@@ -42,7 +42,7 @@ _MICROSECONDS_MAX = 60_000_000
 
 @dataclass(frozen=True)
 class Load:
-    """What one loop saw: `cpu` and `latency` in microseconds, per call by role, by percentile."""
+    """Results of one loop: `cpu` by role and `latency` by percentile, in microseconds per call."""
 
     calls: int
     per_second: float
@@ -59,7 +59,7 @@ async def one(program: Program, request: bytes) -> bytes:
 
 @asynccontextmanager
 async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call]]:
-    """Open so many connections; each call that is made goes to the next."""
+    """Open connections; each call goes to the next one."""
     async with AsyncExitStack() as stack:
         connections = [
             await stack.enter_async_context(
@@ -170,23 +170,23 @@ _WINDOW_BYTES: Final = 65_535  # of a connection, until more is granted
 _FRAME_BYTES: Final = 16_384
 _WIDE: Final = 2**30
 _CANCEL: Final = 8
-# What gRPC makes of a stream's reset.
+# The statuses that gRPC gives to resets of a stream.
 _OF_RESET: Final = {7: "UNAVAILABLE", 8: "CANCELLED", 11: "RESOURCE_EXHAUSTED"}
 _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _TICK_SECONDS: Final = 0.001
 
 
-# Refused, and told when to come again.
+# Refused, with the time of the next try.
 REFUSED_UNTIL: Final = "RESOURCE_EXHAUSTED, RetryInfo"
 # Answered after the last call was sent: with it a full queue would count for goodput.
 _AFTERWARDS: Final = "OK, afterwards"
-# With calls sent so late or later, the figures are void.
+# The figures are void if calls were sent this late or later.
 _LATE_MICROSECONDS: Final = 50_000
 
 
 @dataclass(frozen=True)
 class Offered:
-    """What an open loop saw: calls by status code, and `latency` of those that were answered.
+    """Results of an open loop: calls by status code, and `latency` of the answered ones.
 
     `lateness` is the 99th percentile of how late calls were sent. All in microseconds.
     """
@@ -199,7 +199,7 @@ class Offered:
 
     @property
     def void(self) -> bool:
-        """Whether the caller was at its end."""
+        """Whether the caller could not keep up."""
         return self.lateness >= _LATE_MICROSECONDS
 
     @property
@@ -209,7 +209,7 @@ class Offered:
 
 
 class _Tally:
-    """What became of the calls that are due between `begun` and `end`."""
+    """The outcomes of the calls that are due between `begin` and `end`."""
 
     def __init__(self, begin: float, end: float) -> None:
         self.begin, self.end = begin, end
@@ -329,7 +329,7 @@ async def open_loop(
     timeout: float,
     channels: int = 4,
 ) -> Offered:
-    """Call Query so many times a second for some seconds, each with a deadline of its own.
+    """Call Query `rate` times a second for some seconds, each with a deadline of its own.
 
     Raises ValueError where a request does not fit one frame.
     """
@@ -379,7 +379,7 @@ def _head(address: str, timeout: float) -> bytes:
 
 
 def _status(trailers: bytes) -> str:
-    """Return the name of the status; of one refused with RetryInfo, that of both."""
+    """Return the name of the status, or `REFUSED_UNTIL` for a refusal with RetryInfo."""
     place = trailers.find(b"grpc-status")
     if place < 0:
         raise ValueError(f"trailers without a status that can be read: {trailers!r}")

@@ -170,7 +170,7 @@ def by_hand(
     """Run as many of the services written by hand, on one port, with what `folder` holds."""
     options = ["--ef", str(ef), "--fetched", str(fetched), "--dial", str(dial)]
     with socket.socket() as port, ExitStack() as stack:
-        # Held, so that nobody else gets it; only who listens gets connections.
+        # Held, so that no other process gets it; only listening sockets get connections.
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port.bind(("127.0.0.1", 0))
         words = ("by-hand", str(folder), *options, "--port", str(port.getsockname()[1]))

@@ -78,7 +78,7 @@ Rows: TypeAlias = Callable[[Options], Iterator[Output]]
 
 
 class Option(NamedTuple):
-    """An option's default, whose type is that of the option; a list takes any number of words.
+    """The default of an option, which gives its type; a list takes any number of words.
 
     `kind` is the type where the default is None or empty.
     """

@@ -1,6 +1,6 @@
 """Servers to compare with, as programs: an empty echo, and a service written by hand.
 
-`echo BYTES` answers every Query with so many zero bytes. No message is parsed or made, so this is
+`echo BYTES` answers every Query with that many zero bytes. No message is parsed or made, so this is
 the cost of gRPC itself. `by-hand FOLDER` is a grpc.aio service around hnswlib and pyversity, as a
 good engineer would write it: it answers Query with ids and scores, of one dense vector a call, with
 the settings it was started with. Any number of them may listen on one port: the kernel shares the
@@ -24,7 +24,7 @@ Answer = Callable[[bytes, object], Awaitable[bytes]]
 
 
 def echo(reply_bytes: int) -> Answer:
-    """Return a handler that answers with so many zero bytes."""
+    """Return a handler that answers with `reply_bytes` zero bytes."""
     reply = bytes(reply_bytes)
 
     async def answer(_request: bytes, _context: object) -> bytes:

@@ -41,10 +41,10 @@ _WARM_GOAL, _COLD_GOAL = 2.0, 20.0
 def start(options: Options) -> Iterator[Output]:
     """Time from the command line to SERVING: kernels cached or not, no index or many.
 
-    Rounds alternate between an empty data folder and, for each family, one with many indexes, which
-    are hard links to the files of one. A cold start has a kernel cache of its own, in an empty
-    folder. The second table has the first query to an index, which then is opened and its checksums
-    compared, and the second one.
+    Rounds alternate between an empty data folder and, for each family, a folder with many indexes,
+    which are hard links to the files of one. A cold start has a kernel cache of its own, in an
+    empty folder. The second table has the first query to an index, which opens the index and
+    compares checksums, and the second query.
     """
     seconds: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
@@ -137,10 +137,11 @@ _HASHING_GOAL, _WHOLE_GOAL = 0.75, 3
 def build(options: Options) -> Iterator[Output]:
     """Build over gRPC of a million points, beside the same product and the same file by themselves.
 
-    "Hashing": the stage of that name, as its events reach the caller, beside the product of all
-    points with 256 hyperplanes on all cores. "The whole": from the first byte sent to the index
-    serving, beside reading the file, hashing it and writing points and codes, synced. All in the
-    same round, family after family; a figure is the best of its rounds, in process of one run.
+    "Hashing" is the stage of that name, as its events reach the caller, beside the product of all
+    points with 256 hyperplanes on all cores. "The whole" reaches from the first byte sent to the
+    index serving, beside reading the file, hashing it and writing points and codes, synced. All are
+    measured in every round, family after family. A figure is the best of its rounds; in process
+    there is one run.
     """
     count, dims = options.points, options.dims
     random = np.random.default_rng(0)
@@ -223,7 +224,7 @@ def _write(folder: Path, points: FloatArray, codes: list[np.ndarray]) -> None:
 
 
 def _build(folder: Path, family: HashFamily) -> dict[str, float]:
-    """Build on a new server, and return the seconds of each stage, that of connecting first."""
+    """Build on a new server, and return the seconds of each stage, connecting first."""
     points = np.load(folder / "points.npy")
     begins: dict[str, float] = {}
     with (
@@ -265,10 +266,9 @@ _MB: Final = 1e6
 def memory(options: Options) -> Iterator[Output]:
     """Memory that a large upload adds to the server's processes, and what workers share.
 
-    A server with a data directory takes an upload of about 4 GB while the private memory of
-    supervisor, fronts, workers and builder is summed up twenty times a second. Then every worker
-    answers by every kind of search, so that all arrays are touched, and the mappings of the index
-    are added up.
+    A server with a data directory takes an upload of about 4 GB, while the private memory of
+    supervisor, fronts, workers and builder is summed twenty times a second. Then every worker
+    answers by every search, which touches all arrays, and the mappings of the index are added up.
     """
     size = 4 * options.rows * options.dims
     with tempfile.TemporaryDirectory(prefix="divgrpc-memory-") as temporary:

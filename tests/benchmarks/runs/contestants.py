@@ -34,7 +34,7 @@ _PROBED: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
 _TRIED: Final = 5
 # How much more of the gap other queries may close than those that dials are set on.
 _MARGIN: Final = 0.01
-# A configuration that takes so many times the fastest of its kind is not pursued.
+# A configuration that takes this many times the fastest of its kind is not pursued.
 _HOPELESS: Final = 3.0
 
 
@@ -59,7 +59,7 @@ class Pair:
 
     @property
     def source(self) -> Finder:
-        """What was built."""
+        """The finder that was built."""
         return self.finder
 
     def ladders(self) -> Ladders:
@@ -219,7 +219,7 @@ class Target:
         return cls(k, share, points, reported, tuning, pool)
 
     def dial(self, picker: Picker, count: int) -> tuple[float, float]:
-        """Return the dial for so many exact candidates, and the gap it closes of tuning queries."""
+        """Return the dial for `count` exact candidates, and the gap it closes of tuning queries."""
         key = (picker.name, count)
         if key not in self._dials:
             gap = cache(lambda dial: self._tuned(picker, count, dial))

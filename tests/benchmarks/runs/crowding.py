@@ -226,7 +226,7 @@ _BASELINES: Final = ("mmr", "msd", "dpp")
 # Nearest points that recall of candidates is measured against.
 _RECALL_POINTS: Final = 1_000
 _BASELINE_CANDIDATES: Final = 200
-# What `marginal` must close of the gap in J with nothing collapsed, by dial.
+# The share of the gap in J that `marginal` must close with nothing collapsed, by dial.
 _GAP_GOALS: Final = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 
 
@@ -296,8 +296,8 @@ def crowding(options: Options) -> Iterator[Output]:
     are indexed documents, new documents, topic vectors and hyperplanes. Every figure is compared
     with exact search over all points. `--half` keeps half of the queries apart, so that a setting
     can be chosen on one half and reported on the other. Times are of one query at a time on one
-    thread, in turns, and include what `Index.query` does around the search. `defaults` names no
-    option.
+    thread, in turns, and include the work of `Index.query` around the search. The setting
+    `defaults` names no option.
     """
     every: list[Row] = []
     with threadpool_limits(1):

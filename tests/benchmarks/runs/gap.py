@@ -63,9 +63,9 @@ class _Contestant:
 def quality(options: Options) -> Iterator[Output]:
     """Gap in J closed and time per query, beside exhaustive greedy and exact search.
 
-    Every family, search and variant answers at the dial that serves J best on other queries. One
-    thread, one query at a time, in turns; the same answers give the time and J. Ratios are paired
-    by block of queries, with a bootstrap interval.
+    Every family, search and variant answers at the dial that serves J best on other queries.
+    Queries run one at a time on one thread, in turns; the same answers give the time and J. Ratios
+    are paired by block of queries, with a bootstrap interval.
     """
     points = load(REAL, options.queries, options.tuning)
     indexes = {family: Index.build(points.base, hash_family=family) for family in options.families}

@@ -24,7 +24,7 @@ NAMES: Final = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
 _TOP_K: Final = 5
 # scipy's, or dense; it has no types.
 Csr: TypeAlias = Any
-# What `divgrpc.types` has, which is not there where this runs.
+# As in `divgrpc.types`, which the other interpreter does not have.
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Predict: TypeAlias = Callable[[Csr], IntArray]
 Train: TypeAlias = Callable[[], Predict]

@@ -34,7 +34,7 @@ _VOTES: Final[tuple[tuple[Search, bool], ...]] = (
     ("exact", False),
     ("scan", True),
 )
-# Of hashed labels one in ten is scored exactly, but no fewer than 32; and 50 may be picked.
+# One hashed label in ten is scored exactly, but no fewer than 32; 50 are candidates.
 _HASHED_SHARE, _HASHED_LEAST, _CANDIDATES = 10, 32, 50
 _BLOCK_ROWS: Final = 1_000
 _PENALTIES: Final = (0.3, 1.0, 3.0, 10.0)

@@ -71,14 +71,14 @@ class _Width:
 def large(options: Options) -> Iterator[Output]:
     """Cost against the number of points, up to ten million synthetic ones on disk, beside faiss.
 
-    A query's cost is that of its 50 nearest: with some shares of the probes that Build tuned the
-    search is widened until 50 candidates hold 0.95 of them on the mean; the fastest such width
-    counts. Queries are timed one at a time on one thread, in turns with the index that `auto` makes
-    of 100,000 points, so that their ratio is one of the same minutes. faiss IVF, with some four
-    roots of n lists, has no selector to run and gets the fewest probes that hold as many. At the
-    end the exponent of cost against n is fitted. "On top" is everything but the vectors: codes,
-    tables or cells, external ids, and the scratch of two workers; "memory MB" the most that the
-    build held without pages of files.
+    The cost of a query is the cost of its 50 nearest. For several shares of the probes that Build
+    tuned, the search is widened until 50 candidates hold 0.95 of the nearest on the mean; the
+    fastest such width counts. Queries are timed one at a time on one thread, in turns with the
+    index that `auto` makes of 100,000 points, so that their ratio comes from the same minutes.
+    faiss IVF, with some four roots of n lists, runs no selector and gets the fewest probes that
+    hold as many. At the end the exponent of cost against n is fitted. "On top" counts all bytes but
+    the vectors: codes, tables or cells, external ids, and the scratch of two workers. "memory MB"
+    is the most that the build held without pages of files.
     """
     every: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="divgrpc-large-", dir=options.folder) as temporary:
@@ -105,7 +105,7 @@ class _Bench:
         self._reference = self._ask(index, "auto", self._fastest(index, "auto", near, 0))
 
     def rows(self, count: int) -> Iterator[Row]:
-        """Yield rows for so many points; the files are gone afterwards."""
+        """Yield rows for `count` points; the files are gone afterwards."""
         points = self._manifold.write(self._folder / "points.npy", count)
         ids = np.arange(_FIRST_ID, count + _FIRST_ID)
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
@@ -166,7 +166,7 @@ class _Bench:
     def _widen(
         self, index: Index, search: Search, near: IntArray, first_id: int, probes: int
     ) -> _Width:
-        """Return hashed points that are enough for the nearest (nq, 50), with so many probes."""
+        """Return the width with enough hashed points for the nearest (nq, 50), at `probes`."""
         recall, limit = 0.0, _CANDIDATES
         for factor in _HASHED:
             limit = min(index.rows, round(factor * _CANDIDATES))

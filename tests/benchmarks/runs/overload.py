@@ -54,14 +54,14 @@ class _Case:
 def overload(options: Options) -> Iterator[Output]:
     """Past capacity: goodput, refusals, and whether health and admin calls answer.
 
-    Capacity is what a closed loop gets. Then an open loop sends multiples of it, each call with a
-    deadline; goodput counts answers within it that came while calls were sent. In the case
-    "workers" calls carry some rows each, so that workers are the bottleneck, while caller, front
+    Capacity is the rate of a closed loop. Then an open loop sends multiples of it, each call with a
+    deadline; goodput counts answers within the deadline that came while calls were sent. In the
+    case "workers" a call carries some rows, so that workers are the bottleneck, while caller, front
     and worker share the machine. In "front" a call is one query and the server has one core, the
-    caller the others, so that gRPC in the front is the bottleneck; "pending" is the same with few
+    caller the others, so that gRPC in the front is the bottleneck. "pending" is the same with few
     calls pending in gRPC. Rates take turns, and a row is the best of its rate. Health and GetIndex
-    are asked beside, on a connection of their own; "told when" is the share of refused calls that
-    were told when to return.
+    are asked at the same time, on a connection of their own. "told when" is the share of refused
+    calls that were told when to return.
     """
     points = load_points(REAL, _QUERIES)
     few = ("--pending-calls", str(_PENDING))

@@ -69,12 +69,13 @@ class Service:
 def service(options: Options) -> Iterator[Output]:
     """Over the wire at equal quality: divgrpc beside a service written by hand around hnswlib.
 
-    All close as much of the gap in J, each at the settings that were the fastest in process. One
-    server of ours has an index of every family; it and the other have as many processes. They are
-    up at once and asked in turns: so many calls in flight for the server's CPU per call, then an
-    open loop at half the other's top rate, in which latency counts from when a call was due. A
-    figure is that of the quietest round. A family that does not close as much is not compared, nor
-    is the p99 of one that does not answer that rate, or that the caller could not offer it.
+    Both sides close the same share of the gap in J, with the settings that were the fastest in
+    process. One server of ours has an index of every family; it and the other service have as many
+    processes. They run at the same time and take turns. A closed loop measures the server's CPU per
+    call. Then an open loop at half the other's top rate measures latency from the moment when a
+    call was due. A figure is from the quietest round. A family that does not close the share is not
+    compared. The p99 is left out if the service did not answer the rate, or the caller could not
+    offer it.
     """
     absent = libraries.missing("hnswlib", "pyversity")
     if absent:
@@ -179,7 +180,7 @@ async def _take_turns(services: Sequence[Service], options: Options) -> list[Loo
 def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> Iterator[Row]:
     """Yield a row for each entry from its loops; the last is the service written by hand.
 
-    "times per CPU" are calls for each second of server CPU, in times the last's, "of its p99" the
+    "times per CPU" are calls for each second of server CPU, divided by the last's, "of its p99" the
     share of the last's p99; None where one of the two does not close the gap, or does not answer.
     """
     closed = [min(loads, key=lambda load: sum(load.cpu.values())) for loads, _ in loops]

@@ -28,8 +28,8 @@ _IN_PROCESS: Final = " in process"
 _BATCHED: Final = f"batch of {_BATCH}"
 _STREAMED: Final = ", QueryStream"
 _ECHO: Final = "echo"
-# CPU in times the floor by workers, microseconds of p50 above it, front CPU of a stream in times a
-# unary call's, and the rate of a batch in times that in process.
+# CPU divided by the floor, by workers; microseconds of p50 above the floor; front CPU of a stream
+# divided by that of a unary call; the rate of a batch divided by the rate in process.
 _CPU_GOALS: Final = {1: 1.25, 2: 1.45}
 _P50_GOAL, _STREAM_GOAL, _BATCH_GOAL = 250, 0.6, 0.95
 
@@ -93,13 +93,13 @@ class _Queries:
 def wire(options: Options) -> Iterator[Output]:
     """CPU per call and latency of the server, beside an empty echo and the query in process.
 
-    All programs are up at once and take turns in rounds, on the loopback address; a row's figures
-    are those of its quietest round: the least CPU per call, or with one call in flight the least
-    p50, as a worker that stays awake then uses CPU for nothing. Server CPU is that of fronts and
-    workers. The access log is on. The echo answers messages of the Query's sizes; its CPU plus that
-    of the same query in process is the floor of a call, and so with p50, one call at a time. A
-    batch is one call of many rows, beside the same batch in process: "of in process" are rows that
-    a worker answers in a second of its CPU.
+    All programs run at the same time on the loopback address and take turns. A row has the figures
+    of its quietest round: the least CPU per call, or with one call in flight the least p50, because
+    a worker that stays awake then burns CPU. Server CPU is the sum over fronts and workers. The
+    access log is on. The echo answers messages of the same sizes as Query. The floor of a call is
+    the CPU of the echo plus that of the same query in process; p50 has a floor too, with one call
+    at a time. A batch is one call of many rows; "of in process" compares its rate for a second of
+    worker CPU with the same batch in process.
     """
     points = load_points(REAL, _REQUESTS)
     loads: Loads = defaultdict(list)
