@@ -89,19 +89,15 @@ class Case:
         return count if self.every_seed else min(count, _SOME_SEEDS)
 
     def grid(self, search: Search) -> dict[str, Any]:
-        """Return the grid for Evaluate; `search` is that of the hashed stages."""
-        axes = dict(_METHODS[self.method])
-        if self.dial is not None:
-            axes["diversities"] = [self.dial]
-        searches = [_SEARCHES.get(self.stage, search)]
-        limits = _LIMITS.get(self.stage, [(None, None)])
-        # The paper has no near-copies.
+        """Return the grid for Evaluate; `search` is the search of the hashed stages."""
+        dial = {} if self.dial is None else {"diversities": [self.dial]}
         return {
-            **axes,
-            "searches": searches,
-            "limits": limits,
+            **_METHODS[self.method],
+            **dial,
+            "searches": [_SEARCHES.get(self.stage, search)],
+            "limits": _LIMITS.get(self.stage, [(None, None)]),
             "ks": list(KS),
-            "keep_duplicates": True,
+            "keep_duplicates": True,  # the paper has no near-copies
         }
 
 

@@ -137,22 +137,17 @@ def _figure(row: LabelRow, name: str) -> Cell:
 
 def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
     """Draw P, D and h against epsilon, with every label scored as a level line."""
-    names = dict.fromkeys((item.method, item.mode) for item in points)
+    cases = dict.fromkeys((item.method, item.mode) for item in points)
+    epsilons = sorted({item.epsilon for item in points if item.epsilon is not None})
     figures = []
-    for letter, figure in (("P", "precision"), ("D", "drank"), ("h", "h_score")):
+    for letter, name in (("P", "precision"), ("D", "drank"), ("h", "h_score")):
+        values = {(p.method, p.mode, p.epsilon): float(getattr(p, name)) for p in points}
         curves = []
-        for look, (method, mode) in enumerate(names):
-            group = [item for item in points if (item.method, item.mode) == (method, mode)]
-            values = {item.epsilon: float(getattr(item, figure)) for item in group}
-            level = values.get(None)
-            line = [
-                (item.epsilon, values[item.epsilon] if level is None else level)
-                for item in points
-                if item.epsilon is not None
-                and (level is not None or (item.method, item.mode) == (method, mode))
-            ]
-            name = f"{method}, {MODES[mode]}" if level is None else method
-            curves.append(Curve(name, sorted(set(line)), look))
+        for look, (method, mode) in enumerate(cases):
+            level = values.get((method, mode, None))
+            line = [(e, values.get((method, mode, e), level or 0.0)) for e in epsilons]
+            title = method if level is not None else f"{method}, {MODES[mode]}"
+            curves.append(Curve(title, line, look))
         title = f"{letter} against ε on {points[0].data}"
         figures.append(Figure(charts.lines(curves, "ε", letter, title, x_scale="log2"), title))
     return Figures(figures)
