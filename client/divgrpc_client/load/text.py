@@ -17,9 +17,9 @@ def ms(microseconds: float | None) -> str:
 
 def summary(report: Report) -> str:
     """Say in a sentence what came of a run."""
-    latency = report["latency"]
+    latency, loop = report["latency"], report["setting"]["loop"]
     return (
-        f"{report['setting']['loop'].capitalize()}: {report['calls']:,} calls in "
+        f"{loop[0].upper()}{loop[1:]}: {report['calls']:,} calls in "
         f"{report['seconds']:,.1f} s, {report['offered']:,.1f} a second offered, "
         f"{report['rate']:,.1f} answered OK; p50 {ms(latency['p50']) or '-'} ms, "
         f"p99 {ms(latency['p99']) or '-'} ms; {report['errors']:.2%} errors."

@@ -160,7 +160,8 @@ def test_settings_are_tried(
 ) -> None:
     """A table for people, JSON and CSV with all there is; --set-default keeps the threshold."""
     words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
-             "--rows", ":60", "--selectors", "greedy", "--diversities", "0.2", "--top-ks", "4",
+             "--rows", ":60", "--selectors", "greedy", "hierarchy", "--diversities", "0.2",
+             "--top-ks", "4",
              "--thresholds", "none", "0.3")  # fmt: skip
     shown = run(*words).out
     for word in (
@@ -177,8 +178,13 @@ def test_settings_are_tried(
         assert word in shown
     rows = json.loads(run(*words, "--json", "--per-document").out)["rows"]
     documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]
-    told: dict[str, Any] = {"selectors": ["greedy"], "diversities": [0.2], "top_ks": [4]}
+    told: dict[str, Any] = {
+        "selectors": ["greedy", "hierarchy"],
+        "diversities": [0.2],
+        "top_ks": [4],
+    }
     found = list(client.evaluate_labels(index, documents, labels, thresholds=[None, 0.3], **told))
+    assert {row["parameters"]["selector"] for row in rows} == {"greedy", "hierarchy"}
     assert [row["by_fold"] for row in rows] == [list(row.by_fold) for row in found]
     assert [row["metrics"]["h_score"]["value"] for row in rows] == [
         row.metrics["h_score"].value for row in found
@@ -220,26 +226,6 @@ def test_the_hierarchy_picks_labels(
         pytest.approx(0.05),
     )
     assert " hierarchy" in run(*words[:-1]).out.splitlines()[-1]
-
-
-def test_the_hierarchy_is_tried_beside_others(
-    run: Callable[..., Ran], client: Client, index: str, folder: Path
-) -> None:
-    """`--selectors hierarchy` has rows of its own, the same as the client's."""
-    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
-             "--rows", ":60", "--top-ks", "4", "--thresholds", "none", "--json",
-             "--selectors", "nearest", "hierarchy", "--diversities", "0", "0.6")  # fmt: skip
-    rows = json.loads(run(*words).out)["rows"]
-    documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]
-    options: dict[str, Any] = {"selectors": ["nearest", "hierarchy"], "diversities": [0.0, 0.6]}
-    found = list(
-        client.evaluate_labels(index, documents, labels, thresholds=[None], top_ks=[4], **options)
-    )
-    assert {row["parameters"]["selector"] for row in rows} == {"nearest", "hierarchy"}
-    for metric in ("precision", "h_score"):
-        assert [row["metrics"][metric]["value"] for row in rows] == [
-            row.metrics[metric].value for row in found
-        ]
 
 
 def test_without_a_hierarchy_there_is_none_to_pick_by(

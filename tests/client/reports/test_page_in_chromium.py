@@ -60,13 +60,14 @@ addEventListener("load", () => {{
 """
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a page with everything that a page can have."""
     picture = data_uri(np.zeros((8, 8), np.uint8))
     pictures = ResultList("nearest", "", [Result(image=picture, alt="id 1", wrong=True)] * 10)
     long = ResultList("greedy", "", [Result(text="much" * 40), Result(text="two words")])
     lists = [ResultLists("Query 0", [pictures] * 2), ResultLists("Query 1", [long] * 3)]
-    path = tmp_path / "report.html"
+    path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(made_rows(ks=(10, 20, 30)), path, index="products", facts=("now",), lists=lists)
     return path
 
