@@ -40,7 +40,6 @@ def index(client: Client, vectors: Path) -> str:
 
 
 def test_build_and_remove(run: Callable[..., Ran], vectors: Path, tmp_path: Path) -> None:
-    """An index is built with ids of a file and options of its own, listed, and removed."""
     ids = tmp_path / "ids.txt"
     ids.write_text("\n".join(str(5 * row) for row in range(ROWS)))
     made = run("build", "made", vectors, "--ids", ids, "--n-tables", "3", "--centred", "--json")
@@ -59,7 +58,6 @@ def test_build_and_remove(run: Callable[..., Ran], vectors: Path, tmp_path: Path
 
 
 def test_query_prints_a_table(run: Callable[..., Ran], index: str, vectors: Path) -> None:
-    """A query shows rank, id and score of each result, and how it was answered."""
     ran = run("query", index, vectors, "--rows", "4", "-k", "3", "--diversity", "0")
     assert ran.code == 0
     header, first, *_ = ran.out.splitlines()
@@ -89,7 +87,6 @@ def test_a_query_says_the_dials_it_chose(
 def test_query_prints_json(
     run: Callable[..., Ran], index: str, client: Client, vectors: Path
 ) -> None:
-    """With --json the results are what the client gives, one object per row, without NaN."""
     ran = run("query", index, vectors, "--rows", "2:4", "--k", "5", "--search", "exact", "--json")
     said = json.loads(ran.out)
     expected = client.query(index, np.load(vectors)[2:4], k=5, search="exact")
@@ -102,7 +99,6 @@ def test_query_prints_json(
 
 
 def test_info_says_what_was_chosen(run: Callable[..., Ran], index: str) -> None:
-    """`info` shows every parameter, the cost of each search, the arrays, and what is kept."""
     ran = run("info", index)
     assert ran.code == 0
     for word in (*BuildParameters.__dataclass_fields__, "tables", "scan", "exact", "vectors"):
@@ -141,7 +137,6 @@ def test_info_tells_of_dense_queries(run: Callable[..., Ran], tmp_path: Path) ->
 
 
 def test_sparse_files(run: Callable[..., Ran], tmp_path: Path) -> None:
-    """Svmlight and scipy's .npz are built and asked; few columns are those of the index."""
     rows = scipy.sparse.random(60, 30, 0.2, "csr", np.float32, rng=np.random.default_rng(0))
     rows = rows + scipy.sparse.csr_array(np.eye(60, 30, dtype=np.float32))
     scipy.sparse.save_npz(tmp_path / "rows.npz", rows)
@@ -178,7 +173,6 @@ def test_sparse_files(run: Callable[..., Ran], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [("info", "nowhere"), ("rm", "nowhere")])
 def test_unknown_indexes(run: Callable[..., Ran], command: tuple[str, str]) -> None:
-    """What the server refuses is one line on standard error and exit code 1."""
     ran = run(*command)
     assert (ran.code, ran.out) == (1, "")
     assert "nowhere" in ran.err
@@ -211,7 +205,6 @@ def test_errors_as_json(run: Callable[..., Ran], index: str, vectors: Path) -> N
     ],
 )
 def test_wrong_commands_are_code_2(run: Callable[..., Ran], arguments: tuple[str, ...]) -> None:
-    """What is wrong with the command itself is found before the server is asked."""
     ran = run(*arguments)
     assert ran.code == 2
     assert ran.err
@@ -219,21 +212,18 @@ def test_wrong_commands_are_code_2(run: Callable[..., Ran], arguments: tuple[str
 
 @pytest.mark.parametrize("rows", ["x", "5:2", "300", "1:2:3"])
 def test_wrong_rows(run: Callable[..., Ran], index: str, vectors: Path, rows: str) -> None:
-    """Rows that the file has not, or that are no range, are refused."""
     ran = run("query", index, vectors, "--rows", rows)
     assert ran.code == 2
     assert "rows" in ran.err
 
 
 def test_last_rows(run: Callable[..., Ran], index: str, vectors: Path) -> None:
-    """Negative numbers count from the end, as in Python."""
     for rows in ("-1", "-1:"):
         said = json.loads(run("query", index, vectors, f"--rows={rows}", "--json").out)
         assert [row["row"] for row in said["results"]] == [ROWS - 1]
 
 
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that cannot be reached is exit code 1, with its address in the message."""
     assert main.main(["ls", "--target", "127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 
@@ -241,7 +231,6 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_target_comes_from_the_environment(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without --target the server of DIVGRPC_TARGET is asked."""
     monkeypatch.setenv(options.TARGET_VARIABLE, server.target)
     assert main.main(["ls", "--json"]) == 0
     assert isinstance(json.loads(capsys.readouterr().out), list)
@@ -249,7 +238,6 @@ def test_target_comes_from_the_environment(
 
 @pytest.mark.parametrize("verb", ["build", "query"])
 def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> None:
-    """The options have the names of the core's parameters, with dashes, and say their defaults."""
     kind: Any = BuildParameters if verb == "build" else QueryParameters
     text = " ".join(run(verb, "--help").out.split())
     for name, field in kind.__dataclass_fields__.items():
@@ -259,7 +247,6 @@ def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> Non
 
 
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """`divgrpc --version` says what is installed."""
     with pytest.raises(SystemExit) as end:
         main.main(["--version"])
     assert (end.value.code, capsys.readouterr().out) == (0, f"{divgrpc.__version__}\n")
@@ -276,7 +263,6 @@ def test_messages_name_options(run: Callable[..., Ran], tmp_path: Path) -> None:
 
 
 def test_rows_without_results_are_shown(run: Callable[..., Ran], index: str, vectors: Path) -> None:
-    """A row for which nothing was found has its line in the table."""
     opposite = vectors.with_name("opposite.npy")
     np.save(opposite, -np.load(vectors)[:2])
     ran = run("query", index, opposite, "--max-distance", "0")
@@ -326,7 +312,6 @@ def test_output_that_cannot_be_written(
 
 
 def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:
-    """On a terminal a build shows its stages; what it came to goes to standard output."""
     terminal, writer = pty.openpty()
     command = ("build", "shown", vectors, "--replace")
     with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:
@@ -339,7 +324,6 @@ def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:
 
 
 def test_interrupting_a_build_cancels_it(script: ScriptedIndex, target: str, vectors: Path) -> None:
-    """Ctrl-C ends with code 130, one line, and a call that the server sees cancelled."""
     script.silent = True
     with start(target, "build", "late", vectors, stderr=subprocess.PIPE) as process:
         assert script.asked.wait(60)

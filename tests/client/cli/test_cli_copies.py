@@ -29,7 +29,6 @@ def copies(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_query_counts_near_copies(run: Callable[..., Ran], copies: Path) -> None:
-    """The table has the near-copies of each result, with --list-collapsed their ids too."""
     ask = ("query", "copies", copies, "--rows", "40:42", "-k", "5")
     header, first, *_ = run(*ask).out.splitlines()
     assert header.split() == ["row", "rank", "id", "score", "copies"]
@@ -42,7 +41,6 @@ def test_a_query_counts_near_copies(run: Callable[..., Ran], copies: Path) -> No
 
 
 def test_json_lists_near_copies_when_asked(run: Callable[..., Ran], copies: Path) -> None:
-    """With --list-collapsed each row has the near-copies of each of its results, else none."""
     ask = ("query", "copies", copies, "--rows", "40:42", "-k", "5", "--json")
     row = json.loads(run(*ask, "--list-collapsed").out)["results"][1]
     assert [len(ids) for ids in row["collapsed_ids"]] == [9] * 5
@@ -53,7 +51,6 @@ def test_json_lists_near_copies_when_asked(run: Callable[..., Ran], copies: Path
 
 
 def test_info_says_what_near_copies_are(run: Callable[..., Ran], copies: Path) -> None:
-    """`info` shows the threshold that a query takes, in the unit of the metric."""
     threshold = json.loads(run("info", "copies", "--json").out)["duplicate_threshold"]
     assert f"a cosine of at least {threshold:.9g}" in run("info", "copies").out
     assert run("build", "copies-far", copies, "--metric", "l2").code == 0

@@ -27,7 +27,6 @@ GRID = ("--selectors", "nearest", "greedy", "--diversities", "0.2", "0.7", "--ks
 
 
 def build(client: Client, name: str) -> None:
-    """Build an index of two categories with five sub-topics each."""
     rows = np.arange(ROWS)
     kinds, topics = rows % 2, rows // 2 % 5
     client.build(name, random_points(ROWS), categories=kinds, subtopics=topics, replace=True)
@@ -35,7 +34,6 @@ def build(client: Client, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def files(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the index `judged`, and return queries beside their categories and relevant ids."""
     build(client, "judged")
     path = tmp_path_factory.mktemp("evaluate") / "queries.npz"
     np.savez(path, q=random_points(QUERIES, seed=4), y=np.arange(QUERIES) % 2)
@@ -45,7 +43,6 @@ def files(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
-    """A line for each setting and each choice, and which are on the front."""
     ran = run("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
     assert (ran.code, ran.err) == (0, "")
     head, *lines = ran.out.splitlines()
@@ -59,7 +56,6 @@ def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
 
 
 def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Path) -> None:
-    """With --json the rows are the client's, but for times; NaN is null."""
     ran = run(
         "evaluate",
         "judged",
@@ -97,7 +93,6 @@ def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Pat
 
 
 def test_csv_is_a_line_a_row(run: Callable[..., Ran], files: Path) -> None:
-    """Every metric with its interval, in columns; what does not apply is empty."""
     ids = files.with_name("ids.txt")
     ran = run(
         "evaluate", "judged", files, "--key", "q", "--relevant", ids, "--folds", "2", "--csv", *GRID
@@ -127,7 +122,6 @@ def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client)
 def test_the_default_is_told(
     run: Callable[..., Ran], client: Client, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --set-default the table says what Query takes now, and so does `info`."""
     build(client, "defaults")
     words = ("--key", "q", "--categories", "y", "--set-default", *GRID)
     ran = run("evaluate", "defaults", files, *words)
@@ -159,7 +153,6 @@ def test_the_default_is_told(
 def test_wrong_commands(
     run: Callable[..., Ran], files: Path, arguments: tuple[str, ...], code: int, word: str
 ) -> None:
-    """What is wrong is named, by the command or by the server."""
     ran = run("evaluate", "judged", files, "--key", "q", *arguments)
     assert ran.code == code
     assert word in ran.err
@@ -177,7 +170,6 @@ def test_limits_are_pairs(run: Callable[..., Ran], files: Path) -> None:
 
 
 def test_a_terminal_sees_progress(server: RunningServer, files: Path) -> None:
-    """On a terminal progress goes by on standard error."""
     terminal, writer = pty.openpty()
     command = ("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
     with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:

@@ -63,7 +63,6 @@ def index(server: RunningServer, folder: Path) -> str:
 
 
 def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> None:
-    """`info` tells of labels, their model and how it was trained; so does its JSON."""
     shown = " ".join(run("info", index).out.split())
     assert (
         f"{labelled_documents.LABELS} labels, names, a hierarchy, those of every row kept" in shown
@@ -76,7 +75,6 @@ def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> N
 
 
 def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Path) -> None:
-    """A row for each label, with its name, and a line on how they were found."""
     told = run("predict", index, folder / "asked.txt", "--top-k", "3")
     assert told.code == 0
     head, *lines = told.out.splitlines()
@@ -95,7 +93,6 @@ def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Pat
 def test_predictions_for_machines(
     run: Callable[..., Ran], client: Client, index: str, folder: Path, mode: str
 ) -> None:
-    """JSON has what the client has, of the rows that were chosen."""
     asked = ("--rows", "1:4", "--mode", mode, "--top-k", "4", "--json")
     told = json.loads(run("predict", index, folder / "asked.txt", *asked).out)
     found = client.predict_labels(index, ASKED[1:4], mode=mode, top_k=4)  # type: ignore[arg-type]
@@ -107,7 +104,6 @@ def test_predictions_for_machines(
 
 
 def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path) -> None:
-    """Features and labels of two files give the index that one text gives."""
     files = ("--features", folder / "x.npz", "--labels", folder / "y.npz")
     edges = (
         "--hierarchy",
@@ -130,7 +126,6 @@ def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path
 def test_a_split_takes_some_documents(
     run: Callable[..., Ran], client: Client, folder: Path
 ) -> None:
-    """A column of a file of splits says which, for a build and for a prediction."""
     split = folder / "split.txt"
     words = ("--features", folder / "train.txt", "--json")
     told = json.loads(run("build", "split", *words, "--split", f"{split}:1").out)
@@ -143,7 +138,6 @@ def test_a_split_takes_some_documents(
 
 
 def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Path) -> None:
-    """Two files are label factors and feature map."""
     model = ("--label-model", folder / "h.npy", folder / "v.npy")
     assert run("build", "factors", folder / "x.npz", *model).code == 0
     info = client.get_index("factors").labels
@@ -158,23 +152,12 @@ def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Pat
 def test_settings_are_tried(
     run: Callable[..., Ran], index: str, client: Client, folder: Path
 ) -> None:
-    """A table for people, JSON and CSV with all there is; --set-default keeps the threshold."""
     words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
              "--rows", ":60", "--selectors", "greedy", "hierarchy", "--diversities", "0.2",
              "--top-ks", "4",
              "--thresholds", "none", "0.3")  # fmt: skip
     shown = run(*words).out
-    for word in (
-        "embedding",
-        "greedy",
-        "0.2",
-        "auto",
-        "threshold",
-        "held out",
-        "P@k",
-        "PSP@k",
-        "Pareto",
-    ):
+    for word in ("embedding", "greedy", "0.2", "auto", "threshold", "held out", "PSP@k", "Pareto"):
         assert word in shown
     rows = json.loads(run(*words, "--json", "--per-document").out)["rows"]
     documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]
@@ -193,6 +176,12 @@ def test_settings_are_tried(
     lines = list(csv.DictReader(io.StringIO(run(*words, "--csv").out)))
     assert [line["threshold"] for line in lines[:2]] == ["", "0.3"]
     assert lines[0]["precision_at"].split() == [str(each.value) for each in found[0].precision_at]
+
+
+def test_a_threshold_is_kept(
+    run: Callable[..., Ran], index: str, client: Client, folder: Path
+) -> None:
+    documents = TRAIN[:60]
     text = ("--features", folder / "train.txt", "--rows", ":60", "--thresholds", "0.3")
     told_of = run("evaluate-labels", index, *text, "--set-default", "--diversities", "0.5")
     assert "the threshold of embedding is now 0.3" in told_of.out
@@ -231,7 +220,6 @@ def test_the_hierarchy_picks_labels(
 def test_without_a_hierarchy_there_is_none_to_pick_by(
     run: Callable[..., Ran], folder: Path
 ) -> None:
-    """The error says what the index has not, and names the selector."""
     words = ("--features", folder / "train.txt", *LEML)
     assert run("build", "flat", *words).code == 0
     told = run("predict", "flat", folder / "asked.txt", "--selector", "hierarchy")
@@ -242,7 +230,6 @@ def test_without_a_hierarchy_there_is_none_to_pick_by(
 
 
 def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:
-    """A matrix has none; nor has the command line, without --features."""
     told = run("evaluate-labels", index, "--features", folder / "x.npz")
     assert (told.code, "--labels" in told.err) == (2, True)
     told = run("evaluate-labels", index)
@@ -270,7 +257,6 @@ def test_documents_that_an_index_cannot_take_are_named_by_line(
     said: str,
     base: tuple[str, ...],
 ) -> None:
-    """One without a feature, and one with a feature too many, and what may be the reason."""
     path = folder / "wrong.txt"
     path.write_text(text)
     for words in (("predict", index, path), ("evaluate-labels", index, "--features", path)):
@@ -295,7 +281,6 @@ def test_an_empty_document_of_a_build_is_named_by_its_line(
 def test_rows_of_a_split_are_named_by_their_own_lines(
     run: Callable[..., Ran], index: str, tmp_path: Path
 ) -> None:
-    """Whatever was taken of the file, the line is the file's."""
     (tmp_path / "asked.txt").write_text("1 1:1\n2 2:1\n3 3:0\n4 4:1\n")
     (tmp_path / "split.txt").write_text("4\n2\n3\n")
     words = (index, tmp_path / "asked.txt", "--split", tmp_path / "split.txt")
@@ -328,7 +313,6 @@ def test_what_cannot_be_read_is_said(
     words: tuple[str, ...],
     said: str,
 ) -> None:
-    """The file and its line, or the option, before anything is sent."""
     monkeypatch.chdir(folder)
     told = run("build", "wrong", *words)
     assert told.code == 2
@@ -336,7 +320,6 @@ def test_what_cannot_be_read_is_said(
 
 
 def test_help_teaches(run: Callable[..., Ran]) -> None:
-    """Both commands show how they are used, and every option."""
     told = run("predict", "--help")
     assert told.code == 0
     for word in ("divgrpc predict papers test.txt", "--threshold", "--neighbours", "--split"):

@@ -37,7 +37,6 @@ def test_help_reads_as_sentences(name: str, verb: argparse.ArgumentParser, line:
 
 
 def test_a_command_is_described_by_its_whole_first_sentence() -> None:
-    """A sentence that runs over two lines is not cut at the first."""
     assert first_sentence("Do one thing,\nand another. Then stop.\n\nMore.") == (
         "Do one thing, and another."
     )
@@ -63,7 +62,6 @@ def test_a_command_is_described_by_its_whole_first_sentence() -> None:
 def test_wrong_options_are_answered_with_ours(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
-    """An option or a word that there is not ends the command with what to write instead."""
     with pytest.raises(SystemExit) as end:
         main.main(arguments)
     assert end.value.code == 2
@@ -81,7 +79,6 @@ def test_wrong_options_are_answered_with_ours(
     ],
 )
 def test_metrics_that_are_taken(word: str, metric: str) -> None:
-    """The command line takes our words for a metric and the three aliases, in any case."""
     parsed = main._parser().parse_args(["build", "x", "y.npy", "--metric", word])
     assert parsed.metric == metric
 
@@ -97,7 +94,6 @@ def test_metrics_that_are_taken(word: str, metric: str) -> None:
 def test_addresses_say_what_to_do(
     capsys: pytest.CaptureFixture[str], target: str, code: int, told: str
 ) -> None:
-    """A wrong address is an error of the command, a silent one says how to start a server."""
     assert main.main(["ls", "--target", target]) == code
     assert told in capsys.readouterr().err
 
@@ -128,7 +124,6 @@ def sources(info: IndexInfo) -> dict[str, str]:
 
 
 def test_info_tells_the_source_of_every_value() -> None:
-    """A value is chosen by you, by Build with its reason, or the default."""
     chosen = (Choice("n_bits", "9", "buckets of two points"),)
     told = sources(described(chosen, hash_family="lsh_div", n_bits=9, n_tables=7, n_components=4))
     assert told == {

@@ -18,7 +18,6 @@ def test_names_are_lines(tmp_path: Path) -> None:
 
 
 def test_edges_are_pairs_of_numbers(tmp_path: Path) -> None:
-    """Between spaces or commas, comments apart."""
     path = tmp_path / "edges.txt"
     path.write_text("9 1  # told\n\n9,2\n")
     assert np.array_equal(read_edges(path), [[9, 1], [9, 2]])
@@ -26,7 +25,6 @@ def test_edges_are_pairs_of_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["1", "1 2 3", "1 x", "-1 2", "1 " + "9" * 30, "1 " + "9" * 5_000])
 def test_a_faulty_edge_is_named(tmp_path: Path, line: str) -> None:
-    """By its line, whatever stands there."""
     path = tmp_path / "edges.txt"
     path.write_text(f"9 1\n{line}\n")
     with pytest.raises(InvalidArgumentError, match="line 2 is not: parent child"):

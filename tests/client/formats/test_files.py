@@ -51,7 +51,6 @@ def test_npz_gives_its_only_matrix(npz: Path) -> None:
 
 
 def test_fvecs(tmp_path: Path) -> None:
-    """A .fvecs gives its rows without their headers."""
     path = tmp_path / "base.fvecs"
     headers = np.full((4, 1), 3, "<i4")
     np.concatenate([headers, VECTORS.view("<i4")], axis=1).tofile(path)
@@ -61,7 +60,6 @@ def test_fvecs(tmp_path: Path) -> None:
 
 
 def test_columns(npz: Path, npy: Path, tmp_path: Path) -> None:
-    """A column is an array of the .npz, an .npy, or a text file of one number per line."""
     assert read_column("labels", npz).tolist() == [0, 1, 2, 3]
     np.save(tmp_path / "ids.npy", np.array([4, 5]))
     assert read_column(str(tmp_path / "ids.npy"), npz).tolist() == [4, 5]
@@ -88,7 +86,6 @@ def test_columns(npz: Path, npy: Path, tmp_path: Path) -> None:
 def test_bad_files_are_named(
     tmp_path: Path, name: str, content: bytes | None, message: str
 ) -> None:
-    """A file that is missing, empty or not what its name says is refused with its name."""
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
@@ -98,14 +95,12 @@ def test_bad_files_are_named(
 
 
 def test_fvecs_rows_must_agree(tmp_path: Path) -> None:
-    """A .fvecs whose rows differ in length is refused with the first wrong row."""
     path = write_fvecs(tmp_path / "mixed.fvecs", [2, 2, 1, 3])
     with pytest.raises(InvalidArgumentError, match="row 2 has 1 dimensions, not 2"):
         read_vectors(path)
 
 
 def test_one_dimension_is_no_matrix(tmp_path: Path) -> None:
-    """An .npy of one dimension is refused with its shape."""
     np.save(tmp_path / "flat.npy", np.ones(3))
     with pytest.raises(InvalidArgumentError, match=r"shape \(3,\)"):
         read_vectors(tmp_path / "flat.npy")
@@ -121,7 +116,6 @@ def test_pickles_are_never_read(tmp_path: Path) -> None:
 
 
 def test_ambiguous_archives_ask_for_a_key(tmp_path: Path) -> None:
-    """An .npz with several matrices, or none, says what it holds and asks for a key."""
     np.savez(tmp_path / "two.npz", train=VECTORS, test=VECTORS)
     with pytest.raises(InvalidArgumentError, match="train, test: name one with --key"):
         read_vectors(tmp_path / "two.npz")
@@ -131,7 +125,6 @@ def test_ambiguous_archives_ask_for_a_key(tmp_path: Path) -> None:
 
 
 def test_unknown_keys(npz: Path, npy: Path) -> None:
-    """A key that the archive lacks is refused, and so is a key for a file without keys."""
     with pytest.raises(InvalidArgumentError, match="no array named 'test'"):
         read_vectors(npz, "test")
     with pytest.raises(InvalidArgumentError, match=r"only an \.npz"):
@@ -140,7 +133,6 @@ def test_unknown_keys(npz: Path, npy: Path) -> None:
 
 @pytest.mark.parametrize("content", ["1\ntwo\n", "1.5\n"])
 def test_columns_are_whole_numbers(tmp_path: Path, npy: Path, content: str) -> None:
-    """A text column with anything but whole numbers is refused."""
     (tmp_path / "ids.txt").write_text(content)
     with pytest.raises(InvalidArgumentError, match="one whole number per line"):
         read_column(str(tmp_path / "ids.txt"), npy)

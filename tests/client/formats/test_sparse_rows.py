@@ -19,7 +19,6 @@ WITH_HEADER = "3 4 5\n0,4 1:0.5 3:2\n 0:1\n2 \n"
 
 
 def dense(rows: object) -> npt.NDArray[np.float32]:
-    """Return the matrix of compressed rows, whose columns must ascend."""
     assert isinstance(rows, Csr)
     for start, stop in zip(rows.indptr, rows.indptr[1:], strict=False):
         assert (np.diff(rows.indices[start:stop].astype(int)) > 0).all()
@@ -36,7 +35,6 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize("zero_based", [True, False])
 def test_svmlight_is_read_as_scikit_learn_reads_it(tmp_path: Path, *, zero_based: bool) -> None:
-    """Numbers and label sets are scikit-learn's, where every document has labels."""
     rng = np.random.default_rng(0)
     matrix = scipy.sparse.random(200, 60, 0.1, "lil", np.float32, rng=rng)
     matrix[0, 0] = 0.5
@@ -61,7 +59,6 @@ def test_svmlight_is_read_as_scikit_learn_reads_it(tmp_path: Path, *, zero_based
 def test_columns_begin_where_told(
     tmp_path: Path, base: IndexBase, dims: int | None, expected: list[list[int]]
 ) -> None:
-    """The first column and the number of columns can be given, since the file has neither."""
     path = written(tmp_path, "3 qid:7 1:1 3:2 # a comment\n")
     assert dense(read_vectors(path, base=base, dims=dims)).tolist() == expected
 
@@ -87,20 +84,17 @@ def test_rows_may_be_empty_and_lines_may_be_blank(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_lines_are_named(tmp_path: Path, text: str, message: str) -> None:
-    """The first wrong line of a file is named, blank lines counted."""
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         read_vectors(written(tmp_path, text))
     assert caught.value.field == "file"
 
 
 def test_columns_come_in_any_order(tmp_path: Path) -> None:
-    """They are sorted: some writers do not."""
     path = written(tmp_path, "1 2:5 1:4\n")
     assert dense(read_vectors(path)).tolist() == [[4, 5]]
 
 
 def test_a_column_0_where_columns_begin_at_1(tmp_path: Path) -> None:
-    """It is refused, and so are more columns than there are to be."""
     path = written(tmp_path, "1 1:1\n1 0:1 3:1\n")
     with pytest.raises(InvalidArgumentError, match="line 2: columns are to begin at 1"):
         read_vectors(path, base="1")
@@ -119,7 +113,6 @@ def test_labels_are_whole_numbers_where_asked_for(tmp_path: Path, label: str) ->
 
 
 def test_options_of_svmlight_are_for_svmlight(tmp_path: Path) -> None:
-    """A first column or a number of columns for another file is refused; so is a key for this."""
     np.save(tmp_path / "rows.npy", np.ones((2, 2)))
     for options, field in (({"base": "1"}, "index_base"), ({"dims": 3}, "dims")):
         with pytest.raises(InvalidArgumentError) as caught:
@@ -130,7 +123,6 @@ def test_options_of_svmlight_are_for_svmlight(tmp_path: Path) -> None:
 
 
 def test_scipys_npz(tmp_path: Path) -> None:
-    """What scipy saved is read whole, sorted and added up where it was not."""
     matrix = scipy.sparse.random(50, 30, 0.2, "csr", rng=np.random.default_rng(1))
     twice = scipy.sparse.csr_array(
         (np.array([1.0, 2, 4, 8]), np.array([3, 1, 3, 0]), np.array([0, 0, 3, 4, 4])), (4, 5)
@@ -142,7 +134,6 @@ def test_scipys_npz(tmp_path: Path) -> None:
 
 
 def test_other_formats_of_scipy(tmp_path: Path) -> None:
-    """A matrix of another format is refused with what to do about it."""
     scipy.sparse.save_npz(tmp_path / "rows.npz", scipy.sparse.csc_array(np.eye(3)))
     with pytest.raises(InvalidArgumentError, match=r"format 'csc': save it after \.tocsr"):
         read_vectors(tmp_path / "rows.npz")
@@ -165,7 +156,6 @@ def test_other_formats_of_scipy(tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_broken_npz_of_scipys(tmp_path: Path, broken: dict[str, object]) -> None:
-    """Arrays that do not fit one another are refused before anything is sent."""
     whole = {
         "format": b"csr",
         "shape": np.array([3, 3]),
@@ -179,14 +169,12 @@ def test_a_broken_npz_of_scipys(tmp_path: Path, broken: dict[str, object]) -> No
 
 
 def test_an_npz_of_scipys_without_its_arrays(tmp_path: Path) -> None:
-    """A sparse format without its arrays is refused with the file's name."""
     np.savez(tmp_path / "rows.npz", format=b"csr", shape=np.array([3, 3]), data=np.ones(3))
     with pytest.raises(InvalidArgumentError, match=r"rows\.npz"):
         read_vectors(tmp_path / "rows.npz")
 
 
 def test_the_extreme_classification_format(tmp_path: Path) -> None:
-    """With a header sizes are what it says; a document may have no label, or no feature."""
     documents, labels = read_labelled(written(tmp_path, WITH_HEADER))
     assert dense(documents).tolist() == [[0, 0.5, 0, 2], [1, 0, 0, 0], [0, 0, 0, 0]]
     assert dense(labels).tolist() == [[1, 0, 0, 0, 1], [0] * 5, [0, 0, 1, 0, 0]]
@@ -206,7 +194,6 @@ def test_without_a_header_sizes_are_those_seen(tmp_path: Path) -> None:
 
 
 def test_order_comments_and_queries_do_not_matter(tmp_path: Path) -> None:
-    """Features and labels in any order, comments, query numbers, other line ends, empty lines."""
     text = "# made by hand\r\n3,1 qid:7 5:1 2:2 # two\r\n\r\n1 , 0 1:1\r\n \r\n"
     documents, labels = read_labelled(written(tmp_path, text))
     assert dense(documents).tolist() == [[0, 2, 0, 0, 1], [1, 0, 0, 0, 0], [0] * 5]
@@ -214,7 +201,6 @@ def test_order_comments_and_queries_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_has_nothing(tmp_path: Path) -> None:
-    """No lines are no documents, and a header of zeros is a header."""
     for text in ("", "0 0 0\n"):
         documents, labels = read_labelled(written(tmp_path, text))
         assert dense(documents).shape == dense(labels).shape == (0, 0)
@@ -225,7 +211,6 @@ def test_an_empty_file_has_nothing(tmp_path: Path) -> None:
 def test_documents_are_read_as_scikit_learn_reads_them(
     tmp_path_factory: pytest.TempPathFactory, seed: int, zero_based: bool
 ) -> None:
-    """Numbers and label sets are scikit-learn's, where every document has labels."""
     rng = np.random.default_rng(seed)
     matrix = scipy.sparse.random(30, 12, 0.3, "csr", np.float32, rng=rng)
     truth = rng.random((30, 6)) < 0.3
@@ -262,7 +247,6 @@ def test_documents_are_read_as_scikit_learn_reads_them(
     ],
 )
 def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, text: str, message: str) -> None:
-    """Counts that do not hold, ranges, repetitions, what is no number and what is no line."""
     with pytest.raises(InvalidArgumentError, match=message):
         read_labelled(written(tmp_path, text))
 
@@ -279,20 +263,17 @@ def test_a_first_column_that_is_told_is_kept_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("field", "told"), [("dims", 3), ("label_count", 4)])
 def test_fewer_columns_than_there_are_are_refused(tmp_path: Path, field: str, told: int) -> None:
-    """What is told must hold what the file has; the field is named."""
     with pytest.raises(InvalidArgumentError) as caught:
         read_labelled(written(tmp_path, WITH_HEADER), **{field: told})  # type: ignore[arg-type]
     assert caught.value.field == field
 
 
 def test_no_file_is_an_error(tmp_path: Path) -> None:
-    """What cannot be opened is said."""
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
         read_labelled(tmp_path / "nothing.txt")
 
 
 def test_splits_are_columns_counted_from_one(tmp_path: Path) -> None:
-    """Each column is a split of its own, in its order."""
     path = written(tmp_path, "3 1\n1 2\n\n2 3\n")
     assert read_split(path, 3).tolist() == [2, 0, 1]
     assert read_split(path, 3, column=1).tolist() == [0, 1, 2]
@@ -311,6 +292,5 @@ def test_splits_are_columns_counted_from_one(tmp_path: Path) -> None:
 def test_wrong_splits_are_named_by_their_line(
     tmp_path: Path, text: str, column: int, message: str
 ) -> None:
-    """No such column, and no document of that number."""
     with pytest.raises(InvalidArgumentError, match=message):
         read_split(written(tmp_path, text), 3, column)

@@ -42,7 +42,6 @@ def test_exact_answers_are_the_same(server: RunningServer, client: Client, metho
 
 
 def test_what_cannot_be_compared_is_left_out(script: ScriptedIndex) -> None:
-    """A server that refuses to compare, or has another generation by now, costs no report."""
     rows = np.eye(6, dtype=np.float32)
     with serving(script) as target, Session(target, [Call("images", rows)], SAMPLED) as session:
         answers = [

@@ -147,7 +147,6 @@ def test_a_stalled_server_makes_no_run_void() -> None:
 
 
 def test_a_busy_generator_makes_a_run_void() -> None:
-    """One process that ran or waited for a core all the time is enough, in either kind of loop."""
     for closed in (0, 8):
         run = empty(closed=closed, processes=2)
         run.add(0, part(calls(0.01, 400), busy=1.0), BEGIN + 1)
@@ -157,7 +156,6 @@ def test_a_busy_generator_makes_a_run_void() -> None:
 
 
 def test_calls_that_were_not_made_make_a_run_void() -> None:
-    """So does a closed loop whose event loop lagged, and a run without a call."""
     (reason,) = void_reasons(recorded(calls(0.01, 300)))
     assert "300 calls were made of 400" in reason
     for poisson, void in ((False, True), (True, False)):
@@ -185,7 +183,6 @@ def test_calls_that_were_not_made_make_a_run_void() -> None:
     ],
 )
 def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, held: bool) -> None:
-    """A bound holds or not by the figure it names; what was not measured does not hold."""
     threshold = parse_threshold(text)
     assert threshold.name == name
     assert threshold.bound == pytest.approx(bound)
@@ -199,7 +196,6 @@ def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, held
              "speed>5", "p99=20ms", "p99<-1ms", "quality>nan"]
 )  # fmt: skip
 def test_what_is_no_threshold_is_refused(text: str) -> None:
-    """A time without its unit too."""
     with pytest.raises(InvalidArgumentError):
         parse_threshold(text)
 
@@ -221,13 +217,11 @@ def test_a_latency_does_not_hold_where_calls_fail(code: int) -> None:
 
 
 def test_rows_count_as_calls_do() -> None:
-    """What is answered after the end is in neither rate."""
     one = report(calls(0.01, 300), calls(9.0, 100))
     assert (one["rate"], one["rows_rate"]) == (75, 75)
 
 
 def test_reports_are_json(tmp_path: Path) -> None:
-    """What is written is the report, in a folder of its own."""
     one = report(calls(0.01, 400))
     write_report(one, tmp_path / "new" / "a.json")
     again = json.loads((tmp_path / "new" / "a.json").read_text())
@@ -236,7 +230,6 @@ def test_reports_are_json(tmp_path: Path) -> None:
 
 
 def test_pages_are_the_same_bytes() -> None:
-    """Equal reports have equal pages, and one without a call has a page too."""
     samples = calls(0.01, 400)
     one = report(samples)
     one["thresholds"] = judge(one, recorded(samples), [parse_threshold("p99<20ms")])
@@ -247,7 +240,6 @@ def test_pages_are_the_same_bytes() -> None:
 
 
 def test_what_must_not_be_overlooked_is_said() -> None:
-    """Quality, a search without a rate, and an interrupted run have their sentence."""
     one = report(calls(0.01, 400))
     assert list(notes(one)) == []
     one["quality"] = {"rows": 9, "same_ids": 0.5, "replaced": 2, "unanswered": 0, "refusal": ""}
@@ -261,7 +253,6 @@ def test_what_must_not_be_overlooked_is_said() -> None:
 
 @pytest.mark.parametrize("capacity", [3, 100, 137, 1000, 5000])
 def test_search_finds_the_highest_rate(capacity: float) -> None:
-    """The highest rate that held is within a twentieth of the highest there is."""
     rates: list[float] = []
 
     def holds(rate: float) -> bool:
@@ -317,7 +308,6 @@ def test_a_search_that_its_generator_ends_is_void(
      "ipv4:127.0.0.1:5,127.0.0.2:5", "unix:/tmp/socket", "ipv6:[::1]:5"],
 )  # fmt: skip
 def test_this_machine_may_be_loaded(target: str) -> None:
-    """Every way to write a loopback address is one."""
     assert check_target(target) == target
 
 
@@ -327,7 +317,6 @@ def test_this_machine_may_be_loaded(target: str) -> None:
      "localhost.example.com:5", "dns://8.8.8.8/localhost:5", "[2001:db8::1]:5", "xds:///x", ""],
 )  # fmt: skip
 def test_another_machine_is_refused(target: str) -> None:
-    """Unless it is said to be meant."""
     with pytest.raises(InvalidArgumentError) as caught:
         check_target(target)
     assert caught.value.field == "target"
@@ -336,7 +325,6 @@ def test_another_machine_is_refused(target: str) -> None:
 
 
 def test_any_percentile_can_be_required() -> None:
-    """A percentile that no table has is computed from the calls themselves."""
     samples = calls(np.linspace(0.001, 0.4, 400), late=0.0005)
     one, run = report(samples), recorded(samples)
     assert figure(one, run, "p75") == pytest.approx(3e5, rel=2e-3)

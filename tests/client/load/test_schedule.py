@@ -36,7 +36,6 @@ def expected(schedule: Schedule, until: float) -> float:
 
 @pytest.mark.parametrize("rate", [1, 3, 7.5, 1000])
 def test_a_constant_rate_is_even(rate: float) -> None:
-    """Call number i is due at i / rate, and none at the end or later."""
     due = times(constant(rate, 4))
     assert np.allclose(due, np.arange(math.ceil(rate * 4)) / rate)
     assert due[-1] < 4
@@ -45,7 +44,6 @@ def test_a_constant_rate_is_even(rate: float) -> None:
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.lists(_STEPS, min_size=1, max_size=4))
 def test_even_arrivals_follow_the_rates(steps: list[Step]) -> None:
-    """Call number i is due when the area below the rates is i."""
     schedule = Schedule(tuple(steps))
     due = times(schedule)
     assert abs(len(due) - schedule.calls) <= 1
@@ -55,7 +53,6 @@ def test_even_arrivals_follow_the_rates(steps: list[Step]) -> None:
 
 
 def test_a_step_of_no_rate_is_a_pause() -> None:
-    """Nothing is due while the rate is 0, and the next step begins when it does."""
     due = times(parse_schedule("10:1s,0:5s,10:1s"))
     assert len(due) == 20
     assert due[9] < 1
@@ -63,7 +60,6 @@ def test_a_step_of_no_rate_is_a_pause() -> None:
 
 
 def test_poisson_arrivals_are_those_of_their_seed() -> None:
-    """One seed gives the same times, another one others."""
     schedule = constant(500, 20)
     one = times(schedule, poisson=True, seed=3)
     assert (one == times(schedule, poisson=True, seed=3)).all()
@@ -84,14 +80,12 @@ def test_poisson_arrivals_are_poisson(text: str) -> None:
 
 
 def test_blocks_are_joined() -> None:
-    """More arrivals than one block holds are as even as fewer."""
     due = times(constant(40_000, 4))
     assert len(due) == 160_000
     assert np.allclose(np.diff(due), 1 / 40_000)
 
 
 def test_schedules_are_read() -> None:
-    """Steps and ramps, in any unit, with a colon or a stroke."""
     assert parse_schedule("100..1000/30s").steps == (Step(100, 1000, 30),)
     assert parse_schedule("100:10s, 200:500ms,7.5:1m").steps == (
         Step(100, 100, 10),
@@ -105,14 +99,12 @@ def test_schedules_are_read() -> None:
     ["", "100", "100:10", "100..:10s", "..100:10s", "-5:10s", "1:10s,,1:10s", "0:10s", "a:1s"],
 )
 def test_what_is_no_schedule_is_refused(text: str) -> None:
-    """So is one without a call in it."""
     with pytest.raises(InvalidArgumentError) as caught:
         parse_schedule(text)
     assert caught.value.field == "schedule"
 
 
 def test_a_warm_up_holds_the_first_rate() -> None:
-    """It comes before the schedule, which is the same after it."""
     schedule = parse_schedule("100..200/2s")
     assert schedule.after(3).steps == (Step(100, 100, 3), *schedule.steps)
     assert schedule.after(0) == schedule
@@ -120,8 +112,6 @@ def test_a_warm_up_holds_the_first_rate() -> None:
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_traffic_is_the_same_however_many_make_it(processes: int) -> None:
-    """The calls of all processes together are those that one alone would make."""
-
     async def arrivals(place: int, processes: int) -> list[tuple[int, float, tuple[int, int]]]:
         near, far = multiprocessing.Pipe()
         messages = [[b"a"] * 5, [b"b"] * 9]

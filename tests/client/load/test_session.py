@@ -79,7 +79,6 @@ def test_a_stall_is_seen_by_those_who_would_have_come(closed: int) -> None:
 
 
 def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
-    """Every call is counted once, by how it ended."""
     failures = [grpc.StatusCode.RESOURCE_EXHAUSTED] * 7 + [grpc.StatusCode.INTERNAL] * 2
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
         script.failures.extend(failures)
@@ -90,7 +89,6 @@ def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
 
 
 def test_retries_are_counted_apart(script: ScriptedIndex, target: str) -> None:
-    """A call that was tried again is one call, as slow as all its attempts."""
     settings = Settings(warm_up=0, retries=5)
     with Session(target, [Call("images", QUERIES)], settings) as session:
         script.failures.extend([grpc.StatusCode.UNAVAILABLE] * 5)
@@ -118,7 +116,6 @@ def test_what_has_no_room_is_not_sent() -> None:
 
 
 def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
-    """Two make the calls of one schedule together, and every row of the file is asked."""
     settings = Settings(warm_up=0, processes=2, poisson=True)
     report = run_load(target, [Call("images", QUERIES, {"k": 3})], constant(120, 1), settings)
     assert report["calls"] == len(script.queries) - 1  # one looked whether it is there
@@ -129,7 +126,6 @@ def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
 
 
 def test_a_refused_call_is_told_before_any_load(script: ScriptedIndex, target: str) -> None:
-    """The server is asked once for every kind of call, and its refusal is the client's error."""
     script.failures = [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND]
     with pytest.raises(RpcError) as caught:
         run_load(target, [Call("images", QUERIES)], constant(100, 1), QUICK)
@@ -153,7 +149,6 @@ def test_an_interrupted_run_has_a_report(target: str) -> None:
 
 
 def test_a_dead_generator_ends_the_run(target: str) -> None:
-    """A process that is gone is an error, not a quieter run."""
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
         kill = session._generators[0].program.kill
         with pytest.raises(UnavailableError, match="died"):
@@ -172,7 +167,6 @@ def test_a_stuck_generator_makes_a_run_void(target: str, monkeypatch: pytest.Mon
 
 
 def test_a_generator_that_stops_in_a_message_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader waits for the rest of a message only so long."""
     monkeypatch.setattr(sessions, "_MESSAGE_SECONDS", 1)
     near, far = Pipe()
     with near, far:
@@ -196,7 +190,6 @@ def test_what_would_take_a_generators_memory_is_refused() -> None:
 
 
 def test_mixes_are_read(tmp_path: Path) -> None:
-    """Every combination of a table's lists is a call of its own, in equal shares."""
     np.save(tmp_path / "queries.npy", QUERIES)
     (tmp_path / "mix.toml").write_text(
         '[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 4\nrows = "1:3"\n'
@@ -233,7 +226,6 @@ def test_mixes_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_mixes_are_refused(tmp_path: Path, text: str, told: str) -> None:
-    """What is wrong is named, before anything is sent."""
     np.save(tmp_path / "queries.npy", QUERIES)
     (tmp_path / "mix.toml").write_text(text)
     with pytest.raises((InvalidArgumentError, TypeError), match=told):
@@ -242,7 +234,6 @@ def test_wrong_mixes_are_refused(tmp_path: Path, text: str, told: str) -> None:
 
 @pytest.fixture(scope="module")
 def queries(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Build the index `load` of 300 points and return a file of 40 queries."""
     rng = np.random.default_rng(0)
     client.build("load", rng.standard_normal((300, 8), dtype=np.float32), replace=True)
     path = tmp_path_factory.mktemp("load") / "queries.npy"
@@ -255,8 +246,6 @@ def queries(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def run(
     server: RunningServer, queries: Path, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Ran]:
-    """Run `load` on the session's server and return how it ended."""
-
     def run(*arguments: object) -> Ran:
         words = ["load", *map(str, arguments)]
         if "--data" not in words and "--mix" not in words:
@@ -269,7 +258,6 @@ def run(
 
 
 def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
-    """Figures on the terminal, all of them as JSON, and a page."""
     saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
     ran = run(
         "--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact",
@@ -335,7 +323,6 @@ def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
 def test_what_cannot_be_run_is_refused(
     run: Callable[..., Ran], words: list[object], told: str
 ) -> None:
-    """A wrong command ends with 2 and a sentence, before any load."""
     ran = run(*words)
     assert ran.code == 2
     assert told in ran.err
@@ -344,7 +331,6 @@ def test_what_cannot_be_run_is_refused(
 def test_labels_are_loaded_too(
     run: Callable[..., Ran], client: Client, queries: Path, tmp_path: Path
 ) -> None:
-    """A mix asks queries and labels, and tells of each by itself."""
     documents = labelled_documents.documents(80)
     client.build(
         "load-labels", documents, labels=labelled_documents.labels_of(documents), replace=True
@@ -368,7 +354,6 @@ def test_labels_are_loaded_too(
 def test_ctrl_c_gives_the_report_so_far(
     server: RunningServer, client: Client, tmp_path: Path
 ) -> None:
-    """The first one ends the run; the program ends as one that was interrupted."""
     client.build("interrupted", QUERIES, replace=True)
     np.save(tmp_path / "queries.npy", QUERIES)
     saved = tmp_path / "a.json"

@@ -43,7 +43,6 @@ class Breaking(ScriptedIndex):
 
 
 def test_queries_of_streams_are_calls(script: ScriptedIndex, target: str) -> None:
-    """They are counted, drawn and answered as others are, out of order too, on few streams."""
     script.turn_round = 2
     script.calls.clear()
     settings = Settings(warm_up=0, channels=1, seed=1, timeout=5)
@@ -57,7 +56,6 @@ def test_queries_of_streams_are_calls(script: ScriptedIndex, target: str) -> Non
 
 
 def test_a_refused_query_of_a_stream_is_its_own(target: str) -> None:
-    """Its status is counted, and the stream goes on for the others."""
     refused = QUERIES.copy()
     refused[0, 0] = -1
     calls = [STREAMED, Call("images", refused[:1], method="QueryStream")]
@@ -83,7 +81,6 @@ def test_a_stream_that_breaks_fails_what_waits_and_is_opened_anew() -> None:
 
 
 def test_a_query_that_is_not_answered_misses_its_deadline() -> None:
-    """The others of its stream are answered all the same."""
     script = Breaking(silent_at=20)
     settings = Settings(warm_up=0, channels=1, seed=1, timeout=0.5)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:

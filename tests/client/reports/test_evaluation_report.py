@@ -37,7 +37,6 @@ def _html(rows: list[EvaluateRow]) -> str:
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    """Return the page of rows for two searches and two k."""
     return _html(made_rows())
 
 
@@ -47,7 +46,6 @@ def _build(client: Client, name: str, points: FloatArray) -> None:
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
-    """A page is of its rows alone: written twice it is the same."""
     rows = made_rows(searches=("exact",), ks=(10,))
     for name in ("one", "two"):
         write_report(rows, tmp_path / name, index="products", facts=("today",))
@@ -55,7 +53,6 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_every_setting_and_every_k_is_there(html: str) -> None:
-    """Curves for each k and search, h against time for each k, and a line for each setting."""
     lines = html[html.index("empty: queries without") :].count('<tr><th scope="row"')
     assert lines == sum(not row.by_fold for row in made_rows())
     assert re.findall(r'<img src="data:image/svg[^"]*" alt="(.*?)">', html) == [
@@ -73,14 +70,12 @@ def test_every_setting_and_every_k_is_there(html: str) -> None:
 
 
 def test_ids_are_one_of_a_kind_and_lead_somewhere(html: str) -> None:
-    """However many drawings a page has, no two things share an id, and every reference is met."""
     ids = re.findall(r'\bid="([^"]*)"', html)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', html)) <= set(ids)
 
 
 def test_the_lead_names_the_best_beside_the_nearest() -> None:
-    """The first sentence has the greatest h of the choices, and that of plain neighbours."""
     rows = made_rows(ks=(10,))
     choices = [row for row in rows if row.by_fold]
     best = max(choices, key=lambda row: row.metrics["h_score"].value)
@@ -104,14 +99,12 @@ def test_the_lead_names_the_best_beside_the_nearest() -> None:
     ids=["none", "one", "no h", "no front", "no time"],
 )
 def test_any_rows_make_a_page(rows: list[EvaluateRow]) -> None:
-    """No rows, one, none with an h, one query: there is a page, and no NaN in it."""
     found = _html(rows)
     assert "<h1>" in found
     assert not re.search(r">\s*nan\s*<", found)
 
 
 def test_what_went_wrong_is_said() -> None:
-    """Few queries, no h, no choice and queries left short are notes of the page."""
     rows = made_rows(searches=("exact",), ks=(10,), choices=False)
     text = _html([replace(without_h(row), queries=3) for row in rows])
     notes = re.findall(r'role="note">(.*?)<', text)
@@ -121,7 +114,6 @@ def test_what_went_wrong_is_said() -> None:
 
 
 def test_rows_of_this_process_make_a_page() -> None:
-    """What `divgrpc.evaluation` returns is as good as what came from a server."""
     kinds = np.arange(60) % 6
     index = Index.build(random_points(60), categories=kinds % 2, subtopics=kinds)
     rows = evaluate(index, random_points(9, seed=2), np.arange(9) % 2, grid=Grid(ks=(3,)))
@@ -151,14 +143,12 @@ def test_charts_have_text_in_the_colours_of_each_scheme() -> None:
 
 
 def test_axes_of_shares_end_at_1() -> None:
-    """A precision of 1 lies on the edge of its chart: nothing above 1 is drawn."""
     curve = charts.Curve("greedy", [(0.2, 1.0), (1.0, 0.7)])
     svg = charts.trade_off([curve], "title").svg
     assert _axis_end(svg, "1") == _axis_end(svg, "2") == 1.0
 
 
 def test_times_are_in_the_unit_people_use() -> None:
-    """Microseconds, milliseconds and seconds, without a zero too many."""
     times = (0.5, 20, 999, 1_000, 25_000, 2e6)
     words = ["0.5 µs", "20 µs", "999 µs", "1 ms", "25 ms", "2 s"]
     assert [charts.time_words(each) for each in times] == words
@@ -180,7 +170,6 @@ def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
 
 
 def test_thumbnails_of_arrays_and_of_folders(tmp_path: Path) -> None:
-    """Pictures come as rows of an array or as files; an id without one has none."""
     path = tmp_path / "pictures.npy"
     for array in (np.zeros((2, 8, 8), np.uint8), np.ones((2, 8, 8)), np.ones((2, 8, 8, 3))):
         np.save(path, array)
@@ -211,7 +200,6 @@ def test_thumbnails_of_arrays_and_of_folders(tmp_path: Path) -> None:
 def test_wrong_files_are_refused_before_any_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, content: bytes | int | None
 ) -> None:
-    """What a page cannot be made of ends the command at once, with the option at fault."""
     path = tmp_path / "given.npy"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -224,7 +212,6 @@ def test_wrong_files_are_refused_before_any_work(
 
 
 def test_options_of_a_page_need_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """Titles without a report are a mistake, and said to be one."""
     assert main.main(["evaluate", "x", "x.npy", "--titles", "t.txt"]) == 2
     assert "--titles is for --report alone" in capsys.readouterr().err
 
@@ -255,7 +242,6 @@ def test_lists_are_what_queries_find(client: Client) -> None:
 def test_the_command_writes_its_page(
     server: RunningServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--report` beside `--json`: the rows on standard output, the page in its file."""
     _build(client, "paged", random_points(90))
     np.savez(tmp_path / "queries.npz", q=random_points(6, seed=3), y=np.arange(6) % 2)
     np.save(tmp_path / "pictures.npy", np.zeros((90, 4, 4), np.uint8))

@@ -49,7 +49,6 @@ def _page(text: str) -> Page:
 
 
 def test_everything_is_escaped() -> None:
-    """Whatever text goes into a page comes out as text, wherever it stands."""
     found = render(_page(EVIL))
     assert "<script" not in found
     assert "alert" in found
@@ -58,7 +57,6 @@ def test_everything_is_escaped() -> None:
 
 
 def test_verdicts_have_a_colour() -> None:
-    """What holds, fails or cannot be decided is marked as such."""
     row = [Cell(word, verdict=word) for word in ("good", "bad", "open")]
     table = Table("Claims", [Column(str(n)) for n in range(3)], (Body((row,)),))
     found = render(Page("Title", (Section("One", (table,)),)))
@@ -67,7 +65,6 @@ def test_verdicts_have_a_colour() -> None:
 
 
 def test_charts_are_pictures() -> None:
-    """A drawing is an image of the page, with its title as the alternative text."""
     chart = Chart("a title", "<svg>drawing</svg>")
     found = render(Page("Title", (Section("One", (Figure(chart, "caption"),)),)))
     content = base64.b64encode(chart.svg.encode()).decode()
@@ -75,7 +72,6 @@ def test_charts_are_pictures() -> None:
 
 
 def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
-    """A page is written as UTF-8, the folder made, with nothing in it but what it was given."""
     for name in ("one", "two"):
         write_page(_page("é"), tmp_path / name / "page.html")
     one, two = ((tmp_path / name / "page.html").read_bytes() for name in ("one", "two"))
@@ -84,7 +80,6 @@ def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_page_fetches_nothing() -> None:
-    """Whatever a page refers to is inside it."""
     found = render(_page("text"))
     links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", found)
     assert links
@@ -110,7 +105,6 @@ def test_tables_say_what_each_cell_is_of() -> None:
 
 
 def test_an_empty_page_is_a_page() -> None:
-    """A page without sections, a table without rows and lists without results are drawn."""
     assert "<h1>Title</h1>" in render(Page("Title", ()))
     empty = Table("none", (Column("a"),), ())
     lists = ResultLists("query", (ResultList("nearest", "", ()),))

@@ -62,7 +62,6 @@ addEventListener("load", () => {{
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a page with everything that a page can have."""
     picture = data_uri(np.zeros((8, 8), np.uint8))
     pictures = ResultList("nearest", "", [Result(image=picture, alt="id 1", wrong=True)] * 10)
     long = ResultList("greedy", "", [Result(text="much" * 40), Result(text="two words")])
@@ -86,7 +85,6 @@ def _chromium(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everything_has_its_place(page: Path, scheme: str) -> None:
-    """Tables, drawings and pictures have a size, nothing sticks out, and nothing is fetched."""
     frames = "".join(
         f'<iframe src="{page.name}" width="{width}" height="900"></iframe>' for width in WIDTHS
     )
@@ -114,7 +112,6 @@ def test_everything_has_its_place(page: Path, scheme: str) -> None:
 
 
 def test_it_prints(page: Path) -> None:
-    """On paper it is some pages, with a page at least for each part of it."""
     path = page.parent / "report.pdf"
     _chromium(page.parent, f"--print-to-pdf={path}", "--no-pdf-header-footer", page.as_uri())
     printed = path.read_bytes()
