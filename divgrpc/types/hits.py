@@ -65,7 +65,8 @@ class HitRows(ABC, Generic[HitT]):
     scores: npt.NDArray[np.float32]
     selection_scores: npt.NDArray[np.float32]
     counts: npt.NDArray[np.uint32]
-    parameters: "EffectiveParameters | EffectiveLabelParameters"
+    if TYPE_CHECKING:
+        parameters: EffectiveParameters | EffectiveLabelParameters
 
     @abstractmethod
     def _hits(self, row: int) -> tuple[HitT, ...]:
@@ -143,7 +144,8 @@ class PointHitRows(HitRows[Hit]):
 
     ids: npt.NDArray[np.int64]
     diversities: npt.NDArray[np.float64]
-    parameters: "EffectiveParameters"
+    if TYPE_CHECKING:
+        parameters: EffectiveParameters
 
     @property
     def dial(self) -> str:
