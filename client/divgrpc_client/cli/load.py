@@ -25,7 +25,7 @@ from divgrpc_client.load.report import Report, write_report
 from divgrpc_client.load.schedule import Schedule, constant, parse_schedule
 from divgrpc_client.load.session import run_load
 from divgrpc_client.load.settings import Settings, check_target
-from divgrpc_client.messages.options import QUERY_DEFAULTS, QueryOptions
+from divgrpc_client.messages.options import QueryOptions
 
 _MISSED: Final = 3
 _VOID: Final = 4
@@ -202,9 +202,9 @@ def add_load(verb: argparse.ArgumentParser) -> None:
     )
     _add_rates(verb.add_argument_group("rates"))
     group = verb.add_argument_group("calls")
-    texts, hints = explanations_of(Settings), get_type_hints(Settings)
-    options = {name: (hints[name], texts[name]) for name in _SETTINGS}
-    add_fields(group, options, defaults_of(Settings))
+    texts, defaults = explanations_of(Settings), defaults_of(Settings)
+    hints = get_type_hints(Settings)
+    add_fields(group, {name: (hints[name], texts[name], defaults[name]) for name in _SETTINGS})
     group.add_argument(
         "--traffic-seed", type=int, metavar="N", help=f"{texts['seed'][:-1]} (default 0)."
     )
@@ -220,7 +220,7 @@ def add_load(verb: argparse.ArgumentParser) -> None:
         ("--save", "JSON", "Write the report to this file."),
         ("--report", "HTML", "Write a page; needs divgrpc[report]."),
     )
-    add_options(verb, QueryOptions, QUERY_DEFAULTS)
+    add_options(verb, QueryOptions)
 
 
 def _add_rates(group: "argparse._ActionsContainer") -> None:

@@ -36,8 +36,6 @@ from divgrpc_client.cli.options import (
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
     BUILD_DEFAULTS,
-    GRID_DEFAULTS,
-    LABEL_GRID_DEFAULTS,
     PREDICT_DEFAULTS,
     QUERY_DEFAULTS,
     BuildOptions,
@@ -208,19 +206,19 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
         help="Train a model (leml), or read one from two files, label factors and feature map; "
         "without it neighbours vote.",
     )
-    add_options(verb, BuildOptions, BUILD_DEFAULTS)
+    add_options(verb, BuildOptions)
 
 
 def _add_query(verb: argparse.ArgumentParser) -> None:
     add_file(verb)
     add_texts(verb, ("--rows", "START:STOP", "Ask these rows of the file alone."))
-    add_options(verb, QueryOptions, QUERY_DEFAULTS)
+    add_options(verb, QueryOptions)
 
 
 def _add_predict(verb: argparse.ArgumentParser) -> None:
     add_file(verb, f"A file with one document per row: {FORMATS}, or text as build takes it.")
     add_texts(verb, SPLIT, ("--rows", "START:STOP", "Ask about these rows alone."))
-    add_options(verb, PredictOptions, PREDICT_DEFAULTS)
+    add_options(verb, PredictOptions)
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:
@@ -254,7 +252,7 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Number of queries to show with their results (default 4).",
     )
-    add_options(verb, GridOptions, GRID_DEFAULTS)
+    add_options(verb, GridOptions)
 
 
 def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
@@ -266,7 +264,7 @@ def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--per-document", action="store_true", help="Show figures per document too, with --json."
     )
-    add_options(verb, LabelGridOptions, LABEL_GRID_DEFAULTS)
+    add_options(verb, LabelGridOptions)
 
 
 def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:

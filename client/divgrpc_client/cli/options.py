@@ -15,7 +15,7 @@ from divgrpc.parameters import MetricWord, as_metric
 from divgrpc.parameters.suggestions import refuse_word
 from divgrpc.types import Auto
 from divgrpc_client.formats.files import FORMATS
-from divgrpc_client.messages.options import GRID_DEFAULTS, explained
+from divgrpc_client.messages.options import explained
 
 TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
 TARGET_DEFAULT: Final = "127.0.0.1:50051"
@@ -130,27 +130,24 @@ def add_documents(verb: "argparse._ActionsContainer", instead: str = "") -> None
     add_texts(verb, ("--labels", "FILE", text), SPLIT)
 
 
-def add_options(verb: argparse.ArgumentParser, table: type, defaults: Mapping[str, object]) -> None:
+def add_options(verb: argparse.ArgumentParser, table: type) -> None:
     """Let a command take the options of a table."""
     verb.set_defaults(table=table)
-    group = verb.add_argument_group(f"options of {verb.prog.split()[-1]}")
-    add_fields(group, explained(table), defaults)
+    add_fields(verb.add_argument_group(f"options of {verb.prog.split()[-1]}"), explained(table))
 
 
 def add_fields(
-    group: "argparse._ActionsContainer",
-    fields: Mapping[str, tuple[Any, str]],
-    defaults: Mapping[str, object],
+    group: "argparse._ActionsContainer", fields: Mapping[str, tuple[Any, str, object]]
 ) -> None:
-    """Add an option for each field, by its type and explanation.
+    """Add an option for each field, by its type, explanation and default.
 
     An option that is not set is not in the namespace, and so not on the wire.
     """
-    for name, (kind, text) in fields.items():
+    for name, (kind, text, default) in fields.items():
         flags = [f"--{name.replace('_', '-')}"]
         if len(name) == 1:
             flags.insert(0, f"-{name}")
-        help_text = f"{first_sentence(text)[:-1]}{_default(defaults[name])}."
+        help_text = f"{first_sentence(text)[:-1]}{_default(default)}."
         group.add_argument(
             *flags, dest=name, default=argparse.SUPPRESS, help=help_text, **_reading(name, kind)
         )
@@ -162,7 +159,7 @@ def options_in(arguments: argparse.Namespace, table: type) -> Any:  # noqa: ANN4
 
 
 def _default(default: object) -> str:
-    if default in (None, (None,), GRID_DEFAULTS["limits"]):
+    if default in (None, (None,), ((None, None),)):
         return ""
     words = default if isinstance(default, tuple) else (default,)
     return f" (default {' '.join(map(str, words))})"

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_client.formats.sparse_text import (
     COLUMN_MAX,
     SVMLIGHT,
@@ -113,14 +113,12 @@ def pick_rows(text: str | None, count: int) -> range:
     try:
         start, stop = (int(part) if part else None for part in (first, last))
     except ValueError:
-        raise InvalidArgumentError(
-            "rows", f"rows must be START:STOP or a number, got {text!r}"
-        ) from None
+        raise invalid("rows", f"must be START:STOP or a number, got {text!r}") from None
     if not colon and start is not None:
         stop = start + 1 if start != -1 else None
     rows = range(count)[start:stop]
     if not rows:
-        raise InvalidArgumentError("rows", f"rows {text!r} are none of the file's {count}")
+        raise invalid("rows", f"{text!r} are none of the file's {count}")
     return rows
 
 

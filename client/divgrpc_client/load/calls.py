@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_client.formats.files import pick_rows, read_vectors
 from divgrpc_client.messages import arguments, requests
 from divgrpc_client.messages.options import PredictOptions, QueryOptions
@@ -65,11 +65,11 @@ class Call:
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
             methods = " or ".join(get_args(Method))
-            raise InvalidArgumentError("method", f"method must be {methods}, got {self.method!r}")
+            raise invalid("method", f"must be {methods}, got {self.method!r}")
         object.__setattr__(self, "vectors", as_matrix("vectors", self.vectors))
         arguments.count("batch", self.batch)
         if not 0 < self.share < float("inf"):
-            raise InvalidArgumentError("share", f"share must be above 0, got {self.share!r}")
+            raise invalid("share", f"must be above 0, got {self.share!r}")
         if row_count(self.vectors) < self.batch:
             raise InvalidArgumentError(
                 "batch",
@@ -145,7 +145,7 @@ def calls_of(table: Mapping[str, Any], folder: Path) -> list[Call]:
     lists = [value if isinstance(value, list) else [value] for value in axes.values()]
     for name, choices in zip(axes, lists, strict=True):
         if not choices:
-            raise InvalidArgumentError(name, f"{name} is an empty list")
+            raise invalid(name, "is an empty list")
     combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*lists)]
     return [
         Call(

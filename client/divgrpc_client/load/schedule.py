@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 
 Times = npt.NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Step:
     def __post_init__(self) -> None:
         for field, value in (("rate", self.begin), ("rate", self.end), ("duration", self.seconds)):
             if not (math.isfinite(value) and value >= 0):
-                raise InvalidArgumentError(field, f"{field} must be at least 0, got {value!r}")
+                raise invalid(field, f"must be at least 0, got {value!r}")
 
     @property
     def calls(self) -> float:
@@ -114,13 +114,11 @@ def parse_schedule(text: str) -> Schedule:
     for part in text.split(","):
         times = _STEP.fullmatch(part.strip())
         if times is None:
-            raise InvalidArgumentError(
-                "schedule", f"schedule must be {_FORM}; {part.strip()!r} is neither"
-            )
+            raise invalid("schedule", f"must be {_FORM}; {part.strip()!r} is neither")
         begin, length = float(times["begin"]), float(times["length"])
         end = begin if times["end"] is None else float(times["end"])
         steps.append(Step(begin, end, length * _UNITS[times["unit"]]))
     schedule = Schedule(tuple(steps))
     if schedule.calls < 1:
-        raise InvalidArgumentError("schedule", f"schedule {text!r} has not one call in it")
+        raise invalid("schedule", f"{text!r} has not one call in it")
     return schedule

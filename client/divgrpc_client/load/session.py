@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 import grpc
 
-from divgrpc.errors import InvalidArgumentError, UnavailableError
+from divgrpc.errors import InvalidArgumentError, UnavailableError, invalid
 from divgrpc_client.client import Client
 from divgrpc_client.load.calls import BYTES_MAX, Call
 from divgrpc_client.load.generator import STOP, Task, Trial
@@ -85,9 +85,9 @@ def run_load(
     for goal in goals:
         # A search needs a goal that holds at all lower rates if it holds at one.
         if goal.sign not in ("<", "<=") or not (is_time(goal.name) or goal.name == "errors"):
-            raise InvalidArgumentError(
+            raise invalid(
                 "objective",
-                f"objective must be a greatest latency or share of errors: {goal.text!r}",
+                f"must be a greatest latency or share of errors: {goal.text!r}",
             )
     bounds = [_threshold(one, "require") for one in require]
     if any(bound.name == "quality" for bound in bounds) and not (settings and settings.quality):

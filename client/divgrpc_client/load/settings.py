@@ -3,7 +3,7 @@
 import ipaddress
 from dataclasses import dataclass
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc_client.messages import arguments
 
 
@@ -44,11 +44,9 @@ class Settings:
         ):
             value = getattr(self, name)
             if not 0 <= value <= limit:
-                raise InvalidArgumentError(name, f"{name} must be 0 to {limit}, got {value!r}")
+                raise invalid(name, f"must be 0 to {limit}, got {value!r}")
         if not isinstance(self.retries, int):
-            raise InvalidArgumentError(
-                "retries", f"retries must be a whole number, got {self.retries!r}"
-            )
+            raise invalid("retries", f"must be a whole number, got {self.retries!r}")
 
 
 def check_target(target: str, *, allow_remote: bool = False) -> str:

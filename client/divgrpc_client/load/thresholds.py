@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 
 _FORM: Final = re.compile(
     r"(?P<name>[a-z_]+[\d.]*)\s*(?P<sign><=|>=|<|>)\s*(?P<number>\d+\.?\d*)\s*(?P<unit>us|ms|s|%|)"
@@ -47,13 +47,11 @@ def parse_threshold(text: str, field: str = "require") -> Threshold:
     """Read a threshold; raises `InvalidArgumentError`, naming `field`, if it is not one."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
-        raise InvalidArgumentError(field, f"{field} must be such as p99<20ms, got {text!r}")
+        raise invalid(field, f"must be such as p99<20ms, got {text!r}")
     name, unit = match["name"], match["unit"]
     units = ("us", "ms", "s") if is_time(name) else _UNITS_OF.get(name)
     if units is None:
-        raise InvalidArgumentError(
-            field, f"{field} knows p50, p99.9, max, mean, errors, rate and quality: {text!r}"
-        )
+        raise invalid(field, f"knows p50, p99.9, max, mean, errors, rate and quality: {text!r}")
     if unit not in units:
         expected = " or ".join(filter(None, units)) or "none"
         raise InvalidArgumentError(field, f"the unit of {name} is {expected}: {text!r}")

@@ -7,6 +7,7 @@ whose default is a value. The command line makes its options from the same table
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from typing import Any, Final, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 
 from divgrpc.evaluation import Grid
@@ -101,8 +102,6 @@ _TABLES: Final[dict[type, tuple[type, ...]]] = {
 QUERY_DEFAULTS: Final = defaults_of(QueryParameters)
 PREDICT_DEFAULTS: Final = defaults_of(PredictParameters)
 BUILD_DEFAULTS: Final = defaults_of(LabelParameters, BuildParameters)
-GRID_DEFAULTS: Final = defaults_of(Grid)
-LABEL_GRID_DEFAULTS: Final = defaults_of(LabelGrid)
 
 # Names of types in annotations beside the choices of `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
@@ -112,10 +111,12 @@ _NAMES: Final[dict[Any, str]] = {
 }
 
 
-def explained(table: type) -> dict[str, tuple[Any, str]]:
-    """Return each option of a table with its type and its explanation."""
-    texts = explanations_of(*_TABLES[table])
-    return {name: (hint, texts.get(name, "")) for name, hint in get_type_hints(table).items()}
+def explained(table: type) -> dict[str, tuple[Any, str, object]]:
+    """Return each option of a table with its type, its explanation and its default."""
+    sources = _TABLES[table]
+    texts, defaults = explanations_of(*sources), defaults_of(*filter(is_dataclass, sources))
+    hints = get_type_hints(table)
+    return {name: (hint, texts.get(name, ""), defaults[name]) for name, hint in hints.items()}
 
 
 def spelled_out(method: Callable[P, R]) -> Callable[P, R]:

@@ -70,7 +70,7 @@ def test_help_spells_every_option_out(client: type, method: str) -> None:
     }.get(method, (options.QueryOptions, options.QUERY_DEFAULTS))
     # Lines of the help are folded.
     text = " ".join((inspect.getdoc(getattr(client, method)) or "").split())
-    for name, (_, sentence) in options.explained(table).items():
+    for name, (_, sentence, _) in options.explained(table).items():
         assert shown.parameters[name].default == defaults[name]
         assert shown.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert f"{name}: {sentence}" in text
