@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-import numpy as np
-
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import Progress
@@ -268,7 +266,7 @@ def _read_documents(arguments: argparse.Namespace, file: str) -> tuple[Documents
     """Return the documents that --split and --rows take of a file, and those rows of the split."""
     documents = read_documents(Path(file), arguments)
     rows = pick_rows(arguments.rows, len(documents.numbers))
-    return documents.taken(np.array(rows)), rows
+    return documents.taken(rows), rows
 
 
 def _for_index(client: Client, arguments: argparse.Namespace, documents: Documents) -> Documents:

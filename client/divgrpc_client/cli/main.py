@@ -20,24 +20,10 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead
-from divgrpc_client.cli import commands
+from divgrpc_client.cli import commands, options
 from divgrpc_client.cli.load import add_load, load
-from divgrpc_client.cli.options import (
-    SPLIT,
-    add,
-    add_common,
-    add_documents,
-    add_file,
-    add_name,
-    add_options,
-    add_reading,
-    add_texts,
-)
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
-    BUILD_DEFAULTS,
-    PREDICT_DEFAULTS,
-    QUERY_DEFAULTS,
     BuildOptions,
     GridOptions,
     LabelGridOptions,
@@ -58,6 +44,8 @@ Start a server with divgrpc-server, then:
 
 Every command explains its options: divgrpc query --help
 """
+# Tables whose options messages of the server name.
+_TABLES: Final = (BuildOptions, QueryOptions, PredictOptions)
 # What the parsed arguments hold beside options.
 _NO_OPTIONS: Final = {"run", "table", "name", "file"}
 
@@ -93,10 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
     """Suggest an option in place of the first unknown one."""
-    options = [word for word in unknown if word.startswith("--")]
-    if not options or "table" not in arguments:
+    flags = [word for word in unknown if word.startswith("--")]
+    if not flags or "table" not in arguments:
         return ""
-    name = options[0].removeprefix("--").partition("=")[0].replace("-", "_")
+    name = flags[0].removeprefix("--").partition("=")[0].replace("-", "_")
     parameters = {*arguments.table.__annotations__, *vars(arguments)} - _NO_OPTIONS
 
     def as_option(word: re.Match[str]) -> str:
@@ -126,7 +114,7 @@ def _in_flags(message: str) -> str:
 
     def as_option(setting: re.Match[str]) -> str:
         name, value = setting["name"], setting["value"]
-        is_parameter = name in BUILD_DEFAULTS | QUERY_DEFAULTS | PREDICT_DEFAULTS
+        is_parameter = any(name in table.__annotations__ for table in _TABLES)
         return f"--{name.replace('_', '-')} {value}" if is_parameter else setting[0]
 
     return re.sub(r"\b(?P<name>[a-z_]+)=\"?(?P<value>[\w.]+)\"?", as_option, message)
@@ -161,27 +149,27 @@ def _parser() -> argparse.ArgumentParser:
         (commands.evaluate, _add_evaluate),
         (commands.evaluate_labels, _add_evaluate_labels),
         (commands.ls, None),
-        (commands.info, add_name),
-        (commands.rm, add_name),
+        (commands.info, options.add_name),
+        (commands.rm, options.add_name),
         (load, add_load),
     ):
-        verb = add(verbs, run)
-        add_common(verb)
+        verb = options.add(verbs, run)
+        options.add_common(verb)
         if add_arguments is not None:
             add_arguments(verb)
-    verb = add(verbs, commands.warm)
+    verb = options.add(verbs, commands.warm)
     verb.add_argument("--quiet", action="store_true", help="Show no progress, only the outcome.")
     verb.add_argument("--json", action="store_true", help="Print the outcome as JSON.")
     return parser
 
 
 def _add_build(verb: argparse.ArgumentParser) -> None:
-    add_file(verb, nargs="?")
+    options.add_file(verb, nargs="?")
     source = (
         "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for "
         "those of the svmlight file"
     )
-    add_texts(
+    options.add_texts(
         verb,
         ("--ids", "SOURCE", f"Take one id per row from {source}."),
         ("--categories", "SOURCE", "Take one category per row, -1 for none."),
@@ -189,9 +177,9 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--replace", action="store_true", help="Replace an index of that name.")
     group = verb.add_argument_group("labels, for divgrpc predict")
-    add_documents(group, ", instead of FILE")
+    options.add_documents(group, ", instead of FILE")
     edges = "two numbers a line or an .npy; nodes below L are the labels"
-    add_texts(
+    options.add_texts(
         group,
         ("--label-names", "TEXT", "Read names of labels, one a line from label 0 on."),
         ("--hierarchy", "EDGES", f"Read edges from parent to child, {edges}."),
@@ -206,24 +194,26 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
         help="Train a model (leml), or read one from two files, label factors and feature map; "
         "without it neighbours vote.",
     )
-    add_options(verb, BuildOptions)
+    options.add_options(verb, BuildOptions)
 
 
 def _add_query(verb: argparse.ArgumentParser) -> None:
-    add_file(verb)
-    add_texts(verb, ("--rows", "START:STOP", "Ask these rows of the file alone."))
-    add_options(verb, QueryOptions)
+    options.add_file(verb)
+    options.add_texts(verb, ("--rows", "START:STOP", "Ask these rows of the file alone."))
+    options.add_options(verb, QueryOptions)
 
 
 def _add_predict(verb: argparse.ArgumentParser) -> None:
-    add_file(verb, f"A file with one document per row: {FORMATS}, or text as build takes it.")
-    add_texts(verb, SPLIT, ("--rows", "START:STOP", "Ask about these rows alone."))
-    add_options(verb, PredictOptions)
+    options.add_file(
+        verb, f"A file with one document per row: {FORMATS}, or text as build takes it."
+    )
+    options.add_texts(verb, options.SPLIT, ("--rows", "START:STOP", "Ask about these rows alone."))
+    options.add_options(verb, PredictOptions)
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:
-    add_file(verb)
-    add_texts(
+    options.add_file(verb)
+    options.add_texts(
         verb,
         ("--categories", "SOURCE", "Take the points of each row's category as relevant."),
         ("--relevant", "TEXT", "Take the relevant ids of each row from a line of this file."),
@@ -235,7 +225,7 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("a page for people; needs divgrpc[report]")
     by_id = "a line of text for each id, or lines of an id, a tabulator and"
     pictures = "a folder of <id>.png or .jpg, or an .npy of them by id"
-    add_texts(
+    options.add_texts(
         group,
         ("--report", "HTML", "Write curves and tables to this file."),
         ("--titles", "FILE", f"Show results with {by_id} a title."),
@@ -252,19 +242,19 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Number of queries to show with their results (default 4).",
     )
-    add_options(verb, GridOptions)
+    options.add_options(verb, GridOptions)
 
 
 def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
-    add_name(verb)
-    add_documents(verb)
-    add_reading(verb)
-    add_texts(verb, ("--rows", "START:STOP", "Go by these rows alone."))
+    options.add_name(verb)
+    options.add_documents(verb)
+    options.add_reading(verb)
+    options.add_texts(verb, ("--rows", "START:STOP", "Go by these rows alone."))
     _add_choosing(verb, "Keep the best threshold of each mode with the index.")
     verb.add_argument(
         "--per-document", action="store_true", help="Show figures per document too, with --json."
     )
-    add_options(verb, LabelGridOptions)
+    options.add_options(verb, LabelGridOptions)
 
 
 def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:

@@ -11,7 +11,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import IndexInfo, IntArray
 from divgrpc_client.formats.files import read_lines, read_vectors
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
-from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, without_zeros
+from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
 
 # Files that hold a matrix and nothing else; all others are text, a document with its labels a line.
 _MATRICES: Final = (".npy", ".npz", ".fvecs")
@@ -32,10 +32,16 @@ class Documents:
         """Whether the file is text, which shows only the columns that it uses."""
         return self.path.suffix not in _MATRICES
 
-    def taken(self, numbers: IntArray) -> "Documents":
-        """Return some of the documents."""
-        labels = None if self.labels is None else picked(self.labels, numbers)
-        return Documents(self.path, picked(self.rows, numbers), labels, self.numbers[numbers])
+    def taken(self, numbers: IntArray | range) -> "Documents":
+        """Return some of the documents; those of a range share memory with the file."""
+
+        def pick(matrix: Matrix) -> Matrix:
+            if isinstance(numbers, range):
+                return take(matrix, numbers.start, numbers.stop)
+            return picked(matrix, numbers)
+
+        labels = None if self.labels is None else pick(self.labels)
+        return Documents(self.path, pick(self.rows), labels, self.numbers[numbers])
 
     def for_index(self, info: IndexInfo, arguments: argparse.Namespace) -> "Documents":
         """Return documents of a text file with the columns and the labels of an index.
