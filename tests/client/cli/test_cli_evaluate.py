@@ -102,6 +102,7 @@ def test_csv_is_a_line_a_row(run: Callable[..., Ran], files: Path) -> None:
     for name in METRICS:
         assert float(rows[0][f"{name}_low"]) <= float(rows[0][name])
     assert rows[-1]["by_fold"].count(" ") == 1
+    assert [row["diversity"] for row in rows[1:3]] == ["0.2", "0.7"]
 
 
 def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client) -> None:

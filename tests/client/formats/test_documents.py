@@ -6,8 +6,21 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.formats.documents import read_edges
+from divgrpc_client.formats.documents import Documents, read_edges
 from divgrpc_client.formats.files import read_lines
+
+
+def test_rows_of_a_range_are_not_copied() -> None:
+    """A file may be larger than memory."""
+    rows = np.arange(12.0).reshape(4, 3)
+    documents = Documents(Path("rows.npy"), rows, rows, np.arange(4))
+    part = documents.taken(range(1, 3))
+    assert np.shares_memory(part.rows, rows)
+    assert part.numbers.tolist() == [1, 2]
+    split = documents.taken(np.array([3, 0]))
+    for matrix in (split.rows, split.labels):
+        assert isinstance(matrix, np.ndarray)
+        assert np.array_equal(matrix, rows[[3, 0]])
 
 
 def test_names_are_lines(tmp_path: Path) -> None:
