@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -78,9 +79,12 @@ def test_a_category_lies_on_its_side() -> None:
 
 
 @pytest.mark.parametrize("learn", [class_hyperplanes, group_means])
-def test_the_same_seed_learns_the_same(learn: Callable[..., FloatArray]) -> None:
+def test_the_same_seed_learns_the_same(
+    learn: Callable[..., FloatArray], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Byte for byte; another seed draws another sample."""
-    points, classes = labelled(3_000)
+    monkeypatch.setattr(module, "_SAMPLE_ROWS_MAX", 300)
+    points, classes = labelled(500)
     told = (sparse_rows(points), classes)[: 2 if learn is class_hyperplanes else 1]
     one, same, other = (learn(*told, seed) for seed in (3, 3, 4))
     assert one.tobytes() == same.tobytes() != other.tobytes()
@@ -150,12 +154,12 @@ def test_products_are_those_of_dense_rows(rows: int, share: float, seed: int) ->
 
 
 def test_many_categories_and_many_columns() -> None:
-    points, _ = labelled(2_000)
-    classes = np.arange(2_000) % 90
+    points, _ = labelled(1_000)
+    classes = np.arange(1_000) % 90
     assert len(class_hyperplanes(sparse_rows(points), classes, 0)) == QUERIES_MAX
     columns = LIMITS["sparse_dims_max"]
     wide = sparse.csr_array(points)
-    wide = sparse.csr_array((wide.data, wide.indices, wide.indptr), (2_000, columns))
+    wide = sparse.csr_array((wide.data, wide.indices, wide.indptr), (1_000, columns))
     rows = SparseRows.of(wide)
     assert class_hyperplanes(rows, classes, 0).shape == group_means(rows, 0).shape == (4, columns)
 
@@ -185,8 +189,14 @@ def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
     return Index.build(sparse.csr_array(points), **{"categories": classes, **told})
 
 
+@cache
+def usual() -> Index:
+    """Return the index of sparse points with categories, for tests that change nothing of it."""
+    return made()
+
+
 def test_build_asks_with_them_where_there_are_categories() -> None:
-    info = made().info
+    info = usual().info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
     assert [cost.search for cost in info.search_costs_dense] == [
         cost.search for cost in info.search_costs
@@ -219,7 +229,7 @@ def without_pools(manifest: Manifest, **changes: Any) -> Manifest:  # noqa: ANN4
 
 
 def test_dense_queries_take_what_was_found_for_them() -> None:
-    index = made()
+    index = usual()
     manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
     both = Index(Engine(Generation(manifest, index.engine._arrays)))
     points, _ = labelled(5, seed=1)
@@ -254,7 +264,7 @@ def test_dense_queries_take_what_was_found_for_them() -> None:
 
 def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     """Where `auto` takes another search for hyperplanes than for points, and only there."""
-    index = made()
+    index = usual()
     manifest = without_pools(index.engine.manifest, auto_search="exact", auto_search_dense="scan")
     both = Index(Engine(Generation(manifest, index.engine._arrays)))
     points, _ = labelled(5, seed=1)
@@ -303,7 +313,7 @@ def test_documents_vote_as_points() -> None:
 
 def test_a_manifest_keeps_it() -> None:
     """As text; one of a version before it has none, and opens."""
-    manifest = made().engine.manifest
+    manifest = usual().engine.manifest
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest
     document = json.loads(text)
