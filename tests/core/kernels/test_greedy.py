@@ -304,14 +304,6 @@ def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
     check_steps(case, parameters(5, 0.4, rule), rows)
 
 
-def test_k_of_one_is_the_nearest() -> None:
-    """The marginal weight has k - 1 below the line; one pick has no other to differ from."""
-    case = Case.draw(7, 20, 8)
-    nearest = definitions.nearest_rows(case.points(), case.query, range(20))[0]
-    for rule in RULES:
-        assert case.select(parameters(1, 0.7, rule), list(range(20)))[0] == [nearest]
-
-
 @examples
 @given(values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1), equal=st.booleans())
 def test_scale_costs_go_from_nearest_to_farthest(values: list[float], equal: bool) -> None:

@@ -1,4 +1,4 @@
-"""From vectors to unit vectors, codes, quantised margins, keys and buckets."""
+"""From vectors to codes, quantised margins, keys and buckets."""
 
 from math import floor, log2
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.hashing import codes as coding
 from divgrpc.hashing import hyperplanes as core
-from divgrpc.kernels import normalise, projection
+from divgrpc.kernels import projection
 from divgrpc.parameters import BuildParameters
 from reference import definitions, kernels
 
@@ -25,52 +25,6 @@ def normal(shape: tuple[int, ...], seed: int) -> npt.NDArray[np.float32]:
 
 def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
     return np.random.default_rng(seed).random((points, bits)) < 0.5
-
-
-# Unit vectors.
-
-
-@given(seed=seeds, dims=st.sampled_from(DIMS), scale=st.integers(-37, 37))
-def test_normalise_gives_unit_rows(seed: int, dims: int, scale: int) -> None:
-    """Rows keep their direction and get length one, whatever float32 size they had."""
-    rows = normal((5, dims), seed) * np.float32(10.0**scale)
-    expected = definitions.unit(rows)
-    assert normalise.normalise(rows) == (-1, -1)
-    # Below 1e-38 float32 itself has fewer digits, which were gone before.
-    assert np.abs(rows - expected).max() < 3e-7
-
-
-@pytest.mark.parametrize("dims", DIMS)
-def test_normalise_gives_a_row_the_same_bytes_in_any_company(dims: int) -> None:
-    rows = normal((9, dims), 3)
-    together = rows.copy()
-    normalise.normalise(together)
-    for i in range(len(rows)):
-        alone = rows[i : i + 1].copy()
-        normalise.normalise(alone)
-        assert alone.tobytes() == together[i : i + 1].tobytes()
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dims", DIMS)
-def test_normalise_names_the_first_bad_row_and_the_first_of_zeros(dims: int, bad: float) -> None:
-    """What cannot be a direction is told by its row, wherever in the row it stands."""
-    for at in {0, dims // 2, dims - 1}:
-        rows = normal((8, dims), 4)
-        rows[2] = 0
-        rows[5] = 0
-        rows[3, at] = bad
-        rows[7, at] = bad
-        assert normalise.normalise(rows) == (3, 2)
-        assert (rows[[2, 5]] == 0).all()
-
-
-@pytest.mark.parametrize("value", [1e-45, 1e-38, 3.4e38])
-@pytest.mark.parametrize("dims", DIMS)
-def test_normalise_reaches_the_ends_of_float32(dims: int, value: float) -> None:
-    rows = np.full((1, dims), value, np.float32)
-    assert normalise.normalise(rows) == (-1, -1)
-    assert np.abs(rows * np.sqrt(dims) - 1).max() < 1e-6
 
 
 # Codes.
