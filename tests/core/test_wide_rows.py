@@ -1,4 +1,4 @@
-"""Sparse rows of millions of columns: the same answers, for what their stored numbers cost.
+"""Sparse rows of very many columns: the same answers, for what their stored numbers cost.
 
 Few columns are used, wherever they lie, so that the twins can look at those alone.
 """
@@ -31,7 +31,9 @@ from support.labelled_documents import widened as at_columns
 from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries
 from support.refusals import refused
 
-WIDE = LIMITS["sparse_dims_max"]
+LONGEST = LIMITS["sparse_dims_max"]
+# Thirty times as wide as dense rows are before they are sketched, and quick to build.
+WIDE = 2**18
 USED = 20
 COLUMNS: IntArray = np.sort(
     np.concatenate(
@@ -43,9 +45,9 @@ RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
 SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
 
 
-def widened(rows: FloatArray) -> sparse.csr_array:
-    """Return rows (n, USED) as rows of as many columns as there may be."""
-    return at_columns(sparse.csr_array(rows), COLUMNS, WIDE)
+def widened(rows: FloatArray, width: int = WIDE) -> sparse.csr_array:
+    """Return rows (n, USED) as rows of many columns."""
+    return at_columns(sparse.csr_array(rows), COLUMNS, width)
 
 
 @cache
@@ -58,6 +60,11 @@ def both(metric: Metric) -> tuple[Index, Index]:
     )
 
 
+@cache
+def longest_rows() -> Index:
+    return Index.build(widened(drawn(240, USED, 1, "cosine"), LONGEST), **RANDOM)
+
+
 def labelled(rows: int, seed: int) -> tuple[FloatArray, sparse.csr_array]:
     """Return documents (rows, USED) and labels that follow from them."""
     rng = np.random.default_rng(seed)
@@ -68,12 +75,15 @@ def labelled(rows: int, seed: int) -> tuple[FloatArray, sparse.csr_array]:
 
 
 def test_there_is_a_greatest_number_of_columns() -> None:
-    one = sparse.csr_array(([1.0], [WIDE], [0, 1]), (1, WIDE + 1))
-    with refused("vectors", f"sparse vectors .* 1 to {WIDE}"):
+    one = sparse.csr_array(([1.0], [LONGEST], [0, 1]), (1, LONGEST + 1))
+    with refused("vectors", f"sparse vectors .* 1 to {LONGEST}"):
         Index.build(one)
-    index = Index.build(sparse.csr_array(([2.0], [WIDE - 1], [0, 1]), (1, WIDE)), **RANDOM)
-    assert (index.dims, index.rows) == (WIDE, 1)
-    for query in (sparse.csr_array(([3.0], [WIDE - 1], [0, 1]), (1, WIDE)), np.eye(1, WIDE)):
+    index = Index.build(sparse.csr_array(([2.0], [LONGEST - 1], [0, 1]), (1, LONGEST)), **RANDOM)
+    assert (index.dims, index.rows) == (LONGEST, 1)
+    for query in (
+        sparse.csr_array(([3.0], [LONGEST - 1], [0, 1]), (1, LONGEST)),
+        np.eye(1, LONGEST),
+    ):
         found = index.query(query, k=1)
         assert found.scores.tolist() == [[query.sum() == 3]]
 
@@ -132,13 +142,14 @@ def test_a_query_makes_nothing_as_long_as_a_row_could_be(
     selector: Selector, variant: Variant
 ) -> None:
     """What it allocates is less than a third of a wide row, once a thread has its memory."""
-    index, asked = both("cosine")[0], widened(queries(2, "cosine"))
+    asked = widened(queries(2, "cosine"), LONGEST)
+    index = longest_rows()
     told: Any = {"k": 6, "selector": selector, "variant": variant}
     index.query(asked[:1], **told)
     tracemalloc.start()
     try:
         index.query(asked[1:], **told)
-        assert tracemalloc.get_traced_memory()[1] < 4 * WIDE / 3
+        assert tracemalloc.get_traced_memory()[1] < 4 * LONGEST / 3
     finally:
         tracemalloc.stop()
 
@@ -168,7 +179,7 @@ def test_defaults_go_by_what_rows_store() -> None:
     index = Index.build(points, categories=topics, subtopics=np.arange(30) % 5, **RANDOM)
     rows = list(evaluate(index, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
     assert {row.queries for row in rows} == {4}
-    manifest = replace(index.engine.manifest, widest_row=WIDE)
+    manifest = replace(index.engine.manifest, widest_row=LONGEST)
     full = Index(Engine(Generation(manifest, index.engine._arrays)))
     with refused("ks", "squared"):
         next(evaluate(full, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
