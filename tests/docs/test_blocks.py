@@ -56,7 +56,7 @@ NOT_RUN_MAX = 25
 RUN_SECONDS = 120.0
 BIN = Path(sys.executable).parent
 PAGE_BLOCKS = {name: blocks(name, text) for name, text in pages().items()}
-ALL = [block for found in PAGE_BLOCKS.values() for block in found]
+ALL = [block for page in PAGE_BLOCKS.values() for block in page]
 SKIPPED = [block for block in ALL if block.mark == "not run"]
 
 
@@ -96,7 +96,7 @@ def write_files(folder: Path) -> None:
     (folder / "names.txt").write_text("\n".join("abcdefghijkl"))
 
 
-@pytest.mark.parametrize("page", [name for name, found in PAGE_BLOCKS.items() if found])
+@pytest.mark.parametrize("page", [name for name, page in PAGE_BLOCKS.items() if page])
 def test_blocks_of_a_page_run(page: str, docs_server: RunningServer, folder: Path) -> None:
     """Blocks run from the first to the last, and print what the page says they print."""
     script = printed = output = ""

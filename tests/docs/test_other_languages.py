@@ -76,7 +76,7 @@ def expected(client: Client, name: str) -> list[str]:
     hits = zip(result.ids[0], result.scores[0], strict=True)
     return [
         f"built {name}: 24 rows, 3 dimensions",
-        *(f"id {found} score {score:.4f}" for found, score in hits),
+        *(f"id {row} score {score:.4f}" for row, score in hits),
     ]
 
 
@@ -159,10 +159,10 @@ def test_protoc_generates_for_other_languages(folder: Path, language: str) -> No
 def _method(name: str) -> MethodDescriptor:
     """Return a method by its printed name, `package.Service/Method`."""
     service, method = name.split("/")
-    described = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"]
-    assert service == described.full_name
-    found: MethodDescriptor = described.methods_by_name[method]
-    return found
+    descriptor = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"]
+    assert service == descriptor.full_name
+    methods: dict[str, MethodDescriptor] = dict(descriptor.methods_by_name)
+    return methods[method]
 
 
 def _send(channel: grpc.Channel, method: str, body: str) -> Message:
@@ -175,8 +175,8 @@ def _send(channel: grpc.Channel, method: str, body: str) -> Message:
         request_serializer=type(request).SerializeToString,
         response_deserializer=answer.FromString,
     )
-    made: Message = call(request, timeout=60)
-    return made
+    response: Message = call(request, timeout=60)
+    return response
 
 
 def _after(option: str, command: str) -> str:
@@ -217,9 +217,9 @@ def test_ghz_message_is_answered(server: RunningServer, client: Client) -> None:
 def _build_loaded(client: Client) -> None:
     """Build the index of the page, from the lines of its Python block up to the build."""
     text = (PAGES / LOAD_TESTING).read_text()
-    found = re.search(r'^vectors = (.*)\n.*\n.*client\.build\("loaded"', text, re.M)
-    assert found is not None
-    vectors = eval(found[1], {"np": np})  # noqa: S307  # the page's own line
+    match = re.search(r'^vectors = (.*)\n.*\n.*client\.build\("loaded"', text, re.M)
+    assert match is not None
+    vectors = eval(match[1], {"np": np})  # noqa: S307  # the page's own line
     client.build("loaded", vectors, replace=True)
 
 
@@ -239,6 +239,6 @@ def test_ghz_command_runs(folder: Path, server: RunningServer, client: Client) -
     """Where ghz is installed its call runs as it is printed, and every call is answered."""
     toolchains.require("ghz")
     _build_loaded(client)
-    told = run(only("ghz", page=LOAD_TESTING).replace(ADDRESS, server.target), folder)
-    assert re.search(r"\[OK\]\s+\d+ responses", told)
-    assert "Error distribution" not in told
+    output = run(only("ghz", page=LOAD_TESTING).replace(ADDRESS, server.target), folder)
+    assert re.search(r"\[OK\]\s+\d+ responses", output)
+    assert "Error distribution" not in output

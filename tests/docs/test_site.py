@@ -26,8 +26,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
 
 def _configuration() -> dict[str, object]:
     text = (ROOT / "docs" / "mkdocs.yml").read_text()
-    loaded: dict[str, object] = yaml.safe_load(text)
-    return loaded
+    configuration: dict[str, object] = yaml.safe_load(text)
+    return configuration
 
 
 def _entries(navigation: object) -> Iterator[str]:
@@ -69,8 +69,8 @@ def test_contributing_explains_every_make_target() -> None:
     """Whatever `make help` lists, the page on contributing explains."""
     targets = re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets
-    explained = (PAGES / "contributing.md").read_text()
-    assert [target for target in targets if f"`make {target}`" not in explained] == []
+    page = (PAGES / "contributing.md").read_text()
+    assert [target for target in targets if f"`make {target}`" not in page] == []
 
 
 def test_versions_names_the_format_of_indexes() -> None:
