@@ -36,7 +36,6 @@ RETIRED: Final = {
 
 
 def main() -> None:
-    """Run what the command line names."""
     arguments = _parser().parse_args()
     if arguments.record and not arguments.run:
         raise SystemExit("--record needs the name of a run")

@@ -171,7 +171,6 @@ def tests_of(path: str, clone: Path) -> list[str]:
 
 
 def _run(options: Options, tests: Sequence[str]) -> bool:
-    """Return whether a test fails or the tests take too long."""
     clone = options.clone.resolve()
     roots = (clone, *(clone / name for name in ("protos", "server", "client", "tests")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))}

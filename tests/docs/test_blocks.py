@@ -197,7 +197,6 @@ def test_a_block_that_does_not_run(block: Block) -> None:
 
 
 def test_few_blocks_do_not_run() -> None:
-    """Pages show commands of other programs where they must, and nowhere else."""
     assert len(SKIPPED) <= NOT_RUN_MAX
 
 
@@ -233,6 +232,5 @@ def test_blocks_are_found_with_their_marks() -> None:
 
 
 def test_pages_are_there() -> None:
-    """The site has pages, and README.md is tested with them."""
     assert "README.md" in PAGE_BLOCKS
     assert (PAGES / "index.md").is_file()

@@ -70,7 +70,6 @@ def test_records_are_well_formed(path: Path) -> None:
 
 
 def test_record_commits_exist() -> None:
-    """Every record names a commit of the history."""
     if _git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("this clone has no full history")
     commits = {hook.load(path).commit.split()[0] for path in RECORDS}
@@ -161,6 +160,5 @@ def test_a_run_writes_a_record_per_table(tmp_path: Path) -> None:
 
 
 def test_commands_leave_out_files_to_write() -> None:
-    """The command of a record measures; it does not overwrite files."""
     words = ["--json", "a.json", "peers", "--faiss", "faiss IVF", "--record=b.json"]
     assert command(words) == "make bench ARGS=\"peers --faiss 'faiss IVF'\""

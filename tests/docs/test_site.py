@@ -42,7 +42,6 @@ def _entries(navigation: object) -> Iterator[str]:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """The navigation names every page once, and no page that is not there."""
     entries = list(_entries(_configuration()["nav"]))
     files = {path.relative_to(PAGES).as_posix() for path in PAGES.rglob("*.md")}
     assert len(entries) == len(set(entries))
@@ -50,7 +49,6 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_readme_is_short() -> None:
-    """README.md has at most 250 lines and 15 kB; the rest is on the site."""
     text = (ROOT / "README.md").read_bytes()
     assert len(text.splitlines()) <= README_LINES_MAX
     assert len(text) <= README_BYTES_MAX
@@ -66,7 +64,6 @@ def test_links_outside_the_site_lead_somewhere(name: str) -> None:
 
 
 def test_contributing_explains_every_make_target() -> None:
-    """Whatever `make help` lists, the page on contributing explains."""
     targets = re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets
     page = (PAGES / "contributing.md").read_text()
@@ -74,7 +71,6 @@ def test_contributing_explains_every_make_target() -> None:
 
 
 def test_versions_names_the_format_of_indexes() -> None:
-    """The page on versions has the format that this release writes."""
     text = (PAGES / "reference/versions.md").read_text()
     assert f"this release writes {FORMAT_VERSION}." in text
 

@@ -67,20 +67,17 @@ def _by_name(page: str, heading: str, title: str) -> dict[str, Row]:
 
 
 def _as_text(value: object) -> str:
-    """Return a value as the tables write it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _fixed_defaults(kind: Any) -> dict[str, str]:  # noqa: ANN401  # any dataclass
-    """Return the defaults that do not depend on the index."""
     fields = dataclasses.fields(kind)
     return {f.name: _as_text(f.default) for f in fields if f.default is not None}
 
 
 def _words(hint: object) -> set[str]:
-    """Return the words that a parameter takes, if it takes words."""
     if isinstance(hint, str):
         return {hint}
     return {word for part in get_args(hint) for word in _words(part)}
@@ -102,7 +99,6 @@ def test_parameters_equal_the_code(heading: str, kind: Any) -> None:  # noqa: AN
     ("heading", "kind"), [("Build", BuildParameters), ("Query", QueryParameters)]
 )
 def test_choices_are_all_there(heading: str, kind: Any) -> None:  # noqa: ANN401
-    """A parameter that takes words has all of them in its row."""
     rows = _by_name("parameters.md", heading, "parameter")
     for name, hint in get_type_hints(kind).items():
         cells = " ".join(rows[name].values())
@@ -119,7 +115,6 @@ def test_parameters_of_labels_equal_the_code() -> None:
 
 
 def test_limits_equal_the_code() -> None:
-    """The table of limits is the one that a server publishes."""
     rows = _by_name("parameters.md", "Limits of a server", "limit")
     assert {name: row["value"] for name, row in rows.items()} == {
         name: f"{value:,}" for name, value in LIMITS.items()
@@ -130,7 +125,6 @@ def test_limits_equal_the_code() -> None:
     ("page", "kind"), [("evaluate.md", Grid), ("labels.md", LabelGrid)], ids=["points", "labels"]
 )
 def test_grids_equal_the_code(page: str, kind: Any) -> None:  # noqa: ANN401
-    """The axes of an evaluation have rows with their defaults."""
     rows = _by_name(page, "The grid", "axis")
     assert set(rows) == {field.name for field in dataclasses.fields(kind)}
     for field in dataclasses.fields(kind):
@@ -142,7 +136,6 @@ def test_grids_equal_the_code(page: str, kind: Any) -> None:  # noqa: ANN401
 
 
 def test_options_of_the_server_equal_the_code() -> None:
-    """Every option of the server has a row with its default and its values."""
     rows = _by_name("configuration.md", "Options", "option")
     assert f"`{ENVIRONMENT_PREFIX}DATA_DIR`" in _section(
         "configuration.md", "Three ways to set an option"
@@ -193,7 +186,6 @@ def test_reasons_equal_the_code() -> None:
 
 
 def test_classes_of_errors_equal_the_code() -> None:
-    """The public classes of errors have rows with their reasons."""
     *_, last = _tables("errors.md", "Reasons")
     rows = {row["class"].strip("`"): row["reason"].strip("`") for row in last}
     classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]

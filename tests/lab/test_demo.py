@@ -45,7 +45,6 @@ def test_too_small_a_gain_is_a_failure(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_copies_are_near_their_image_and_different_images_are_not() -> None:
-    """Copies of an image have a cosine above .95, and few different images have."""
     digits = demo_digits.load()
     copies = demo_copies.copy_images(digits.images[:200], digits.digits[:200])
     unit = copies.vectors / np.linalg.norm(copies.vectors, axis=1, keepdims=True)

@@ -76,7 +76,6 @@ def test_the_planted_model_finds_the_labels(
 
 
 def test_a_seed_fixes_every_byte(made: LabelledDocuments) -> None:
-    """The same seed gives the same set, another one another."""
     again, other = (labelled_documents(1_508, 3_200, 518, 300, seed=seed) for seed in (3, 4))
     for part in ("documents", "labels", "test_documents", "truth"):
         for name in ("data", "indices", "indptr"):

@@ -63,7 +63,6 @@ def row(
 
 
 def uneven(row: Row) -> Row:
-    """Return a row that differs from others by noise alone."""
     return replace(row, values={name: values[::-1].copy() for name, values in row.values.items()})
 
 
@@ -114,7 +113,6 @@ def test_greedy_collapses_without_a_limit() -> None:
 
 
 def coded(family: str, n_bits: int, h: float, n_tables: int = 4) -> Coded:
-    """Return what greedy reaches with so many bits."""
     return Coded(n_bits, n_tables, row("Greedy", family, TABLES, h))
 
 
@@ -181,7 +179,6 @@ def test_intervals_are_of_categories() -> None:
     ("x", "holds"), [((0.5, 0.4, 0.6), True), ((1.2, 1.1, 1.3), False), ((0.9, 0.7, 1.1), None)]
 )
 def test_hashed_points_grow_slowly(x: tuple[float, float, float], holds: bool | None) -> None:
-    """An exponent below 1 is some epsilon above 0, where recall was held."""
     growth = Growth("synthetic", (100, 200), (10.0, 14.0), (0.9, 0.85), (20, 29), Interval(*x))
     assert claims.grows_slowly([growth]).holds is holds
     assert claims.grows_slowly([growth._replace(recalls=(0.9, 0.7))]).holds is None
@@ -221,7 +218,6 @@ def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[R
 
 
 def targets(rows: Sequence[Row], family: str = _FAMILY) -> list[bool | None]:
-    """Return the verdicts on both targets for a family: on the gain, and on the speed."""
     verdicts = claims.targets(list(claims.gains(rows)))
     return [verdict.holds for verdict in verdicts if f": {family}," in verdict.claim]
 

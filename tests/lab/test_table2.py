@@ -167,7 +167,6 @@ def row(
 
 
 def parameters(search: Search) -> EffectiveLabelParameters:
-    """Return effective parameters of a search."""
     return EffectiveLabelParameters(
         top_k=5,
         threshold=None,
@@ -184,7 +183,6 @@ def parameters(search: Search) -> EffectiveLabelParameters:
 
 
 def with_result(row: LabelRow, **fields: object) -> LabelRow:
-    """Return the row with other fields of its result."""
     return replace(row, result=replace(row.result, **fields))  # type: ignore[arg-type]
 
 

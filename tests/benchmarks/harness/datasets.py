@@ -86,7 +86,6 @@ class Manifold:
         return random.choice(len(self.shares), _BLOCK, p=self.shares)
 
     def _fill(self, rows: FloatArray, stream: int) -> FloatArray:
-        """Fill all rows from a stream, and return them."""
 
         def fill(begin: int) -> None:
             some = rows[begin : begin + _BLOCK]
@@ -163,7 +162,6 @@ def load(source: str, reported: int, tuning: int = 0) -> Points:
 def build_each(
     points: FloatArray, families: Sequence[HashFamily], folder: Path
 ) -> dict[HashFamily, Index]:
-    """Build an index of each family over points (n, d), in a folder of its name."""
     return {
         family: Index.build(points, hash_family=family, path=folder / family) for family in families
     }

@@ -161,7 +161,6 @@ def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...
 
 
 def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
-    """Build these kinds of faiss with all cores, and leave it with one thread."""
     import faiss
 
     factories = faiss_factories(*base.shape)
@@ -196,7 +195,6 @@ def _size(index: Any) -> int:  # noqa: ANN401  # faiss has no types
 
 
 def missing(*names: str) -> list[str]:
-    """Return which of the modules are not installed."""
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 

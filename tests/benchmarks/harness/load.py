@@ -51,7 +51,6 @@ class Load:
 
 
 async def one(program: Program, request: bytes) -> bytes:
-    """Return the reply to one call."""
     async with aio.insecure_channel(program.address) as channel:
         call: Call = channel.unary_unary(QUERY)
         return await call(request, timeout=10)

@@ -35,7 +35,6 @@ _KINDS: Final = {
 
 
 def total(roles: Roles) -> Held:
-    """Return what all roles hold together."""
     return sum(roles.values(), Counter())
 
 
@@ -81,7 +80,6 @@ def family(pid: int) -> dict[int, str]:
 
 
 def by_role(pid: int) -> Roles:
-    """Return what a process and all below it hold, by role."""
     roles: Roles = {}
     for process, role in family(pid).items():
         roles[role] = roles.get(role, Counter()) + held(process)
@@ -151,14 +149,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process has held at a time."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 @contextmanager
 def echo(reply_bytes: int) -> Iterator[Program]:
-    """Run the empty echo: it reads a request and answers with that many bytes."""
     with _service("echo", str(reply_bytes)) as (pid, address):
         yield Program(address, {"front": (pid,)})
 

@@ -138,7 +138,6 @@ RUNS: Final[dict[str, Benchmark]] = {}
 
 
 def benchmark(name: str, *, long: bool = False, **options: Option) -> Callable[[Rows], Rows]:
-    """Register the decorated function as a run."""
 
     def register(rows: Rows) -> Rows:
         RUNS[name] = Benchmark(rows, options, long)

@@ -45,7 +45,6 @@ def nearest(base: FloatArray, queries: FloatArray, count: int) -> Neighbours:
 
 
 def recall(answers: Iterable[IntArray], near: IntArray) -> float:
-    """Return the share of the nearest (nq, m) among the answers, however many rows those have."""
     return float(
         np.mean([np.isin(row, rows).mean() for rows, row in zip(answers, near, strict=True)])
     )

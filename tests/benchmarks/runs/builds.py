@@ -75,7 +75,6 @@ def start(options: Options) -> Iterator[Output]:
 
 
 def _build_linked(folder: Path, options: Options) -> FloatArray:
-    """Build an index of each family and link it under all names; returns two queries."""
     random = np.random.default_rng(0)
     points = random.standard_normal((options.points, options.dims), np.float32)
     for family in options.families:
@@ -92,7 +91,6 @@ def _name(number: int) -> str:
 
 @contextmanager
 def _serving(folder: Path, environment: dict[str, str] | None = None) -> Iterator[RunningServer]:
-    """Run a server and yield it when its health service says SERVING."""
     (folder / "data").mkdir(parents=True, exist_ok=True)
     options = ("--data-dir", str(folder / "data"), "--workers", "1", "--fronts", "1")
     with RunningServer(folder, *options, environment=environment) as running:
@@ -112,7 +110,6 @@ def _start(folder: Path, environment: dict[str, str] | None = None) -> float:
 
 
 def _first_queries(folder: Path, queries: FloatArray) -> tuple[float, float]:
-    """Return the seconds of the first and of the second query to an index."""
     times = []
     with _serving(folder) as running, Client(running.target, timeout=_WAIT_SECONDS) as client:
         for query in queries:

@@ -171,7 +171,6 @@ def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float |
 
 
 def _distinct(items: IntArray, mask: np.typing.NDArray[np.bool_]) -> float:
-    """Return the mean number of distinct items in the places of a list that count."""
     pairs = zip(items, mask, strict=True)
     return float(np.mean([len(np.unique(row[places])) for row, places in pairs]))
 
@@ -207,7 +206,6 @@ def _largest(products: FloatArray, count: int) -> IntArray:
 
 
 def _dense(rows: Any) -> FloatArray:  # noqa: ANN401  # scipy has no types
-    """Return an array, whatever kind of rows they are."""
     return np.asarray(rows.toarray() if sparse.issparse(rows) else rows, np.float32)
 
 
@@ -319,7 +317,6 @@ def crowding(options: Options) -> Iterator[Output]:
 
 
 def _crowds(options: Options) -> Iterator[Crowd]:
-    """Yield the sets, one in memory at a time."""
     for name in options.sets:
         if name in _REAL:
             # Without a folder of data sets the digits stand for each of them.

@@ -203,7 +203,6 @@ def _calls(options: Options) -> list[_Call]:
 
 
 def _ask(target: str, stop: threading.Event, seed: int) -> list[_Call]:
-    """Query until stopped, every tenth time with a batch."""
     draw, calls = np.random.default_rng(seed), list[_Call]()
     with Client(target, timeout=30, retries=False) as client:
         while not stop.is_set():

@@ -111,7 +111,6 @@ def _row(split: Split, name: str, labels: IntArray, training: float, prediction:
 
 
 def _hashed(split: Split, model: LabelModel, seed: int) -> Predict:
-    """Index the label factors."""
     index = Index.build(split.documents[_with_words(split.documents)], label_model=model, seed=seed)
     tests = _with_words(split.test_documents)
     limit = max(_HASHED_LEAST, split.truth.shape[1] // _HASHED_SHARE)
@@ -159,7 +158,6 @@ def _unit(documents: Any) -> FloatArray:  # noqa: ANN401  # dense, or scipy's
 
 
 def _best(model: Ridge, documents: FloatArray) -> IntArray:
-    """Return the five best labels of each document."""
     return np.argsort(-model.predict(documents), axis=1, kind="stable")[:, :5]
 
 
