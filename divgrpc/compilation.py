@@ -134,7 +134,7 @@ def disable() -> None:
 def compile_ahead(report: Report) -> bool:
     """Compile the missing kernels in other processes; return whether all kernels exist then."""
     if cache_files.is_warm():
-        # The time of the folder is that of its last use: file systems may not record access.
+        # The folder's time says when it was last used: file systems may not record access.
         with contextlib.suppress(OSError):
             os.utime(cache_files.cache_folder())
         return True

@@ -71,7 +71,7 @@ class Warmed:
 def warm_ahead(*, quiet: bool = False) -> Warmed:
     """Compile every kernel that is missing, load all of them, and remove unused ones.
 
-    Unused kernels are those of other releases that no process has used for 30 days. Progress goes
+    Unused kernels belong to other releases and no process has used them for 30 days. Progress goes
     to standard error, unless `quiet` is true.
     """
     if quiet:

@@ -1,7 +1,7 @@
 """Count sketch: reduces very many dimensions to 4,096 before they are hashed.
 
 Each dimension is added to a random one of 4,096 sums, or subtracted from it (Charikar, Chen and
-Farach-Colton 2002; for bags of words Weinberger et al. 2009). Products are unbiased, and those of
+Farach-Colton 2002; for bags of words Weinberger et al. 2009). Products are unbiased. Products of
 unit vectors have a standard deviation of at most sqrt(2 / 4,096), .022: a fraction of the error of
 256 bits. A dense query is then projected from 4,096 dimensions; reading hyperplanes over tens of
 thousands would cost more than the rest of the query. Only hashing uses the sketch: stored points,

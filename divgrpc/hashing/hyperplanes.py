@@ -143,7 +143,7 @@ def draw_hyperplanes(
 
 
 def dimensions_spanned(parameters: BuildParameters, dims: int) -> int:
-    """Return how many dimensions the hyperplanes span: all, or those of the components."""
+    """Return how many dimensions the hyperplanes span: all, or one per component."""
     return dims if parameters.hash_family == "lsh_div" else parameters.n_components or dims
 
 

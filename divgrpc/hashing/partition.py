@@ -151,7 +151,7 @@ def _refined(partition: Partition, sample: FloatArray) -> Partition:
 
 
 def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
-    """Return the numbers of the points that are the first centres, at most `count`."""
+    """Draw the points that are the first centres, at most `count`; return their numbers."""
     return np.sort(rng.choice(points, min(count, points), replace=False))
 
 

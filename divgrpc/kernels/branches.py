@@ -1,7 +1,7 @@
 """Greedy selection of labels on different branches of a hierarchy.
 
-The gain of a label is the share of levels on which it adds an ancestor to those of the labels
-picked before, each level weighted by the level factor of drank (`divgrpc.metrics.hierarchy`). In a
+The gain of a label is the share of levels on which it adds an ancestor to the ancestors of the
+earlier picks, each level weighted by the level factor of drank (`divgrpc.metrics.hierarchy`). In a
 tree that share depends on one number: the depth of the deepest node where the label's path to the
 root meets the path of any picked label. The gain only shrinks, so a candidate is updated only when
 it would be picked as it stands (Minoux 1978).

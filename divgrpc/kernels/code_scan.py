@@ -118,7 +118,7 @@ def block_distances(codes, terms, levels, start, base, scores, distances):
 def estimate(scores, unit, level_sum, terms, start, base, estimates):
     """Write distances estimated from asymmetric scores, up to a constant per query.
 
-    `scores` (m,) int32 are those of points `start` to start + m - 1. Twice a score less
+    `scores` (m,) int32 belong to points `start` to start + m - 1. Twice a score less
     `level_sum`, times `unit` float32, is the product of the query with the point's code as odd
     numbers around 0 (+1 and -1 if every margin has one bit). `terms` (n,) uint32 hold an offset and
     a factor per point (`divgrpc.hashing.codes.pack_terms`): an estimate is `base` float32 plus the

@@ -64,7 +64,7 @@ def fall_off_step(points, candidates, count, k, limit, selection, factor, metric
     mean = sums[count] / count
     lead = sums[1] - mean
     odds = factor * ((nearest / n_different - mean) / lead if lead != 0.0 else 1.0)
-    # If fewer than k differ, their mean may be below that of all.
+    # If fewer than k differ, their mean may be below the mean of all.
     return math.floor(DIAL_STEPS * (odds / (1.0 + odds)) + 0.5) if odds > 0.0 else 0
 
 
@@ -72,7 +72,8 @@ def fall_off_step(points, candidates, count, k, limit, selection, factor, metric
 def pick_within(points, candidates, costs, count, k, bound, rule, metric, selection, picks, gains):
     """Pick k candidates at the greatest step that loses at most `bound` float64; return the step.
 
-    The picks are those of `greedy.greedy` at this dial; at step 0 the k nearest, whatever the rule.
+    The picks are the same as from `greedy.greedy` at this dial; at step 0 they are the k nearest,
+    whatever the rule.
     `candidates`: `Candidates`; `costs` (count,) float32 as selectors weigh the distances; `k` is at
     most `count`. Other arguments as for `greedy.greedy`.
     """

@@ -179,7 +179,7 @@ def ends_early(bounds):
 def query_length_bound(dense, row):
     """Return the length of a query plus the rounding error of a float32 product with it, float64.
 
-    The error is relative: one rounding per term in a lane, and those of folding the lanes.
+    The error is relative: one rounding per term in a lane, and the roundings of folding the lanes.
     """
     dims, square = dense.shape[1], 0.0
     for j in range(dims):

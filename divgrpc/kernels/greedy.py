@@ -178,8 +178,8 @@ def pick(points, ids, candidates, costs, pool, objective, selection, picks, gain
     """Pick from a pool of the nearest that grows while near-copies crowd it; return four counts.
 
     The counts: picks, picks that are near-copies, near-copies of picks in the pool, and candidates
-    in the pool. `candidates`: `Candidates` with `pool.total` entries, those of the pool first and
-    in order. `costs` float32 is scratch memory. Other arguments as for `greedy`.
+    in the pool. `candidates`: `Candidates` with `pool.total` entries, the pool first and in
+    order. `costs` float32 is scratch memory. Other arguments as for `greedy`.
 
     If fewer than k candidates differ, near-copies fill up, nearest first: a limit never makes an
     answer shorter. Their gain is minus their distance.
@@ -192,7 +192,7 @@ def pick(points, ids, candidates, costs, pool, objective, selection, picks, gain
     prices = costs if shares else distances
     while True:
         if shares and size:
-            # The range is that of the candidates a selector sees, which excludes near-copies.
+            # The range spans the candidates that a selector sees, without near-copies.
             last = size - 1
             while limit >= 0 and not is_kept(points, rows, last, limit, standing, selection):
                 last -= 1

@@ -24,7 +24,7 @@ _FLOAT32_LEAST = 1.5e-45
 _SQUARES_ERROR = 1e-12
 # Rounds a length up past its rounding errors as float32.
 _LENGTH_ROUND_UP = 1.000001
-# Inverted lists are read only if those of a query hold at most 1 / LISTS_MIN_RATIO of all stored
+# Inverted lists are read only if a query's lists hold at most 1 / LISTS_MIN_RATIO of all stored
 # values, and an answer depends on at most 1 / LISTS_MIN_RATIO of all points.
 LISTS_MIN_RATIO = 4
 

@@ -100,8 +100,8 @@ def check_sparse(indptr, indices, dims):
 def _largest(values):
     """Return the largest absolute value, and whether all are finite.
 
-    The bits of floats without their signs, read as integers, are in the order of the floats, with
-    those of inf and nan above all others. A maximum of integers compiles to vector instructions.
+    The bits of floats without their signs, read as integers, are in the order of the floats; inf
+    and nan are above all others. A maximum of integers compiles to vector instructions.
     """
     largest = np.int32(0)
     for j in range(values.shape[0]):

@@ -10,7 +10,7 @@ from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.records import Queries
 from divgrpc.kernels.vector_sums import prefetch_row
 
-# Rows of the hyperplanes to prefetch: those of a sparse query lie anywhere in memory.
+# Rows of the hyperplanes to prefetch: a sparse query reads rows anywhere in memory.
 _PREFETCH_DIMS = 8
 # Least absolute margin that is quantised: below it 7 / margin leaves the range of float32.
 _MARGIN_MIN = np.float32(1e-30)
@@ -144,7 +144,7 @@ def quantise(margins, planes):
     """Write `margins` (64 G,) in four bits each into `planes` (5, W) uint64.
 
     A level is round(7 * margin / largest), -7 to 7, in two's complement: plane p holds the bit of
-    weight 2**p, plane 3 that of weight -8. A code has W words, W / G of them for the same margins,
+    weight 2**p, plane 3 the bit of weight -8. A code has W words, W / G words for the same margins,
     each with twice the weight of the one before: the planes repeat for them, and plane 4 holds the
     base 2 logarithms of the weights. Returns (unit, level_sum): a level times `unit` float32 is
     about its margin, `level_sum` is the sum of all levels times the sum of the weights.

@@ -9,7 +9,7 @@ Theory of operation. `answer` runs four stages for each query.
    written.
 3. Score: compute the exact distances of those points. Of all points only a superset of the nearest
    stays; bounds on lengths or inverted lists may spare most of the products.
-4. Select: drop what is farther than `Plan.max_distance`, sort, and pick k of the nearest
+4. Select: drop points farther than `Plan.max_distance`, sort, and pick k of the nearest
    `Plan.candidates_limit`.
 
 `Plan.step` may end this earlier: HASH_ONLY after 2, CANDIDATES before 4. Queries that

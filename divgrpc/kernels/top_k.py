@@ -32,8 +32,8 @@ def kth_least(values, k):
     """Return the element of `values` (m,) float32 that sorting would put at `k`, 0 to m - 1.
 
     No value is nan. Scores are whole numbers; as integers they take few steps of the bisection. The
-    bits of other floats, read as integers, are in the order of the floats once those of negative
-    ones are inverted.
+    bits of other floats, read as integers, are in the order of the floats once the bits of negative
+    floats are inverted.
     """
     keys, n_whole = np.empty(values.shape[0], np.int32), 0
     if _is_whole(values[0]):
@@ -273,7 +273,7 @@ def keep_ties(rows, distances, count, k):
 
 @kernel
 def move_to_front(rows, distances, start, stop, limit):
-    """Move those of rows[start:stop] within `limit` float32 to `start`; return their end."""
+    """Move the rows[start:stop] within `limit` float32 to `start`; return their end."""
     end = start
     for i in range(start, stop):
         # Swapped unconditionally: a branch would be mispredicted.

@@ -273,7 +273,7 @@ def _load(builder: Any, pointer: Any, start: Any) -> Any:
 
 
 def _gathered_sum(builder: Any, elements: Any, span: Any, dense: Any) -> Any:
-    """Return the sum of stored elements (columns, values) times those of the dense row."""
+    """Return the sum of stored elements (columns, values) times elements of the dense row."""
     (columns, values), (start, stop, ahead) = elements, span
     index, stride = start.type, 2 * _DOUBLE_LANES
     zeros = ir.Constant(ir.VectorType(_DOUBLE, _DOUBLE_LANES), [0.0] * _DOUBLE_LANES)

@@ -29,7 +29,7 @@ def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
 
 
 def pack_queries(queries: Rows) -> tuple[Any, ...]:
-    """Return rows as a plain tuple of the fields of `Queries`, those of the other kind empty."""
+    """Return rows as a plain tuple of the fields of `Queries`; the other kind's are empty."""
     if isinstance(queries, SparseRows):
         empty = np.empty((0, queries.dims), np.float32)
         return (empty, queries.indptr, queries.indices, queries.values)

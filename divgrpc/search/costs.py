@@ -6,8 +6,8 @@ load of a machine matters. Two builds on one kind of processor choose alike. On 
 algebra may give directions with other last digits, which may change a recall in its fourth digit:
 the choice is the same unless a figure is that close to its bound. Rounding would only move bounds.
 
-The constants are those of one thread of a server processor with AVX-512, fitted once: each search
-was timed alone, the least of fifteen runs, over 2,000 to 100,000 synthetic points of 32 to 512
+The constants were fitted once to one thread of a server processor with AVX-512: each search was
+timed alone, the least of fifteen runs, over 2,000 to 100,000 synthetic points of 32 to 512
 dimensions, over 20 Newsgroups and over visual words of CIFAR-100. Predicted times are within a
 third of those times. On another machine all constants change by about the same factor, which
 changes no choice.

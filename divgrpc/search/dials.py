@@ -63,6 +63,6 @@ def factor_of(parameters: EffectiveParameters) -> float:
     if parameters.selector == "greedy":
         return _GREEDY_FACTORS[parameters.variant]
     if parameters.selector == "qp_relax":
-        # Its objective sums over pairs; those of the others take means.
+        # Its objective sums over pairs; the other objectives take means.
         return _RELAXED_FACTOR / max(1, parameters.k - 1)
     return _FACTORS.get(parameters.selector, 0.0)

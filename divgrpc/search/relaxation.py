@@ -7,8 +7,8 @@ This is convex because the distances d are squared Euclidean (of unit vectors, h
 One pass over the candidates gives the gradient: the sum of a_j d_ij is k times the squared distance
 of i from the weighted mean, plus a term that all candidates share. So there is no matrix of pairs,
 and memory grows with the number of candidates alone. The linear step of Frank and Wolfe over these
-shares takes the k of least gradient; what it could gain is the duality gap, and no solution is
-better than the current one by more.
+shares takes the k of least gradient. Its possible gain is the duality gap: no solution is better
+than the current one by more.
 
 Steps are taken among few working candidates: Frank and Wolfe's fully corrective form (Jaggi 2013).
 Between two passes pairs of them trade shares, each by an exact line search, until few trades are
@@ -202,7 +202,7 @@ def round_up(shares: Shares, k: int) -> IntArray:
 def exchange(candidates: CandidateSet, picks: IntArray, relevance: float, beta: float) -> IntArray:
     """Return a selection that no exchange of one of its places for another improves.
 
-    The objective is that of `relax` with shares of 0 and 1. It ends after eight rounds at most.
+    The objective is the same as in `relax`, with shares of 0 and 1. There are eight rounds at most.
     """
 
     def far_from(place: int) -> Shares:

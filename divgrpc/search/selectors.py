@@ -77,9 +77,9 @@ def select_within(
     """Pick k at the greatest dial, in steps of 1/32, that loses at most `lose_at_most`.
 
     The loss of k picks is (R_nearest - R) / (R_nearest - R_all): R is their mean relevance, in the
-    metric's own direction, R_nearest that of the k nearest candidates, R_all that of all. If the
-    last two are equal, the loss is 0. At dial 0 the k nearest are picked, which lose nothing.
-    `candidates.costs` are plain distances.
+    metric's own direction, R_nearest the mean of the k nearest candidates, R_all the mean of all.
+    If the last two are equal, the loss is 0. At dial 0 the k nearest are picked, which lose
+    nothing. `candidates.costs` are plain distances.
     """
     distances, k = candidates.costs, min(parameters.k, len(candidates))
     bound = parameters.lose_at_most
@@ -244,8 +244,8 @@ def qp_relax(candidates: CandidateSet, parameters: EffectiveParameters) -> Picks
     the k largest shares (`top_k`, the paper's), and then, unless the caller asks for `top_k`,
     trades one of them for another candidate with a share while that lowers the objective
     (`exchange`). Picks come by share, the largest first, and the share is their value. No selection
-    of k has an objective below that of the shares less the gap; rounding itself has no guarantee.
-    For k = 1 there are no pairs, and the nearest is the answer.
+    of k has an objective below the shares' objective less the gap. Rounding itself has no
+    guarantee. For k = 1 there are no pairs, and the nearest is the answer.
     """
     k, relevance = min(parameters.k, len(candidates)), 1 - parameters.diversity
     if k == 1:

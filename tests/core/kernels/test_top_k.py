@@ -182,7 +182,8 @@ def test_kth_key_is_what_sorting_gives(values: list[int], data: st.DataObject) -
 @given(
     values=st.lists(
         st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, -1.0]), min_size=1
-    ),
+    )
+    | st.lists(st.integers(-(2**24), 2**24), min_size=1),
     data=st.data(),
 )
 def test_kth_least_is_what_sorting_gives(values: list[float], data: st.DataObject) -> None:
