@@ -50,13 +50,13 @@ def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
     all and within a category.
     Raises `InvalidArgumentError` for fewer than two folds and for more folds than queries.
     """
-    asked = np.asarray(asked, np.int64)
-    if not 2 <= folds <= len(asked):
+    keys = np.asarray(asked, np.int64)
+    if not 2 <= folds <= len(keys):
         raise invalid(
-            "folds", f"must be between 2 and the number of queries {len(asked)}, got {folds}"
+            "folds", f"must be between 2 and the number of queries {len(keys)}, got {folds}"
         )
-    fold_of_query = np.empty(len(asked), np.int64)
-    fold_of_query[np.argsort(asked, kind="stable")] = np.arange(len(asked)) % folds
+    fold_of_query = np.empty(len(keys), np.int64)
+    fold_of_query[np.argsort(keys, kind="stable")] = np.arange(len(keys)) % folds
     return fold_of_query
 
 

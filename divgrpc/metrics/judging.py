@@ -226,8 +226,8 @@ def judge(ids: IntArray, asked: IntArray, labels: PointCategories) -> Judged:
     Raises `InvalidArgumentError`, with the field asked, for a category that no point has, and with
     the field ids for an id that no point has.
     """
-    asked = _whole(asked, "asked")
-    return Topics.of_categories(labels).judge(as_lists(ids, len(asked), "asked"), asked)
+    names = _whole(asked, "asked")
+    return Topics.of_categories(labels).judge(as_lists(ids, len(names), "asked"), names)
 
 
 def judge_relevant(
