@@ -57,13 +57,15 @@ async def ask_all(
     exchange: Exchange[MessageT, AnswerT, ResultT],
 ) -> ResultT:
     """Send the requests of an exchange one after the other, and return its result."""
-    while (request := exchange.next_request()) is not None:
-        try:
+    try:
+        request = next(exchange)
+        while True:
             answer = await stack.unary(method, request, call)
-        except grpc.RpcError as error:
-            raise call.failed(error) from error
-        exchange.accept(answer)
-    result = exchange.result()
+            request = exchange.send(answer)
+    except StopIteration as end:
+        result: ResultT | None = end.value
+    except grpc.RpcError as error:
+        raise call.failed(error) from error
     if result is None:
         raise call.unsettled()
     return result

@@ -43,7 +43,14 @@ from divgrpc.types import (
 from divgrpc_client import calls
 from divgrpc_client.messages import arguments, responses
 from divgrpc_client.messages import upload as uploads
-from divgrpc_client.messages.batches import Exchange, Pipeline, PredictBatch, QueryBatch, Single
+from divgrpc_client.messages.batches import (
+    Exchange,
+    Pipeline,
+    pages,
+    predict_batch,
+    query_batch,
+    single,
+)
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.options import (
@@ -55,7 +62,7 @@ from divgrpc_client.messages.options import (
     spelled_out,
 )
 from divgrpc_client.messages.requests import index_name
-from divgrpc_client.messages.responses import Pages, ServerInfo
+from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
@@ -228,7 +235,7 @@ class _Methods:
         generation. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the index is
         replaced again and again meanwhile.
         """
-        return self._ask("Query", QueryBatch(name, queries, options), timeout, request_id)
+        return self._ask("Query", query_batch(name, queries, options), timeout, request_id)
 
     @one_result
     @spelled_out
@@ -249,7 +256,7 @@ class _Methods:
         Documents travel as the rows of `query` do. Raises `IndexNotFoundError`, and
         `UnfitIndexError` if the index lacks the labels, model or hierarchy that the options need.
         """
-        batch = PredictBatch(name, documents, options)
+        batch = predict_batch(name, documents, options)
         return self._ask("PredictLabels", batch, timeout, request_id)
 
     @many_results
@@ -369,14 +376,14 @@ class _Methods:
         Raises `IndexNotFoundError`.
         """
         request = index_pb2.GetIndexRequest(index=index_name(name))
-        return self._ask("GetIndex", Single(request, _index_of), timeout, request_id)
+        return self._ask("GetIndex", single(request, _index_of), timeout, request_id)
 
     @one_result
     def list_indexes(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> tuple[IndexInfo, ...]:
         """Return the descriptions of all indexes, in the order of their names."""
-        return self._ask("ListIndexes", Pages(), timeout, request_id)
+        return self._ask("ListIndexes", pages(), timeout, request_id)
 
     @one_result
     def delete_index(
@@ -388,14 +395,14 @@ class _Methods:
         `BuildUnderWayError`.
         """
         request = index_pb2.DeleteIndexRequest(index=index_name(name))
-        return self._ask("DeleteIndex", Single(request, _generation_of), timeout, request_id)
+        return self._ask("DeleteIndex", single(request, _generation_of), timeout, request_id)
 
     @one_result
     def server_info(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
         """Return the server's version, workers, limits and the state of its kernels."""
-        exchange = Single(index_pb2.GetServerInfoRequest(), responses.server_info)
+        exchange = single(index_pb2.GetServerInfoRequest(), responses.server_info)
         return self._ask("GetServerInfo", exchange, timeout, request_id)
 
     @one_result

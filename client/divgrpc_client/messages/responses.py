@@ -150,25 +150,3 @@ def progress(message: index_pb2.BuildProgress) -> Progress:
 def server_info(message: index_pb2.GetServerInfoResponse) -> ServerInfo:
     """Return how a server describes itself."""
     return from_message(message, ServerInfo)
-
-
-class Pages:
-    """The pages of a list of indexes."""
-
-    def __init__(self) -> None:
-        self._request: index_pb2.ListIndexesRequest | None = index_pb2.ListIndexesRequest()
-        self._indexes: list[IndexInfo] = []
-
-    def next_request(self) -> index_pb2.ListIndexesRequest | None:
-        """Return the request for the next page, None after the last."""
-        return self._request
-
-    def accept(self, response: index_pb2.ListIndexesResponse) -> None:
-        """Take a page."""
-        self._indexes.extend(map(index_info, response.indexes))
-        token = response.next_page_token
-        self._request = index_pb2.ListIndexesRequest(page_token=token) if token else None
-
-    def result(self) -> tuple[IndexInfo, ...]:
-        """Return the indexes of all pages."""
-        return tuple(self._indexes)

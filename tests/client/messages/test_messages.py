@@ -12,7 +12,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client.messages import upload
-from divgrpc_client.messages.batches import MESSAGE_BYTES, QueryBatch
+from divgrpc_client.messages.batches import MESSAGE_BYTES, Exchange, query_batch
 from divgrpc_client.messages.options import (
     BUILD_DEFAULTS,
     QUERY_DEFAULTS,
@@ -31,8 +31,7 @@ QUERY = [1.0, 2.0]
 
 def sent(queries: VectorsLike, **options: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # any option, wrong ones too
     """Return the first request of a query, as the server will read it."""
-    request = QueryBatch("images", queries, cast(QueryOptions, options)).next_request()
-    assert request is not None
+    request = next(query_batch("images", queries, cast(QueryOptions, options)))
     return query_pb2.QueryRequest.FromString(request.SerializeToString())
 
 
@@ -208,7 +207,7 @@ def test_strided_arrays_travel_whole() -> None:
 def test_what_is_no_matrix_is_refused(queries: Any) -> None:  # noqa: ANN401  # anything but vectors
     """Scalars, cubes, ragged rows, texts, objects, complex numbers and dates are refused."""
     with pytest.raises(InvalidArgumentError, match="queries") as caught:
-        QueryBatch("images", queries, {})
+        query_batch("images", queries, {})
     assert caught.value.field == "queries"
 
 
@@ -278,22 +277,28 @@ def test_what_is_no_sparse_matrix_is_refused(matrix: Any) -> None:  # noqa: ANN4
     assert caught.value.field == "vectors"
 
 
-def results_of(batch: QueryBatch, generations: list[int]) -> tuple[list[int], QueryResult | None]:
+def results_of(
+    batch: Exchange[query_pb2.QueryRequest, query_pb2.QueryResponse, QueryResult],
+    generations: list[int],
+) -> tuple[list[int], QueryResult | None]:
     """Answer a batch; returns how many rows each request had, and the result."""
-    asked = []
-    while (request := batch.next_request()) is not None:
-        asked.append(request.queries.dense.rows)
+    counts = []
+    request = next(batch)
+    while True:
+        counts.append(request.queries.dense.rows)
         generation = generations.pop(0) if len(generations) > 1 else generations[0]
         assert request.ByteSize() <= LIMITS["message_bytes_max"]
-        batch.accept(answer(request, generation))
-    return asked, batch.result()
+        try:
+            request = batch.send(answer(request, generation))
+        except StopIteration as end:
+            return counts, end.value
 
 
 def test_large_batches_are_cut_and_joined() -> None:
     """A batch above the message limit travels in parts and comes back as one result, in order."""
     queries = np.zeros((3000, 1000), np.float32)
     queries[:, 0] = np.arange(3000)
-    asked, result = results_of(QueryBatch("images", queries, {}), [4])
+    asked, result = results_of(query_batch("images", queries, {}), [4])
     assert len(asked) == 3
     assert result is not None
     assert result.ids[:, 0].tolist() == list(range(0, 30000, 10))
@@ -304,16 +309,16 @@ def test_large_batches_are_cut_and_joined() -> None:
 def test_large_answers_are_asked_for_in_parts() -> None:
     """A batch whose answer would be above the limit is cut, however small its vectors are."""
     for k in (10_000, cast(int, np.int64(10_000))):
-        asked, _ = results_of(QueryBatch("images", np.zeros((100, 2)), {"k": k}), [1])
+        asked, _ = results_of(query_batch("images", np.zeros((100, 2)), {"k": k}), [1])
         assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
         assert sum(asked) == 100
     many = np.zeros((LIMITS["query_rows_max"] + 1, 2))
-    assert results_of(QueryBatch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
+    assert results_of(query_batch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
 
 
 def test_parts_of_an_older_generation_are_asked_again() -> None:
     """When an index is replaced between two parts, the older answers are asked anew."""
-    asked, result = results_of(QueryBatch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
+    asked, result = results_of(query_batch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
     assert len(asked) == 5
     assert result is not None
     assert result.generation == 2
@@ -321,7 +326,7 @@ def test_parts_of_an_older_generation_are_asked_again() -> None:
 
 def test_an_index_that_never_rests_has_no_answer() -> None:
     """When it is replaced over and over, the batch gives up instead of mixing generations."""
-    batch = QueryBatch("images", np.zeros((3000, 1000)), {})
+    batch = query_batch("images", np.zeros((3000, 1000)), {})
     asked, result = results_of(batch, list(range(1, 100)))
     assert result is None
     assert len(asked) < 20
@@ -337,11 +342,11 @@ def test_fewer_results_are_padded() -> None:
         selection_scores=[1, 2, 3],
         parameters=query_pb2.EffectiveParameters(k=2),
     )
-    batch = QueryBatch("images", np.zeros((3, 2)), {})
-    batch.next_request()
-    batch.accept(response)
-    result = batch.result()
-    assert result is not None
+    batch = query_batch("images", np.zeros((3, 2)), {})
+    next(batch)
+    with pytest.raises(StopIteration) as end:
+        batch.send(response)
+    result = end.value.value
     assert result.duality_gaps.shape == (0,)
     assert result.ids.tolist() == [[5, 6], [-1, -1], [7, -1]]
     assert result.counts.tolist() == [2, 0, 1]
