@@ -35,8 +35,8 @@ _check_label_fields: Final = FieldChecks(
 def as_metric(word: MetricWord) -> Metric:
     """Return our word for a metric: l2 is euclidean, ip and dot are inner_product, in any case."""
     # What is no text at all may not be hashable.
-    ours = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word
-    return cast(Metric, ours)
+    metric = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word
+    return cast(Metric, metric)
 
 
 class BuildOptions(TypedDict, total=False):

@@ -95,8 +95,8 @@ def real(words: str, holds: Callable[[float], bool]) -> Check:
     return check
 
 
-def check_number(owner: object, field: str, *, allowed: float | None = None) -> float:
-    """Check a finite number, or the one `allowed` that is not."""
+def check_number(owner: object, field: str, *, exception: float | None = None) -> float:
+    """Check a finite number, or the one `exception` that is not."""
     value = getattr(owner, field)
     if type(value) is float and value and math.isfinite(value):
         return value
@@ -108,7 +108,7 @@ def check_number(owner: object, field: str, *, allowed: float | None = None) -> 
         number = float(value) + 0.0
     except OverflowError:
         number = math.inf
-    if not math.isfinite(number) and number != allowed:
+    if not math.isfinite(number) and number != exception:
         raise invalid(field, f"must be finite, got {number}")
     object.__setattr__(owner, field, number)
     return number

@@ -94,7 +94,7 @@ class PredictParameters:
     def __post_init__(self) -> None:
         _check_fields(self)
         if self.threshold is not None:
-            check_number(self, "threshold", allowed=-math.inf)
+            check_number(self, "threshold", exception=-math.inf)
         if self.diversity is not None:
             # Labels have no dial that is chosen for each document.
             check_number(self, "diversity")

@@ -293,10 +293,10 @@ class QueryParameters:
         many as Build tuned, and at most; `duplicate_threshold` is what `collapse_threshold` says.
         Raises `InvalidArgumentError` where k times the candidates is above its limit.
         """
-        candidates, hashed = self._limits(rows, width, sought)
-        by_rule: Search = "exact" if hashed == 0 or hashed >= rows else auto_search
+        candidates, hash_limit = self._limits(rows, width, sought)
+        by_rule: Search = "exact" if hash_limit == 0 or hash_limit >= rows else auto_search
         search = by_rule if self.search == "auto" else self.search
-        candidates_seen = min(candidates or rows, hashed or rows, rows)
+        candidates_seen = min(candidates or rows, hash_limit or rows, rows)
         # Sparse candidates together hold no more numbers than all points do.
         width = width if nonzeros is None else min(width, -(-nonzeros // candidates_seen))
         limit = self._limit(width)
@@ -308,7 +308,7 @@ class QueryParameters:
             **dict(zip(_COPIED_FIELDS, _copied_values(self), strict=True)),
             diversity=self.dial,
             search=search,
-            hash_limit=hashed,
+            hash_limit=hash_limit,
             candidates_limit=candidates,
             n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
             duplicate_threshold=self._compared(duplicate_threshold, candidates_seen, width),
@@ -342,14 +342,14 @@ class QueryParameters:
         least = max(least_candidates, 10 * self.k)
         growth = 1.0 if sought == "labels" else self._candidates_growth
         default_candidates = min(math.ceil(growth * least), max(self.k, most))
-        candidates, default_hashed = default_candidates, 4 * default_candidates
+        candidates, default_hash_limit = default_candidates, 4 * default_candidates
         if sought == "dense":
             # The last of many candidates matter little, and codes of dense rows say enough.
-            default_hashed = max(4 * least, 5 * default_candidates // 4)
+            default_hash_limit = max(4 * least, 5 * default_candidates // 4)
         if self.candidates_limit is not None:
             candidates = self.candidates_limit
-            default_hashed = 4 * (candidates or least)
-        return candidates, self._hashed(rows, max(default_hashed, least_hash_limit))
+            default_hash_limit = 4 * (candidates or least)
+        return candidates, self._hash_limit(rows, max(default_hash_limit, least_hash_limit))
 
     @property
     def _candidates_growth(self) -> float:
@@ -374,7 +374,7 @@ class QueryParameters:
         has_limit = {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
         return 0 if has_limit else SEARCHES_AGAIN
 
-    def _hashed(self, rows: int, default: int) -> int:
+    def _hash_limit(self, rows: int, default: int) -> int:
         """Return the hash limit that is asked for, as it is or by epsilon."""
         if self.epsilon is not None:
             share: int = math.ceil(2 * rows ** (1 / (1 + self.epsilon)))

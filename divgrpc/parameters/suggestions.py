@@ -14,7 +14,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# Parameters of other libraries. A call suggests the first of ours that it takes.
+# Parameters of other libraries. A call suggests the first of our words that it takes.
 _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "top_k": ("k",),
     "topk": ("k", "top_k"),
@@ -155,56 +155,55 @@ class UnknownParameterError(InvalidArgumentError, TypeError):
     """A call was given a keyword that it does not take; also Python's TypeError for that."""
 
 
-def nearest(word: str, known: Collection[str]) -> str | None:
-    """Return the word of `known` that was most likely meant, None where none comes near."""
-    plain = {name.lower(): name for name in known}
+def nearest(word: str, words: Collection[str]) -> str | None:
+    """Return the word of `words` that was most likely meant, None where none comes near."""
+    plain = {name.lower(): name for name in words}
     matches = difflib.get_close_matches(word.lower().replace("-", "_"), plain, n=1)
     return plain[matches[0]] if matches else None
 
 
 def refuse_unknown(
-    call: str, names: Collection[str], known: Collection[str], others: Collection[str] = ()
+    call: str, names: Collection[str], words: Collection[str], more_words: Collection[str] = ()
 ) -> None:
-    """Raise `UnknownParameterError` where `names` has a keyword that is not `known`.
+    """Raise `UnknownParameterError` for a keyword in `names` that is not one of `words`.
 
-    `call` is the name of what was called. `others` are what it takes beside `known`, and are
-    suggested too.
+    `call` is the name of the function in errors. Errors also suggest `more_words`.
     """
     for name in names:
-        if name not in known:
-            hint = instead(name, (*known, *others))
+        if name not in words:
+            hint = instead(name, (*words, *more_words))
             message = f"{call}() got an unexpected keyword argument {name!r}{hint}"
             raise UnknownParameterError(name, message)
 
 
-def instead(name: str, known: Collection[str]) -> str:
+def instead(name: str, words: Collection[str]) -> str:
     """Return the end of a sentence that says what to write in place of an unknown name."""
-    needed, sentence = _SENTENCES.get(name, ("", ""))
-    if needed in known:
+    parameter, sentence = _SENTENCES.get(name, ("", ""))
+    if parameter in words:
         return f": {sentence}"
     if name in BUILD_ONLY:
         return f": {name} is set when an index is built, for all its queries"
-    ours = next((word for word in _PARAMETERS.get(name, ()) if word in known), None)
-    if ours is not None:
-        return f": use {ours}"
-    near = nearest(name, known)
-    return f": did you mean {near}?" if near else f"; there are {', '.join(known)}"
+    word_of_ours = next((word for word in _PARAMETERS.get(name, ()) if word in words), None)
+    if word_of_ours is not None:
+        return f": use {word_of_ours}"
+    near = nearest(name, words)
+    return f": did you mean {near}?" if near else f"; there are {', '.join(words)}"
 
 
-def refuse_word(field: str, word: object, known: Collection[str]) -> NoReturn:
+def refuse_word(field: str, word: object, words: Collection[str]) -> NoReturn:
     """Raise `InvalidArgumentError` for a word that is no value of `field`."""
-    rule = f"must be one of {', '.join(known)}, got {word!r}"
-    raise invalid(field, rule + _other_word(field, word, known))
+    rule = f"must be one of {', '.join(words)}, got {word!r}"
+    raise invalid(field, rule + _other_word(field, word, words))
 
 
-def _other_word(field: str, word: object, known: Collection[str]) -> str:
+def _other_word(field: str, word: object, words: Collection[str]) -> str:
     if not isinstance(word, str):
         return ""
     plain = word.lower().replace("-", "_").replace(" ", "_")
-    ours = _VALUES.get(field, {}).get(plain)
-    if ours in known:
-        return f": use {ours}"
-    near = nearest(word, known)
+    word_of_ours = _VALUES.get(field, {}).get(plain)
+    if word_of_ours in words:
+        return f": use {word_of_ours}"
+    near = nearest(word, words)
     return f": did you mean {near}?" if near else ""
 
 
@@ -220,25 +219,25 @@ def suggesting(call: Callable[P, R], name: str = "") -> Callable[P, R]:
     """
 
     @functools.wraps(call)
-    def checked(*args: P.args, **named: P.kwargs) -> R:
+    def call_or_refuse(*args: P.args, **options: P.kwargs) -> R:
         try:
-            return call(*args, **named)
+            return call(*args, **options)
         except TypeError:
-            refuse_unknown(name or call.__name__, named, taken_by(call))
+            refuse_unknown(name or call.__name__, options, taken_by(call))
             raise
 
-    return checked
+    return call_or_refuse
 
 
 def with_suggestions(table: type[T]) -> type[T]:
     """Let an unknown field of a dataclass be refused with a suggestion."""
-    checked = suggesting(table.__init__, table.__name__)
-    setattr(table, "__init__", checked)  # noqa: B010  # mypy knows no other way
+    call_or_refuse = suggesting(table.__init__, table.__name__)
+    setattr(table, "__init__", call_or_refuse)  # noqa: B010  # mypy knows no other way
     return table
 
 
 def stacking_hint(value: object) -> str:
-    """Return what to do with `given` where it is a column of arrays, as tables have them; or ""."""
+    """Return a hint for a value that is a column of arrays or whose rows differ, else ""."""
     try:
         rows = np.asarray(value)
     except ValueError:

@@ -27,9 +27,9 @@ def limits_equal_k(
 def too_few(
     field: str, requested: int, there: int, counts: npt.NDArray[np.uint32]
 ) -> tuple[WarningInfo, ...]:
-    """Return a warning if some rows have fewer than `wanted` results.
+    """Return a warning if some rows have fewer than `requested` results.
 
-    field: the parameter that sets `wanted`, k or top_k.
+    field: the parameter that sets `requested`, k or top_k.
     there: number of points or labels in the index.
     counts: (nq,) number of results of each row.
     """
@@ -60,18 +60,22 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
         counts.tolist(),
         strict=True,
     )
-    filled = halved = 0
+    filled_rows = half_rows = 0
     for fillers, copies, candidates, count in columns:
         if count == k:
-            filled += fillers > 0
-            halved += not fillers and 0 < candidates <= 2 * copies
-    if not filled and not halved:
+            filled_rows += fillers > 0
+            half_rows += not fillers and 0 < candidates <= 2 * copies
+    if not filled_rows and not half_rows:
         return ()
-    if filled:
-        trouble = f"{filled} of {len(duplicates)} rows have fewer than k = {k} results that differ,"
+    if filled_rows:
+        trouble = (
+            f"{filled_rows} of {len(duplicates)} rows have fewer than k = {k} results that differ,"
+        )
         trouble += " and near-copies fill them up"
     else:
-        trouble = f"half of the candidates of {halved} of {len(duplicates)} rows are near-copies of"
+        trouble = (
+            f"half of the candidates of {half_rows} of {len(duplicates)} rows are near-copies of"
+        )
         trouble += " results"
     cure = (
         "a larger candidates_limit and hash_limit look further; where these points are no copies,"

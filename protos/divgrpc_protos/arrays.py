@@ -70,8 +70,8 @@ def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
 
 def filled_places(counts: npt.NDArray[np.integer], width: int) -> npt.NDArray[np.bool_]:
     """Return which places of a table (rows, width) are filled: the first `counts` of each row."""
-    filled: npt.NDArray[np.bool_] = np.arange(width) < counts[:, None]
-    return filled
+    places: npt.NDArray[np.bool_] = np.arange(width) < counts[:, None]
+    return places
 
 
 def encode(matrix: Matrix) -> vectors_pb2.Vectors:
@@ -158,9 +158,11 @@ def _dtype(field: str, dtype: int) -> np.dtype[np.floating]:
 
 
 def _numbers(field: str, data: bytes, dtype: np.dtype[_T], count: int) -> npt.NDArray[_T]:
-    expected = count * dtype.itemsize
-    if len(data) != expected:
-        raise MatrixError(field, f"{field} must be {expected} bytes for its shape, got {len(data)}")
+    byte_count = count * dtype.itemsize
+    if len(data) != byte_count:
+        raise MatrixError(
+            field, f"{field} must be {byte_count} bytes for its shape, got {len(data)}"
+        )
     return np.frombuffer(data, dtype)
 
 
@@ -188,10 +190,10 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
     indptr = _numbers("sparse.indptr", matrix.indptr, np.dtype("<i8"), matrix.rows + 1)
     _check_indptr("sparse.indptr", indptr)
     nnz = int(indptr[-1])
-    stored = len(matrix.data) // dtype.itemsize
-    if len(matrix.indices) == 4 * stored != 4 * nnz:  # the other two agree
+    value_count = len(matrix.data) // dtype.itemsize
+    if len(matrix.indices) == 4 * value_count != 4 * nnz:  # the other two agree
         raise MatrixError(
-            "sparse.indptr", f"sparse.indptr must end at the {stored} values, got {nnz}"
+            "sparse.indptr", f"sparse.indptr must end at the {value_count} values, got {nnz}"
         )
     indices = _numbers("sparse.indices", matrix.indices, np.dtype("<u4"), nnz)
     data = _numbers("sparse.data", matrix.data, dtype, nnz)

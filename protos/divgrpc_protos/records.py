@@ -42,18 +42,18 @@ class UnknownWordError(ValueError):
         self.field = field
 
 
-def to_message(record: object, kind: type[MessageT], **others: object) -> MessageT:
+def to_message(record: object, kind: type[MessageT], **overrides: object) -> MessageT:
     """Return the message of a dataclass, a NamedTuple, or a dict by field name.
 
-    `others` are fields of the message, used instead of those of the record. Fields that are None,
+    `overrides` are fields of the message that replace those of the record. Fields that are None,
     or that only one side has, stay unset.
     """
-    return kind(**message_fields(record, kind, **others))
+    return kind(**message_fields(record, kind, **overrides))
 
 
-def message_fields(record: object, kind: type[Message], **others: object) -> dict[str, Any]:
+def message_fields(record: object, kind: type[Message], **overrides: object) -> dict[str, Any]:
     """Return the fields that `to_message` sets, each as its message takes it."""
-    fields: dict[str, Any] = dict(others)
+    fields: dict[str, Any] = dict(overrides)
     values = record if isinstance(record, dict) else None
     for name, is_repeated, write in _writers(cast(Descriptor, kind.DESCRIPTOR)):
         if name in fields:
@@ -64,13 +64,13 @@ def message_fields(record: object, kind: type[Message], **others: object) -> dic
     return fields
 
 
-def from_message(message: Message, kind: type[RecordT], **others: object) -> RecordT:
-    """Return the dataclass or NamedTuple of a message; `others` are fields that it does not read.
+def from_message(message: Message, kind: type[RecordT], **overrides: object) -> RecordT:
+    """Return the dataclass or NamedTuple of a message; `overrides` replace fields of the message.
 
     A number for which an enum has no word, as a newer peer may send it, is given as its digits.
     """
     readers = _readers(cast(Any, kind), cast(Descriptor, message.DESCRIPTOR))
-    return kind(**{n: read(message) for n, read in readers if n not in others}, **others)
+    return kind(**{n: read(message) for n, read in readers if n not in overrides}, **overrides)
 
 
 def set_values(message: Message) -> dict[str, Any]:
@@ -168,12 +168,12 @@ def _items(kind: type[Message], values: Any) -> list[Message]:  # noqa: ANN401  
     return [_item(kind, value) for value in values]
 
 
-def _item(kind: type[Message], value: Any, **others: object) -> Message:  # noqa: ANN401  # see `to_message`
+def _item(kind: type[Message], value: Any, **overrides: object) -> Message:  # noqa: ANN401  # see `to_message`
     if is_dataclass(value) or hasattr(value, "_fields"):
-        return to_message(value, kind, **others)
-    names = [name for name in fields_of(kind) if name not in others]
+        return to_message(value, kind, **overrides)
+    names = [name for name in fields_of(kind) if name not in overrides]
     values = value if isinstance(value, tuple | list) and len(names) > 1 else [value]
-    return to_message(dict(zip(names, values, strict=True)), kind, **others)
+    return to_message(dict(zip(names, values, strict=True)), kind, **overrides)
 
 
 @cache

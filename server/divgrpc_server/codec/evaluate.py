@@ -42,8 +42,8 @@ class _Call:
             queries_total=progress.rows_total,
             seconds_left=progress.seconds_left,
         )
-        packed: bytes = self.response(progress=message).SerializeToString()
-        return packed
+        payload: bytes = self.response(progress=message).SerializeToString()
+        return payload
 
 
 class QueryCall(_Call):
@@ -111,13 +111,13 @@ class LabelCall(_Call):
 
     def pack_rows(self, rows: Sequence[EvaluateLabelRow]) -> list[bytes]:
         """Return the responses of all rows, after how frequent the true labels are."""
-        packed = [self.response(row=_label_row(row)).SerializeToString() for row in rows]
+        payloads = [self.response(row=_label_row(row)).SerializeToString() for row in rows]
         resolution = self._resolution
         if not self._task.per_row or resolution is None or resolution.counts is None:
-            return packed
+            return payloads
         counts = resolution.counts[np.unique(self._truth.indices)].tolist()
         frequencies = evaluate_labels_pb2.LabelFrequencies(points=resolution.points, counts=counts)
-        return [self.response(frequencies=frequencies).SerializeToString(), *packed]
+        return [self.response(frequencies=frequencies).SerializeToString(), *payloads]
 
 
 def _task_options(request: Request) -> dict[str, Any]:
@@ -144,6 +144,6 @@ def _label_row(row: EvaluateLabelRow) -> evaluate_labels_pb2.EvaluateLabelRow:
 
 
 def _picked(labels: IntArray) -> evaluate_labels_pb2.PickedLabels:
-    known = labels >= 0
-    ends = np.cumsum([0, *known.sum(axis=1)])
-    return evaluate_labels_pb2.PickedLabels(offsets=ends.tolist(), labels=labels[known].tolist())
+    places = labels >= 0
+    ends = np.cumsum([0, *places.sum(axis=1)])
+    return evaluate_labels_pb2.PickedLabels(offsets=ends.tolist(), labels=labels[places].tolist())

@@ -28,7 +28,7 @@ from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
 from divgrpc_server.codec.results import parse_matrix
 
 # Names and values of the fields that a request sets.
-Named = tuple[tuple[str, Any], ...]
+Options = tuple[tuple[str, Any], ...]
 
 _NO_PARAMETERS: Final = frozenset(("index", "queries", "documents"))
 _ONE_DIAL: Final = (
@@ -37,16 +37,16 @@ _ONE_DIAL: Final = (
 
 
 class Query(NamedTuple):
-    """A query as the core takes it; `named` are the parameters that the request sets."""
+    """A query as the core takes it; `options` are the parameters that the request sets."""
 
     name: str
     queries: Rows
     parameters: QueryParameters
-    named: Named
+    options: Options
 
     def over(self, default: QueryDefault | None) -> QueryParameters:
         """Return the parameters; the index's default gives those that the request leaves out."""
-        return self.parameters if default is None else _over(self.named, default)
+        return self.parameters if default is None else _over(self.options, default)
 
 
 class Prediction(NamedTuple):
@@ -62,9 +62,9 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
 
     Raises `InvalidArgumentError` with the field named.
     """
-    parameters, named = _query_parameters(_set_fields(request))
+    parameters, options = _query_parameters(_set_fields(request))
     check_index_name(request.index)
-    return Query(request.index, _parse_rows("queries", request.queries), parameters, named)
+    return Query(request.index, _parse_rows("queries", request.queries), parameters, options)
 
 
 def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
@@ -74,7 +74,7 @@ def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
     return Prediction(request.index, _parse_rows("documents", request.documents), parameters)
 
 
-def _set_fields(request: Message) -> Named:
+def _set_fields(request: Message) -> Options:
     """Return the parameters that a request sets."""
     set_fields = request.ListFields()
     return tuple([(f.name, value) for f, value in set_fields if f.name not in _NO_PARAMETERS])
@@ -83,38 +83,38 @@ def _set_fields(request: Message) -> Named:
 # Most calls of a service have the same few parameters. To check these takes as long as to parse the
 # message.
 @lru_cache(maxsize=1024)
-def _query_parameters(fields: Named) -> tuple[QueryParameters, Named]:
+def _query_parameters(fields: Options) -> tuple[QueryParameters, Options]:
     """Return the parameters, and which of them the request sets; false counts as unset."""
     values = _with_words(query_pb2.QueryRequest, fields)
-    named = {name: value for name, value in values.items() if value is not False}
-    if named.pop("diversity_auto", False):
-        _check_auto(named)
-        named["diversity"] = "auto"
-    check_one_dial(named)
-    return QueryParameters(**named), tuple(named.items())
+    options = {name: value for name, value in values.items() if value is not False}
+    if options.pop("diversity_auto", False):
+        _check_auto(options)
+        options["diversity"] = "auto"
+    check_one_dial(options)
+    return QueryParameters(**options), tuple(options.items())
 
 
 @lru_cache(maxsize=1024)
-def _predict_parameters(fields: Named) -> PredictParameters:
+def _predict_parameters(fields: Options) -> PredictParameters:
     return PredictParameters(**_with_words(predict_pb2.PredictLabelsRequest, fields))
 
 
 @lru_cache(maxsize=1024)
-def _over(named: Named, default: QueryDefault) -> QueryParameters:
-    return QueryParameters(**named_over_default(dict(named), default))
+def _over(options: Options, default: QueryDefault) -> QueryParameters:
+    return QueryParameters(**named_over_default(dict(options), default))
 
 
-def _with_words(kind: type[Message], fields: Named) -> dict[str, Any]:
+def _with_words(kind: type[Message], fields: Options) -> dict[str, Any]:
     """Return the fields with words for enums; raises `UnknownWordError`."""
     types = fields_of(kind)
     return {name: plain_value(types[name], value) for name, value in fields}
 
 
-def _check_auto(named: Mapping[str, object]) -> None:
+def _check_auto(options: Mapping[str, object]) -> None:
     """Raise where a request sets `diversity_auto` and what does not go with it."""
-    if "diversity" in named or "lose_at_most" in named:
+    if "diversity" in options or "lose_at_most" in options:
         raise InvalidArgumentError("diversity_auto", _ONE_DIAL)
-    if named.get("selector") == "nearest":
+    if options.get("selector") == "nearest":
         raise invalid("diversity_auto", "does not go with selector nearest, which has no dial")
 
 

@@ -70,7 +70,7 @@ def pack_result(result: QueryResult) -> bytes:
     offsets, (ids, scores, selection_scores) = _columns(
         result.counts, result.ids, result.scores, result.selection_scores
     )
-    collapsed = _offsets_of_hits(result) if len(result.collapsed_offsets) else None
+    offsets_of_copies = _offsets_of_hits(result) if len(result.collapsed_offsets) else None
     response = records.to_message(
         result,
         query_pb2.QueryResponse,
@@ -78,7 +78,7 @@ def pack_result(result: QueryResult) -> bytes:
         ids=ids,
         scores=scores,
         selection_scores=selection_scores,
-        collapsed_offsets=collapsed,
+        collapsed_offsets=offsets_of_copies,
         parameters=_effective(result.parameters),
     )
     return response.SerializeToString()
@@ -107,16 +107,16 @@ def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], 
     """Return the offsets of the rows of tables (nq, k), and each table's filled places in order."""
     offsets = [0, *accumulate(counts.tolist())]
     if offsets[-1] < tables[0].size:
-        filled = arrays.filled_places(counts, tables[0].shape[1])
-        tables = tuple(table[filled] for table in tables)
+        places = arrays.filled_places(counts, tables[0].shape[1])
+        tables = tuple(table[places] for table in tables)
     return offsets, [table.ravel().tolist() for table in tables]
 
 
 def _offsets_of_hits(result: QueryResult) -> list[int]:
     """Return `collapsed_offsets` of the filled places alone."""
     copies = np.diff(result.collapsed_offsets).reshape(result.ids.shape)
-    filled = arrays.filled_places(result.counts, result.ids.shape[1])
-    return [0, *accumulate(copies[filled].tolist())]
+    places = arrays.filled_places(result.counts, result.ids.shape[1])
+    return [0, *accumulate(copies[places].tolist())]
 
 
 # Most calls of a service have the same few parameters. Callers must not change these messages.

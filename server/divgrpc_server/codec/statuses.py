@@ -131,9 +131,9 @@ class Log(Protocol):
 
 def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Status:
     """Return the status of any error, for the edge of a process; logs what is a fault of ours."""
-    known = expected(error)
-    if known is not None:
-        return status_of(known, request_id)
+    intended = expected(error)
+    if intended is not None:
+        return status_of(intended, request_id)
     error_id = secrets.token_hex(8)
     log.error("fault", error_id=error_id, request_id=request_id, exc_info=error)
     status = status_pb2.Status(
