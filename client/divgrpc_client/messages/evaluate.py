@@ -28,7 +28,7 @@ from divgrpc_client.messages.batches import MESSAGE_BYTES
 from divgrpc_client.messages.labels import label_sets
 from divgrpc_client.messages.options import GridOptions, LabelGridOptions
 from divgrpc_client.messages.requests import index_name
-from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import (
     Csr,
     Matrix,
@@ -228,9 +228,9 @@ class QueryEvaluation(
         matrix = as_matrix("queries", queries, one_row=True)
         self._judgements: dict[str, list[Any]] = {}
         if categories is not None:
-            self._judgements["categories"] = _whole("categories", categories, np.int32)
+            self._judgements["categories"] = _column("categories", categories, np.int32)
         if relevant is not None:
-            lists = (_whole("relevant", ids, np.int64) for ids in relevant)
+            lists = (_column("relevant", ids, np.int64) for ids in relevant)
             self._judgements["relevant"] = [evaluate_pb2.RelevantIds(ids=ids) for ids in lists]
         for field, entries in self._judgements.items():
             if len(entries) != row_count(matrix):
@@ -252,15 +252,12 @@ class QueryEvaluation(
         return QueryTally(self._task, resolution, numbers)
 
 
-def _whole(field: str, numbers: npt.ArrayLike, dtype: type[np.signedinteger[Any]]) -> list[int]:
-    array = np.asarray(numbers)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+def _column(field: str, numbers: npt.ArrayLike, dtype: type[np.signedinteger[Any]]) -> list[int]:
+    column = whole_numbers(field, numbers, dtype)
+    if column.ndim != 1:
         raise invalid(field, "must be whole numbers, in one dimension")
-    limits = np.iinfo(dtype)
-    if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
-        raise invalid(field, f"must be whole numbers between {limits.min} and {limits.max}")
-    whole: list[int] = array.tolist()
-    return whole
+    values: list[int] = column.tolist()
+    return values
 
 
 class LabelEvaluation(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import invalid
-from divgrpc_client.messages.vectors import Dense, VectorsLike, as_matrix, row_ends
+from divgrpc_client.messages.vectors import Dense, VectorsLike, as_matrix, row_ends, whole_numbers
 from divgrpc_protos.arrays import Csr, encode_dense, row_count
 from divgrpc_protos.v1 import labels_pb2
 
@@ -57,7 +57,7 @@ class LabelUpload:
     plan: labels_pb2.LabelPlan
     factors: tuple[tuple[str, Dense], ...]
     names: tuple[str, ...] | None
-    edges: npt.NDArray[np.int64] | None
+    edges: npt.NDArray[np.integer] | None
     roots: tuple[int, ...]
 
     def chunks(self, chunk_bytes: int) -> Iterator[labels_pb2.LabelChunk]:
@@ -109,12 +109,14 @@ def label_upload(
     Raises `InvalidArgumentError` with the field named.
     """
     plan, factors = _model(label_model)
-    edges = None if hierarchy is None else _whole("hierarchy", hierarchy)
+    edges = None if hierarchy is None else whole_numbers("hierarchy", hierarchy, np.uint32)
     if edges is not None and (edges.ndim, edges.shape[1:]) != (2, (2,)):
         raise invalid("hierarchy", "must have two columns, parents and children")
     if roots is not None and hierarchy is None:
         raise invalid("roots", "must come with a hierarchy")
-    root_nodes = () if roots is None else tuple(_whole("roots", roots).ravel().tolist())
+    root_nodes = (
+        () if roots is None else tuple(whole_numbers("roots", roots, np.uint32).ravel().tolist())
+    )
     if roots is not None and not root_nodes:
         raise invalid("roots", "must be at least one, or not given")
     return LabelUpload(
@@ -179,12 +181,3 @@ def _name(name: object) -> str:
     if isinstance(name, str) and name.encode(errors="ignore").decode() == name:
         return str(name)
     raise invalid("label_names", f"must be texts, got {name!r}")
-
-
-def _whole(field: str, numbers: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    values = np.asarray(numbers)
-    if values.size and (
-        values.dtype.kind not in "iu" or not 0 <= values.min() <= values.max() < 2**32
-    ):
-        raise invalid(field, "must be whole numbers from 0 up, below 2**32")
-    return values.astype(np.int64)

@@ -17,7 +17,7 @@ from divgrpc.types import IndexInfo, Progress
 from divgrpc_client.messages import requests, responses
 from divgrpc_client.messages.labels import LabelUpload, ModelLike, label_upload
 from divgrpc_client.messages.options import BuildOptions
-from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
 from divgrpc_protos.v1 import index_pb2
 
@@ -105,7 +105,7 @@ def upload(
         ("subtopics", subtopics, np.int32),
     )
     columns = {
-        field: _column(field, values, rows, np.dtype(dtype))
+        field: _column(field, values, rows, dtype)
         for field, values, dtype in row_numbers
         if values is not None
     }
@@ -123,15 +123,8 @@ def upload(
     return Upload(header, matrix, columns, label_data)
 
 
-def _column(field: str, values: npt.ArrayLike, rows: int, dtype: np.dtype[np.integer]) -> Column:
-    column = np.asarray(values)
-    if column.shape != (rows,):
-        raise invalid(field, f"must have one number per row, shape ({rows},), got {column.shape}")
-    if rows == 0:
-        return column.astype(dtype)
-    if column.dtype.kind not in "iu":
-        raise invalid(field, f"must be whole numbers, got {column.dtype}")
-    limits = np.iinfo(dtype)
-    if int(column.max()) > limits.max or int(column.min()) < limits.min:
-        raise invalid(field, f"must fit {dtype}, got {int(column.min())} to {int(column.max())}")
-    return column
+def _column(field: str, values: npt.ArrayLike, rows: int, dtype: type[np.integer]) -> Column:
+    shape = np.shape(values)
+    if shape != (rows,):
+        raise invalid(field, f"must have one number per row, shape ({rows},), got {shape}")
+    return whole_numbers(field, values, dtype)

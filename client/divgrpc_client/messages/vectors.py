@@ -103,6 +103,21 @@ class _CsrLike(Protocol):
     def sum_duplicates(self) -> None: ...
 
 
+def whole_numbers(
+    field: str, values: npt.ArrayLike, dtype: type[np.integer]
+) -> npt.NDArray[np.integer]:
+    """Return an array of whole numbers that fit `dtype`, else raise with the field named."""
+    array = np.asarray(values)
+    if not array.size:
+        return array.astype(dtype)
+    if array.dtype.kind not in "iu":
+        raise invalid(field, f"must be whole numbers, got {array.dtype}")
+    limits = np.iinfo(dtype)
+    if not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
+        raise invalid(field, f"must be between {limits.min} and {limits.max}")
+    return array
+
+
 def row_ends(matrix: Matrix, limit: int) -> list[int]:
     """Cut a matrix into runs of rows, each of at most `limit` bytes or one row.
 

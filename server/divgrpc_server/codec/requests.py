@@ -25,7 +25,6 @@ from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.records import fields_of, plain_value
 from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
-from divgrpc_server.codec.results import parse_matrix
 
 # Names and values of the fields that a request sets.
 Options = tuple[tuple[str, Any], ...]
@@ -132,7 +131,11 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
 
     Sparse rows stay sparse: a message of 4 MiB may stand for gigabytes of zeros.
     """
-    matrix = parse_matrix(field, vectors)
+    try:
+        matrix = arrays.decode(vectors)
+    except arrays.MatrixError as error:
+        path = f"{field}.{error.field}" if error.field else field
+        raise InvalidArgumentError(path, f"{field}: {error}") from None
     if not isinstance(matrix, arrays.Csr):
         return matrix
     if matrix.cols > LIMITS["sparse_dims_max"]:

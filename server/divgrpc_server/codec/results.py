@@ -23,20 +23,11 @@ from divgrpc.types import (
     QueryResult,
 )
 from divgrpc_protos import arrays, records
-from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
 # A hit is at least a byte of its id and two floats.
 _HIT_BYTES_MIN: Final = 9
-
-
-def parse_matrix(field: str, vectors: vectors_pb2.Vectors) -> arrays.Matrix:
-    """Return the rows of a message; raises `InvalidArgumentError` with a field of `field`."""
-    try:
-        return arrays.decode(vectors)
-    except arrays.MatrixError as error:
-        path = f"{field}.{error.field}" if error.field else field
-        raise InvalidArgumentError(path, f"{field}: {error}") from None
 
 
 def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.Csr:
