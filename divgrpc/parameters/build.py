@@ -9,7 +9,7 @@ from divgrpc.parameters.limits import LIMITS, SEED_MAX
 from divgrpc.parameters.suggestions import METRIC_ALIASES, with_suggestions
 from divgrpc.types import HashFamily, Hyperplanes, Metric, ZeroVectors
 
-# What a caller may call a metric.
+# Names of metrics that callers may use.
 MetricWord: TypeAlias = Literal[Metric, "l2", "ip", "dot"]
 
 _check_fields: Final = FieldChecks(
@@ -34,7 +34,7 @@ _check_label_fields: Final = FieldChecks(
 
 def as_metric(word: MetricWord) -> Metric:
     """Return our word for a metric: l2 is euclidean, ip and dot are inner_product, in any case."""
-    # What is no text at all may not be hashable.
+    # A value that is no text may not be hashable.
     metric = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word
     return cast(Metric, metric)
 

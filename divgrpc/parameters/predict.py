@@ -102,9 +102,9 @@ class PredictParameters:
 
     @cached_property
     def query(self) -> QueryParameters:
-        """How the labels, or the neighbours, are searched for.
+        """The query that finds the labels, or the neighbours.
 
-        With the selector `hierarchy`: nearest labels, from which it picks, or greedy neighbours.
+        The selector `hierarchy` picks from the nearest labels, or labels of `greedy` neighbours.
         """
         by_embedding = self.mode == "embedding"
         selector = self.selector or "greedy"
@@ -130,7 +130,7 @@ class PredictParameters:
 
     @property
     def dial(self) -> float:
-        """The diversity, 0 where none is named."""
+        """The diversity, by default 0."""
         return _PLAIN_DIAL if self.diversity is None else self.diversity
 
     @property
@@ -139,20 +139,21 @@ class PredictParameters:
         return self.selector == "hierarchy" and self.dial > 0
 
     def filled(self, *, hierarchy: bool) -> "PredictParameters":
-        """Return the same with selector and dial of an index that has a `hierarchy`, or has none.
+        """Return the parameters with the default selector and dial of an index filled in.
 
-        Raises `UnfitIndexError` for the selector `hierarchy` where there is none.
+        `hierarchy` says whether the index has a hierarchy of labels. Raises `UnfitIndexError` if
+        the selector needs one.
         """
         return _filled(self, hierarchy=hierarchy)
 
     def with_threshold(self, thresholds: Mapping[Mode, float]) -> Self:
-        """Return the same with the threshold of its mode, where it has none of its own."""
+        """Return the parameters with the default threshold of their mode, unless they have one."""
         if self.threshold is not None or self.mode not in thresholds:
             return self
         return replace(self, threshold=thresholds[self.mode])
 
     def effective(self, query: EffectiveParameters) -> EffectiveLabelParameters:
-        """Return the same with what its query came to."""
+        """Return the effective parameters of a prediction, given those of its query."""
         return EffectiveLabelParameters(
             top_k=self.top_k,
             threshold=self.least,

@@ -243,20 +243,20 @@ class QueryParameters:
 
     @property
     def has_fixed_dial(self) -> bool:
-        """Whether all query rows are answered at one dial, `diversity`."""
+        """Whether all rows of the query have the dial `diversity`."""
         return self.diversity != "auto" and self.lose_at_most is None
 
     @property
     def dial(self) -> float:
-        """That dial, 0 where every row gets its own."""
+        """The dial of all rows; 0 if every row has its own."""
         return 0.0 if self.diversity == "auto" or self.lose_at_most is not None else self.diversity
 
     def collapse_threshold(self, metric: Metric, default: float | None) -> float | None:
-        """Return from which likeness on points are near-copies, None where none are collapsed.
+        """Return the similarity from which points are near-copies; None to collapse no points.
 
-        A cosine from -1 to 1 or, under `euclidean`, a squared distance of 0 or more. `default` is
-        what a query takes that names nothing and asks for diversity. Raises `InvalidArgumentError`
-        where the threshold is none of the metric's.
+        The similarity is a cosine from -1 to 1 or, under `euclidean`, a squared distance of 0 or
+        more. `default` is the threshold of the index; queries for diversity use it if they have
+        none. Raises `InvalidArgumentError` if the threshold does not fit the metric.
         """
         threshold = self.duplicate_threshold
         if threshold is None:
@@ -289,9 +289,9 @@ class QueryParameters:
     ) -> EffectiveParameters:
         """Fill in the defaults for an index of `rows` points of at most `width` numbers each.
 
-        `nonzeros` counts the numbers that all points store, where they are sparse; `probes` are as
-        many as Build tuned, and at most; `duplicate_threshold` is what `collapse_threshold` says.
-        Raises `InvalidArgumentError` where k times the candidates is above its limit.
+        `nonzeros` is the number of stored numbers of all sparse points. `probes` are the default
+        and the greatest number of probes. `duplicate_threshold` comes from `collapse_threshold`.
+        Raises `InvalidArgumentError` if k times the candidates is above its limit.
         """
         candidates, hash_limit = self._limits(rows, width, sought)
         by_rule: Search = "exact" if hash_limit == 0 or hash_limit >= rows else auto_search
@@ -316,12 +316,12 @@ class QueryParameters:
         )
 
     def most_compared(self, width: int) -> int:
-        """Return among how many candidates of `width` numbers each near-copies are looked for."""
+        """Return the most candidates of `width` numbers each that are searched for near-copies."""
         lazily = self.selector not in _ALL_AT_ONCE and self.lose_at_most is None
         return most_compared(width, lazily=lazily)
 
     def _compared(self, threshold: float | None, candidates_seen: int, width: int) -> float | None:
-        """Return the threshold, None where a default one would take too many comparisons."""
+        """Return the threshold; None if it is a default that takes too many comparisons."""
         most = self.most_compared(width)
         if threshold is None or candidates_seen <= most:
             return threshold
@@ -375,7 +375,7 @@ class QueryParameters:
         return 0 if has_limit else SEARCHES_AGAIN
 
     def _hash_limit(self, rows: int, default: int) -> int:
-        """Return the hash limit that is asked for, as it is or by epsilon."""
+        """Return the hash limit of the query: by epsilon, by name, or the default."""
         if self.epsilon is not None:
             share: int = math.ceil(2 * rows ** (1 / (1 + self.epsilon)))
             return max(self.k, share)

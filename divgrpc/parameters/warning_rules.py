@@ -1,4 +1,4 @@
-"""Warnings about answers: fewer results than were asked for, and near-copies among them."""
+"""Warnings about answers: too few results, and near-copies among them."""
 
 import numpy as np
 import numpy.typing as npt

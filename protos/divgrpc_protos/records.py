@@ -74,7 +74,7 @@ def from_message(message: Message, kind: type[RecordT], **overrides: object) -> 
 
 
 def set_values(message: Message) -> dict[str, Any]:
-    """Return the fields of a message that are set and are no message, as `plain_value` does."""
+    """Return the plain values of the fields that are set, except fields of one message."""
     return {
         field.name: plain_value(field, value)
         for field, value in message.ListFields()
@@ -83,10 +83,10 @@ def set_values(message: Message) -> dict[str, Any]:
 
 
 def plain_value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401  # any field's value
-    """Return the value of a field with words for enums and tuples for what is repeated.
+    """Return the value of a field with words for enums and a tuple for a repeated field.
 
-    An item that is a message becomes the value of its only field, or a tuple of its fields; None
-    stands for what is unset. Raises `UnknownWordError`, also for the unspecified value of an enum.
+    An item that is a message becomes the value of its only field, or a tuple of its fields, None
+    for unset ones. Raises `UnknownWordError`, also for the unspecified value of an enum.
     """
     if field.enum_type is not None:
         return (

@@ -1,7 +1,7 @@
 """Options of the clients' methods: keyword arguments, their defaults and explanations.
 
-The core's dataclasses of parameters say what there is. An option that is left out is left out on
-the wire too, so the server's default holds. None means the same, and is refused for an option
+The options are the fields of the core's dataclasses. An option that is left out stays off the
+wire, so the server's default holds. None means the same, and is refused for an option
 whose default is a value. The command line makes its options from the same tables.
 """
 

@@ -1,8 +1,8 @@
-"""Which gRPC status each error gets: the one table, and the details that go with it.
+"""The gRPC status of each error: one table, and the details that go with a status.
 
 Workers and builders make statuses too, so nothing here imports grpc: a status is a
-`google.rpc.Status`, and a front turns it into the end of a call. What is not in the table is a
-fault of ours: it is logged whole under an error id, and the caller sees the id alone.
+`google.rpc.Status`, which a front sends at the end of a call. An error outside the table is a fault
+of the server: its traceback is logged under an error id, and the caller sees only the id.
 """
 
 import errno
@@ -123,14 +123,14 @@ _WITH_FIELD: Final = (
 
 
 class Log(Protocol):
-    """As much of a structlog logger as is asked for here."""
+    """The method of a structlog logger that this module calls."""
 
     def error(self, event: str, **values: object) -> object:
         """Log an error."""
 
 
 def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Status:
-    """Return the status of any error, for the edge of a process; logs what is a fault of ours."""
+    """Return the status of any error, for the edge of a process; logs faults of the server."""
     intended = expected(error)
     if intended is not None:
         return status_of(intended, request_id)
