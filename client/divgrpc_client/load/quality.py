@@ -1,9 +1,8 @@
 """Quality under load: some answers beside those of exact search, asked for afterwards."""
 
-import copy
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import grpc
 import numpy as np
@@ -14,9 +13,7 @@ from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_client.rpc.errors import RpcError
 from divgrpc_protos.v1 import predict_pb2, query_pb2
 
-Request: TypeAlias = query_pb2.QueryRequest | predict_pb2.PredictLabelsRequest
 Response: TypeAlias = query_pb2.QueryResponse | predict_pb2.PredictLabelsResponse
-RequestT = TypeVar("RequestT", bound=Request)
 
 # A slow server must not keep a run from its end; later replies are not compared.
 _SECONDS_MAX: Final = 60.0
@@ -42,11 +39,11 @@ def compare_with_exact(
         for method, message, reply in answers:
             if time.monotonic() > end or is_stopped():
                 break
-            request, answer = _read(method, message, reply)
+            answer = _answer(method, reply)
             rows = len(answer.offsets) - 1
             unary = "PredictLabels" if method == "PredictLabels" else "Query"
             try:
-                again = send(channel, target, unary, exact(request).SerializeToString())
+                again = send(channel, target, unary, _exact(method, message))
             except RpcError as error:
                 skips["unanswered"] += rows
                 refusal = refusal or str(error)
@@ -69,16 +66,6 @@ def compare_with_exact(
     }
 
 
-def exact(request: RequestT) -> RequestT:
-    """Return a request with exact search and no limit of the hash stage."""
-    again = copy.deepcopy(request)
-    again.search = query_pb2.SEARCH_EXACT
-    again.hash_limit = 0
-    if isinstance(again, query_pb2.QueryRequest):
-        again.ClearField("epsilon")
-    return again
-
-
 def send(channel: grpc.Channel, target: str, method: str, request: bytes) -> bytes:
     """Make one call with a message as it is; raises `RpcError`."""
     call = RpcCall(method, target, timeout=_CALL_SECONDS, request_id=None)
@@ -97,19 +84,28 @@ def send(channel: grpc.Channel, target: str, method: str, request: bytes) -> byt
     return reply
 
 
-def _read(method: str, request: bytes, reply: bytes) -> tuple[Request, Response]:
-    """Return request and response of any method, without the envelope of a stream."""
+def _exact(method: str, message: bytes) -> bytes:
+    """Return a request of any method with exact search and no limit of the hash stage."""
+    request: query_pb2.QueryRequest | predict_pb2.PredictLabelsRequest
     if method == "PredictLabels":
-        return (
-            predict_pb2.PredictLabelsRequest.FromString(request),
-            predict_pb2.PredictLabelsResponse.FromString(reply),
-        )
+        request = predict_pb2.PredictLabelsRequest.FromString(message)
+    else:
+        if method == "QueryStream":
+            request = query_pb2.QueryStreamRequest.FromString(message).query
+        else:
+            request = query_pb2.QueryRequest.FromString(message)
+        request.ClearField("epsilon")
+    request.search = query_pb2.SEARCH_EXACT
+    request.hash_limit = 0
+    return request.SerializeToString()
+
+
+def _answer(method: str, reply: bytes) -> Response:
+    if method == "PredictLabels":
+        return predict_pb2.PredictLabelsResponse.FromString(reply)
     if method == "QueryStream":
-        return (
-            query_pb2.QueryStreamRequest.FromString(request).query,
-            query_pb2.QueryStreamResponse.FromString(reply).response,
-        )
-    return query_pb2.QueryRequest.FromString(request), query_pb2.QueryResponse.FromString(reply)
+        return query_pb2.QueryStreamResponse.FromString(reply).response
+    return query_pb2.QueryResponse.FromString(reply)
 
 
 def _lists(answer: Response) -> list[IntArray]:

@@ -141,15 +141,11 @@ def percentile(times: Times, percent: float) -> float | None:
     return float(np.percentile(times, percent, method="inverted_cdf").round(1))
 
 
-def mean(times: Times) -> float | None:
-    """Return the mean of times (n,); None of no times."""
-    return round(float(times.mean()), 1) if len(times) else None
-
-
 def figures(times: Times) -> dict[str, float | None]:
     """Return percentiles, mean and maximum of times (n,) by name; None of no times."""
     percentiles = {f"p{percent:g}": percentile(times, percent) for percent in _PERCENTILES}
-    return percentiles | {"mean": mean(times), "max": percentile(times, 100)}
+    mean = round(float(times.mean()), 1) if len(times) else None
+    return percentiles | {"mean": mean, "max": percentile(times, 100)}
 
 
 def curve(times: Times) -> list[tuple[float, float]]:
@@ -168,16 +164,11 @@ def codes(samples: Samples) -> dict[str, int]:
     return {_NAMES.get(code, str(code)): count for code, count in counts.most_common()}
 
 
-def errors(samples: Samples) -> float:
-    """Return the share of calls not answered OK; 0 of no calls."""
-    return float((samples["code"] != OK).mean()) if len(samples) else 0.0
-
-
 def summary(samples: Samples) -> dict[str, Any]:
-    """Return number, errors, statuses and latency of calls."""
+    """Return number, share of errors, statuses and latency of calls."""
     return {
         "calls": len(samples),
-        "errors": errors(samples),
+        "errors": float((samples["code"] != OK).mean()) if len(samples) else 0.0,
         "codes": codes(samples),
         "latency": figures(latencies(samples)),
     }

@@ -86,7 +86,9 @@ def figure(report: Report, run: Run, name: str) -> float | None:
     if is_time(name):
         times = record.latencies(run.samples(), "sent" if name.startswith("service_") else "due")
         percent = percent_of(name)
-        return record.mean(times) if percent is None else record.percentile(times, percent)
+        if percent is None:
+            return record.figures(times)["mean"]
+        return record.percentile(times, percent)
     if name == "quality":
         return report["quality"]["same_ids"] if report["quality"] else None
     return float(report[name])
