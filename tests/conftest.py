@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from divgrpc_client import Client
 from support import documentation, toolchains
@@ -15,8 +15,10 @@ from support.timeouts import alarm
 _NEEDS_DATA = "needs DIVGRPC_DATA"
 
 
-# The same examples in every run, however slow the machine is.
-settings.register_profile("suite", deadline=None, derandomize=True)
+# The same examples in every run, however slow the machine is; some draw an index.
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("suite")
 
 

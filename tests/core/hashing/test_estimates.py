@@ -5,7 +5,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -65,6 +65,7 @@ def estimated(
 # What the estimate promises.
 
 
+@settings(max_examples=40)
 @given(seed=seeds, dims=st.sampled_from([64, 128, 256]))
 def test_a_point_asked_for_by_itself_is_estimated_without_bias(seed: int, dims: int) -> None:
     """With a whole rotation the product with oneself is the squared length.

@@ -244,8 +244,8 @@ number = 0
 for given in builds:
     for points in (dense, sparse.csr_array(dense)):
         number += 1
-        kept = Index.build(points, path=folder / f"i{number}", **given)
-        for each in (kept, Index.build(points, **given), Index.open(folder / f"i{number}")):
+        Index.build(points, path=folder / f"i{number}", **given)
+        for each in (Index.build(points, **given), Index.open(folder / f"i{number}")):
             for search in ("auto", "tables", "scan", "scan_hamming", "exact"):
                 for asked in (dense[:3], sparse.csr_array(dense[:3])):
                     for variant in ("corrected", "printed", "marginal"):
