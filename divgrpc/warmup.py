@@ -5,26 +5,58 @@
 """
 
 import gc
+import inspect
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Final
 
+import numba
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc import compilation
+from divgrpc.arrays import read_only
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
-from divgrpc.kernels import cache_files, jit
+from divgrpc.kernels import (
+    buckets,
+    cache_files,
+    cells,
+    code_scan,
+    exact,
+    greedy,
+    inverted_lists,
+    jit,
+    records,
+)
+from divgrpc.kernels.batch import scan_batch, score_batch
+from divgrpc.kernels.registers import record_of
 from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
-from divgrpc.parameters import LabelParameters
+from divgrpc.parameters import LabelParameters, QueryParameters
 from divgrpc.platforms import end_with_parent
+from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import Branches
-from divgrpc.search.compilation import compile_beside, compile_together
-from divgrpc.search.selectors import ONE_BY_ONE
+from divgrpc.search.memory import Memory
+from divgrpc.search.plan import QueryPlan
+from divgrpc.search.relaxation import CandidateSet
+from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.vectors import as_rows
+
+# Kernels that `query.answer` calls, those that it calls last first.
+_CALLED_BY_ANSWER: Final = (
+    greedy.pick,
+    exact.score_rows,
+    exact.score_all,
+    exact.score_marked,
+    exact.score_longest,
+    inverted_lists.score_listed,
+    code_scan.find_by_code,
+    cells.find_in_cells,
+    buckets.find_in_tables,
+)
 
 
 def warm_kernels() -> None:
@@ -127,16 +159,16 @@ def _run_every_kernel() -> None:
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
     _predict_and_train(points)
-    compile_together()
+    _compile_together()
 
 
 def compile_other_end() -> None:
     """Compile the kernels that come last in `_run_every_kernel`, which another process runs."""
     points = np.eye(8, dtype=np.float32)
-    compile_beside()
+    _compile_beside()
     learn(points, 4, np.random.default_rng(0))
     _predict_and_train(points)
-    compile_together(backwards=True)
+    _compile_together(backwards=True)
 
 
 def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
@@ -146,3 +178,61 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
     path, counts = np.arange(-1, 7), np.ones(8, np.uint32)
     Branches.of(path, path + 1, 8).pick(np.zeros((8, 1), np.int64), points[:, :1], counts, 1, 0.5)
     train(sparse_points, points, LabelParameters(rank=2, iterations=1))
+
+
+def _compile_together(*, backwards: bool = False) -> None:
+    """Compile the kernels that search rows together, which queries of a small index never call.
+
+    A process that goes backwards and one that goes forwards meet in the middle.
+    """
+    register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
+    plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields
+    for kernel in (score_batch, scan_batch)[:: -1 if backwards else 1]:
+        kernel.compile(tuple(map(numba.typeof, (register, register, plan, queries, 0, 1))))
+
+
+def _compile_beside() -> None:
+    """Compile much of what `query.answer` needs: the part for a second process.
+
+    The first process compiles it from the hash stage on, so this one begins at the other end.
+    """
+    index = record_of(records.Index, {}, {"d": 4, "m": 4})
+    memory = Memory(4, 1, (4, 64))
+    memory.fit_points(4)
+    memory.fit_selection(4, 1)
+    arguments = _arguments(index, memory.scratch)
+    for kernel in _CALLED_BY_ANSWER:
+        names = inspect.signature(kernel.py_func).parameters
+        kernel.compile(tuple(numba.typeof(arguments[name]) for name in names))
+    candidates = memory.scratch.candidates
+    candidates.rows[:], candidates.distances[:] = np.arange(4), 1
+    points = index.points._replace(vectors=read_only(np.eye(4, dtype=np.float32)))
+    candidate_set = CandidateSet(points, *candidates, memory.scratch.selection)
+    for selector in ONE_BY_ONE:
+        parameters = QueryParameters(k=2, selector=selector).resolve(4, "exact")
+        select(candidate_set, parameters, "cosine")
+
+
+def _arguments(index: records.Index, scratch: records.Scratch) -> dict[str, Any]:
+    """Return an argument of the right type for each parameter of those kernels, by its name."""
+    one, distances = np.float32(1), scratch.candidates.distances
+    numbers = ("count", "n_nearest", "n_scored", "stop")
+    return dict.fromkeys(numbers, 0) | {
+        **scratch._asdict(),
+        **index._asdict(),
+        **scratch.selection._asdict(),
+        "bounds": index.length_bounds,
+        "cell_scratch": scratch.cells,
+        "columns": index.lists.rows,
+        "distances": distances,
+        "gains": distances,
+        "margins": scratch.code.margins,
+        "objective": records.Objective(1, one, 0, product=False, copy_limit=one),
+        "plan": QueryPlan.of(QueryParameters().resolve(4, "tables"), "cosine", 4).kernel,
+        "pool": records.Pool(0, 0, 0),
+        "query": records.Query(scratch.selection.dense, 0, 0.0, product=False),
+        "rows": scratch.candidates.rows,
+        "signs": scratch.code.signs,
+        "values": distances,
+        "vectors": index.points.vectors,
+    }
