@@ -23,6 +23,7 @@ from divgrpc_protos.v1.diverse_index_pb2 import DESCRIPTOR
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support import labelled_documents
 from support.raw_calls import stream, unary
+from support.refusals import refused
 from support.running_server import RunningServer
 from support.served_index import DIMS, Served, place, random_points
 from support.status_details import Details, details_of
@@ -447,9 +448,8 @@ def test_an_index_without_categories(server: RunningServer, client: Client) -> N
     assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
     assert unfit.value.field == "categories"
     relevant = [[number] for number in range(len(queries))]
-    with pytest.raises(UnfitIndexError) as unfit:
+    with refused("set_default", error=UnfitIndexError):
         list(client.evaluate("plain", queries, relevant=relevant, set_default=True))
-    assert unfit.value.field == "set_default"
     with pytest.raises(IndexNotFoundError):
         list(client.evaluate("nobody", queries, asked))
 

@@ -10,6 +10,7 @@ import pytest
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_server.__main__ import parser, run
 from divgrpc_server.config import Config, load
+from support.refusals import refused
 
 
 def test_defaults_are_for_one_machine() -> None:
@@ -55,9 +56,8 @@ def test_children_get_the_same_configuration() -> None:
 )
 def test_a_wrong_option_is_named(options: dict[str, object], option: str) -> None:
     """Errors for a wrong type and for a value out of range name the option."""
-    with pytest.raises(InvalidArgumentError) as caught:
+    with refused(option):
         load(options, {}, None)
-    assert caught.value.field == option
 
 
 @pytest.mark.parametrize("text", ["wokers = 2\n", "workers = true\n", "workers =\n"])
