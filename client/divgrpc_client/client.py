@@ -41,7 +41,7 @@ from divgrpc.types import (
     QueryResult,
 )
 from divgrpc_client import calls
-from divgrpc_client.messages import arguments, responses
+from divgrpc_client.messages import arguments
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.batches import (
     Exchange,
@@ -67,6 +67,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
+from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2
 
 P = ParamSpec("P")
@@ -402,7 +403,7 @@ class _Methods:
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
         """Return the server's version, workers, limits and the state of its kernels."""
-        exchange = single(index_pb2.GetServerInfoRequest(), responses.server_info)
+        exchange = single(index_pb2.GetServerInfoRequest(), _server_info_of)
         return self._ask("GetServerInfo", exchange, timeout, request_id)
 
     @one_result
@@ -504,7 +505,11 @@ _make_coroutines(AsyncClient)
 
 
 def _index_of(response: index_pb2.GetIndexResponse) -> IndexInfo:
-    return responses.index_info(response.index)
+    return from_message(response.index, IndexInfo)
+
+
+def _server_info_of(response: index_pb2.GetServerInfoResponse) -> ServerInfo:
+    return from_message(response, ServerInfo)
 
 
 def _generation_of(response: index_pb2.DeleteIndexResponse) -> int:

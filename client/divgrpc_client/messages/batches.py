@@ -22,6 +22,7 @@ from divgrpc_client.messages import arguments, requests, responses
 from divgrpc_client.messages.options import PredictOptions, QueryOptions
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, row_ends
 from divgrpc_protos.arrays import Matrix, row_count
+from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2
 
 RequestT = TypeVar("RequestT")
@@ -58,7 +59,7 @@ def pages() -> Exchange[
     token = ""
     while True:
         response = yield index_pb2.ListIndexesRequest(page_token=token)
-        indexes.extend(map(responses.index_info, response.indexes))
+        indexes.extend(from_message(index, IndexInfo) for index in response.indexes)
         token = response.next_page_token
         if not token:
             return tuple(indexes)

@@ -1,10 +1,10 @@
 """Messages as results: the dataclasses of `divgrpc.types`, and the server's description."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,6 @@ import numpy.typing as npt
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
-    IndexInfo,
     IntArray,
     LabelResult,
     Progress,
@@ -23,6 +22,8 @@ from divgrpc.types import (
 from divgrpc_protos.arrays import filled_places
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2
+
+EffectiveT = TypeVar("EffectiveT", EffectiveParameters, EffectiveLabelParameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class ServerInfo:
 
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:
     """Return the columns of a response as (nq, k) arrays, padded where fewer than k were found."""
-    parameters = _query_parameters(response.parameters.SerializeToString())
+    payload = response.parameters.SerializeToString()
+    parameters = _effective(payload, query_pb2.EffectiveParameters, EffectiveParameters)
     table = _Table(response.offsets, parameters.k)
     return from_message(
         response,
@@ -71,7 +73,9 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
     """Return the columns of a response as (nq, top_k) arrays, padded where there are fewer."""
-    parameters = _label_parameters(response.parameters.SerializeToString())
+    payload = response.parameters.SerializeToString()
+    kind = predict_pb2.EffectiveLabelParameters
+    parameters = _effective(payload, kind, EffectiveLabelParameters)
     table = _Table(response.offsets, parameters.top_k)
     names: tuple[tuple[str, ...], ...] = ()
     if response.HasField("names"):
@@ -126,27 +130,12 @@ def _stats(message: query_pb2.QueryStats) -> QueryStats:
 
 # Most answers that a service gets have the same few parameters.
 @lru_cache(maxsize=1024)
-def _query_parameters(payload: bytes) -> EffectiveParameters:
-    message = query_pb2.EffectiveParameters.FromString(payload)
-    return from_message(message, EffectiveParameters)
-
-
-@lru_cache(maxsize=1024)
-def _label_parameters(payload: bytes) -> EffectiveLabelParameters:
-    message = predict_pb2.EffectiveLabelParameters.FromString(payload)
-    return from_message(message, EffectiveLabelParameters)
-
-
-def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
-    """Return an index's description."""
-    return from_message(message, IndexInfo)
+def _effective(payload: bytes, message: Callable[[], Any], kind: type[EffectiveT]) -> EffectiveT:
+    parameters = message()
+    parameters.ParseFromString(payload)
+    return from_message(parameters, kind)
 
 
 def progress(message: index_pb2.BuildProgress) -> Progress:
     """Return the progress of a build: a `TrainingProgress` if there is a loss."""
     return from_message(message, TrainingProgress if message.HasField("loss") else Progress)
-
-
-def server_info(message: index_pb2.GetServerInfoResponse) -> ServerInfo:
-    """Return how a server describes itself."""
-    return from_message(message, ServerInfo)

@@ -19,6 +19,7 @@ from divgrpc_client.messages.labels import LabelUpload, ModelLike, label_upload
 from divgrpc_client.messages.options import BuildOptions
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
+from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2
 
 Column: TypeAlias = npt.NDArray[np.integer]
@@ -75,7 +76,7 @@ class BuildEvents:
             case "progress" if self._progress is not None:
                 self._progress(responses.progress(response.progress))
             case "done":
-                self.info = responses.index_info(response.done)
+                self.info = from_message(response.done, IndexInfo)
 
 
 def upload(

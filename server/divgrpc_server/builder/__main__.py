@@ -18,6 +18,7 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import staging
 from divgrpc.types import IndexInfo, Progress
+from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import index_pb2, labels_pb2
 from divgrpc_server.codec import results
 from divgrpc_server.codec.statuses import explain
@@ -95,7 +96,7 @@ class Upload:
         if not select.select([], [self._link], [], 0)[1]:
             return
         self._stage, self._progress_seconds = progress.stage, now
-        self._send(index_pb2.BuildResponse(progress=results.pack_progress(progress)))
+        self._send(index_pb2.BuildResponse(progress=to_message(progress, index_pb2.BuildProgress)))
 
     def offer(self, generation: StagedGeneration) -> None:
         """Offer a generation, and wait until it may serve; no message may follow the commit."""
@@ -231,7 +232,8 @@ def serve(process: control.Process, log: logs.Logger) -> None:
 
     def pack_result(info: IndexInfo) -> bytes:
         log.info("built", index=info.name, generation=info.generation, rows=info.rows)
-        return index_pb2.BuildResponse(done=results.pack_info(info)).SerializeToString()
+        message = to_message(info, index_pb2.IndexInfo)
+        return index_pb2.BuildResponse(done=message).SerializeToString()
 
     job_calls.serve_call(
         process,

@@ -18,7 +18,6 @@ from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 from divgrpc_protos import arrays
-from divgrpc_protos.records import set_values
 from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
 from divgrpc_server.codec import results
 
@@ -35,7 +34,7 @@ class LabelUpload:
     def __init__(self, header: index_pb2.BuildHeader, folder: Path) -> None:
         """Check the label plan in the header of an upload; factors wait in `folder`."""
         plan = header.labels
-        self._model = set_values(plan).get("model")
+        self._model = results.set_values(plan).get("model")
         self._offset = np.array(plan.offset, np.float32)
         self._unit_rows = plan.unit_rows
         if self._model != "factors" and (plan.unit_rows or len(plan.offset)):

@@ -18,10 +18,10 @@ from divgrpc.evaluation.study import Study, Task
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
-from divgrpc_protos.records import set_values, to_message
+from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server.codec.requests import parse_vectors
-from divgrpc_server.codec.results import parse_label_sets
+from divgrpc_server.codec.results import parse_label_sets, set_values
 
 Request = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
 # Fields of requests that are no option of their grid.
@@ -128,7 +128,7 @@ def _task_options(request: Request) -> dict[str, Any]:
 def _grid_options(request: Request) -> dict[str, Any]:
     """Return the fields of the grid that a request sets.
 
-    Raises `InvalidArgumentError` or `UnknownWordError`, with the field named.
+    Raises `InvalidArgumentError` with the field named.
     """
     options = set_values(request)
     for name in _NO_GRID & options.keys():

@@ -4,12 +4,14 @@ Workers and builders use it, and fronts for what they answer themselves. It impo
 computes. `requests` parses queries and rows.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS, BuildParameters
@@ -17,14 +19,14 @@ from divgrpc.types import (
     CountArray,
     EffectiveLabelParameters,
     EffectiveParameters,
-    IndexInfo,
     LabelResult,
-    Progress,
     QueryResult,
 )
 from divgrpc_protos import arrays, records
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 from divgrpc_server.codec.statuses import ReplyTooLargeError
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 # A hit is at least a byte of its id and two floats.
 _HIT_BYTES_MIN: Final = 9
@@ -48,12 +50,23 @@ def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.C
     return labels
 
 
+def set_values(message: Message) -> dict[str, Any]:
+    """Return the fields that a request sets, as `records.set_values` does.
+
+    Raises `InvalidArgumentError` for a number without a word.
+    """
+    try:
+        return records.set_values(message)
+    except records.UnknownWordError as error:
+        raise InvalidArgumentError(error.field, str(error)) from None
+
+
 def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
     """Return the parameters of a build.
 
-    Raises `InvalidArgumentError` or `UnknownWordError`, with the field named.
+    Raises `InvalidArgumentError` with the field named.
     """
-    return BuildParameters(**records.set_values(message))
+    return BuildParameters(**set_values(message))
 
 
 def pack_result(result: QueryResult) -> bytes:
@@ -70,7 +83,7 @@ def pack_result(result: QueryResult) -> bytes:
         scores=scores,
         selection_scores=selection_scores,
         collapsed_offsets=offsets_of_copies,
-        parameters=_effective(result.parameters),
+        parameters=_effective(result.parameters, query_pb2.EffectiveParameters),
     )
     return response.SerializeToString()
 
@@ -89,7 +102,7 @@ def pack_labels(result: LabelResult) -> bytes:
         scores=scores,
         selection_scores=selection_scores,
         names=names if result.names else None,
-        parameters=_effective_of_labels(result.parameters),
+        parameters=_effective(result.parameters, predict_pb2.EffectiveLabelParameters),
     )
     return response.SerializeToString()
 
@@ -112,15 +125,10 @@ def _offsets_of_hits(result: QueryResult) -> list[int]:
 
 # Most calls of a service have the same few parameters. Callers must not change these messages.
 @lru_cache(maxsize=1024)
-def _effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
-    return records.to_message(parameters, query_pb2.EffectiveParameters)
-
-
-@lru_cache(maxsize=1024)
-def _effective_of_labels(
-    parameters: EffectiveLabelParameters,
-) -> predict_pb2.EffectiveLabelParameters:
-    return records.to_message(parameters, predict_pb2.EffectiveLabelParameters)
+def _effective(
+    parameters: EffectiveParameters | EffectiveLabelParameters, kind: Callable[..., MessageT]
+) -> MessageT:
+    return kind(**records.message_fields(parameters, cast("type[Message]", kind)))
 
 
 def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
@@ -138,16 +146,6 @@ def _varint(number: int) -> bytes:
         groups.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*groups, number])
-
-
-def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
-    """Return an index's description as a message."""
-    return records.to_message(info, index_pb2.IndexInfo)
-
-
-def pack_progress(progress: Progress) -> index_pb2.BuildProgress:
-    """Return the progress of a build as a message."""
-    return records.to_message(progress, index_pb2.BuildProgress)
 
 
 def check_reply_size(rows: int, k: int) -> None:

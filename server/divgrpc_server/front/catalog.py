@@ -15,8 +15,8 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import index_pb2, query_pb2
-from divgrpc_server.codec.results import pack_info
 from divgrpc_server.codec.statuses import expected
 from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.front.pool import Pool
@@ -96,7 +96,7 @@ class Catalog:
 
     def _read_info(self, name: str) -> index_pb2.IndexInfo:
         try:
-            return pack_info(IndexFolder(self._root / name).read_info())
+            return to_message(IndexFolder(self._root / name).read_info(), index_pb2.IndexInfo)
         except Exception as error:
             # Any other error comes from the files of the index.
             raise (expected(error) or IndexDamagedError("the index cannot be read")) from error
