@@ -121,9 +121,7 @@ async def build(
     events = BuildEvents(chunk_size.put, progress)
     async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:
         feed = Feed(messages(), watchdog.touch)
-        rpc = method(
-            stack.run_iterator(feed.requests()), timeout=call.seconds_left(), metadata=call.metadata
-        )
+        rpc = call.start(method, stack.run_iterator(feed.requests()))
         status = stack.FirstStatus(rpc)
         try:
             async for response in watchdog.watched(rpc):
@@ -162,9 +160,7 @@ async def query(
 
     async with stack.Watchdog(idle_timeout, lambda: pipeline.due) as watchdog:
         feed = Feed(messages(), watchdog.touch)
-        rpc = method(
-            stack.run_iterator(feed.requests()), timeout=call.seconds_left(), metadata=call.metadata
-        )
+        rpc = call.start(method, stack.run_iterator(feed.requests()))
         status = stack.FirstStatus(rpc)
         try:
             async for response in watchdog.watched(rpc):
@@ -199,7 +195,7 @@ async def evaluate(
     """
     for message in evaluation.messages():
         async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:
-            rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
+            rpc = call.start(method, message)
             try:
                 async for response in watchdog.watched(rpc):
                     for row in evaluation.take(response):

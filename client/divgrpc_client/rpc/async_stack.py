@@ -64,13 +64,9 @@ def run_iterator(results: AsyncIterator[ResultT]) -> AsyncIterator[ResultT]:
     return results
 
 
-async def unary(
-    method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]",
-    request: RequestT,
-    call: RpcCall,
-) -> ResponseT:
+async def unary(method: Callable[..., Any], request: object, call: RpcCall) -> Any:  # noqa: ANN401  # any answer
     """Send one message and return the answer."""
-    return await method(request, timeout=call.seconds_left(), metadata=call.metadata)
+    return await call.start(method, request)
 
 
 async def sleep(seconds: float) -> None:

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable
-from typing import Final, cast
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -70,6 +70,10 @@ class RpcCall:
             detail = "the deadline passed before the call was sent"
             raise self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
         return remaining
+
+    def start(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # either stack's call
+        """Return what a method of a stub returns for a request, or for an iterator of requests."""
+        return method(request, timeout=self.seconds_left(), metadata=self.metadata)
 
     def failed(self, error: grpc.RpcError, has_begun: bool = False) -> RpcError:
         """Translate gRPC's own error, of either stack, with the details in its trailers.

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import grpc
 
@@ -74,11 +74,9 @@ def run_iterator(results: AsyncGenerator[ResultT, None]) -> Iterator[ResultT]:
         run(results.aclose())
 
 
-async def unary(
-    method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]", request: RequestT, call: RpcCall
-) -> ResponseT:
+async def unary(method: Callable[..., Any], request: object, call: RpcCall) -> Any:  # noqa: ANN401  # any answer
     """Send one message and return the answer."""
-    return method(request, timeout=call.seconds_left(), metadata=call.metadata)
+    return call.start(method, request)
 
 
 async def sleep(seconds: float) -> None:
