@@ -48,6 +48,9 @@ def estimated(
     coding.encode(levels, codes, 0)
     stretches = coding.stretches(margins, levels, dims / count)
     terms = coding.pack_terms(np.zeros(len(points), np.float32), factor * stretches)
+    # As in an index; other arrays would be compiled for.
+    codes.setflags(write=False)
+    terms.setflags(write=False)
     own = np.empty(count, np.float32)
     projection.project(query[np.newaxis], 0, planes.astype(np.float32), own)
     quantised = code_scan.levels_of(own, False, np.empty((5, words), np.uint64))

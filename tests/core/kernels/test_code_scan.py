@@ -53,6 +53,8 @@ def scan(
     terms: npt.NDArray[np.uint32] = NO_TERMS,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the distances of all points, and the least of each group."""
+    # As in an index; other arrays would be compiled for.
+    codes.setflags(write=False)
     points = codes.shape[1]
     groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS
     distances, minima = np.full(points, 12345, np.float32), np.full(groups, 12345, np.float32)
