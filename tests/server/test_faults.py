@@ -318,6 +318,7 @@ def test_a_supervisor_without_descriptors(single: Served) -> None:
         details = refusal(single.stub, header("new"), chunk(np.ones((3, DIMS))), commit(3))
         assert (details.code, bool(details.retry_after)) == (UNAVAILABLE, True)
         single.server.kill("worker")
+        single.await_workers(0)
         eventually(lambda: "cannot start a child" in single.server.log)
     single.await_workers(1)
     assert single.client.build("new", random_points(50)).generation == 1
@@ -335,6 +336,7 @@ def test_a_front_without_descriptors(single: Served) -> None:
             single.stub.Query(query(1_000), timeout=20)
         assert details_of(caught.value).code == EXHAUSTED
         single.server.kill("worker")
+        single.await_workers(0)
         eventually(lambda: single.server.log.count("kernels are warm") == starts + 1, 30)
     single.await_workers(1)
     assert single.client.query("small", np.ones(DIMS)).generation == 1
