@@ -1,4 +1,4 @@
-"""What tests are run with: nothing waits for ever, nothing outlives them."""
+"""What tests are run with: nothing waits for ever or outlives them, and skips are counted."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import toolchains
 from support.running_server import alive, eventually, tied
 from support.timeouts import alarm
 
@@ -51,3 +52,33 @@ def test_interrupts_are_heard() -> None:
     finally:
         signal.signal(signal.SIGINT, handler)
     assert told.stdout == "default_int_handler\n"
+
+
+def test_a_missing_program_skips_and_is_named() -> None:
+    with pytest.raises(pytest.skip.Exception, match=r"missing toolchain no-such-program$"):
+        toolchains.require("sh", "no-such-program")
+    with pytest.raises(pytest.skip.Exception, match=r"missing toolchain node-modules: make it$"):
+        toolchains.skip("node-modules", "make it")
+
+
+def test_present_programs_do_not_skip() -> None:
+    toolchains.require("sh", "make")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "line"),
+    [
+        ([], "0 tests skipped for a missing toolchain"),
+        (["needs DIVGRPC_DATA"], "0 tests skipped for a missing toolchain"),
+        (
+            ["Skipped: missing toolchain node", "x", "Skipped: missing toolchain go: install it"],
+            "2 tests skipped for a missing toolchain: go, node",
+        ),
+        (
+            ["('f.py', 3, 'Skipped: missing toolchain protoc-gen-go')"] * 2,
+            "2 tests skipped for a missing toolchain: protoc-gen-go",
+        ),
+    ],
+)
+def test_the_last_lines_count_them(reasons: list[str], line: str) -> None:
+    assert toolchains.summary(reasons) == line

@@ -4,7 +4,6 @@ Few columns are used, wherever they lie, so that the twins can look at those alo
 """
 
 import tracemalloc
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc.engine import Engine
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.label_running import neighbour_vote
@@ -23,12 +21,11 @@ from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.search.memory import Memory
 from divgrpc.search.relaxation import CandidateSet
-from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
 from divgrpc.vectors import SparseRows, block_rows, mean_width
 from reference.index import check_row, points_of, same_bytes
 from support.labelled_documents import widened as at_columns
-from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries
+from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries, stating
 from support.refusals import refused
 
 LONGEST = LIMITS["sparse_dims_max"]
@@ -179,8 +176,7 @@ def test_defaults_go_by_what_rows_store() -> None:
     index = Index.build(points, categories=topics, subtopics=np.arange(30) % 5, **RANDOM)
     rows = list(evaluate(index, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
     assert {row.queries for row in rows} == {4}
-    manifest = replace(index.engine.manifest, widest_row=LONGEST)
-    full = Index(Engine(Generation(manifest, index.engine._arrays)))
+    full = stating(index, widest_row=LONGEST)
     with refused("ks", "squared"):
         next(evaluate(full, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
 

@@ -3,7 +3,7 @@
 import itertools
 from dataclasses import replace
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -123,14 +123,17 @@ def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int
         check_row(twin_of(index), query, result, row, at_least=at_least)
 
 
+def stating(index: Index, **entries: Any) -> Index:  # noqa: ANN401  # of a manifest
+    """Return an index of the same arrays with other entries of its manifest."""
+    manifest = replace(index.engine.manifest, **entries)
+    return Index(Engine(Generation(manifest, index.engine._arrays), index.info.name))
+
+
+def without_pools(index: Index, **entries: Any) -> Index:  # noqa: ANN401  # of a manifest
+    """Return an index whose searches are what it states, for any number of candidates."""
+    return stating(index, search_costs=(), search_costs_dense=(), **entries)
+
+
 def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best, for queries of both kinds."""
-    # Without what was measured for each number of candidates.
-    manifest = replace(
-        index.engine.manifest,
-        auto_search=search,
-        auto_search_dense=None,
-        search_costs=(),
-        search_costs_dense=(),
-    )
-    return Index(Engine(Generation(manifest, index.engine._arrays), "points"))
+    return without_pools(index, auto_search=search, auto_search_dense=None)

@@ -20,18 +20,17 @@ from divgrpc.builder.class_hyperplanes import (
     inner_products,
     normals,
 )
-from divgrpc.engine import Engine
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.search.results import joined
-from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 from reference import labels as reference
+from support.mixed_indexes import stating, without_pools
 
 CLASSES, DIMS = 4, 40
 
@@ -223,15 +222,9 @@ def test_build_asks_with_means_where_there_are_no_categories() -> None:
     assert few.search_costs_dense == ()
 
 
-def without_pools(manifest: Manifest, **changes: Any) -> Manifest:  # noqa: ANN401
-    """Return a manifest whose searches are what it says, for any number of candidates."""
-    return replace(manifest, search_costs=(), search_costs_dense=(), **changes)
-
-
 def test_dense_queries_take_what_was_found_for_them() -> None:
     index = usual()
-    manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
-    both = Index(Engine(Generation(manifest, index.engine._arrays)))
+    both = without_pools(index, auto_search="tables", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)
     assert both.query(points, hash_limit=100).parameters.search == "scan"
     assert both.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
@@ -256,17 +249,14 @@ def test_dense_queries_take_what_was_found_for_them() -> None:
         assert both.engine.resolve(told, asked).search == search
         rows = evaluate(both, asked, np.arange(5) % CLASSES, grid=grid, folds=0)
         assert [row.parameters.search for row in rows] == [search]
-    alone = Index(
-        Engine(Generation(replace(manifest, auto_search_dense=None), index.engine._arrays))
-    )
+    alone = stating(both, auto_search_dense=None)
     assert alone.query(points, hash_limit=100).parameters.search == "tables"
 
 
 def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     """Where `auto` takes another search for hyperplanes than for points, and only there."""
     index = usual()
-    manifest = without_pools(index.engine.manifest, auto_search="exact", auto_search_dense="scan")
-    both = Index(Engine(Generation(manifest, index.engine._arrays)))
+    both = without_pools(index, auto_search="exact", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)
 
     def codes(index: Index, queries: Any, **told: Any) -> list[str]:  # noqa: ANN401
@@ -288,9 +278,7 @@ def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     assert codes(both, points, search="scan") == []
     assert both.query(points).parameters.search == "exact"  # there are hardly more to hash
     assert both.query(points).warnings == ()
-    alike = Index(
-        Engine(Generation(replace(manifest, auto_search_dense="exact"), index.engine._arrays))
-    )
+    alike = stating(both, auto_search_dense="exact")
     assert codes(alike, points) == []
 
 
@@ -298,8 +286,7 @@ def test_documents_vote_as_points() -> None:
     """In dense form too: they are no hyperplanes."""
     points, classes = labelled(1_000)
     index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
-    manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
-    both = Index(Engine(Generation(manifest, index.engine._arrays)))
+    both = without_pools(index, auto_search="tables", auto_search_dense="scan")
     for documents in (points[:5], sparse.csr_array(points[:5])):
         found = both.predict_labels(documents, mode="neighbour_vote", hash_limit=100)
         assert found.parameters.search == "tables"

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from divgrpc.builder import tuning
-from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import POOLS, SearchTable, Shape, choose, nanoseconds, pool_of
-from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, PoolCost, Search, SearchCost
 from divgrpc.vectors import SparseRows
-from support.mixed_indexes import stored_as
+from support.mixed_indexes import stating, stored_as
 
 ROWS = 20_000
 SHAPE = Shape(rows=ROWS, width=128, words=4, planes=256, hashed_dims=128, sparse=False, cells=False)
@@ -176,8 +174,7 @@ def test_an_older_index_takes_the_search_that_it_names() -> None:
     points = np.random.default_rng(0).standard_normal((3_000, 16)).astype(np.float32)
     index = Index.build(points, hash_family="lsh_div")
     old = tuple(replace(cost, pools=()) for cost in index.info.search_costs)
-    manifest = replace(index.engine.manifest, search_costs=old, auto_search="tables", n_probes=17)
-    older = Index(Engine(Generation(manifest, index.engine._arrays)))
+    older = stating(index, search_costs=old, auto_search="tables", n_probes=17)
     wanted = older.query(points[:1]).parameters
     assert (wanted.search, wanted.n_probes, wanted.hash_limit) == ("tables", 17, 800)
     assert older.query(points[:1], search="tables").warnings == ()
