@@ -328,7 +328,7 @@ def test_a_terminal_sees_progress(
 def test_waiting_for_another_process_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file_of(folder, SMALL).unlink()
     monkeypatch.setattr(compilation, "_STALL_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(compilation, "_try_lock", lambda _: False)
+    monkeypatch.setattr(compilation, "lock_exclusively", lambda _: False)
     reports: list[Compilation] = []
     begun = time.monotonic()
     assert not compilation.compile_ahead(reports.append)
