@@ -1,16 +1,16 @@
-"""Diverse retrieval: results near the query and different from one another.
+"""Diverse retrieval: results that are near the query and differ from one another.
 
     from divgrpc import Index
     index = Index.build(vectors)
     result = index.query(queries, k=10, diversity=0.3)
 
-The compiled engine loads at the first use of `Index`, so that `divgrpc.types` and
-`divgrpc.errors` stay as light as numpy.
+The first use of `Index` imports the compiled engine. Importing `divgrpc.types` or `divgrpc.errors`
+imports nothing heavier than numpy.
 
-Folders from the ground up: `types` and `kernels`; `parameters` and `metrics`; `storage`, `hashing`;
-`search`; `labels`; `builder`; `evaluation`. Each may import those below it, and every module may
-import `errors`, `arrays`, `types`, `platforms` and `parallel`. No module may import the contract,
-the server or the client.
+The folders form layers, from lowest to highest: `types` and `kernels`, `parameters` and `metrics`,
+`storage` and `hashing`, `search`, `labels`, `builder`, `evaluation`. A folder may import only lower
+layers. Every module may also import `errors`, `arrays`, `types`, `platforms` and `parallel`. No
+module may import the .proto modules, the server or the client.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Arrays of any dtype: the type, read-only views, and the pages of mapped arrays."""
+"""Helpers for arrays: a type alias, read-only views, and release of memory-mapped pages."""
 
 import mmap
 from typing import Any, TypeAlias
@@ -10,17 +10,17 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def read_only(array: Array) -> Array:
-    """Return a read-only view, the only kind of array that kernels take for an index."""
+    """Return a read-only view; kernels accept only read-only arrays as the arrays of an index."""
     view = array.view()
     view.setflags(write=False)
     return view
 
 
 def release(array: Array) -> None:
-    """Let the system drop the pages of a mapped array; the file keeps what was written.
+    """Drop the pages of a memory-mapped array from memory; the file keeps all written data.
 
-    A process that reads a file through a mapping is charged for its pages until then. Arrays that
-    are not mapped are left as they are.
+    Pages that were read through the mapping count as memory of this process until they are dropped.
+    An array that is not memory-mapped is left unchanged.
     """
     base: object = array
     while isinstance(base, np.ndarray):

@@ -1,9 +1,9 @@
-"""Compilation of all kernels before their first use, in other processes, and reports of it.
+"""Compilation of all kernels in separate processes before their first use, with progress reports.
 
-A compiler leaves half a gigabyte in the memory of its process, and it runs on one core. If kernels
-are missing, a process therefore starts two compilers, one from each end of the list, and loads the
-files that they write. It is then as small as a process that found all kernels in files. If files
-cannot be written, the process compiles kernels itself as it needs them.
+A compiler uses one core, and leaves half a gigabyte in the memory of its process. If kernels are
+missing, this process therefore starts two compiler processes. They work through the list of kernels
+from opposite ends, and this process loads the files that they write. With a single core it starts
+one compiler. If files cannot be written, the process compiles each kernel itself at its first use.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from typing import IO, Final, Literal, TypeAlias
 from divgrpc.kernels import cache_files
 from divgrpc.platforms import count_cores, lock_exclusively
 
-# A cold start takes about 31 s with two idle cores, and 45 s with one.
+# Measured time to compile all kernels: about 45 s on one idle core, 31 s on two.
 _ONE_CORE_SECONDS: Final = 45
 _TWO_CORES_SECONDS: Final = 30
 _POLL_SECONDS: Final = 0.1
-# Compilers that write no file for this long have hung.
+# Compilers that write no file for this long are assumed to hang.
 _STALL_SECONDS_MAX: Final = 600.0
 # Folders of kernels that no process has used for 30 days are removed.
 _UNUSED_SECONDS_MAX: Final = 30 * 86_400
 _FOLDER_NAME: Final = re.compile(r"kernels-[0-9a-f]{16}")
-# The folder of this package comes last, so that the other import paths keep their precedence.
+# The folder of this package is appended, so that all other import paths keep their precedence.
 _COMMAND: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from divgrpc.warmup import compile_kernels; compile_kernels(sys.argv[2], sys.argv[3])"
@@ -44,11 +44,11 @@ State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Progress of a compilation: `ready` of `total` kernels, `seconds` after its start.
+    """Progress of a compilation: `ready` of `total` kernels exist, `seconds` after its start.
 
-    The states are "started", then "running" many times, then "done" or "failed". "uncached" comes
-    alone: no file can be written. After "failed" and "uncached", for a `reason`, this process
-    compiles kernels as it needs them.
+    `state` is "started" first, then "running" in many reports, then "done" or "failed". If no file
+    can be written, the only report has the state "uncached". After "failed" and "uncached" this
+    process compiles each kernel at its first use, and `reason` says why.
     """
 
     state: State
@@ -62,14 +62,15 @@ Report = Callable[[Compilation], None]
 
 
 def expected_seconds() -> int:
-    """Return about how many seconds a compilation takes on an idle machine with these cores."""
+    """Return roughly how many seconds a compilation takes on this machine if it is idle."""
     return _ONE_CORE_SECONDS if count_cores() < 2 else _TWO_CORES_SECONDS
 
 
 def print_progress(now: Compilation) -> None:
-    """Print the progress to standard error: a running count on a terminal, else a line or two.
+    """Print the progress to standard error.
 
-    Nothing is printed if DIVGRPC_QUIET is set.
+    A terminal shows one line that is updated. Otherwise one line is printed at the start and one at
+    the end. Nothing is printed if DIVGRPC_QUIET is set.
     """
     if os.environ.get("DIVGRPC_QUIET") or sys.stderr is None:
         return
@@ -90,7 +91,7 @@ def print_progress(now: Compilation) -> None:
 
 
 def describe_failure(now: Compilation) -> str:
-    """Return a sentence: why this process compiles kernels itself, and how to avoid that."""
+    """Return a sentence that says why this process compiles kernels itself, and what to change."""
     if now.state == "uncached":
         return (
             f"compiled kernels cannot be kept ({now.reason}), so every process compiles them again;"
@@ -100,7 +101,7 @@ def describe_failure(now: Compilation) -> str:
 
 
 class _Process:
-    """The compilation in this process: whether it is done, and where its reports go."""
+    """Compilation state of this process: whether it is done, and the function that gets reports."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -112,12 +113,12 @@ _process = _Process()
 
 
 def report_to(report: Report) -> None:
-    """Send the reports of this process to `report` instead of standard error."""
+    """Call `report` with each progress report instead of printing to standard error."""
     _process.report = report
 
 
 def ensure() -> None:
-    """Compile all missing kernels once; later calls, from any thread, do nothing."""
+    """Compile all missing kernels; only the first call in a process does so. Thread-safe."""
     if _process.done:
         return
     with _process.lock:
@@ -127,14 +128,14 @@ def ensure() -> None:
 
 
 def disable() -> None:
-    """Make `ensure` do nothing in this process, which then compiles kernels as it needs them."""
+    """Make `ensure` do nothing; this process then compiles each kernel at its first use."""
     _process.done = True
 
 
 def compile_ahead(report: Report) -> bool:
-    """Compile the missing kernels in other processes; return whether all kernels exist then."""
+    """Compile missing kernels in other processes; return whether all compiled files now exist."""
     if cache_files.is_warm():
-        # The folder's time says when it was last used: file systems may not record access.
+        # `remove_unused` reads this time as the last use. File systems may not record reads.
         with contextlib.suppress(OSError):
             os.utime(cache_files.cache_folder())
         return True
@@ -150,7 +151,7 @@ def compile_ahead(report: Report) -> bool:
     except OSError as error:
         send("uncached", f"{error.strerror or error}: {cache_files.cache_folder()}")
         return False
-    # An application with an embedded Python cannot be started as a compiler.
+    # In an application that embeds Python, `sys.executable` cannot run a compiler.
     if not Path(sys.executable or "").name.startswith("python"):
         send("failed", "sys.executable is no Python")
         return False
@@ -165,23 +166,23 @@ def compile_ahead(report: Report) -> bool:
 
 
 def _compile_under_lock(tick: Callable[[], None]) -> str:
-    """Compile, or wait for another process that compiles; return the reason of a failure, or ""."""
+    """Compile, or wait while another process compiles; return why it failed, "" on success."""
     with open(cache_files.cache_folder() / "lock", "ab") as lock:
         for _ in _poll_while_files_come(tick):
             try:
                 if lock_exclusively(lock):
                     break
             except OSError:
-                # Without file locks several processes compile, which is safe.
+                # Without file locks several processes may compile at once, which is safe.
                 break
         else:
             return "another process holds the lock and writes no file"
-        # The other process may have written all files in the meantime.
+        # The process that held the lock may have written all files.
         return "" if cache_files.is_warm() else _run_compilers(tick)
 
 
 def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
-    """Yield ten times a second until no new file has come for `_STALL_SECONDS_MAX`."""
+    """Yield ten times a second; stop once no file was written for `_STALL_SECONDS_MAX`."""
     ready, since = cache_files.count_ready(), time.monotonic()
     while time.monotonic() - since < _STALL_SECONDS_MAX:
         yield
@@ -192,14 +193,14 @@ def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
 
 
 def _run_compilers(tick: Callable[[], None]) -> str:
-    """Run the compilers to their end; return the reason of a failure, "" if all kernels exist."""
+    """Run the compilers until they finish; return why they failed, "" if all kernels exist."""
     cores = count_cores()
     with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
         try:
             compilers = [stack.enter_context(_compiler(end, errors)) for end in _ENDS[:cores]]
         except OSError as error:
             return str(error)
-        # The first compiler also compiles all that the other one has not reached.
+        # The first compiler goes through the whole list, so only its end matters.
         for _ in _poll_while_files_come(tick):
             if compilers[0].poll() is not None:
                 break
@@ -215,7 +216,7 @@ def _run_compilers(tick: Callable[[], None]) -> str:
 
 @contextlib.contextmanager
 def _compiler(end: str, errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a process that compiles from one end of the list, and kill it when this block ends."""
+    """Start a process that compiles from one `end` of the list; kill it when the block ends."""
     package = str(Path(__file__).parent.parent)
     folder = str(cache_files.cache_folder())
     process = subprocess.Popen(  # noqa: S603  # every argument is ours
@@ -233,14 +234,14 @@ def _compiler(end: str, errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"
 
 
 def remove_unused() -> None:
-    """Remove kernels of other releases that no process has used for 30 days."""
+    """Remove compiled kernels of other releases that no process has used for 30 days."""
     current = cache_files.cache_folder()
     oldest = time.time() - _UNUSED_SECONDS_MAX
     with contextlib.suppress(OSError):
         for folder in current.parent.iterdir():
             if folder.name == current.name or not _FOLDER_NAME.fullmatch(folder.name):
                 continue
-            # Another process may remove it at the same time, and other users' folders stay.
+            # Errors are ignored: another process may remove the folder, or another user may own it.
             with contextlib.suppress(OSError):
                 if folder.lstat().st_mtime < oldest:
                     shutil.rmtree(folder)

@@ -1,9 +1,12 @@
-"""The engine: one generation of an index, for the server, evaluations and `divgrpc.Index`.
+"""The engine answers calls on one generation, for the server, evaluations and `divgrpc.Index`.
 
-The steps of a query: `divgrpc.vectors` checks its rows and scales them for the metric.
-`SearchTable.resolve` fills in the defaults and resolves `auto`. `divgrpc.kernels.batch` reads the
-points once for all rows of a batch, where that is faster. The kernel in `divgrpc.kernels.query`
-hashes, finds, scores and selects, row by row. Its columns become a `QueryResult`.
+A query takes these steps:
+
+1. `divgrpc.vectors` checks the query rows and scales them for the metric.
+2. `SearchTable.resolve` fills in default parameters and replaces `auto` by a search.
+3. `divgrpc.kernels.batch` searches for many rows at once if that is faster.
+4. For each row, the kernel in `divgrpc.kernels.query` finds and scores candidates, and selects.
+5. The engine puts the output arrays of the kernel into a `QueryResult`.
 """
 
 import functools
@@ -40,19 +43,20 @@ from divgrpc.types import (
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
-# Plans that an engine caches, one for each combination of parameters.
+# Maximum number of cached plans. Each combination of parameters has its own plan.
 _CACHED_PLANS_MAX: Final = 1_024
 
 
 class Engine:
-    """One generation of an index, in memory or mapped from its folder. Any thread may call it.
+    """One generation of an index, in memory or memory-mapped from its folder. Thread-safe.
 
-    `manifest` describes the generation. `defaults` are the parameters of calls that leave them out:
-    see `set_default` and `set_threshold`. `labels` predicts labels, None in an index without them.
+    `manifest` describes the generation. `defaults` holds the values of parameters that a call
+    leaves out; `set_default` and `set_threshold` change them. `labels` predicts labels. It is None
+    if the index has no labels.
     """
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
-        """Take a generation; `folder` is the folder of the index, None for an index in memory."""
+        """Serve `generation`; `folder` is the folder of the index, None for an index in memory."""
         compilation.ensure()
         self.manifest = manifest = generation.manifest
         self.defaults = generation.defaults
@@ -62,7 +66,7 @@ class Engine:
         self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
-        # For dense queries of sparse points `auto` may take another search.
+        # For sparse points, `auto` may choose different searches for dense and for sparse queries.
         self._dense_table = SearchTable.of(manifest, kind, dense=True)
         self.labels: IndexedLabels | None = None
         if manifest.labels is not None:
@@ -71,9 +75,9 @@ class Engine:
 
     @classmethod
     def open(cls, path: Path | str) -> "Engine":
-        """Open the current generation in the folder of an index, or a generation's own folder.
+        """Open the folder of an index (its current generation) or the folder of one generation.
 
-        Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError` and
+        All checksums are verified. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.
         """
         folder = Path(path).absolute()
@@ -88,7 +92,7 @@ class Engine:
 
     @property
     def default(self) -> QueryDefault | None:
-        """The default parameters of `query`."""
+        """The default parameters of `query`, None if the index has none."""
         return self.defaults.query
 
     @property
@@ -108,15 +112,15 @@ class Engine:
 
     @property
     def widest_row(self) -> int:
-        """The greatest number of values that a point stores, `dims` if points are dense."""
+        """The maximum number of values that a point stores; `dims` for dense points."""
         return self.manifest.widest_row
 
     def set_default(self, default: QueryDefault | None) -> None:
-        """Do what `divgrpc.Index.set_default` does."""
+        """Set the default parameters of `query`, as `divgrpc.Index.set_default` does."""
         self._set_defaults(query=default)
 
     def labels_or_error(self) -> IndexedLabels:
-        """Return `labels`; raises `UnfitIndexError` if the index has none."""
+        """Return `labels`; raises `UnfitIndexError` if the index has no labels."""
         if self.labels is None:
             raise UnfitIndexError(
                 "mode", "the index has no labels: give labels or a label_model to Build"
@@ -124,7 +128,7 @@ class Engine:
         return self.labels
 
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
-        """Do what `divgrpc.Index.set_threshold` does."""
+        """Set the default threshold of a mode, as `divgrpc.Index.set_threshold` does."""
         self.labels_or_error()
         parameters = PredictParameters(mode=mode, threshold=threshold)
         self._set_defaults(thresholds={mode: parameters.least})
@@ -136,7 +140,7 @@ class Engine:
             self.defaults = IndexFolder(self._folder).set_defaults(self.manifest, **changes)
 
     def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
-        """Do what `predict_labels` does, but without the default threshold of the index."""
+        """Predict labels as `Index.predict_labels` does, without the default threshold."""
         labels = self.labels_or_error()
         rows = document_rows(documents, self.dims)
         parameters = parameters.filled(hierarchy=labels.has_hierarchy)
@@ -144,7 +148,7 @@ class Engine:
             answers, query = labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
-            # Dense documents are points too, not hyperplanes.
+            # Unlike a dense query, a dense document is treated as a point, not as a hyperplane.
             plan = self._plan(parameters.query, dense=False)
             answers, query = self._searcher.answer(rows, plan), plan.parameters
             neighbours = self.topics.labels.rows(answers.ids)
@@ -152,7 +156,7 @@ class Engine:
         return labels.result(answers, query, parameters, self.generation)
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
-        """Raise the errors that `predict` would raise for these rows."""
+        """Raise the errors that `predict` would raise for `documents`."""
         rows = document_rows(documents, self.dims)
         if parameters.mode == "neighbour_vote" or self.labels is None:
             prepare("documents", rows, self._searcher.metric)
@@ -160,15 +164,16 @@ class Engine:
             self.labels.check(rows)
 
     def check_queries(self, queries: RowsLike) -> None:
-        """Raise the errors that `answer` would raise for these rows."""
+        """Raise the errors that `answer` would raise for the values of `queries`."""
         query_rows("queries", queries, self.dims, self._searcher.metric)
 
     def answer(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
     ) -> QueryResult:
-        """Do what `query` does, with the parameters in one object.
+        """Answer `queries` as `Index.query` does, with all parameters in one object.
 
-        With `as_points`, dense queries of sparse points are treated as points, not as hyperplanes.
+        On an index of sparse points, dense queries are treated as hyperplanes. With `as_points`
+        they are treated as points.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(queries) <= LIMITS["query_rows_max"]:
@@ -205,9 +210,10 @@ class Engine:
     def resolve(
         self, parameters: QueryParameters, queries: RowsLike | None = None
     ) -> EffectiveParameters:
-        """Fill in the defaults for this index; raises the errors of `answer` for parameters.
+        """Return `parameters` with every default of this index filled in.
 
-        `queries` only say whether they are dense or sparse; None stands for queries like points.
+        Only the kind of `queries`, dense or sparse, matters; None means the kind of the points.
+        Raises the errors that `answer` would raise for `parameters`.
         """
         sparse = queries is None or _is_sparse(queries)
         return self._plan(parameters, dense=not sparse).parameters
@@ -215,13 +221,13 @@ class Engine:
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
     ) -> int:
-        """Return how many rows of `answer` share one exact search at most, 1 if none share it."""
+        """Return the maximum number of query rows that one exact search handles together, or 1."""
         sparse = _is_sparse(queries)
         plan = self._plan(parameters, dense=not (as_points or sparse))
         return self._searcher.exact_together(plan, sparse=sparse)
 
     def _plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
-        """Return the plan for these parameters, from a cache, because most calls repeat them."""
+        """Return the plan for `parameters`, cached because most calls repeat their parameters."""
         dense = dense and self.manifest.points == "sparse"
         plan = self._plans.get((parameters, dense))
         if plan is None:
@@ -234,7 +240,7 @@ class Engine:
     def _warn_like_points(
         self, queries: Rows, parameters: QueryParameters
     ) -> tuple[WarningInfo, ...]:
-        """Warn if dense rows may be points, but `auto` takes the search for hyperplanes."""
+        """Warn if dense queries may be points while `auto` uses the search for hyperplanes."""
         if self.manifest.auto_search_dense is None or isinstance(queries, SparseRows):
             return ()
         plans = [self._plan(parameters, dense=dense) for dense in (False, True)]
@@ -281,10 +287,10 @@ class Engine:
     def answer_one_by_one(
         self, queries: RowsLike, parameters: QueryParameters
     ) -> tuple[IntArray, Values]:
-        """Answer row by row, for evaluations.
+        """Answer one row at a time and time each row, for evaluations.
 
-        Returns the ids (nq, k) int64 of `answer`, and the microseconds (nq,) float64 that search
-        and selection took for each row on this thread, without waits for a core.
+        Returns the ids (nq, k) int64 of `answer`, and the time (nq,) float64 of search and
+        selection for each row, in microseconds of this thread's CPU time.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         plan = self._plan(parameters, dense=not isinstance(queries, SparseRows))
@@ -299,14 +305,14 @@ class Engine:
 
     @functools.cached_property
     def topics(self) -> Topics:
-        """The categories of the points, by which evaluations judge results; empty if none exist."""
+        """Categories of the points, with which evaluations judge results; may be empty."""
         columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
-        # An index without stored ids has the numbers of the rows as ids.
+        # Without stored ids, the id of a point is its row number.
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
         return Topics.of_categories(Labels.of(**columns, ids=ids))
 
     def distances(self, queries: RowsLike, ids: IntArray) -> ListDistances:
-        """Measure how far results `ids` (nq, k) are from their queries and from one another."""
+        """Measure distances of results `ids` (nq, k) to their queries and to one another."""
         prepared = query_rows("queries", queries, self.dims, self._searcher.metric)
         points, matrix = (
             rows.matrix if isinstance(rows, SparseRows) else rows
@@ -321,7 +327,7 @@ def _is_sparse(queries: RowsLike | None) -> bool:
 
 
 def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Return the numbers of all parts, and the offsets (parts + 1,); empty without parts."""
+    """Concatenate `parts`; also return the offsets (parts + 1,). Both are empty without parts."""
     if not parts:
         empty = np.empty(0, np.int64)
         return empty, empty

@@ -1,21 +1,21 @@
-"""The errors that divgrpc raises on purpose.
+"""Exceptions that divgrpc raises deliberately; all derive from `DivgrpcError`.
 
-They form one tree with one root. Each class has the `reason` that callers see over gRPC. The server
-maps classes to gRPC statuses (`divgrpc_server.codec.statuses`). A message names the argument, the
-fault and the fix. It holds no path and no traceback, because callers of a server read it.
+The `reason` of a class is the code that gRPC callers receive. The server maps each class to a gRPC
+status (`divgrpc_server.codec.statuses`). A message names the argument, what is wrong with it and
+how to fix it. It contains no path and no traceback, because callers of a server read it.
 """
 
 from typing import ClassVar
 
 
 class DivgrpcError(Exception):
-    """The root of all errors that divgrpc raises on purpose; `reason` is a stable code."""
+    """Base class of all exceptions that divgrpc raises deliberately; `reason` is a stable code."""
 
     reason: ClassVar[str] = "ERROR"
 
 
 class InvalidArgumentError(DivgrpcError, ValueError):
-    """An argument is wrong for every index.
+    """An argument is invalid, whichever index it is used with.
 
     `field` is the name of the argument as the caller wrote it, such as ``"diversity"``.
     """

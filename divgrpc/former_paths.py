@@ -1,4 +1,4 @@
-"""Import paths of earlier releases, as aliases of the modules that have their names today."""
+"""Import paths of earlier releases, kept as aliases of the current modules."""
 
 import sys
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's own spec; the module itself ran when it was imported."""
+        """Restore the current module's spec; `create_module` already executed the module."""
         module.__spec__ = self._spec
 
 
 class _Finder(MetaPathFinder):
-    """Finds former paths only; other finders find all other paths."""
+    """Finds the paths in `MODULES`, and leaves every other path to other finders."""
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
@@ -45,6 +45,6 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Make former paths importable; paths that exist take precedence."""
+    """Make the former paths importable; a real module at such a path takes precedence."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

@@ -1,4 +1,4 @@
-"""`Index`, the interface for users: build, open, query. `divgrpc.engine` does the work."""
+"""`Index` is the public interface to build, open and query; `divgrpc.engine` does the work."""
 
 import inspect
 from collections.abc import Callable
@@ -44,10 +44,10 @@ _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelPar
 
 
 class Index:
-    """One generation of an index, in memory or mapped from its folder.
+    """One generation of an index, in memory or memory-mapped from its folder.
 
-    `Index.build` and `Index.open` make one. Any thread may query it. `len(index)` is the number of
-    points.
+    Create it with `Index.build` or `Index.open`. Any thread may query it. `len(index)` is the
+    number of points.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -56,7 +56,7 @@ class Index:
 
     @property
     def engine(self) -> Engine:
-        """The engine, for servers and evaluations. Its methods may change in any release."""
+        """The engine that servers and evaluations use; its methods may change in any release."""
         return self._engine
 
     def __len__(self) -> int:
@@ -91,43 +91,48 @@ class Index:
     ) -> Self:
         """Build an index of the rows of `vectors`.
 
-        vectors: (n, d) numbers, converted to float32: an array, nested lists, or a sparse matrix of
-            scipy. At most 65,536 dense columns, or 2**22 sparse ones. A single vector is refused;
-            `x[None]` is a matrix of one row.
-        ids: (n,) unique integers from 0 up, which results return. Default: 0 to n - 1.
-        categories, subtopics: (n,) integers, -1 for none, by which evaluations judge results. For
-            sparse points, categories also help `auto` to tune for dense queries.
+        vectors: (n, d) numbers: an array, nested lists, or a sparse matrix of scipy. They are
+            converted to float32. Dense vectors have at most 65,536 columns, sparse vectors at most
+            2**22. A single vector is refused; `x[None]` is a matrix of one row.
+        ids: (n,) unique integers of at least 0 that identify the points in results. Default: 0 to
+            n - 1.
+        categories, subtopics: (n,) integers of the points, -1 for none. Evaluations use them to
+            judge results. For sparse points, Build also uses categories to tune `auto` for dense
+            queries.
         metric: "cosine", "euclidean" or "inner_product". "l2" means euclidean, "ip" and "dot" mean
             inner_product.
-        hash_family: "lsh_div" hashes with random hyperplanes, "lsh_sdiv" with random directions
-            inside the principal components, "pca_hash" with the components themselves. "cells"
-            learns a partition by k-means. "auto" lets Build choose (paper: LSH-Div, LSH-SDiv).
-        hyperplanes: random directions are "orthogonal" in blocks (Ji et al. 2012), or independent
-            and "gaussian".
-        centred: hash around the mean of the points; not with inner_product.
-        n_tables: 1 to 256 tables of buckets; not with cells. Default: chosen by Build.
-        n_bits: 1 to 24 bits in the key of a bucket; not with cells. Default: chosen by Build.
+        hash_family: "lsh_div" (LSH-Div in the paper) hashes with random hyperplanes. "lsh_sdiv"
+            (LSH-SDiv) hashes with random directions in the space of the principal components.
+            "pca_hash" hashes with the principal components themselves. "cells" learns a partition
+            by k-means. "auto" lets Build choose.
+        hyperplanes: "orthogonal" draws random directions that are orthogonal in blocks (Ji et al.
+            2012). "gaussian" draws independent directions.
+        centred: subtract the mean of the points before hashing; not with inner_product.
+        n_tables: number of hash tables, 1 to 256; not with cells. Default: chosen by Build.
+        n_bits: number of bits of a bucket's key, 1 to 24; not with cells. Default: chosen by Build.
         n_components: number of principal components for lsh_sdiv, pca_hash and cells, at most d.
             Default: chosen by Build.
-        target_recall: the share of the true nearest points, above 0 and at most 1, that the
-            candidates of a query under `auto` must hold.
-        zero_vectors: under cosine, "reject" raises an error for a vector of zeros, which has no
-            direction; "skip" leaves it out with a warning.
+        target_recall: the share of the true nearest points that candidates should include, above 0
+            and at most 1. Build tunes searches for it, and `auto` uses only searches that reach it.
+        zero_vectors: under cosine, a vector of zeros has no direction. "reject" raises an error for
+            it, "skip" leaves it out with a warning.
         seed: seed of all random choices; the same seed and points give the same index.
-        labels: (n, L), dense or sparse; a row has label j if column j is not 0.
-        path: folder of the index, whose last part is its name. None builds in memory.
-        replace: replace an index that exists at `path`, by a new generation.
+        labels: (n, L) label sets, dense or sparse; point i has label j if labels[i, j] is not 0.
+        path: folder of the index; its last component is the name. None builds in memory.
+        replace: if an index exists at `path`, replace it by a new generation. Otherwise an existing
+            index is an error.
         progress: called with a `divgrpc.types.Progress` several times per stage.
-        label_model: "leml" trains a model that predicts labels (Yu et al. 2014); a pair of factors
-            (L, r) and (d, r), or a `LabelModel`, is used as it is. Default: none, and labels are
-            predicted by the votes of neighbours.
+        label_model: "leml" trains a model that predicts labels (Yu et al. 2014). A `LabelModel`, or
+            a pair of factors (L, r) and (d, r), is used without training. Default: no model;
+            `predict_labels` then has only the mode `neighbour_vote`.
         label_names: L names of at most 1,024 bytes each.
-        hierarchy: (m, 2) edges from parent to child; nodes below L are the labels.
-        roots: the nodes at which the hierarchy begins. Default: the nodes without parents.
-        rank, regularisation, iterations, inner_iterations, tolerance: parameters of "leml": see
-            `divgrpc.parameters.LabelParameters`.
+        hierarchy: (m, 2) edges, each a parent and a child. The nodes 0 to L - 1 are the labels.
+        roots: the root nodes of the hierarchy. Default: all nodes without a parent.
+        rank, regularisation, iterations, inner_iterations, tolerance: parameters of "leml", which
+            `divgrpc.parameters.LabelParameters` describes.
 
-        Raises `InvalidArgumentError` with the field, and `UnsupportedError`; with `path` also
+        Raises `InvalidArgumentError` with the name of the argument as its `field`, and
+        `UnsupportedError`. With `path`, also raises
         `IndexExistsError`, `BuildUnderWayError` and `StorageFullError`.
         """
         values = {**locals(), "metric": as_metric(metric)}
@@ -146,21 +151,21 @@ class Index:
     def open(cls, path: Path | str) -> Self:
         """Open an index from its folder.
 
-        path: the folder of an index, which opens its current generation, or the folder of one
-            generation. The data directory of a server has one folder per index.
+        path: the folder of an index, or of one of its generations. The folder of an index opens its
+            current generation. The data directory of a server has one folder per index.
 
-        Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError` and
+        All checksums are verified. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.
         """
         return cls(Engine.open(path))
 
     def query(self, queries: RowsLike, **options: Unpack[QueryOptions]) -> QueryResult:
-        """Return `k` diverse results for each row of `queries`: near it, and unlike one another.
+        """Return `k` results for each row of `queries`, near the query and diverse.
 
         queries: (nq, d) numbers or one vector (d,), dense or sparse; at most 10,000 rows.
 
-        Parameters that are left out come from the `default` of the index, if it has one. Raises
-        `InvalidArgumentError` with the field.
+        If the index has a `default`, it provides the parameters that a call leaves out. Raises
+        `InvalidArgumentError` with the name of the argument as its `field`.
         """
         refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
         check_one_dial(options)
@@ -172,9 +177,10 @@ class Index:
 
         documents: (nq, d) numbers or one vector (d,), dense or sparse; at most 10,000 rows.
 
-        Raises `InvalidArgumentError` with the field. Raises `UnfitIndexError` if the index has no
-        label model, in the mode `neighbour_vote` no labels, or for the selector `hierarchy` no
-        hierarchy.
+        Raises `InvalidArgumentError` with the name of the argument as its `field`. Raises
+        `UnfitIndexError` if the index lacks what the call needs: a label model for the mode
+        `embedding`, labels of its points for `neighbour_vote`, or a hierarchy for the selector
+        `hierarchy`.
         """
         refuse_unknown("predict_labels", options, PredictOptions.__annotations__, ("documents",))
         parameters = PredictParameters(**options)
@@ -203,28 +209,30 @@ class Index:
 
     @property
     def default(self) -> QueryDefault | None:
-        """The parameters of `query` for callers that leave them out, None if there are none."""
+        """Values for parameters that a `query` leaves out, None if no default is set."""
         return self._engine.default
 
     def set_default(self, default: QueryDefault | None) -> None:
-        """Set the parameters of `query` for callers that leave them out.
+        """Set values for the parameters that a `query` leaves out.
 
-        default: the parameters; None removes them. An index in a folder stores them there, and
-            every process that serves it uses them at once.
+        default: the values; None removes them. An index in a folder stores them there, and every
+            process that serves the index uses them at once.
 
-        Raises `IndexChangedError` if a newer generation is current, and `BuildUnderWayError`.
+        Raises `IndexChangedError` if a newer generation is current, and `BuildUnderWayError` during
+        a build of the index.
         """
         self._engine.set_default(default)
 
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
-        """Set the threshold of `predict_labels` for callers that leave it out.
+        """Set the threshold that `predict_labels` uses if a call gives none.
 
-        threshold: the least score, or share of the votes; None removes it. It is stored like the
-            parameters of `set_default`. `divgrpc.evaluation.label_running` can choose it.
-        mode: the mode of `predict_labels` that the threshold is for.
+        threshold: the minimum score of a label, or its minimum share of the votes; None removes the
+            threshold. It is stored like the values of `set_default`. `choose_threshold` in
+            `divgrpc.evaluation.label_running` can choose it.
+        mode: the mode of `predict_labels` that the threshold applies to.
 
-        Raises the errors of `set_default`, `InvalidArgumentError`, and `UnfitIndexError` if the
-        index has no labels.
+        Raises the errors of `set_default`, `InvalidArgumentError` for an invalid threshold, and
+        `UnfitIndexError` if the index has no labels.
         """
         self._engine.set_threshold(threshold, mode)
 

@@ -1,4 +1,4 @@
-"""Parallel work of a build, on threads: kernels and matrix products release the GIL."""
+"""Parallel work on threads, which pays because kernels and matrix products release the GIL."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ from divgrpc.platforms import count_cores
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-# A longer queue would keep other builds waiting.
+# All builds of a process share the pool, so a longer queue would delay the other builds.
 _QUEUED_ITEMS_PER_CORE: Final = 4
 _thread = threading.local()
 
@@ -20,8 +20,9 @@ _thread = threading.local()
 def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
     """Call `work` with every item, on all cores, and yield the results in order.
 
-    The first error of `work` is raised. No call runs on when the iterator ends, for any reason. A
-    nested use runs on the thread that makes it, because the other cores are busy.
+    The first exception of `work` is raised. When the iterator ends, for whatever reason, no call is
+    still running. A nested call of this function runs on the calling thread, because all cores are
+    busy.
     """
     cores = count_cores()
     if min(cores, len(items)) < 2 or hasattr(_thread, "busy"):
@@ -43,9 +44,9 @@ def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> It
 
 @functools.cache
 def _pool(_process: int, cores: int) -> ThreadPoolExecutor:
-    """Return a thread pool that lasts as long as the process; a forked process gets its own.
+    """Return a thread pool that is kept until the process ends; a forked process gets its own.
 
-    A build uses it a hundred times.
+    One build uses the pool about a hundred times, so it is not created for each use.
     """
 
     def mark_busy() -> None:

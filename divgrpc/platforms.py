@@ -1,7 +1,7 @@
-"""Calls of the operating system that some systems lack, with replacements.
+"""System calls that some operating systems lack, with replacements.
 
-Importing this module needs no Linux. The client, `divgrpc.Index` and selection therefore work on
-every system that numpy and numba support.
+This module can be imported on any operating system. The client, `divgrpc.Index` and selection
+therefore work wherever numpy and numba do.
 """
 
 import errno
@@ -21,20 +21,21 @@ def _has_fine_thread_time() -> bool:
     return time.get_clock_info("thread_time").resolution <= _FINE_SECONDS
 
 
-# A clock of this thread, in seconds. It leaves out waits for a core and for the interpreter's lock,
-# so a query takes the same beside other threads. Where the system's is coarse it is the usual one.
+# CPU time of the current thread, in seconds. It excludes waits for a core and for the GIL, so other
+# threads do not change the measured time of a query. If the system's clock of CPU time is missing
+# or coarser than 1 us, this is the wall clock `time.perf_counter`.
 thread_seconds: Final = time.thread_time if _has_fine_thread_time() else time.perf_counter
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use, or all cores if the system has no such limit."""
+    """Return how many cores this process may use; all cores if the system cannot limit them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def lock_exclusively(file: IO[bytes] | int) -> bool:
-    """Take the lock of an open file if it is free; return whether this process has it.
+    """Try to lock an open file without waiting; return whether this call got the lock.
 
     Closing the file releases the lock. Raises `OSError` (ENOLCK) on systems without file locks.
     """
@@ -50,9 +51,10 @@ def lock_exclusively(file: IO[bytes] | int) -> bool:
 
 
 def reserve(descriptor: int, size_bytes: int) -> None:
-    """Reserve disk space, so that a full disk is an error here and not a signal later.
+    """Reserve disk space for a file, so that a full disk raises an error here.
 
-    On systems without such a call the file gets this size, but its space is not reserved.
+    Without reserved space, a later write through a memory mapping would end the process with
+    SIGBUS. On systems without `posix_fallocate` the file is only extended to `size_bytes`.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size_bytes)
@@ -61,12 +63,12 @@ def reserve(descriptor: int, size_bytes: int) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Write a file's data to the disk, but not its times if the system can leave them out."""
+    """Flush a file's data to the disk, but not its timestamps if the system can skip them."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def end_with_parent() -> None:
-    """Let Linux kill this process when its parent dies; other systems do nothing."""
+    """On Linux, have this process killed when its parent dies; do nothing on other systems."""
     if sys.platform == "linux":
         import ctypes
 

@@ -1,7 +1,8 @@
-"""Rows from callers, dense or sparse: checked, copied to float32, and scaled for the metric.
+"""Check dense or sparse rows from callers, copy them to float32, and scale them for the metric.
 
-Cosine works on rows of unit length. It refuses rows of zeros, which have no direction. The other
-metrics work on unscaled rows, up to a length whose square float32 can hold and sum.
+Under the metric cosine, rows are scaled to unit length, and a row of zeros is refused because it
+has no direction. Under the other metrics rows are not scaled. Their length is limited to
+`LENGTH_MAX`, so that sums of squares do not overflow float32.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
 
-# The greatest length of a row. Float32 can sum ten million squares of it.
+# Maximum length of a row. float32 can hold the sum of ten million squares of this length.
 LENGTH_MAX: Final = 1e15
 _TAKE_ROWS: Final = 256
 _BLOCK_ROWS_MAX: Final = 8_192
@@ -32,7 +33,7 @@ _FAULTS: Final = {
 
 
 def within_float32(number: float) -> np.float32:
-    """Return the nearest finite float32, so that a huge limit neither overflows nor warns."""
+    """Return the nearest finite float32, so that a huge limit causes no overflow warning."""
     return np.float32(min(max(number, -_FLOAT32_MAX), _FLOAT32_MAX))
 
 
@@ -40,9 +41,9 @@ def within_float32(number: float) -> np.float32:
 class SparseRows:
     """Compressed sparse rows (CSR), n rows of `dims` columns.
 
-    `indptr` (n + 1,) int64 begins at 0 and never decreases. Row i has the columns
-    `indices[indptr[i]:indptr[i + 1]]` int32, strictly increasing, and the same part of `values`
-    float32.
+    `indptr` (n + 1,) int64 begins at 0 and never decreases. The slice indptr[i]:indptr[i + 1] of
+    `indices` (int32) holds the columns of row i, strictly increasing. The same slice of `values`
+    (float32) holds their values.
     """
 
     indptr: IntArray
@@ -52,7 +53,7 @@ class SparseRows:
 
     @classmethod
     def of(cls, matrix: sparse.csr_array) -> "SparseRows":
-        """Return a copy of a scipy matrix, in which entries stored twice are summed."""
+        """Copy a scipy matrix; duplicate entries are summed."""
         matrix = matrix.copy()
         matrix.sum_duplicates()
         with np.errstate(over="ignore"):
@@ -67,16 +68,16 @@ class SparseRows:
 
     @property
     def matrix(self) -> sparse.csr_array:
-        """The rows as a scipy matrix, not copied if scipy allows that."""
+        """The rows as a scipy matrix, which shares memory if scipy allows it."""
         return sparse.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
 
     def __len__(self) -> int:
         return max(0, len(self.indptr) - 1)
 
     def __getitem__(self, rows: slice | npt.NDArray[np.generic]) -> "SparseRows":
-        """Return a slice of rows, which shares memory, or the rows of an array, copied."""
+        """Return rows by a slice (a view), or by an array of row numbers or bools (a copy)."""
         if not isinstance(rows, slice):
-            # scipy would look at every row of the matrix.
+            # Indexing with scipy would take time for every row of the matrix.
             numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
             starts = self.indptr[numbers]
             sizes = self.indptr[numbers + 1] - starts
@@ -107,10 +108,11 @@ RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmat
 
 
 def as_rows(field_name: str, values: object, dims: int | None, *, single: bool = True) -> Rows:
-    """Return `values` as a new (n, d) float32 matrix or `SparseRows`; numbers need not be finite.
+    """Copy `values` to an (n, d) float32 matrix or to `SparseRows`.
 
-    A single vector is a matrix of one row, unless `single` is false. Raises `InvalidArgumentError`
-    with the field `field_name` if `values` is no matrix of `dims` columns.
+    Values may be infinite or NaN; `prepare` checks that. A single vector becomes a matrix of one
+    row, or is refused if `single` is false. Raises `InvalidArgumentError` with the field
+    `field_name` if `values` is not a matrix of `dims` columns; None allows any number of columns.
     """
     if isinstance(values, SparseRows):
         rows: Rows = _check_sparse(field_name, values)
@@ -124,11 +126,11 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
 
 
 def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) -> int:
-    """Scale `rows` in place for the metric; return the first row of zeros, or -1.
+    """Check `rows`, and under cosine scale them in place to unit length.
 
-    Only cosine scales rows and looks for zeros. Messages count rows from `first_row`. Raises
-    `InvalidArgumentError` with the field `field_name` if a row is not finite or is longer than
-    `LENGTH_MAX`.
+    Returns the number of the first row of zeros under cosine, or -1. Raises `InvalidArgumentError`
+    with the field `field_name` if a row has a value that is not finite, or if under another metric
+    a row is longer than `LENGTH_MAX`. Error messages number the rows from `first_row`.
     """
     if metric == "cosine":
         if isinstance(rows, SparseRows):
@@ -152,7 +154,7 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
 
 
 def _first_fault(row: Rows) -> str:
-    """Return the column and value of the first number of a row that is not finite, or ""."""
+    """Return text naming the first value of `row` (1, d) that is not finite, or ""."""
     values = row.values if isinstance(row, SparseRows) else row[0]
     places = np.flatnonzero(~np.isfinite(values))
     if not len(places):
@@ -162,12 +164,12 @@ def _first_fault(row: Rows) -> str:
 
 
 def draw_numbers(rows: int, count: int, rng: np.random.Generator) -> IntArray:
-    """Draw at most `count` of the numbers from 0 to `rows` - 1, different and ascending."""
+    """Draw at most `count` distinct numbers from 0 to `rows` - 1, in ascending order."""
     return np.sort(rng.choice(rows, min(count, rows), replace=False))
 
 
 def take(rows: Rows, numbers: IntArray) -> Rows:
-    """Return a copy of the rows `numbers`, which ascend, with few pages mapped at a time."""
+    """Copy the rows with the ascending `numbers`, in chunks that keep few pages in memory."""
     starts = range(0, max(1, len(numbers)), _TAKE_ROWS)
     chunks = [numbers[start : start + _TAKE_ROWS] for start in starts]
     if isinstance(rows, SparseRows):
@@ -184,7 +186,7 @@ def take(rows: Rows, numbers: IntArray) -> Rows:
 
 
 def concatenate_rows(parts: list[Rows]) -> Rows:
-    """Concatenate at least one part; all parts are dense, or all are sparse."""
+    """Concatenate one or more parts, either all dense or all sparse."""
     dense = [part for part in parts if not isinstance(part, SparseRows)]
     if dense:
         return np.concatenate(dense)
@@ -200,19 +202,19 @@ def concatenate_rows(parts: list[Rows]) -> Rows:
 
 
 def block_rows(rows: Rows) -> int:
-    """Return how many rows fit into one block: at most 8,192, and at most 2**23 numbers."""
+    """Return the rows per block: at most 8,192 rows with 2**23 stored values in all."""
     return max(1, min(_BLOCK_ROWS_MAX, _BLOCK_NUMBERS_MAX // mean_width(rows)))
 
 
 def mean_width(rows: Rows) -> int:
-    """Return how many numbers a row holds on average, rounded up, at least 1."""
+    """Return the mean number of stored values per row, rounded up, at least 1."""
     if isinstance(rows, SparseRows):
         return max(1, -(-len(rows.indices) // max(1, len(rows))))
     return int(rows.shape[1])
 
 
 def release_rows(rows: Rows) -> None:
-    """Release the memory pages of mapped rows, which are read again when they are used."""
+    """Drop the pages of memory-mapped rows from memory; the next use reads them again."""
     if isinstance(rows, SparseRows):
         release(rows.indptr)
         release(rows.indices)
@@ -224,7 +226,8 @@ def release_rows(rows: Rows) -> None:
 def query_rows(field_name: str, values: object, dims: int, metric: Metric) -> Rows:
     """Return queries as new rows, checked and scaled for the metric.
 
-    Raises the errors of `as_rows` and `prepare`; under cosine also for a row of zeros.
+    Raises the errors of `as_rows` and `prepare`, and `InvalidArgumentError` for a row of zeros
+    under cosine.
     """
     rows = as_rows(field_name, values, dims)
     zero = prepare(field_name, rows, metric)
@@ -234,7 +237,7 @@ def query_rows(field_name: str, values: object, dims: int, metric: Metric) -> Ro
 
 
 def any_number(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return (n,) bool: the rows that have a number other than 0."""
+    """Return an (n,) bool mask of the rows with at least one value other than 0."""
     if not isinstance(rows, SparseRows):
         return np.asarray(rows.any(axis=1))
     ends = np.concatenate(([0], np.cumsum(rows.values != 0)))
@@ -242,9 +245,9 @@ def any_number(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def lengths(rows: Rows) -> FloatArray:
-    """Return the Euclidean length of each row, (n,) float32, infinite if its square is."""
+    """Return the Euclidean length of each row, (n,) float32; infinite if its square overflows."""
     result = np.empty(len(rows), np.float32)
-    # Rows are passed read-only, so that one compiled version serves all rows.
+    # numba compiles writable and read-only arrays separately, so arrays are always read-only.
     if isinstance(rows, SparseRows):
         normalise.lengths_sparse(rows.indptr, read_only(rows.values), result)
     else:
@@ -255,7 +258,7 @@ def lengths(rows: Rows) -> FloatArray:
 def _check_sparse(field_name: str, rows: SparseRows) -> SparseRows:
     _check_dtypes(field_name, rows)
     indptr = np.array(rows.indptr, np.int64)
-    # Numbers that int32 cannot hold must stay out of range, so they are clipped, not wrapped.
+    # Clipping keeps numbers beyond int32 out of range, where wrapping could make them valid.
     indices = np.clip(rows.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
     if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
         fault = normalise.BAD_INDPTR
@@ -281,7 +284,7 @@ def _check_dtypes(field_name: str, rows: SparseRows) -> None:
 
 def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
     try:
-        # Conversions of scipy do not check the arrays of a matrix.
+        # scipy does not check the arrays of a matrix when it converts the matrix.
         if hasattr(values, "check_format"):
             values.check_format(full_check=True)
         matrix = sparse.csr_array(values)

@@ -1,7 +1,7 @@
-"""Warm-up: all kernels loaded before the first query.
+"""Warm-up loads all kernels before the first query.
 
-`divgrpc.compilation` starts the processes that compile missing kernels. They call
-`compile_kernels`, which runs every kernel once on tiny data.
+`divgrpc.compilation` starts the processes that compile missing kernels. These processes call
+`compile_kernels`, which runs or compiles every kernel on tiny data.
 """
 
 import gc
@@ -45,7 +45,7 @@ from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.vectors import as_rows
 
-# Kernels that `query.answer` calls, those that it calls last first.
+# Kernels that `query.answer` calls, in reverse order of the calls.
 _CALLED_BY_ANSWER: Final = (
     greedy.pick,
     exact.score_rows,
@@ -60,13 +60,13 @@ _CALLED_BY_ANSWER: Final = (
 
 
 def warm_kernels() -> None:
-    """Compile the kernels that are missing, and load all of them.
+    """Compile missing kernels, then load all kernels.
 
-    Reports of a compilation go to standard error, or to the function given to
+    Progress reports of the compilation go to standard error, or to the function given to
     `divgrpc.compilation.report_to`.
     """
     compilation.ensure()
-    # The garbage collector would take a tenth of a compilation's time.
+    # Garbage collection would take a tenth of the time of a compilation.
     is_on = gc.isenabled()
     gc.disable()
     try:
@@ -75,16 +75,17 @@ def warm_kernels() -> None:
         if is_on:
             gc.enable()
     if not cache_files.is_warm():
-        # No other process could compile the kernels, so this one has.
+        # No other process could compile the kernels, so this process compiled them just now.
         cache_files.mark_warm(jit.entry_files)
 
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """The result of `warm_ahead`: the number of `kernels`, their size in all, and two times.
+    """The result of `warm_ahead`.
 
-    `kept` is whether the compiled kernels are stored in `folder`. `processor` is the one that they
-    are compiled for, as LLVM names it. `compile_seconds` is None if no kernel was missing.
+    `folder` holds the compiled kernels if `kept` is true. `kernels` is their number and
+    `size_bytes` their total size. `processor` is LLVM's name of the processor that they are
+    compiled for. `compile_seconds` is None if no kernel was missing.
     """
 
     folder: Path
@@ -96,15 +97,15 @@ class Warmed:
     load_seconds: float
 
     def as_dict(self) -> dict[str, object]:
-        """Return the fields as JSON takes them."""
+        """Return the fields as values that JSON can represent."""
         return asdict(self) | {"folder": str(self.folder)}
 
 
 def warm_ahead(*, quiet: bool = False) -> Warmed:
-    """Compile every kernel that is missing, load all of them, and remove unused ones.
+    """Compile missing kernels, load all kernels, and remove unused compiled kernels.
 
-    Unused kernels belong to other releases and no process has used them for 30 days. Progress goes
-    to standard error, unless `quiet` is true.
+    Compiled kernels of other releases are unused if no process has used them for 30 days. Progress
+    is printed to standard error unless `quiet` is true.
     """
     if quiet:
         compilation.report_to(lambda _: None)
@@ -126,13 +127,13 @@ def warm_ahead(*, quiet: bool = False) -> Warmed:
 
 
 def compile_kernels(end: str, folder: str) -> None:
-    """Compile every kernel, from the "first" or the "last" `end` of the list on.
+    """Compile kernels in a separate process, from the "first" or the "last" `end` of the list.
 
-    This runs in a process of its own. `folder` is where its parent looks for the files. If they
-    would go to another folder, or cannot be written, the process exits with 1 and prints the reason
-    to standard error.
+    The parent process looks for the compiled files in `folder`. If this process would write them to
+    another folder, or cannot write them, it exits with status 1 and prints the reason to standard
+    error.
     """
-    # Only the parent waits for the files, so this process must not outlive it.
+    # Only the parent uses this work, so this process must not outlive the parent.
     end_with_parent()
     if folder != str(cache_files.cache_folder()):
         raise SystemExit("another divgrpc is installed than the one that runs")
@@ -163,7 +164,7 @@ def _run_every_kernel() -> None:
 
 
 def compile_other_end() -> None:
-    """Compile the kernels that come last in `_run_every_kernel`, which another process runs."""
+    """Compile the last kernels of `_run_every_kernel`, while another process runs the first."""
     points = np.eye(8, dtype=np.float32)
     _compile_beside()
     learn(points, 4, np.random.default_rng(0))
@@ -181,9 +182,10 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
 
 
 def _compile_together(*, backwards: bool = False) -> None:
-    """Compile the kernels that search rows together, which queries of a small index never call.
+    """Compile the kernels that search many query rows at once.
 
-    A process that goes backwards and one that goes forwards meet in the middle.
+    Queries on a small index never call these kernels. One process compiles them forwards and one
+    `backwards`, so that neither repeats the other's work.
     """
     register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
     plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields
@@ -192,9 +194,10 @@ def _compile_together(*, backwards: bool = False) -> None:
 
 
 def _compile_beside() -> None:
-    """Compile much of what `query.answer` needs: the part for a second process.
+    """Compile the second process's share of the kernels that `query.answer` calls.
 
-    The first process compiles it from the hash stage on, so this one begins at the other end.
+    The first process compiles these kernels in the order of the calls, beginning with hashing. This
+    process compiles them in reverse order.
     """
     index = record_of(records.Index, {}, {"d": 4, "m": 4})
     memory = Memory(4, 1, (4, 64))
@@ -214,7 +217,7 @@ def _compile_beside() -> None:
 
 
 def _arguments(index: records.Index, scratch: records.Scratch) -> dict[str, Any]:
-    """Return an argument of the right type for each parameter of those kernels, by its name."""
+    """Map each parameter name of the kernels in `_CALLED_BY_ANSWER` to a value of its type."""
     one, distances = np.float32(1), scratch.candidates.distances
     numbers = ("count", "n_nearest", "n_scored", "stop")
     return dict.fromkeys(numbers, 0) | {
