@@ -1,6 +1,6 @@
-"""Builds: from rows to a generation, with all measurements and choices on the way.
+"""Building turns rows into a generation, and chooses and measures its parameters.
 
-Lives here: the builder, the encoder, tuning, and the choice of a hash family. May import hashing,
-search, labels, kernels, parameters, storage and `compilation`. May not import the engine or
+This folder holds the builder, the encoder, tuning, and the choice of a hash family. It may import
+hashing, search, labels, kernels, parameters, storage and `compilation`, but not the engine or
 `divgrpc.Index`.
 """

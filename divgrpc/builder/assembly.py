@@ -1,11 +1,12 @@
-"""From points in a store to a searchable index: choose a family, encode, tune, describe.
+"""Assembly makes stored points searchable: it chooses a hash family, encodes, tunes and describes.
 
 A build assembles the index of its points. If it has a label model, it also assembles an index of
-the label factors: the same steps in another part of the store.
+the label factors, by the same steps.
 
-The family `auto` is decided by trials on a sample of the points. From `CELLS_ROWS_MIN` points on,
-a partition may be worth its build: a trial measures the recall of a quarter of its cells. Otherwise
-trials of `lsh_div` and `lsh_sdiv` measure the recall of a scan of their codes.
+Trials on a sample of the points decide which family replaces `auto`. With at least `CELLS_ROWS_MIN`
+points, a trial measures the recall of `cells` when a query probes a quarter of the cells. If that
+recall is too low, or with fewer points, trials compare the recall of code scans of `lsh_div` and
+`lsh_sdiv`.
 """
 
 from collections.abc import Callable
@@ -30,19 +31,19 @@ from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import Choice, HashFamily, IntArray, Search
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
 
-# A trial has at most 4,096 points and at most 2**21 stored numbers.
+# A trial uses at most 4,096 points that store at most 2**21 values.
 _TRIAL_ROWS_MAX: Final = 4_096
 _TRIAL_NUMBERS_MAX: Final = 1 << 21
-# A default query has 200 candidates. A trial has the same share of its fewer points, at least 10,
-# and hashes 4 points per candidate.
+# A default query has 200 candidates. A trial scales this number down to its smaller sample, to at
+# least 10 candidates. Its hash limit is 4 points per candidate.
 _DEFAULT_CANDIDATES: Final = 200
 _CANDIDATES_MIN: Final = 10
 _HASHED_PER_CANDIDATE: Final = 4
-# Fewer points get no trial, because an exact search of them is as fast as any.
+# With fewer points there is no trial, because no search is faster than an exact one.
 _TRIAL_POINTS_MIN: Final = 2_000
-# A recall is better if it is greater by more than this.
+# Recalls that differ by at most this much count as equal.
 _RECALL_MARGIN: Final = 0.005
-# The share of the cells that a trial of `cells` looks at.
+# The share of the cells that queries probe in a trial of `cells`.
 _CELLS_SHARE: Final = 0.25
 
 
@@ -56,12 +57,13 @@ def assemble(
     queries: Rows | None = None,
     categories: IntArray | None = None,
 ) -> Manifest:
-    """Encode `points` (n, d), tune, and return the manifest without its number and its arrays.
+    """Encode `points` (n, d) into `store`, tune searches, and return the manifest.
 
-    `prefix` begins the names of the arrays in the store. `queries` (m, d) are a sample of future
-    queries; without them points serve as queries. `categories` (n,) belong to the points. `report`
-    is called with the stage, the rows that are done, and the rows in all. Raises
-    `InvalidArgumentError` for parameters that do not fit the points.
+    The manifest still lacks the number of the generation and the arrays. The names of arrays in the
+    store begin with `prefix`. `queries` (m, d) are a sample of future queries; if None, queries are
+    made from points. `categories` (n,) are the categories of the points. `report` is called with
+    the stage, the number of rows done, and the total number of rows. Raises `InvalidArgumentError`
+    for parameters that do not fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
     encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
@@ -100,13 +102,14 @@ def _tune_for_dense(
     categories: IntArray | None,
     tick: Callable[[int, int], None],
 ) -> tuple[Tuning | None, tuple[Choice, ...]]:
-    """Tune sparse points for dense queries; return the results, and the choice of the search.
+    """Tune searches of sparse points for dense queries.
 
-    Nothing is tuned for dense points, or if no dense queries can be made from the points.
+    Returns the results and the choice of `auto` to record. Returns None and () for dense points,
+    for the metric euclidean, and if no dense queries can be made from the points.
     """
     points = searcher.points
-    # A dense query of sparse points is a hyperplane. It looks for the largest products, which
-    # distances do not rank.
+    # A dense query on sparse points is taken for the normal of a hyperplane. It searches for the
+    # largest inner products, which Euclidean distances do not rank.
     if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
         return None, ()
     queries, origin = dense_queries(points, categories, parameters.seed)
@@ -126,7 +129,7 @@ def _choices(
     tuning: Tuning,
     shape: tuple[int, int],
 ) -> tuple[Choice, ...]:
-    """Return the choices of Build for parameters that the `request` left open.
+    """Return what Build chose for the parameters that `request` left open, with reasons.
 
     `shape` is (n, d).
     """
@@ -188,10 +191,11 @@ def _search_choice(tuning: Tuning, target: float) -> Choice:
 def choose_family(
     parameters: BuildParameters, points: Rows, queries: Rows | None
 ) -> tuple[HashFamily, str]:
-    """Return the family to build `points` (n, d) with, and the reason in words.
+    """Return the hash family for `points` (n, d), and the reason as text.
 
-    `auto` is decided by trials; for a named family the reason is empty. `queries` (m, d) are a
-    sample of future queries; without them points serve as queries.
+    Trials decide if the request is `auto`. A family that the request names is returned with an
+    empty reason. `queries` (m, d) are a sample of future queries; if None, queries are made from
+    points.
     """
     if parameters.hash_family != "auto":
         return parameters.hash_family, ""
@@ -216,7 +220,7 @@ def choose_family(
 
 
 class _Trial:
-    """Small indexes of the same points, one per family, that answer the same queries."""
+    """Small indexes of one sample of the points, one index per family, for the same queries."""
 
     def __init__(self, parameters: BuildParameters, points: Rows, queries: Rows | None) -> None:
         count = max(_CANDIDATES_MIN, _TRIAL_NUMBERS_MAX // mean_width(points))
@@ -225,15 +229,16 @@ class _Trial:
         self._points = take(points, draw_numbers(len(points), self.rows, rng))
         self._parameters = parameters
         self._queries = queries
-        # The same share of the points as in the whole index.
+        # Keep the ratio of candidates to points that the whole index has.
         share = _DEFAULT_CANDIDATES * self.rows // len(points)
         self._candidates = max(min(_CANDIDATES_MIN, self.rows), share)
         self._sample: Sample | None = None
 
     def recall(self, family: HashFamily, search: Search) -> float:
-        """Build a small index and return its recall: the mean share of the nearest points hashed.
+        """Build a small index and return its recall.
 
-        A search of cells looks at a quarter of them, without a hash limit.
+        Recall is the share of the true nearest points that are among the hashed points, averaged
+        over queries. For `cells`, a query probes a quarter of the cells without a hash limit.
         """
         parameters = replace(self._parameters, hash_family=family)
         encoding = encode_points(MemoryStore(), parameters, self._points, lambda *_: None)

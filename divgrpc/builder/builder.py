@@ -1,7 +1,8 @@
-"""The builder: it takes rows in blocks, and then makes a generation of them.
+"""The builder collects rows in blocks and then makes a generation from them.
 
-Blocks go straight to the store, as unit vectors under cosine, so that memory holds one block at a
-time. `build` then assembles the index (`divgrpc.builder.assembly`) and publishes it.
+It writes each block to the store at once, so that memory holds only one block. Under cosine, rows
+are scaled to unit length first. `build` assembles the index (`divgrpc.builder.assembly`) and
+publishes it.
 """
 
 import contextlib
@@ -33,10 +34,10 @@ _COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": n
 
 @contextlib.contextmanager
 def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, Path | None]]:
-    """Yield a store, and the folder of the index; without a `path`, memory and None.
+    """Yield a store and the folder of the index; if `path` is None, a memory store and None.
 
-    Raises `InvalidArgumentError` with the field `path` if it does not end in an index name, and the
-    errors of `divgrpc.storage.generations.staging`.
+    Raises `InvalidArgumentError` with the field `path` if the last component of `path` is not a
+    valid index name. Also raises the errors of `divgrpc.storage.generations.staging`.
     """
     if path is None:
         yield MemoryStore(), None
@@ -51,10 +52,11 @@ def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store,
 
 
 class IndexBuilder:
-    """Takes rows with `append` or `append_all`, then builds with `build`.
+    """Collects rows with `append` or `append_all`; `build` then makes the generation.
 
-    `expected_rows` reserves space and makes progress a share of the whole. `labels` is the plan for
-    a label model. Raises `LimitExceededError` if more rows are expected than an index may hold.
+    `expected_rows` is the total number of rows if known. It is used to reserve disk space and to
+    report progress. `labels` are the inputs for labels other than the label rows. Raises
+    `LimitExceededError` if `expected_rows` exceeds the maximum size of an index.
     """
 
     def __init__(
@@ -90,10 +92,11 @@ class IndexBuilder:
     ) -> None:
         """Add the rows `vectors` (m, d), dense or sparse, converted to float32.
 
-        `ids`, `categories` and `subtopics` are (m,) integers. `labels` (m, L) is dense or sparse; a
-        row has label j if column j is not 0. A column comes with every call or with none. Raises
-        `InvalidArgumentError` with the field and, for a bad vector, its row in the upload;
-        `LimitExceededError` for too many rows.
+        `ids`, `categories` and `subtopics` are (m,) integers. `labels` (m, L) is dense or sparse;
+        row i has label j if labels[i, j] is not 0. Each of these four arguments must be given in
+        every call or in none. Raises `InvalidArgumentError` with the name of the argument as its
+        `field`; for an invalid vector the message gives its row number, counted over all calls.
+        Raises `LimitExceededError` for too many rows.
         """
         block = as_rows("vectors", vectors, self._dims, single=False)
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
@@ -122,9 +125,9 @@ class IndexBuilder:
         self._report("receiving", self._rows_received, self._expected_rows)
 
     def append_all(self, vectors: object, **columns: object) -> None:
-        """Add the rows of a whole matrix, as `append` does, but with one block copied at a time."""
+        """Add all rows as `append` does, but copy only one block of rows at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
-            # The whole matrix is checked, because a block of a malformed one may look well formed.
+            # Check the whole matrix first: blocks of a malformed matrix may look valid.
             vectors = as_rows("vectors", vectors, None, single=False)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, **columns)
@@ -140,12 +143,12 @@ class IndexBuilder:
             self.append(vectors[block], **{name: part[block] for name, part in parts.items()})
 
     def build(self) -> Generation:
-        """Build and publish; raises `InvalidArgumentError` if there are no rows or equal ids."""
+        """Build and publish; raises `InvalidArgumentError` without rows or with duplicate ids."""
         if self._rows_received == self._rows_skipped:
             raise invalid("vectors", "must have at least one row that is kept")
         points = self._read_points()
         self._check_unique()
-        # Labels that contradict each other are refused before the long work begins.
+        # Refuse inconsistent inputs for labels before the long work begins.
         self._labels.count_labels(points.shape[1])
         categories = self._store.read("categories") if "categories" in self._kinds else None
         manifest = assemble(
@@ -162,7 +165,7 @@ class IndexBuilder:
 
     @property
     def _stores_ids(self) -> bool:
-        # Skipped rows leave holes in the numbering.
+        # Ids must be stored if rows may be skipped, because later rows then get other row numbers.
         return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
@@ -173,7 +176,7 @@ class IndexBuilder:
             raise InvalidArgumentError(
                 "vectors", f"{kind}vectors must have 1 to {LIMITS[limit]} columns, got {dims}"
             )
-        # Parameters that do not fit the dimensions are refused before more rows are sent.
+        # Refuse parameters that do not fit the dimensions before the caller sends more rows.
         hyperplanes.fill_defaults(self._parameters, 1, dims)
         self._dims, self._kinds, self._sparse = dims, kinds, sparse
         if sparse:
@@ -206,7 +209,7 @@ class IndexBuilder:
         )
 
     def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
-        """Prepare the rows in place for the metric; return which rows are not skipped."""
+        """Check and scale rows in place for the metric; return a mask or slice of rows to keep."""
         zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_received)
         if zero < 0:
             return slice(None)
@@ -235,7 +238,7 @@ class IndexBuilder:
         return (WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"),)
 
     def _report(self, stage: str, count: int, total: int) -> None:
-        """Report that `count` of `total` rows have passed a stage, which 0 begins."""
+        """Report that `count` of `total` rows passed the `stage`; a count of 0 starts the stage."""
         if count == 0:
             self._stage_start = time.monotonic()
         if self._on_progress is None:
@@ -252,7 +255,7 @@ def _check_row_count(rows: int) -> None:
 
 
 def _columns(rows: int, columns: Mapping[str, object]) -> dict[str, Array]:
-    """Return the columns that are not None, checked, by name."""
+    """Check the columns that are not None and return them by name."""
     return {
         name: _column(name, values, rows) for name, values in columns.items() if values is not None
     }
@@ -262,7 +265,7 @@ def _column(name: str, values: object, rows: int) -> Array:
     try:
         numbers = np.asarray(values)
         with np.errstate(invalid="ignore"):
-            # A number that is not whole, or out of range, becomes one that differs from it.
+            # The conversion changes a number that is not whole or is out of range.
             block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):

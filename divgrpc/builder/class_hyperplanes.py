@@ -1,12 +1,12 @@
-"""Dense queries for sparse points, made from the points, so that a build can tune for them.
+"""Dense queries made from sparse points, so that a build can tune searches for such queries.
 
-The queries of sparse points are points, or models learned from many points. In the paper they are
-hyperplanes that separate one category from the rest. Such a hyperplane is nothing like a point, so
-a search that finds the neighbours of points may miss its neighbours.
+Users query sparse points with other points, or with models learned from many points. In the paper
+the queries are normals of hyperplanes that separate one category from the rest. Such a dense normal
+is unlike any point, so a search that is tuned on points may miss its nearest points.
 
-If the points have categories, ridge regression learns some hyperplanes, each from half of a sample.
-It solves the dual problem, because there are more columns than points (Saunders, Gammerman and Vovk
-1998). If they have none, the queries are means of a few points from broad groups.
+If the points have categories, ridge regression learns such normals, each from half of a sample. It
+solves the dual problem, because there are more columns than points (Saunders, Gammerman and Vovk
+1998). Without categories, the queries are means of a few points from broad groups.
 """
 
 from dataclasses import replace
@@ -20,21 +20,21 @@ from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
 
 QUERIES_MAX: Final = 64
-# The sample: at most 2,048 points, and at most 2**22 stored numbers.
+# The sample has at most 2,048 points that store at most 2**22 values.
 _SAMPLE_ROWS_MAX: Final = 2_048
 _SAMPLE_NUMBERS_MAX: Final = 1 << 22
-# All hyperplanes together hold at most 2**24 numbers.
+# All queries together have at most 2**24 values.
 _QUERY_NUMBERS_MAX: Final = 1 << 24
-# A category or group with fewer points in the sample makes no query.
+# A category or group with fewer points in the sample gives no query.
 _CLASS_ROWS_MIN: Final = 10
-# Up to 8 random halves of the sample are drawn; each teaches up to 16 hyperplanes.
+# Up to 8 random halves of the sample are drawn. Each half gives up to 16 hyperplanes.
 _HALVES_MAX: Final = 8
 _CLASSES_PER_HALF: Final = 16
-# One draw divides the sample into 4 groups. Narrower groups would not do: their means are easier to
-# find than points, so the measured recall would be too high.
+# One draw divides the sample into 4 groups. The nearest points of the mean of a narrower group are
+# easier to find than those of a point, so the measured recall would be too high.
 _GROUPS_PER_DRAW: Final = 4
 _MEAN_ROWS_MAX: Final = 30
-# Columns that more than 1/8 of the points hold are multiplied as dense columns, 2,048 at a time.
+# Columns with a value in more than 1/8 of the points are multiplied as dense, 2,048 at a time.
 _COMMON_COLUMN_SHARE: Final = 1 / 8
 _DENSE_COLUMNS_PER_STEP: Final = 2_048
 
@@ -42,10 +42,10 @@ _DENSE_COLUMNS_PER_STEP: Final = 2_048
 def dense_queries(
     points: SparseRows, categories: npt.NDArray[np.integer] | None, seed: int
 ) -> tuple[FloatArray, str]:
-    """Return dense queries (m, d) float32 for sparse `points` (n, d), and words that name them.
+    """Return dense queries (m, d) float32 for sparse `points` (n, d), and text describing them.
 
-    With `categories` (n,) they are `class_hyperplanes`. Without, or if no category can be learned,
-    they are `group_means`.
+    With `categories` (n,) the queries are `class_hyperplanes`. Without categories, or if none of
+    them can be learned, the queries are `group_means`.
     """
     if categories is not None:
         queries = class_hyperplanes(points, categories, seed)
@@ -59,9 +59,10 @@ def class_hyperplanes(
 ) -> FloatArray:
     """Return unit normals (m, d) float32; each separates one category of `points` from the rest.
 
-    `points` are (n, d), `categories` (n,), -1 for none. There are at most `QUERIES_MAX` normals,
-    and at most 2**24 numbers in all of them. There are none if no category has ten points in the
-    sample, or if every category leaves fewer than ten to the others.
+    `points` are (n, d). `categories` (n,) has -1 for points without a category. At most
+    `QUERIES_MAX` normals with at most 2**24 values in all are returned. A category is used only if
+    at least ten points of a sample belong to it and at least ten do not. Without such a category
+    the result is empty.
     """
     rng = np.random.default_rng((seed, 2))
     rows = _sample_rows(points, rng)
@@ -78,7 +79,7 @@ def class_hyperplanes(
         half = np.sort(rng.permutation(len(rows))[: -(-len(rows) // 2)])
         part = rng.permutation(learnable)[: min(_CLASSES_PER_HALF, room)]
         targets = np.where(classes[half, np.newaxis] == part, 1.0, -1.0)
-        # A half rarely has no point of a category, or none of the others; then nothing is learned.
+        # Drop a category if all points of this half belong to it, or if none does. This is rare.
         targets = targets[:, np.abs(targets.sum(axis=0)) < len(half)]
         parts.append(normals(sample[half], products[np.ix_(half, half)], targets))
         room -= len(part)
@@ -88,11 +89,12 @@ def class_hyperplanes(
 
 
 def group_means(points: SparseRows, seed: int) -> FloatArray:
-    """Return unit means (m, d) float32, each of at most 30 `points` (n, d) from one group.
+    """Return means (m, d) float32 of unit length, each of at most 30 `points` (n, d) of a group.
 
-    Four random points lead the groups of one draw. A point belongs to the leader with which it has
-    the greatest cosine. There are at most `QUERIES_MAX` means, and at most 2**24 numbers in all of
-    them. There are none if no group has ten points.
+    Each draw picks four random points of a sample as leaders. Every point of the sample joins the
+    leader with which it has the largest cosine, which gives four groups. At most `QUERIES_MAX`
+    means with at most 2**24 values in all are returned. Groups of fewer than ten points are left
+    out, so the result may be empty.
     """
     rng = np.random.default_rng((seed, 6))
     sample = _scaled(take(points, _sample_rows(points, rng))).matrix
@@ -114,18 +116,18 @@ def group_means(points: SparseRows, seed: int) -> FloatArray:
 
 
 def _sample_rows(points: SparseRows, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Draw the rows of a sample of the points, ascending."""
+    """Draw the row numbers of a sample of the points, in ascending order."""
     count = min(_SAMPLE_ROWS_MAX, _SAMPLE_NUMBERS_MAX // mean_width(points))
     return draw_numbers(len(points), count, rng)
 
 
 def _query_count(points: SparseRows) -> int:
-    """Return the greatest number of queries."""
+    """Return the maximum number of queries."""
     return min(QUERIES_MAX, max(1, _QUERY_NUMBERS_MAX // points.dims))
 
 
 def _unit(rows: FloatArray) -> FloatArray:
-    """Return `rows` (m, d) scaled to length 1, without rows of zeros, which have no direction."""
+    """Scale `rows` (m, d) to length 1, and drop rows of zeros, which have no direction."""
     sizes = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows[sizes[:, 0] > 0]
     rows /= sizes[sizes[:, 0] > 0]
@@ -133,7 +135,7 @@ def _unit(rows: FloatArray) -> FloatArray:
 
 
 def _scaled(rows: Rows) -> SparseRows:
-    """Divide sparse rows by their largest number: squares do not vanish, normals do not change."""
+    """Divide all values by the largest one, so that no square underflows; normals are unchanged."""
     assert isinstance(rows, SparseRows)  # noqa: S101  # `take` keeps the kind of its rows
     largest = np.abs(rows.values).max(initial=0)
     return replace(rows, values=rows.values / (largest or np.float32(1)))
@@ -142,8 +144,8 @@ def _scaled(rows: Rows) -> SparseRows:
 def inner_products(points: SparseRows) -> npt.NDArray[np.float64]:
     """Return the inner products (n, n) float64 of all pairs of `points` (n, d).
 
-    A sparse product takes a step for every two rows that share a column. Common columns are
-    therefore multiplied as dense ones.
+    A sparse product takes a step for each pair of rows and each column that both rows have. Common
+    columns are therefore multiplied as dense columns.
     """
     matrix = points.matrix
     holders = np.bincount(points.indices, minlength=points.dims)
@@ -165,10 +167,10 @@ def normals(
 ) -> FloatArray:
     """Return unit normals (m, d) float32 that ridge regression learns for `targets` (n, m).
 
-    A target is 1 for the points of a category and -1 for the others. `products` (n, n) are the
-    inner products of `points` (n, d). The penalty is the mean squared length. There is no bias,
-    because it would not change the order of the points. If all points are zeros there are no
-    normals.
+    A target is 1 for the points of a category and -1 for all other points. `products` (n, n) are
+    the inner products of `points` (n, d). The penalty is the mean squared length of the points. A
+    bias is not fitted, because it would not change the ranking of the points. The result is empty
+    if all points are zeros.
     """
     penalty = np.trace(products) / len(points) or 1.0
     weights = linalg.solve(products + penalty * np.eye(len(points)), targets, assume_a="pos")

@@ -1,7 +1,10 @@
-"""From points to everything that finds them: hyperplanes, codes, tables or cells.
+"""The encoder computes the arrays that searches use: hyperplanes, codes, and tables or cells.
 
-Points pass through memory in blocks. Arrays are created in the store and filled in place, so that a
-staged build holds a few blocks of private memory for each core, whatever the number of points.
+It reads the points in blocks, and fills arrays in place in the store. A build on disk therefore
+needs only a few blocks of private memory for each core, whatever the number of points.
+
+A margin of a point is its inner product with a hyperplane's normal, minus a threshold. A code
+stores the margins of a point with a few bits each.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,26 +39,28 @@ from divgrpc.vectors import (
 )
 
 Report = Callable[[str, int, int], None]
-# Block sizes of one core. 2 MiB of margins are still in its cache when they become bits.
+# Maximum margins and values in a block of one core. 2**19 margins (2 MiB) stay in the cache of the
+# core until they are encoded.
 _BLOCK_MARGINS: Final = 2**19
 _BLOCK_NUMBERS: Final = 2**20
-# Up to this many dimensions one BLAS thread draws hyperplanes as fast as two.
+# Up to this number of dimensions, one BLAS thread draws hyperplanes as fast as two.
 _ONE_THREAD_DIMS_MAX: Final = 512
-# The sample of points that gives the centre and the spread: 2**22 numbers, 256 rows at least.
+# The sample that gives the centre and the spread has 2**22 values, but at least 256 rows.
 _SAMPLE_NUMBERS: Final = 1 << 22
 _SAMPLE_ROWS_MIN: Final = 256
-# The spread is measured on 8,192 rows of the sample, each against 256 others.
+# The spread is measured with 8,192 rows of the sample, each compared with 256 other rows.
 _SPREAD_ROWS_MAX: Final = 1 << 13
 _SPREAD_ANCHORS: Final = 256
-# Most sparse points that get inverted lists, which take nearly as much memory as the points.
+# Maximum number of sparse points that get inverted lists, because the lists take nearly as much
+# memory as the points.
 LISTED_ROWS_MAX: Final = 2**18
-# A column is common, and gets no list, if more than this share of the points hold it.
+# A column with a value in more than this share of the points is common. It gets no list.
 COMMON_COLUMN_SHARE: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Arrays by name, parameters with every default filled in, and the bits of a code."""
+    """Arrays by name, parameters with all defaults filled in, and the number of bits of a code."""
 
     arrays: dict[str, Array]
     parameters: BuildParameters
@@ -63,7 +68,7 @@ class Encoding:
 
 
 def searcher_of(encoding: Encoding, points: Rows) -> Searcher:
-    """Return a searcher of the `points` (n, d) that were encoded."""
+    """Return a searcher for the encoded `points` (n, d)."""
     arrays = with_points(encoding.arrays, points)
     return Searcher(arrays, encoding.parameters, points.shape[1])
 
@@ -71,12 +76,11 @@ def searcher_of(encoding: Encoding, points: Rows) -> Searcher:
 def encode_points(
     store: Store, request: BuildParameters, points: Rows, report: Report, prefix: str = ""
 ) -> Encoding:
-    """Make every array of a generation but the points, their ids and their labels.
+    """Compute all arrays that searches of `points` (n, d) use, and write them to `store`.
 
-    `points` (n, d) float32, dense or sparse, are checked and normalised. `report` is called with
-    the stage, the rows that are done, and `n`. In the store, names of arrays begin with `prefix`.
-    Raises `InvalidArgumentError` for parameters that
-    do not fit the points.
+    `points` are float32, dense or sparse, already checked and scaled for the metric. `report` is
+    called with the stage, the number of rows done, and n. Names of arrays in the store begin with
+    `prefix`. Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
     rows, dims = points.shape
     parameters = hyperplanes.fill_defaults(request, rows, dims)
@@ -92,18 +96,19 @@ def encode_points(
 
 
 class _Cells:
-    """A learned partition, with its centres as weights of hyperplanes.
+    """A learned partition, with its C centres expressed as combinations of hyperplane normals.
 
-    A centre is the sum of the first m hyperplanes times `weights` (C, m) float32. `margins` (C, B)
-    float32 are the products of the centres with all hyperplanes, `squares` (C,) float32 their
-    squared lengths. Hashing writes the cell of every row into `numbers` (n,) int32.
+    Centre i is the sum of the first m normals, weighted by row i of `weights` (C, m) float32.
+    `margins` (C, B) float32 are the inner products of the centres with all B normals. `squares`
+    (C,) float32 are the squared lengths of the centres. Hashing writes the cell of every row to
+    `numbers` (n,) int32.
     """
 
     def __init__(self, cells: partition.Partition, planes: FloatArray, rows: int) -> None:
         self.partition = cells
         planes64 = planes.astype(np.float64)
         products = planes64[:, : cells.width].T @ planes64
-        # The identity for orthogonal hyperplanes, but not for others.
+        # For orthogonal hyperplanes this is the identity matrix.
         gram = products[:, : cells.width]
         weights = cells.centres @ np.linalg.pinv(gram, hermitian=True)
         self.weights = weights.astype(np.float32)
@@ -133,11 +138,11 @@ class _Encoder:
 
     @cached_property
     def _plane_count(self) -> int:
-        """The number of hyperplanes that are not zero; a zero hyperplane hashes nothing."""
+        """The number of nonzero normals; a normal of zeros does not affect codes."""
         return int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
 
     def measure(self) -> None:
-        """Store squared lengths of sparse points, and inverse lengths for inner products."""
+        """Store the squared lengths of sparse points, and inverse lengths under inner_product."""
         if isinstance(self._points, SparseRows):
             squares = self._create("squares", np.float64, (self._rows,))
             normalise.squares_sparse(self._points.indptr, self._points.values, squares)
@@ -147,14 +152,14 @@ class _Encoder:
             inverses = self._create("inverse_lengths", np.float32, (self._rows,))
             for start, block in self._blocks():
                 block_lengths = lengths(block)
-                # A point of length zero has no direction; its inverse stays 0.
+                # For a point of length 0 the stored inverse length stays 0.
                 part = inverses[start : start + len(block)]
                 np.divide(1, block_lengths, out=part, where=block_lengths > 0)
             if not isinstance(self._points, SparseRows):
                 self._store_length_bounds(self._points)
 
     def _store_inverted_lists(self) -> None:
-        """List the points that hold each rare column: see `kernels.inverted_lists`."""
+        """Store for each rare column the points with a value in it (`kernels.inverted_lists`)."""
         holders = np.zeros(self._dims, np.int64)
         for _, block in self._sparse_blocks():
             inverted_lists.count_holders(block.indices, holders)
@@ -172,7 +177,10 @@ class _Encoder:
             )
 
     def _store_length_bounds(self, points: FloatArray) -> None:
-        """Store the greatest length from every block on: see `kernels.exact.score_longest`."""
+        """Store for each block an upper bound on the lengths of the points from that block on.
+
+        `kernels.exact.score_longest` uses these bounds.
+        """
         longest = []
         for start in range(0, self._rows, BOUND_ROWS):
             block = points[start : start + BOUND_ROWS].astype(np.float64)
@@ -182,13 +190,13 @@ class _Encoder:
         self._put("length_bounds", np.nextafter(falling, np.float32(np.inf)))
 
     def draw(self, *, fit: bool) -> None:
-        """Draw the hyperplanes; with `fit`, cells get the number of components that fits best."""
+        """Draw the hyperplanes; with `fit`, also choose the number of components of cells."""
         self._report("components", 0, self._rows)
         if self.parameters.centred:
             self._centre = self._mean()
         if self.parameters.hash_family == "cells":
             self._fit_to_sample(fit=fit)
-        # In few dimensions, and on sparse rows, threads of BLAS would mostly wait for one another.
+        # With few dimensions or sparse rows, several BLAS threads would mostly wait for each other.
         one_thread = isinstance(self._points, SparseRows) or self._dims <= _ONE_THREAD_DIMS_MAX
         with threadpool_limits(1 if one_thread else None, user_api="blas"):
             planes = hyperplanes.draw_hyperplanes(
@@ -201,13 +209,13 @@ class _Encoder:
         self._release()
 
     def _fit_to_sample(self, *, fit: bool) -> None:
-        """Take the centre from a sample of the points, and with `fit` the number of components."""
+        """Set the centre from a sample of the points; with `fit`, also the number of components."""
         count = min(self._rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // self._dims))
         rng = np.random.default_rng((self.parameters.seed, 3))
         sample = take(self._points, draw_numbers(self._rows, count, rng))
         if not self.parameters.centred and self.parameters.metric != "inner_product":
-            # A shift changes no distance. Around the centre the four bits of a query's projections
-            # resolve the differences between points, not their common part.
+            # Subtracting a centre changes no distance. It lets the four bits of each projection of
+            # a query resolve the differences between points, not what all points share.
             self._centre = (_sum(sample, self._dims) / count).astype(np.float32)
         if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS_MAX:
             n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
@@ -215,9 +223,9 @@ class _Encoder:
             self._planes = self.bits // hyperplanes.code_depth(self.parameters)
 
     def hash(self, cells: "_Cells | None" = None) -> None:
-        """Write the codes and scan terms of all rows; with `cells`, the cell of each row too.
+        """Write the codes and scan terms of all rows; with `cells`, also the cell of each row.
 
-        In a cell the code of a point encodes its difference from the cell's centre.
+        With `cells`, a code encodes the difference between a point and the centre of its cell.
         """
         self._create("codes", np.uint64, (self.bits // hyperplanes.WORD_BITS, self._rows))
         if cells or self.parameters.metric != "cosine":
@@ -233,11 +241,11 @@ class _Encoder:
 
         self._report("hashing", 0, self._rows)
         rows_held, rows_held_max = 0, block_rows(self._points)
-        # One BLAS thread in each of our threads: threads of BLAS would wait for one another.
+        # Blocks already use all cores, so several BLAS threads per block would wait for each other.
         with threadpool_limits(1, user_api="blas"):
             for start, _ in zip(starts, on_all_cores(hash_block, starts), strict=True):
                 rows_held += block
-                # Release seldom: pages that other cores still read must be mapped again.
+                # Release pages rarely, because pages that other cores still read must be mapped again.
                 if rows_held >= rows_held_max and start + block < self._rows:
                     rows_held = 0
                     self._release()
@@ -246,7 +254,7 @@ class _Encoder:
         self._report("hashing", self._rows, self._rows)
 
     def _hash_block(self, first: int, rows: Rows, cells: "_Cells | None") -> None:
-        """Write the codes, terms and cells of the rows from `first` on."""
+        """Write the codes, scan terms and cells of `rows`, whose row numbers begin at `first`."""
         margins = self._margins(rows)
         stop, terms = first + len(rows), self.arrays.get("scan_terms")
         if cells and terms is not None:
@@ -288,8 +296,8 @@ class _Encoder:
         self._put("cell_rows", order)
 
     def _store_centres(self, cells: _Cells) -> None:
-        """Store the centres, and the codes and terms by which a query ranks them."""
-        # The mean of the centres moves all their distances alike, so it changes no ranking.
+        """Store the centres, and the codes and scan terms with which a query ranks them."""
+        # Subtracting the mean of the centres changes no ranking of the centres.
         margins = cells.margins - cells.margins.mean(axis=0)
         words = (self.bits // hyperplanes.WORD_BITS, len(margins))
         levels = codes.levels(margins, self._depth, self._plane_count)
@@ -321,7 +329,7 @@ class _Encoder:
         self._put("table_starts", np.array(starts, np.int64))
 
     def _blocks(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the first row of every block, and the block; one block of pages is held."""
+        """Yield each block of points with its first row number; release its pages afterwards."""
         rows = block_rows(self._points)
         for start in range(0, self._rows, rows):
             yield start, self._points[start : start + rows]
@@ -357,12 +365,12 @@ class _Encoder:
     def _cell_terms(
         self, block: Rows, margins: FloatArray, cells: _Cells, numbers: npt.NDArray[np.int32]
     ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
-        """Subtract the cells' centres from `margins` (m, B) in place; return levels and terms.
+        """Subtract the cells' centres from `margins` (m, B) in place; return levels and scan terms.
 
-        With a centre c and a stretched code b, the squared distance |q - x|^2 is
-        |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), and (q - c) b approximates the last product. The
-        part without q is the first term. A product q x is q c + q (x - c), and q b approximates the
-        second part. The length of c may exceed the length of q by far.
+        Let q be a query, x a point, c the centre of its cell, and b the stretched code of x - c.
+        The squared distance |q - x|^2 equals |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c). The product
+        (q - c) b approximates (q - c)(x - c), and the part of the sum without q is the first term.
+        The inner product q x equals q c + q (x - c), and q b approximates q (x - c).
         """
         weights, centre_margins = cells.weights[numbers], cells.margins[numbers]
         along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
@@ -376,7 +384,7 @@ class _Encoder:
         return levels, codes.pack_terms(np.maximum(squares, 0) + 2 * shift, 2 * stretch)
 
     def _centred_squares(self, block: Rows) -> FloatArray:
-        """Return the squared distance of each row from the centre."""
+        """Return the squared distance of each row of `block` from the centre."""
         centre = self._centre
         if not isinstance(block, SparseRows):
             return np.asarray(np.square(lengths(block - centre if centre.any() else block)))
@@ -398,7 +406,7 @@ class _Encoder:
         self._create(name, array.dtype, array.shape)[...] = array
 
     def _put_joined(self, name: str, parts: list[Array]) -> None:
-        """Store one-dimensional arrays end to end, without a joined copy in memory."""
+        """Store the concatenation of one-dimensional arrays without a copy of it in memory."""
         whole = self._create(name, parts[0].dtype, (sum(map(len, parts)),))
         start = 0
         for part in parts:
@@ -407,10 +415,10 @@ class _Encoder:
 
 
 def _spread(points: FloatArray) -> FloatArray:
-    """Return the variance of differences between near points by principal component, (d,).
+    """Return the variance of differences between near points along each principal component, (d,).
 
-    The differences stand for those between points and the centres of cells, which are not learned
-    yet.
+    The differences stand in for those between points and centres of cells, because cells are not
+    learned yet.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
     rows = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)
@@ -418,12 +426,12 @@ def _spread(points: FloatArray) -> FloatArray:
     nearest = (rows @ anchors.T - np.square(anchors).sum(axis=1) / 2).argmax(axis=1)
     squares = np.square(rows - anchors[nearest])
     distances = squares.sum(axis=1)
-    # The farther half is left out, because many of its points have no anchor near them.
+    # The half of the points farther from their anchor is left out: many have no near anchor.
     return np.asarray(squares[distances <= np.median(distances)].mean(axis=0))
 
 
 def _sum(rows: Rows, dims: int) -> npt.NDArray[np.float64]:
-    """Return the sum of rows, (d,)."""
+    """Return the sum of all rows, (d,)."""
     if isinstance(rows, SparseRows):
         return np.asarray(np.bincount(rows.indices, rows.values, dims), np.float64)
     return np.asarray(rows.sum(axis=0, dtype=np.float64))

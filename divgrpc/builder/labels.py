@@ -1,14 +1,17 @@
-"""The labels of a build: it stores them, trains a model, and indexes the label factors.
+"""The label part of a build stores labels, trains a model, and indexes the label factors.
 
-    label_sets.indptr, .indices     the labels of every point, compressed sparse rows
-    feature_map, label_offset       the embedding of documents: see `divgrpc.labels.model`
-    label_index.*                   an index of the label factors, under inner_product
-    label_names.bytes, .ends        UTF-8 names, one after the other, and the end of each
+It writes these arrays:
+
+    label_sets.indptr, .indices     the labels of every point, as compressed sparse rows
+    feature_map, label_offset       the embedding of documents (`divgrpc.labels.model`)
+    label_index.*                   an index of the label factors under inner_product
+    label_names.bytes, .ends        all names in UTF-8, concatenated, and the end offset of each
     label_tree.parents, .depths     the hierarchy as a tree, -1 for none
 
-The points of the inner index are the label factors. It has the hashes, tables and seed of the outer
-index. The factors are sorted by falling length, with their labels as ids, so that an exact search
-can end early if a few are long (`divgrpc.kernels.exact.score_longest`).
+The points of the label index are the label factors. Its hash family, tables and seed are those that
+were requested for the main index. The factors are sorted by decreasing length, and their ids are
+their labels. An exact search can then stop early if only a few factors are long
+(`divgrpc.kernels.exact.score_longest`).
 """
 
 from collections.abc import Callable
@@ -33,16 +36,16 @@ from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, draw_numbers, prepare
 
 _BLOCK_ROWS: Final = 8_192
-# The recall that a search for labels has at least, because a label that it misses is never
-# predicted.
+# Minimum target recall of the label index. It is high because a label that the search misses is
+# never predicted.
 _TARGET_RECALL_MIN: Final = 0.98
 _STAGES: Final = {"choosing": "choosing label parameters", "training": "training labels"}
 
 
 class LabelBuilder:
-    """Takes the labels of points block by block, then builds the arrays that predict labels.
+    """Collects the labels of points block by block; `build` then makes the label arrays.
 
-    `warnings` are complete when `build` returns.
+    `warnings` is complete when `build` returns.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class LabelBuilder:
     def check(self, labels: object, rows: int) -> SparseRows:
         """Check `labels` (rows, L), dense or sparse, and return them as sparse rows.
 
-        A row has label j if column j is not 0. Raises `InvalidArgumentError` with the field
+        Row i has label j if labels[i, j] is not 0. Raises `InvalidArgumentError` with the field
         `labels`.
         """
         block = as_rows("labels", labels, self._label_count)
@@ -81,10 +84,10 @@ class LabelBuilder:
     def build(
         self, documents: Rows, request: BuildParameters, report: Report
     ) -> LabelSection | None:
-        """Train a model on `documents` (n, d), or use the given one, and index it.
+        """Train a model on `documents` (n, d) or use the given model, and index its label factors.
 
-        Returns None if the build has no labels. `report` is called with the stage, the rows that
-        are done, and the rows in all.
+        Returns None if the build has no labels. `report` is called with the stage, the number of
+        rows done, and the total number of rows.
         """
         count = self.count_labels(documents.shape[1])
         if count is None:
@@ -110,8 +113,9 @@ class LabelBuilder:
     def count_labels(self, dims: int) -> int | None:
         """Return the number of labels, None if the build has no labels.
 
-        Raises `InvalidArgumentError` with the field if the labels, the model and the names have
-        different numbers of labels, or if the model does not embed `dims` dimensions.
+        Raises `InvalidArgumentError` with the name of the argument as its `field` if the labels,
+        the model and the names have different numbers of labels, or if the model does not embed
+        documents of `dims` dimensions.
         """
         model, names = self._inputs.model, self._inputs.names
         if self._label_count is None and self._inputs.is_empty:
@@ -200,7 +204,7 @@ class LabelBuilder:
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)
 
     def _check_zeros(self, zeros: int, count: int) -> None:
-        """Refuse label factors that are all zeros; warn if some labels have factors of zeros."""
+        """Raise an error if all `count` label factors are zeros; warn if `zeros` of them are."""
         if zeros == count:
             raise invalid("label_model", "must have label factors that are not all zeros")
         if zeros:
@@ -220,11 +224,11 @@ class LabelBuilder:
 
 
 def _factor_parameters(request: BuildParameters, rank: int) -> BuildParameters:
-    """Return the parameters of the label index: the request, fitted to `rank` columns."""
+    """Return the parameters of the label index: those of `request`, fitted to `rank` columns."""
     components = min(request.n_components or rank, rank)
     n_tables, n_bits = request.n_tables, request.n_bits
     if request.hash_family == "pca_hash":
-        # A component is one bit of one table.
+        # Each component gives one bit of one table.
         n_bits = min(n_bits, components) if n_bits else None
         n_tables = n_tables if (n_tables or 1) * (n_bits or 1) <= components else None
     return BuildParameters(

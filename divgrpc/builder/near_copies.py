@@ -1,16 +1,15 @@
-"""The default `duplicate_threshold`, measured by Build.
+"""Build measures the default `duplicate_threshold`, the distance within which points are copies.
 
-No fixed distance will do. Copies of one text may lie farther apart than unrelated points of another
-index, such as points on a map or in a tight cluster. A gap marks near-copies: the copies of a point
-lie next to it, then there is nothing for a while, then the other points begin. The threshold is
-therefore a squared distance T such that few points have a neighbour between T and 2 T. If
-neighbours lie at all distances, T becomes so small that hardly any point has a neighbour within it.
-A point with more than 60 neighbours within T lies in a cluster, not among copies. Most points must
-not lie in clusters.
+A fixed distance does not work. Copies of one text may be farther apart than unrelated points of
+another index, such as points on a map or in a tight cluster. But near-copies of a point are
+separated from its other neighbours by a gap in the distances. The threshold is therefore a squared
+distance T such that few points have a neighbour at a squared distance between T and 2 T. Without
+such a gap, T becomes so small that hardly any point has a neighbour within it. A point with more
+than 60 neighbours within T is part of a cluster rather than one of several copies, so T is refused
+if too many points are in clusters.
 
-T is usually a twentieth of the mean squared distance of two points. If points lie in all
-directions, this is a cosine of 0.95. If there are many copies and the gap lies farther out, T may
-be twice that.
+T is at most a twentieth of the mean squared distance between points. For points in all directions
+this limit is a cosine of 0.95. If many points have copies, the limit is twice as large.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
 
-# Neighbours are counted for 256 points. The mean distance is taken over pairs of 500 points.
+# Neighbours are counted for 256 points. The mean distance is that of pairs among 500 points.
 _SAMPLE_ROWS: Final = 256
 _SPREAD_ROWS: Final = 500
 # At most this share of the points may have a neighbour between T and 2 T.
@@ -31,14 +30,14 @@ _GAP_SHARE_MAX: Final = 0.1
 # A point with more than 60 neighbours within T lies in a cluster; at most 75 % of the points may.
 _COPIES_MAX: Final = 60
 _CLUSTER_SHARE_MAX: Final = 0.75
-# A point in a cluster has too many neighbours to count, so they are counted among 4,096 points.
-# It has neighbours between T and 2 T if 2 T holds over 1.1 times as many as T.
+# For a point in a cluster, neighbours are counted among a sample of 4,096 points. It fills the gap
+# between T and 2 T if over 1.1 times as many of them are within 2 T as within T.
 _COUNTED_ROWS: Final = 4_096
 _CLUSTER_GROWTH_MAX: Final = 1.1
-# Thresholds to try: 4 for each halving of the greatest, which is halved 15 times.
+# The largest threshold is halved 15 times, in 4 steps for each halving.
 _STEPS_PER_HALVING: Final = 4
 _HALVINGS: Final = 15
-# T may be twice the usual threshold if at least 25 % of the points have a near-copy.
+# T may be up to twice the usual limit if at least 25 % of the points have a near-copy.
 _OVER_USUAL_MAX: Final = 2
 _COPIED_SHARE_MIN: Final = 0.25
 
@@ -50,13 +49,13 @@ def near_copy_threshold(
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, or a squared distance for `euclidean`.
 
-    `points` (n, d) are unit rows under `cosine`. `report` is called with the rows that are done and
-    the rows in all.
+    `points` (n, d) have unit length under `cosine`. `report` is called with the number of rows done
+    and the total number of rows.
     """
     metric, angular = parameters.metric, parameters.metric != "euclidean"
     rng = np.random.default_rng((parameters.seed, 5))
     spread = _spread(_draw(points, _SPREAD_ROWS, rng), angular=angular)
-    # Three digits, because the last ones depend on the order of a sum.
+    # Rounded to three digits, because further digits depend on the order of a sum.
     usual = threshold = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * spread:.3g}")
     if usual:
         sample = _draw(points, _SAMPLE_ROWS, rng)
@@ -69,10 +68,11 @@ def near_copy_threshold(
 
 
 def _threshold(near: Distances, far: Distances, usual: float) -> float:
-    """Return the greatest squared distance with a gap above it, 0 if there is none.
+    """Return the largest of the tried thresholds that has a gap above it, or 0 if none has.
 
-    `near` (m, c) are squared distances from m points to themselves and their nearest neighbours,
-    `far` (m, o) from the same points to a sample of all points.
+    `near` (m, c) are squared distances from m points to themselves and to their nearest neighbours.
+    `far` (m, o) are squared distances from the same m points to a sample of all points. `usual` is
+    the usual limit of the threshold.
     """
     for step in range(_STEPS_PER_HALVING * _HALVINGS):
         threshold = float(f"{_OVER_USUAL_MAX * usual * 2 ** (-step / _STEPS_PER_HALVING):.3g}")
@@ -90,7 +90,7 @@ def _threshold(near: Distances, far: Distances, usual: float) -> float:
 
 
 def _count_within(distances: Distances, threshold: float) -> npt.NDArray[np.intp]:
-    """Return how many distances of each row are at most `threshold`."""
+    """Return for each row how many `distances` are at most `threshold`."""
     return np.asarray(np.count_nonzero(distances <= threshold, axis=1))
 
 
@@ -99,9 +99,9 @@ def _draw(points: Rows, count: int, rng: np.random.Generator) -> Rows:
 
 
 def _spread(rows: Rows, *, angular: bool) -> float:
-    """Return the mean squared distance of two rows, 0 if all rows are equal.
+    """Return the mean squared distance over pairs of rows, 0 if all rows are equal.
 
-    Each distance is weighted by itself, so that near-copies count little.
+    Each squared distance is also its weight in the mean, so that near-copies count little.
     """
     distances = _between(rows, rows, angular=angular)
     if not distances.any():
@@ -121,7 +121,7 @@ def _distances(
 
 
 def _between(rows: Rows, columns: Rows, *, angular: bool) -> Distances:
-    """Return the squared distances of all pairs of rows, scaled to unit length if `angular`."""
+    """Return squared distances between `rows` and `columns`, of unit vectors if `angular`."""
     if isinstance(rows, SparseRows) and isinstance(columns, SparseRows):
         matrices = [part.matrix.astype(np.float64) for part in (rows, columns)]
         products = np.asarray((matrices[0] @ matrices[1].T).toarray())

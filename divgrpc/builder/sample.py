@@ -1,8 +1,9 @@
-"""The queries on which Build tunes and measures, and their true nearest points.
+"""The sample of queries with which Build tunes and measures searches.
 
-Half of the queries are points, and a point does not count among its own neighbours. The others lie
-halfway between a point and a near one, so that results on the sample hold for queries that are not
-indexed. One query in three tunes, the other two measure.
+For each query the sample also holds the true nearest points. Half of the queries are points of the
+index; a point is not counted among its own neighbours. Each other query is halfway between two near
+points, so that the results also hold for queries that are not in the index. One third of the
+queries tune, the other two thirds measure.
 """
 
 from collections.abc import Callable
@@ -19,25 +20,25 @@ from divgrpc.vectors import Rows, SparseRows, block_rows, draw_numbers, lengths,
 
 Report = Callable[[int, int], None]
 
-# Queries of a sample; every third tunes, the others measure.
+# Number of queries in a sample. Every third query tunes, the others measure.
 SAMPLE_QUERIES = 192
 _TUNING_PERIOD = 3
-# Neighbours fetched beyond the largest pool, because they may tie with its last candidate.
+# Additional neighbours to find, because they may tie with the last of the requested ones.
 _TIES_MAX = 100
 _NO_ROW = -1
-# A query lies between a point and the nearest of this many other points.
+# A query halfway between points uses a point and the nearest of 256 random points.
 _PARTNERS = 256
-# Points are equally near if their products with the query differ by this share or less (rounding).
+# Gains that differ by at most this relative amount count as equal, because of rounding.
 _TIE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Queries and their nearest rows `truth` (m, t) int64, nearest first.
+    """Queries, and their nearest points `truth` (m, t) int64 as row numbers, nearest first.
 
-    `gains` (m, t) float32 are larger for nearer points: the product, or under `euclidean` half the
-    negated squared distance, up to a constant per query. `between` (m,) bool marks the queries that
-    lie between points.
+    `gains` (m, t) float32 measure how near each of these points is; larger is nearer. A gain is the
+    inner product. Under `euclidean` it is minus half the squared distance, up to a constant for
+    each query. `between` (m,) bool marks the queries that are not points themselves.
     """
 
     queries: Rows
@@ -55,15 +56,16 @@ class Sample:
         *,
         queries: Rows | None = None,
     ) -> "Sample":
-        """Draw queries, and find the `most` nearest rows of each and those that tie with the last.
+        """Draw queries, and find for each the `most` nearest points and points that tie with them.
 
-        Queries are drawn from `queries` (m, d) if given, or else made from the points.
+        Queries are drawn from `queries` (m, d) if given, and otherwise made from the points.
+        `report` is called with the number of points done and the total number of points.
         """
         points = searcher.points
         rng = np.random.default_rng((seed, 1))
         source = points if queries is None else queries
         rows = rng.choice(len(source), min(SAMPLE_QUERIES, len(source)), replace=False)
-        # The row of a query that is a point, which is no neighbour of itself.
+        # For a query that is a point, its own row, which must not count as a neighbour.
         own_rows = np.full(len(rows), _NO_ROW)
         if queries is None:
             order = np.argsort(rows)
@@ -78,7 +80,7 @@ class Sample:
         gains = np.where(truth == own_rows[:, np.newaxis], -np.inf, gains)
         order = np.lexsort((truth, -gains), axis=1)
         if (own_rows != _NO_ROW).any():
-            # The row of the query itself is now the last.
+            # The query's own row is now last, because its gain is -inf.
             order = order[:, : max(0, count - 1)]
         searcher.release()
         return cls(
@@ -89,12 +91,12 @@ class Sample:
         )
 
     def __len__(self) -> int:
-        """Return how many queries there are."""
+        """Return the number of queries."""
         return len(self.queries)
 
     @property
     def parts(self) -> tuple[IntArray, IntArray]:
-        """The numbers of the queries that tune and that measure; a single query does both."""
+        """The indices of tuning queries, and of measuring queries; a single query is both."""
         numbers = np.arange(len(self))
         if len(self) == 1:
             return numbers, numbers
@@ -107,9 +109,10 @@ class Sample:
         numbers: IntArray,
         sizes: tuple[int, ...],
     ) -> list[tuple[npt.NDArray[np.float64], int]]:
-        """Hash the queries `numbers`; return the recall of each, and its number of hashed points.
+        """Search with the queries at `numbers`; return recalls and a count for each query.
 
-        The recall (s,) is the share of the nearest points that are hashed, for each of s `sizes`.
+        The recalls (s,) belong to the s `sizes`. A recall is the share of the `size` nearest points
+        that are among the hashed points of the query. The count is the number of hashed points.
         """
         hashed_rows = searcher.hashed(self.queries[numbers], parameters)
         searcher.release()
@@ -123,9 +126,10 @@ class Sample:
     def _shares(
         self, number: int, marks: npt.NDArray[np.bool_], sizes: tuple[int, ...]
     ) -> npt.NDArray[np.float64]:
-        """Return the share of the nearest `size` points with a mark (n,), for all `sizes`.
+        """Return for each of the `sizes` the share of the nearest points that `marks` (n,) selects.
 
-        A point that ties with the last of them may replace it. The share of no points is 1.
+        Points that tie with the last of the nearest points may replace it. The share is 1 if there
+        are no points.
         """
         truth, gains = self.truth[number], self.gains[number]
         shares = np.ones(len(sizes))
@@ -142,7 +146,7 @@ class Sample:
 def _move_halfway(
     queries: Rows, rows: IntArray, *, mask: npt.NDArray[np.bool_], searcher: Searcher, seed: int
 ) -> Rows:
-    """Return `queries`, the points `rows`; those in the `mask` go halfway to a near point."""
+    """Move queries in the `mask` halfway to a near point; `rows` (m,) are the queries as points."""
     points, metric = searcher.points, searcher.metric
     rng = np.random.default_rng((seed, 4))
     partners = draw_numbers(len(points), _PARTNERS, rng)
@@ -154,7 +158,7 @@ def _move_halfway(
     products = np.where(rows[:, np.newaxis] == partners, -np.inf, products)
     nearest = products.argmax(axis=1)
     best = products[np.arange(len(rows)), nearest]
-    # Opposite directions have no direction between them.
+    # Opposite vectors have no direction between them, so a partner needs a positive product.
     mask = mask & (np.isfinite(best) if metric == "euclidean" else best > 0)
     share = np.where(mask, 0.5, 0.0).astype(np.float32)[:, np.newaxis]
     if isinstance(queries, SparseRows) and isinstance(near, SparseRows):
@@ -180,9 +184,9 @@ def nearest_rows(
     *,
     angular: bool = False,
 ) -> tuple[IntArray, FloatArray]:
-    """Return rows and gains of the `count` nearest points to each query, (nq, count), unordered.
+    """Return rows and gains (nq, count) of the `count` nearest points to each query, unordered.
 
-    With `angular` the nearest have the greatest cosine, under `inner_product` too.
+    With `angular`, the nearest points under `inner_product` are those with the largest cosine.
     """
     centre, factor = _right_factor(points, queries, metric)
     rows = np.empty((len(queries), 0), np.int64)
@@ -197,9 +201,9 @@ def nearest_rows(
             size = lengths(block)
             products = np.divide(products, size, out=np.zeros_like(products), where=size > 0)
         if metric == "euclidean":
-            # Half the negated squared distance, without the part that all points share.
+            # Minus half the squared distance, without the term that is the same for all points.
             products = products - np.square(lengths(block)) / 2
-        # After the first block few points come nearer to any query than its best so far.
+        # Keep points that beat the worst kept gain of some query; after the first block few do.
         least = gains.min(axis=1, initial=np.inf if gains.shape[1] == count else -np.inf)
         near = np.flatnonzero((products >= least[:, np.newaxis]).any(axis=0))
         numbers = np.broadcast_to(start + near, (len(products), len(near)))
@@ -214,15 +218,15 @@ def nearest_rows(
 
 
 def _right_factor(points: Rows, queries: Rows, metric: Metric) -> tuple[FloatArray, Any]:
-    """Return the vector to subtract from points, and the matrix to multiply them by."""
+    """Return the vector to subtract from the points, and the right factor of their products."""
     centre = np.zeros(points.shape[1], np.float32)
     if isinstance(queries, SparseRows):
-        # Kept sparse, because a dense sample of wide rows would take a gigabyte.
+        # Queries stay sparse, because as dense wide rows they could take a gigabyte.
         return centre, sparse.csr_array(queries.matrix.T)
     if isinstance(points, SparseRows):
         return centre, np.ascontiguousarray(queries.T)
     if metric == "euclidean":
-        # Far from the origin rounding would hide the differences between products.
+        # Without centring, rounding would hide small distances between points far from the origin.
         centre = queries.mean(axis=0)
         return centre, (queries - centre).T
     return centre, queries.T

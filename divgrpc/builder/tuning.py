@@ -1,10 +1,10 @@
-"""Measurements of a build on its own points: the number of probes, and the recall of searches.
+"""Tuning chooses the number of probes and hash limits, and measures the recall of every search.
 
-A third of a sample of queries (`divgrpc.builder.sample`) tunes hash limits and probes. The others
-measure. Recall is the share of the true nearest candidates among the hashed points. It is measured
-for each number of candidates in `divgrpc.search.costs.POOLS`, under the hash limit that a query for
-this number gets. The index keeps the lower end of an interval, so that later queries find no less.
-The cost of a search is counted, not timed.
+One third of a sample of queries (`divgrpc.builder.sample`) tunes, the other two thirds measure. For
+a number of candidates c, recall is the share of the c true nearest points that are among the hashed
+points. It is measured for each number of candidates in `divgrpc.search.costs.POOLS`, with the hash
+limit tuned for that number. The index stores the lower end of a confidence interval, so that later
+queries are unlikely to find less. Costs are counts of the work done, not times.
 """
 
 import bisect
@@ -26,41 +26,43 @@ from divgrpc.vectors import Rows, SparseRows
 
 _Shares = npt.NDArray[np.float64]
 
-# Queries in one batch: at most 16, and at most 2**20 rows of marks for all of them.
+# A batch has at most 16 queries, and at most 2**20 marks in all (one mark per query and point).
 _BATCH_QUERIES_MAX: Final = 16
 _BATCH_MARKS_MAX: Final = 1 << 20
-# Queries that measure a search which `auto` never takes.
+# Number of queries that measure a search which `auto` never uses.
 _UNUSED_SEARCH_QUERIES: Final = 32
-# Above this number of points queries run one at a time, because each holds pages of the points.
+# With more points, queries run one at a time, because each keeps pages of the points in memory.
 _PARALLEL_ROWS_MAX: Final = 1_000_000
-# The next number of probes to try is twice the last.
+# Each number of probes to try is twice the one before.
 _PROBES_GROWTH: Final = 2
-# Stop after trying 4 x the best number of probes so far, when recall drops below 90 % of the best,
-# or when a search looks at 30 % of the points, where a scan is faster.
+# Trying more probes stops at 4 times the number with the best recall so far, if recall falls below
+# 90 % of the best, or if a search hashes over 30 % of the points, because a scan is then faster.
 _PROBES_OVER_BEST_MAX: Final = 4
 _RECALL_OF_BEST_MIN: Final = 0.9
 _SHARE_OF_POINTS_MAX: Final = 0.3
-# Standard errors from a mean to the lower end of its one-sided 95 % interval.
+# A one-sided 95 % confidence interval ends this many standard errors below the mean.
 _STANDARD_ERRORS: Final = 1.645
-# The queries that measure may find less than those that tune. If their recall is at most 0.1 below
-# the target, the next 4 hash limits and these multiples of the probes are tried.
+# The measuring queries may find less than the tuning queries. Then up to 4 hash limits are tried,
+# beginning with the tuned one. If their recall is at most 0.1 below the target, these multiples of
+# the tuned probes are tried as well.
 _RETRIED_LIMITS: Final = 4
 _RETRIED_PROBE_FACTORS: Final = (1.0, 1.5, 2.2)
 _RETRIED_RECALL_GAP_MAX: Final = 0.1
-# A scan that may end early scores this many rows per candidate first: see `kernels.exact.reach`.
+# A scan that may end early first scores this many rows per candidate (`kernels.exact.reach`).
 _FIRST_ROWS_PER_CANDIDATE: Final = 8
-# With more candidates than the default, the hash limit is at least 5/4 of their number.
+# For more candidates than the default, the hash limit is at least 5/4 of the candidates.
 _LARGE_POOL_QUARTERS_MIN: Final = 5
-# Hash limits to try, in quarters of the default.
+# Hash limits to try, in quarters of the default limit.
 _LIMIT_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Results of tuning; `n_probes` and `auto_search` are for a query with default parameters.
+    """Results of tuning.
 
-    `n_queries` counts the queries of the sample. A third of them tune, two thirds measure.
+    `n_probes` and `auto_search` apply to a query with default parameters. `n_queries` is the number
+    of queries in the sample.
     """
 
     n_probes: int
@@ -74,13 +76,14 @@ def tune(
 ) -> Tuning:
     """Tune the probes and measure every search, for each number of candidates.
 
-    `queries` (m, d) are a sample of future queries; without them points serve as queries. `report`
-    is called with the rows that are done and the rows in all (0 if unknown) at least once for every
-    batch of queries. `parameters` have every default filled in.
+    `parameters` have all defaults filled in. `queries` (m, d) are a sample of future queries; if
+    None, queries are made from points. `report` is called at least once for each batch of queries,
+    with the number of rows done and the total number of rows (0 if unknown).
 
-    The hash limit is the least with which a scan reaches the target recall, up to four times the
-    default. If none reaches it, the limit is the default. The number of probes is about the least
-    that reaches it. If none reaches it, it is the number with the best recall.
+    The hash limit is the smallest one with which a scan reaches the target recall, at most four
+    times the default limit. If no limit reaches the target, it is the default. The number of probes
+    is approximately the smallest one that reaches the target. If no number reaches it, the number
+    with the best recall is chosen.
     """
     measurement = _Measurement(searcher, parameters, report, queries)
     costs = measurement.costs()
@@ -96,7 +99,10 @@ def tune(
 
 
 def lower_bound(shares: _Shares) -> _Shares:
-    """Return the lower ends of one-sided 95 % intervals of the means of the columns of (m, s)."""
+    """Return lower bounds (s,) of the means of the columns of `shares` (m, s).
+
+    Each is the lower end of a one-sided 95 % confidence interval.
+    """
     mean = shares.mean(axis=0)
     if len(shares) < 2:
         return np.asarray(mean)
@@ -133,7 +139,7 @@ class _Measurement:
         for place in range(len(POOLS)):
             self._limits[place] = self._tune_limit(place)
         probes = self._tune_probes()
-        # `auto` never takes scan_hamming for points, so a few queries measure it.
+        # `auto` uses scan_hamming only for labels, so for points few queries measure it.
         few = held_out if self.sought == "labels" else held_out[:_UNUSED_SEARCH_QUERIES]
         pools = {
             "exact": self._exact(held_out),
@@ -151,14 +157,14 @@ class _Measurement:
         return tuple(costs)
 
     def _exact(self, numbers: IntArray) -> list[PoolCost]:
-        """Count what exact searches read: all points, or fewer with inverted lists or lengths."""
+        """Count what exact searches read; inverted lists or bounds on lengths may save reads."""
         costs: list[PoolCost] = []
         for pool in POOLS:
             queries = self.sample.queries[numbers]
             entries = self._searcher.entries_listed(queries, min(pool, self._rows))
             points = np.full(len(numbers), float(self._rows))
             if entries.any() or self._searcher.ends_early:
-                # The picks do not matter, but the selector `nearest` would need fewer candidates.
+                # Picks are not used, but the selector `nearest` would search for fewer candidates.
                 query = QueryParameters(k=1, candidates_limit=pool, search="exact")
                 plan = self._searcher.plan(query.resolve(self._rows, "exact", 1, self.sought))
                 points = self._searcher.answer(queries, plan).stats[2].astype(float)
@@ -174,7 +180,7 @@ class _Measurement:
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
             points = min(self._limits[place], self._rows)
             if self._searcher.ends_early and not self.shape.cells:
-                # As in an exact search, rows too short to be among the best are skipped.
+                # As in an exact search, points too short to be among the nearest are skipped.
                 points += _FIRST_ROWS_PER_CANDIDATE * pool
             counts = (points, self._rows + lists, lists, 0)
             costs.append(self._pool(place, 0, recall, counts))
@@ -186,9 +192,9 @@ class _Measurement:
         return self._recall(search, 0, self._limits[place], numbers)[0]
 
     def _tables(self, place: int, n_probes: int) -> PoolCost:
-        """Measure tables or cells with the tuned probes for one pool.
+        """Measure tables or cells with the tuned number of probes, for one pool.
 
-        More probes are tried if the queries that measure find a little less than those that tune.
+        If the recall of the measuring queries is a little below the target, more probes are tried.
         """
         _, numbers = self.sample.parts
         for factor in _RETRIED_PROBE_FACTORS:
@@ -200,14 +206,14 @@ class _Measurement:
         mean_points = float(points.mean())
         if self.shape.cells:
             sizes = self._searcher.cell_sizes.astype(float)
-            # A large cell holds more points, and so it is probed by more queries.
+            # A cell with more points is probed by more queries, so sizes are weighted by sizes.
             codes = len(sizes) + min(self._rows, probes * (sizes**2).sum() / sizes.sum())
             return self._pool(place, probes, recall, (mean_points, codes, probes, 0))
         _, entries = self._recall("tables", probes, 0, numbers[:_BATCH_QUERIES_MAX])
         return self._pool(place, probes, recall, (mean_points, 0, probes, float(entries.mean())))
 
     def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
-        """Return the smaller of two lower bounds: for points, and for queries between points."""
+        """Return the lower bound for queries that are points or for the others, the smaller one."""
         between = self.sample.between[numbers]
         kinds = [shares[kind] for kind in (between, ~between) if kind.any()]
         return np.asarray(np.min([lower_bound(kind) for kind in kinds], axis=0))
@@ -215,7 +221,7 @@ class _Measurement:
     def _pool(
         self, place: int, n_probes: int, recall: float, counts: tuple[float, float, float, float]
     ) -> PoolCost:
-        """Return the cost of a pool; `counts` are points, codes, lists and list entries."""
+        """Return the cost of a pool; `counts` are points, codes, lists and list entries read."""
         points, codes, lists, entries = (round(float(count), 1) for count in counts)
         return PoolCost(
             candidates=POOLS[place],
@@ -229,9 +235,10 @@ class _Measurement:
         )
 
     def _tune_limit(self, place: int) -> int:
-        """Return the least limit with which a scan reaches the target, or else the default.
+        """Return the smallest hash limit with which a scan reaches the target, or the default.
 
-        The next limits are tried if the queries that measure find less than those that tune.
+        The tuning queries choose a limit. If the measuring queries do not reach the target with it,
+        the next limits are tried with them.
         """
         default = self._limits[place]
         limits = [default * quarters // 4 for quarters in _LIMIT_QUARTERS]
@@ -243,7 +250,7 @@ class _Measurement:
             shares = self._recall("scan", 0, limit, numbers)[0]
             return reaches(float(self._bound(shares, numbers)[place]), self._target)
 
-        # The first limit usually suffices. If the last one does not, none does.
+        # The first limit usually suffices. If the largest limit does not, no limit does.
         first = 0
         if not reached(default):
             if not reached(limits[-1]):
@@ -253,11 +260,11 @@ class _Measurement:
         return next((limit for limit in choices if reached(limit, held_out)), limits[first])
 
     def _tune_probes(self) -> list[int]:
-        """Return the number of probes for each pool, measured by the queries that tune.
+        """Return the number of probes for each pool, chosen with the tuning queries.
 
-        Searches run without a hash limit, so that one search serves every pool. In tables a limit
-        would keep a random part of the points. In cells it would keep the points with the nearest
-        codes, which loses no more than a scan of all codes.
+        Searches run without a hash limit, so that one search serves all pools, and the recall is
+        then reduced for the limit. In tables a limit keeps a random part of the points. In cells it
+        keeps the points with the nearest codes, which loses no more than a scan of all codes does.
         """
         tuning, _ = self.sample.parts
         losses = np.zeros((len(tuning), len(POOLS)))
@@ -284,9 +291,9 @@ class _Measurement:
     def _recall(
         self, search: Search, n_probes: int, hash_limit: int, numbers: IntArray
     ) -> tuple[_Shares, _Shares]:
-        """Return the recall of every query and pool (m, s), and its number of hashed points (m,).
+        """Return recalls (m, s) of m queries for s pools, and counts (m,) of hashed points.
 
-        A `hash_limit` of 0 means no limit.
+        A `hash_limit` of 0 means no limit. Results are cached.
         """
         key = (search, n_probes, hash_limit, int(numbers.sum()))
         if key not in self._recalls:
@@ -298,7 +305,7 @@ class _Measurement:
     ) -> tuple[_Shares, _Shares]:
         query = QueryParameters(search=search, n_probes=n_probes or None, hash_limit=hash_limit)
         effective = query.resolve(self._rows, "exact", 1, self.sought)
-        # The memory of a thread grows with the points, and every query holds pages of them.
+        # A thread needs memory for each point, and each query keeps pages of the points in memory.
         large = self._rows > _PARALLEL_ROWS_MAX
         batch = 1 if large else max(1, min(_BATCH_QUERIES_MAX, _BATCH_MARKS_MAX // self._rows))
 
@@ -315,9 +322,10 @@ class _Measurement:
         return np.stack(recalls), np.array(counts, float)
 
     def _default_limit(self, pool: int) -> int:
-        """Return the hash limit to begin with: four times the pool, less for a large pool.
+        """Return the default hash limit: four times the pool, or less for a large pool.
 
-        Only high dials have a large pool, and its last candidates change few picks.
+        Only queries with a high dial have a large pool, and the last candidates of a large pool
+        change few picks.
         """
         if pool > POOLS[self.default_place]:
             return max(_LARGE_POOL_QUARTERS_MIN * pool // 4, self._limits[self.default_place])
@@ -329,10 +337,10 @@ class _Measurement:
 
 
 class _Curve:
-    """Recalls of rising numbers of probes, until one suffices or more cannot help.
+    """Collects recalls for increasing numbers of probes, and chooses a number of probes.
 
-    `choice` is the number of probes to take, 0 until it is known. `best` is the greatest mean
-    recall and its number of probes.
+    `choice` is the chosen number, 0 until it is known. `best` is the largest mean recall so far and
+    its number of probes. It is chosen if more probes no longer help.
     """
 
     def __init__(self, target: float) -> None:
@@ -342,7 +350,7 @@ class _Curve:
         self.choice = 0
 
     def add(self, probes: int, bound: float, mean: float) -> None:
-        """Add the lower bound and the mean of the recall with this number of probes."""
+        """Add the lower `bound` and the `mean` of the recall with `probes` probes."""
         if self.choice:
             return
         few, below = self._before
@@ -350,7 +358,7 @@ class _Curve:
         if bound >= self._target:
             self.choice = probes
             if few and below < bound:
-                # Recall is interpolated linearly over the logarithm of the probes.
+                # Interpolate recall linearly in the logarithm of the number of probes.
                 share = (self._target - below) / (bound - below)
                 self.choice = min(probes, max(few + 1, math.ceil(few * (probes / few) ** share)))
         elif mean > greatest:
