@@ -1,10 +1,10 @@
-"""Label models: training, label prediction, and the inputs of a build that concern labels.
+"""Labels: training of label models, prediction of labels, and label inputs of a build.
 
     trained = train(documents, labels)
     prediction = trained.model.predict(queries, top_k=5)
 
-Lives here: LEML training (`training`), the model, and prediction with an index. May import search,
-hashing, parameters, storage, metrics, kernels and vectors. May not import the builder, the engine
+This folder holds LEML training (`training`), the model, and prediction with an index. It may import
+search, hashing, parameters, storage, metrics, kernels and vectors, but not the builder, the engine
 or `divgrpc.Index`.
 """
 

@@ -1,4 +1,4 @@
-"""Inputs of a build that concern labels, except the label rows that come with the points."""
+"""Label inputs of a build, except the label rows, which are given with the points."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ LabelModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelMod
 
 
 class Labelling(TypedDict, total=False):
-    """Keyword arguments of `Index.build` that concern labels, except the label rows: see there."""
+    """Keyword arguments of `Index.build` for labels, except `labels`; documented there."""
 
     label_model: LabelModelLike
     label_names: Sequence[str] | None
@@ -32,10 +32,10 @@ class Labelling(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelInputs:
-    """Inputs of a build that concern labels, checked.
+    """Checked inputs of a build for labels.
 
-    `model` is "leml", a `LabelModel` or None; `parameters` are for "leml". `names` (L,),
-    `hierarchy` (m, 2) and `roots` are as in `Index.build`. Raises `InvalidArgumentError` with
+    `model` is "leml", a `LabelModel` or None. `parameters` apply to "leml". `names` (L,),
+    `hierarchy` (m, 2) and `roots` are those of `Index.build`. Raises `InvalidArgumentError` with
     the field label_model, label_names, hierarchy or roots.
     """
 
@@ -59,10 +59,10 @@ class LabelInputs:
 
     @classmethod
     def from_keywords(cls, seed: int, **labelling: Unpack[Labelling]) -> Self:
-        """Check the keyword arguments of `Index.build`; `seed` is for training.
+        """Create inputs from keyword arguments of `Index.build`; `seed` is the seed of training.
 
-        Raises `InvalidArgumentError` with the field as the constructor and `LabelParameters` do,
-        and for training parameters without "leml".
+        Raises the errors of the constructor and of `LabelParameters`. Also raises
+        `InvalidArgumentError` for a training parameter if the model is not "leml".
         """
         training: dict[str, Any] = dict(labelling)
         model = training.pop("label_model", None)
@@ -88,10 +88,10 @@ class LabelInputs:
         return self.model is None and self.names is None and self.hierarchy is None
 
     def tree(self, label_count: int) -> LabelTree | None:
-        """Return the hierarchy over L = `label_count` labels as a tree, None without a hierarchy.
+        """Return the hierarchy of `label_count` labels as a tree, None without a hierarchy.
 
-        Raises `InvalidArgumentError` with the field hierarchy for nodes above the limit, and as
-        `LabelTree.of_edges` does.
+        Raises `InvalidArgumentError` with the field hierarchy for a node number above the limit,
+        and the errors of `LabelTree.of_edges`.
         """
         if self.hierarchy is None:
             return None
@@ -102,7 +102,7 @@ class LabelInputs:
         return LabelTree.of_edges(edges[:, 0], edges[:, 1], label_count, self.roots)
 
 
-# The former name.
+# The name in earlier releases.
 LabelPlan = LabelInputs
 
 
@@ -117,9 +117,9 @@ def check_trained(model: object, names: Iterable[str]) -> None:
 
 
 def _is_name(name: object) -> bool:
-    """Return whether `name` is a text that UTF-8 can encode, and is not too long.
+    """Return whether `name` is a string that UTF-8 can encode within the maximum size.
 
-    UTF-8 cannot encode half of a surrogate pair.
+    UTF-8 cannot encode one half of a surrogate pair.
     """
     if not isinstance(name, str):
         return False

@@ -5,20 +5,21 @@ no label is missing. Training minimises
 
     F(V, H) = |X V Hᵀ - Y|² / 2 + regularisation (|V|² + |H|²) / 2
 
-For a fixed V the best H solves one r x r system for all labels, by Cholesky. For a fixed H,
-conjugate gradients improve V. A rotation of both factors leaves F as it is. The rotation that makes
-HᵀH diagonal, with the diagonal s, separates the columns of V: column j solves
+For a fixed V, the optimal H is found by one Cholesky factorisation of an r x r matrix, which serves
+all labels. For a fixed H, conjugate gradients improve V. Rotating both factors does not change F.
+The factors are rotated so that HᵀH is diagonal, with diagonal s. Then each column of V can be
+solved separately; column j solves
 
     (s_j XᵀX + regularisation) v_j = Xᵀ Y h_j
 
-Each of these systems is far better conditioned than all columns as one system, and a few columns at
-a time bound the memory. Each column has its own step length. Neither solve can raise F.
+Each of these systems is far better conditioned than one system of all columns. Solving a few
+columns at a time limits the memory, and each column has its own step length. Neither the step for H
+nor the step for V can increase F.
 
-The first H are the leading right singular vectors of XᵀY, by randomised subspace iteration on the
-operator (Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review 2011). They
-are orthonormal, so the first feature map is the ridge regression to the projected labels. One or
-two iterations predict new documents about as well as LEML ever does. Many more fit the training
-data only.
+The initial H consists of the leading right singular vectors of XᵀY, found by randomised subspace
+iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review 2011). They
+are orthonormal, so the first feature map is the ridge regression of the projected labels. After one
+or two iterations the predictions for new documents hardly improve; many more iterations overfit.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,30 +33,32 @@ from divgrpc.labels.matrices import Products, second_moments
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray
 
-# Called with the share of a stage that is done, 0 to 1; may raise to end the training.
+# Called with the finished share of a stage, 0 to 1. It may raise an error to end the training.
 Tick = Callable[[float], None]
-# One number per column, float64.
+# An array with one float64 value for each column.
 Sums: TypeAlias = npt.NDArray[np.float64]
 
-# Columns of the first subspace beyond the rank, and its power iterations (Halko et al., 4.5).
+# The initial subspace has 10 columns more than the rank, and is refined by 2 power iterations
+# (Halko et al., section 4.5).
 _OVERSAMPLED_COLUMNS: Final = 10
 _POWER_ITERATIONS: Final = 2
-# Conjugate gradients end at 1 % of the first residual, ...
+# Conjugate gradients stop when the residual is 1 % of the initial residual, ...
 _RESIDUAL_SHARE: Final = 1e-2
-# ... or at 1e-6 of the right-hand side, which is the precision of float32.
+# ... or 1e-6 of the right-hand side, about the precision of float32.
 _RIGHT_SIDE_SHARE: Final = 1e-6
-# A block of columns has at most 2**26 numbers (256 MiB). Conjugate gradients keep four blocks.
+# A block of columns has at most 2**26 values (256 MiB). Conjugate gradients keep four blocks.
 _BLOCK_NUMBERS: Final = 2**26
-# Rows of one dense product.
+# Rows in one dense product.
 _BLOCK_ROWS: Final = 2**16
-# Numbers of an array that one thread updates at a time.
+# Maximum number of values that one thread updates at a time.
 _UPDATED_NUMBERS: Final = 2**20
 
 
 def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -> FloatArray:
-    """Return the first label factors (L, rank) float32: orthonormal, largest singular value first.
+    """Return the initial label factors (L, rank) float32.
 
-    `rank` is at most the least of n, d and L.
+    The columns are orthonormal, ordered by decreasing singular value. `rank` is at most the
+    smallest of n, d and L.
     """
     label_count, steps = products.shape[2], _POWER_ITERATIONS + 1
     width = min(label_count, rank + _OVERSAMPLED_COLUMNS)
@@ -69,12 +72,12 @@ def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -
 
 
 def _part_of(tick: Tick, part: int, parts: int) -> Tick:
-    """Return the tick of one of several equal parts of a stage."""
+    """Return a tick that reports part number `part` of `parts` equal parts of a stage."""
     return lambda share: tick((part + share) / parts)
 
 
 def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatArray:
-    """Return Yᵀ X Xᵀ Y B (L, m) of a basis B (L, m), a few columns at a time."""
+    """Return Yᵀ X Xᵀ Y B (L, m) for the `basis` B (L, m), computed a few columns at a time."""
     image = np.empty_like(basis)
     for columns in _column_blocks(products, basis.shape[1]):
         block = products.to_features(products.of_labels(np.ascontiguousarray(basis[:, columns])))
@@ -84,17 +87,17 @@ def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatAr
 
 
 class Alternation:
-    """One training: `label_factors` (L, r), `feature_map` (d, r), and their `loss`, F.
+    """The state of one training: `label_factors` (L, r), `feature_map` (d, r) and `loss`.
 
-    F is infinite before the first iteration.
+    `loss` is F of both factors, infinite before the first iteration.
     """
 
     def __init__(
         self, products: Products, factors: FloatArray, regularisation: float, inner_iterations: int
     ) -> None:
-        """Begin with label `factors` (L, r), which are overwritten, and a feature map of zeros.
+        """Begin with the label `factors` (L, r) and a feature map of zeros; overwrite `factors`.
 
-        `inner_iterations` is the largest number of conjugate-gradient steps of one solve.
+        `inner_iterations` is the maximum number of conjugate-gradient steps of one solve.
         """
         self._products = products
         self._regularisation = regularisation
@@ -124,7 +127,7 @@ class Alternation:
         return np.asarray(np.maximum(scales[::-1], 0), np.float32)
 
     def _solve_columns(self, columns: slice, scales: FloatArray, tick: Tick) -> None:
-        """Improve some columns of the feature map by conjugate gradients, from their values."""
+        """Improve some columns of the feature map by conjugate gradients."""
         products, weight = self._products, np.float32(self._regularisation)
 
         def system(block: FloatArray) -> tuple[FloatArray, Sums]:
@@ -152,18 +155,18 @@ class Alternation:
         self.feature_map[:, columns] = solution
 
     def _solve_labels(self) -> None:
-        """Set the best label factors for the feature map, and the loss of both."""
+        """Set the label factors to the optimum for the feature map, and set the loss of both."""
         products, weight = self._products, self._regularisation
         embedded = products.embed(self.feature_map)
         moments = second_moments(embedded)
         moments[np.diag_indices_from(moments)] += weight
         image = products.to_labels(embedded)
-        # numpy, because the threads of scipy's BLAS compete with those of numpy's.
+        # This uses numpy, because threads of scipy's BLAS would compete with those of numpy's BLAS.
         root = np.linalg.inv(np.linalg.cholesky(moments))
         label_squares = 0.0
         for rows in _row_blocks(image):
             halves = image[rows] @ root.T
-            # The factors of labels times the image: their part of |Y|².
+            # The inner product of the label factors and the image, which the loss below subtracts.
             label_squares += float(np.vdot(halves, halves))
             self.label_factors[rows] = halves @ root
         squares = float(_squares(self.feature_map).sum())
@@ -171,14 +174,14 @@ class Alternation:
 
 
 def _column_blocks(products: Products, count: int) -> Iterator[slice]:
-    """Yield slices covering `count` columns, each at most `_BLOCK_NUMBERS` / max(n, d) wide."""
+    """Yield slices that cover `count` columns, each of at most `_BLOCK_NUMBERS` values."""
     width = max(1, _BLOCK_NUMBERS // max(1, *products.shape[:2]))
     for first in range(0, count, width):
         yield slice(first, min(count, first + width))
 
 
 def _row_blocks(rows: FloatArray) -> Iterator[slice]:
-    """Yield slices covering all rows, each at most `_BLOCK_ROWS` high."""
+    """Yield slices that cover all rows, each at most `_BLOCK_ROWS` rows long."""
     for first in range(0, len(rows), _BLOCK_ROWS):
         yield slice(first, first + _BLOCK_ROWS)
 
@@ -189,7 +192,7 @@ def _squares(rows: FloatArray) -> Sums:
 
 
 def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
-    """Run a kernel over the rows of `like` (n, r) on all cores; return its sums by column (r,)."""
+    """Run the kernel `update` on all rows of `like` (n, r), on all cores; return its sums (r,)."""
     count = like.shape[1]
     height = max(1, _UPDATED_NUMBERS // count)
     starts = range(0, len(like), height)
@@ -205,5 +208,5 @@ def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -
 
 
 def _ratio(a: Sums, b: Sums) -> FloatArray:
-    """Return a / b by column, 0 where b is not above 0."""
+    """Return a / b for each column, and 0 for columns with b <= 0."""
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(np.float32)

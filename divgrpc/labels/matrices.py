@@ -1,8 +1,8 @@
-"""Products of documents X (n, d) and labels Y (n, L) with a few columns, for LEML.
+"""Products of documents X (n, d) and labels Y (n, L) with matrices of few columns, for LEML.
 
-Sparse matrices stay sparse. A product passes over the stored numbers of X, of Y or of a transposed
-copy, by rows on all cores. If d is small, XᵀX (d, d) is kept: a step of conjugate gradients is then
-one dense product, some thirty times faster than two passes over sparse rows.
+Sparse matrices stay sparse. Each product reads the stored values of X, of Y or of a transposed
+copy, and divides the rows among all cores. If d is small, XᵀX (d, d) is computed once. A step of
+conjugate gradients is then one dense product, about thirty times faster than two sparse products.
 """
 
 from itertools import pairwise
@@ -19,22 +19,22 @@ from divgrpc.vectors import Rows, SparseRows
 
 Matrix: TypeAlias = FloatArray | SparseRows
 
-# Keep XᵀX only up to 4,096 columns (64 MiB) and up to 32 x the stored numbers of X. A dense product
-# handles about 32 numbers in the time of one stored number.
+# XᵀX is kept only if X has at most 4,096 columns (64 MiB), and if XᵀX has at most 32 times as many
+# values as X stores. A dense product handles about 32 values in the time of one stored value.
 _MOMENT_COLUMNS_MAX: Final = 4_096
 _MOMENTS_PER_STORED_MAX: Final = 32
-# From this share of stored numbers, XᵀX is computed from dense blocks of rows.
+# If X stores at least this share of its values, XᵀX is computed from dense blocks of rows.
 _DENSE_SHARE_MIN: Final = 1 / 16
 _BLOCK_ROWS: Final = 8_192
-# Stored numbers in the rows that one thread multiplies at a time.
+# Approximate number of stored values that one thread multiplies at a time.
 _BLOCK_VALUES: Final = 2**17
 
 
 class Products:
-    """Products of X and Y with a few columns, in float32."""
+    """Products of X and Y with matrices of few columns, in float32."""
 
     def __init__(self, documents: Rows, labels: SparseRows) -> None:
-        """Hold X (n, d) and Y (n, L); the values of Y are 1."""
+        """Store `documents` X (n, d) and `labels` Y (n, L); all values in Y are 1."""
         self.documents, self.labels = documents, labels
         self._transposed_documents = _transpose(documents)
         self._transposed_labels = _transpose(labels)
@@ -46,32 +46,33 @@ class Products:
         return len(self.documents), self.documents.shape[1], self.labels.shape[1]
 
     def embed(self, feature_map: FloatArray) -> FloatArray:
-        """Return X V (n, r), V = `feature_map` (d, r)."""
+        """Return X V (n, r) for `feature_map` V (d, r)."""
         return multiply(self.documents, feature_map)
 
     def to_features(self, rows: FloatArray) -> FloatArray:
-        """Return Xᵀ A (d, r), A = `rows` (n, r)."""
+        """Return Xᵀ A (d, r) for `rows` A (n, r)."""
         return multiply(self._transposed_documents, rows)
 
     def of_labels(self, label_factors: FloatArray) -> FloatArray:
-        """Return Y H (n, r), H = `label_factors` (L, r)."""
+        """Return Y H (n, r) for `label_factors` H (L, r)."""
         return multiply(self.labels, label_factors)
 
     def to_labels(self, rows: FloatArray) -> FloatArray:
-        """Return Yᵀ A (L, r), A = `rows` (n, r)."""
+        """Return Yᵀ A (L, r) for `rows` A (n, r)."""
         return multiply(self._transposed_labels, rows)
 
     def moments(self, feature_map: FloatArray) -> FloatArray:
-        """Return XᵀX V (d, r), V = `feature_map` (d, r)."""
+        """Return XᵀX V (d, r) for `feature_map` V (d, r)."""
         if self._moments is not None:
             return self._moments @ feature_map
         return self.to_features(self.embed(feature_map))
 
 
 def multiply(matrix: Matrix, columns: FloatArray) -> FloatArray:
-    """Return `matrix` (m, d) times `columns` (d, r): (m, r) float32.
+    """Return the product (m, r) float32 of `matrix` (m, d) and `columns` (d, r).
 
-    The sum of a sparse row runs over its numbers in order, on any number of threads.
+    For a sparse matrix, each sum runs over the values of a row in order, so the result does not
+    depend on the number of threads.
     """
     if not isinstance(matrix, SparseRows):
         return matrix @ columns
@@ -89,7 +90,7 @@ def multiply(matrix: Matrix, columns: FloatArray) -> FloatArray:
 
 
 def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
-    """Return AᵀA (r, r) float64, A = `rows` (n, r), as a sum over blocks of rows."""
+    """Return AᵀA (r, r) float64 for `rows` A (n, r), summed over blocks of rows."""
     total = np.zeros((rows.shape[1], rows.shape[1]))
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = rows[start : start + _BLOCK_ROWS]
@@ -98,9 +99,9 @@ def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
 
 
 def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:
-    """Return rows (n, d) without their empty columns, and the numbers of the other columns.
+    """Drop the empty columns of `rows` (n, d); also return the kept column numbers, ascending.
 
-    The numbers ascend. Training then takes time for the columns in use, not for all d.
+    The time of training then depends on the number of columns in use, not on d.
     """
     in_use = np.zeros(rows.dims, np.bool_)
     in_use[rows.indices] = True

@@ -1,8 +1,8 @@
-"""The label model: two factors whose product scores every label of a document.
+"""The label model computes a score for every label of a document from two factors.
 
-The score of label l for document x is h_l · (Vᵀx + offset). h_l is a row of the label factors, V is
-the feature map. A trained model scales documents to unit length; its offset is the row of V of a
-constant feature. Factors from elsewhere are used as they are.
+The score of label l for document x is h_l · (Vᵀx + offset), where h_l is row l of the label factors
+and V is the feature map. A trained model scales documents to unit length, and its offset is the row
+of V that belongs to a constant feature. Factors that a caller provides are used without scaling.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from divgrpc.labels.matrices import multiply
 from divgrpc.types import FloatArray, IntArray, LabelPrediction
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare, within_float32
 
-# Scores of one block of documents: 64 MiB.
+# Maximum number of scores of one block of documents (64 MiB).
 _BLOCK_SCORES: Final = 2**24
 
 
@@ -25,7 +25,7 @@ _BLOCK_SCORES: Final = 2**24
 class LabelModel:
     """`label_factors` (L, r), `feature_map` (d, r) and `offset` (r,), all float32.
 
-    `unit_rows`: documents are scaled to unit length first.
+    If `unit_rows` is true, documents are scaled to unit length before they are embedded.
     """
 
     label_factors: FloatArray
@@ -37,9 +37,9 @@ class LabelModel:
     def of_factors(
         cls, label_factors: npt.ArrayLike, feature_map: npt.ArrayLike, *, unit_rows: bool = False
     ) -> Self:
-        """Make a model of factors from elsewhere, (L, r) and (d, r), with an offset of zeros.
+        """Create a model from given factors (L, r) and (d, r), with an offset of zeros.
 
-        Raises `InvalidArgumentError`, with the field label_factors or feature_map, unless both are
+        Raises `InvalidArgumentError` with the field label_factors or feature_map unless both are
         dense, finite matrices with the same number of columns.
         """
         factors = _as_factor("label_factors", label_factors)
@@ -64,28 +64,28 @@ class LabelModel:
 
     @property
     def rank(self) -> int:
-        """The numbers that represent a document or a label, r."""
+        """The number of factors of a document or a label, r."""
         return int(self.label_factors.shape[1])
 
     def embed(self, documents: RowsLike) -> FloatArray:
         """Return Vᵀx + offset (nq, r) float32 for `documents` (nq, d), dense or sparse.
 
-        A document without features becomes the offset. Raises `InvalidArgumentError`, with the
-        field documents, for another number of columns and for values that are not finite.
+        The embedding of a document of zeros is the offset. Raises `InvalidArgumentError` with the
+        field documents for a wrong number of columns or for values that are not finite.
         """
         rows = as_rows("documents", documents, self.dims)
-        # Both raise for values that are not finite; the first also scales the rows.
+        # Both metrics raise errors for values that are not finite; "cosine" also scales the rows.
         prepare("documents", rows, "cosine" if self.unit_rows else "inner_product")
         return np.asarray(multiply(rows, self.feature_map) + self.offset)
 
     def predict(
         self, documents: RowsLike, *, top_k: int = 5, threshold: float | None = None
     ) -> LabelPrediction:
-        """Score every label of `documents` (nq, d); return the `top_k` best.
+        """Score every label for each of `documents` (nq, d); return the `top_k` best labels.
 
-        Labels with a score below `threshold` are left out. Of equal scores the smaller label comes
-        first. Approximate searches are measured against this one. Raises `InvalidArgumentError` as
-        `embed` does, and with the field top_k unless it is at least 1.
+        Labels with a score below `threshold` are left out. Labels with equal scores are ordered by
+        label number. The result is exact, so approximate searches are compared with it. Raises the
+        errors of `embed`, and `InvalidArgumentError` with the field top_k if it is below 1.
         """
         embedded = self.embed(documents)
         width = check_top_k(top_k, self.label_count)
@@ -93,9 +93,10 @@ class LabelModel:
 
 
 def as_documents(documents: RowsLike) -> Rows:
-    """Return `documents` (n, d) for training: (n, d + 1), of unit length, with a last column of 1.
+    """Scale `documents` (n, d) to unit length and append a column of ones: (n, d + 1).
 
-    Raises `InvalidArgumentError` as `LabelModel.embed` does.
+    Training uses documents in this form. Raises `InvalidArgumentError` with the field documents for
+    malformed documents or values that are not finite.
     """
     rows = as_rows("documents", documents, None)
     prepare("documents", rows, "cosine")
@@ -107,10 +108,10 @@ def as_documents(documents: RowsLike) -> Rows:
 
 
 def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
-    """Return `labels` (n, L), sparse or dense, as sparse rows of ones: any number but 0 is a label.
+    """Return `labels` (n, L), sparse or dense, as sparse rows in which every nonzero becomes 1.
 
-    Raises `InvalidArgumentError`, with the field labels, if `documents` is another number of rows,
-    if there is no label, and for values that are not finite.
+    Raises `InvalidArgumentError` with the field labels if n differs from `documents`, if no value
+    is nonzero, or if a value is not finite. If `documents` is None, n is not checked.
     """
     rows = label_rows(as_rows("labels", labels, None))
     if documents is not None and len(rows) != documents:
@@ -124,9 +125,9 @@ def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
 
 
 def label_rows(labels: Rows) -> SparseRows:
-    """Return `labels` (n, L) as sparse rows without zeros; sparse ones are overwritten.
+    """Return `labels` (n, L) as sparse rows without stored zeros; overwrite sparse `labels`.
 
-    Raises `InvalidArgumentError`, with the field labels, for values that are not finite.
+    Raises `InvalidArgumentError` with the field labels for values that are not finite.
     """
     matrix = labels.matrix if isinstance(labels, SparseRows) else sparse.csr_array(labels)
     matrix.eliminate_zeros()
@@ -138,9 +139,10 @@ def label_rows(labels: Rows) -> SparseRows:
 def best_products(
     embedded: FloatArray, factors: FloatArray, count: int
 ) -> tuple[IntArray, FloatArray]:
-    """Return labels and scores (m, count) of the largest products of each row, in blocks of rows.
+    """Return the labels and scores (m, count) with the largest inner products for each row.
 
-    `embedded` is (m, r) and `factors` (L, r), float32; the rest is as in `best_labels`.
+    `embedded` is (m, r) and `factors` (L, r), both float32. Rows are handled in blocks. `count` and
+    the order are as in `best_labels`.
     """
     labels = np.empty((len(embedded), count), np.int64)
     scores = np.empty((len(embedded), count), np.float32)
@@ -154,7 +156,7 @@ def best_products(
 def best_labels(scores: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
     """Return labels and scores (m, count) of the largest `scores` (m, L) of each row, best first.
 
-    `count` is from 1 to L. Of equal scores the smaller label comes first.
+    `count` is from 1 to L. Labels with equal scores are ordered by label number.
     """
     boundary = np.partition(scores, scores.shape[1] - count, axis=1)[:, scores.shape[1] - count]
     rows, labels = np.nonzero(scores >= boundary[:, None])
@@ -164,10 +166,11 @@ def best_labels(scores: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
 def best_of_pairs(
     rows: IntArray, labels: IntArray, scores: FloatArray, row_count: int, count: int
 ) -> tuple[IntArray, FloatArray]:
-    """Return labels and scores (row_count, count) of the best of t scored pairs, best first.
+    """Return for each row the labels and scores (row_count, count) of its best pairs, best first.
 
-    Pair i gives the label labels[i] of row rows[i] the score scores[i]. Of equal scores the smaller
-    label comes first. A row with fewer pairs ends with -1 and NaN.
+    Pair i says that label labels[i] has the score scores[i] in row rows[i]. Labels with equal
+    scores are ordered by label number. A row with fewer than `count` pairs is filled up with -1 and
+    NaN.
     """
     order = np.lexsort((labels, -scores, rows))
     rows = rows[order]
@@ -183,9 +186,9 @@ def best_of_pairs(
 def prediction(
     labels: IntArray, scores: FloatArray, top_k: int, threshold: float | None
 ) -> LabelPrediction:
-    """Return `labels` and `scores` (nq, at most top_k) as lists of `top_k` places.
+    """Return a `LabelPrediction` of width `top_k` from `labels` and `scores` (nq, at most top_k).
 
-    Places without a label, or with a score below `threshold`, get -1 and NaN.
+    Entries without a label, or with a score below `threshold`, become -1 and NaN.
     """
     padding = ((0, 0), (0, top_k - labels.shape[1]))
     labels = np.pad(labels, padding, constant_values=-1)
@@ -199,7 +202,7 @@ def prediction(
 def check_top_k(top_k: int, label_count: int) -> int:
     """Return the smaller of `top_k` and `label_count`.
 
-    Raises `InvalidArgumentError`, with the field top_k, unless `top_k` is an int from 1 up.
+    Raises `InvalidArgumentError` with the field top_k unless `top_k` is an int of at least 1.
     """
     if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
         raise invalid("top_k", f"must be a whole number from 1 up, got {top_k}")

@@ -1,12 +1,14 @@
-"""The choice of rank, regularisation and iterations by predictions for held-out rows.
+"""Choice of rank, regularisation and iterations by the precision of predictions on held-out rows.
 
-A fifth of the rows, drawn with the seed, is held out. If rows are many, a sample trains and a
-sample is held out, with the features and labels that the training sample has. The score of a
-setting is the mean of P@1, P@3 and P@5 on the held-out rows. No test row is involved.
+A random fifth of the training rows is held out, at most 2,500 rows. At most 20,000 of the other
+rows train; then only features and labels that occur in them are used. The score of a setting is the
+mean of P@1, P@3 and P@5 on the held-out rows. No test data is used.
 
-Regularisations are a factor of three apart. The search climbs from 1, the order of magnitude that
-suits rows of unit length. At the best one it tries half the rank, and takes it if the score is no
-lower. A trial ends when an iteration gains next to nothing.
+Regularisations to try differ by factors of about three. The search begins at 1, the order of
+magnitude that suits rows of unit length. It tries stronger regularisations until the score drops,
+and weaker ones only if no stronger one is better. With the best regularisation it then tries half
+the rank, and takes it unless the score is lower. A trial ends when another iteration improves the
+score by too little.
 """
 
 from collections.abc import Callable
@@ -28,14 +30,14 @@ REGULARISATIONS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 RANK_MAX: Final = 200
 ITERATIONS_MAX: Final = 10
 _FIRST: Final = REGULARISATIONS.index(1.0)
-# Every regularisation, and one trial of half the rank.
+# One trial for each regularisation, and one with half the rank.
 _TRIALS_MAX: Final = len(REGULARISATIONS) + 1
-# The climb to stronger regularisations ends at a score 0.002 below the best. A smaller difference
-# is chance on at most 2,500 rows.
+# The search for stronger regularisations stops when a score is at least 0.002 below the best. With
+# at most 2,500 rows, a smaller difference may be due to chance.
 _SCORE_DROP_MIN: Final = 0.002
-# A further iteration must gain more than 0.0005.
+# Training continues only while each iteration raises the score by more than 0.0005.
 _ITERATION_GAIN_MIN: Final = 0.0005
-# Iterations if there are too few rows to choose by.
+# Number of iterations if too few rows exist for trials.
 _DEFAULT_ITERATIONS: Final = 2
 _DEPTHS: Final = (1, 3, 5)
 _HELD_OUT_SHARE: Final = 1 / 5
@@ -57,12 +59,12 @@ class Trial:
 def choose(
     documents: Rows, labels: SparseRows, parameters: LabelParameters, tick: Tick
 ) -> tuple[Trial, tuple[Trial, ...]]:
-    """Return the best setting for the open ones of rank, regularisation and iterations, and trials.
+    """Choose rank, regularisation and iterations if `parameters` leave them open.
 
-    `documents` (n, d) have the constant feature. Sparse `documents` and `labels` (n, L) have no
-    empty column. Without trials the score of the setting is NaN. `tick` is called with the share of
-    the trials that are done, 0 to 1. Raises `InvalidArgumentError`, with the field rank, for a rank
-    above the least of n, d and L.
+    Returns the chosen setting and all trials. If no trial is needed or possible, the score of the
+    setting is NaN. `documents` (n, d) include the constant feature. Sparse `documents` and `labels`
+    (n, L) have no empty column. `tick` is called with the finished share of the trials, 0 to 1.
+    Raises `InvalidArgumentError` with the field rank if the rank exceeds n, d or L.
     """
     (rows, features), count = documents.shape, labels.shape[1]
     rank_max = min(rows, features, count)
@@ -91,12 +93,12 @@ def choose(
 
 
 def _climb(trial: Callable[[float, int], Trial], rank: int) -> Trial:
-    """Return the best trial of the regularisations up or down from 1."""
+    """Return the best trial of regularisations that increase or decrease from 1."""
     best = trial(REGULARISATIONS[_FIRST], rank)
     for step in (1, -1):
         for regularisation in REGULARISATIONS[_FIRST + step :: step]:
             candidate = trial(regularisation, rank)
-            # Stronger ones are tried across a plateau, weaker ones only while the score rises.
+            # Weaker regularisations must raise the score; stronger ones may lower it a little.
             if candidate.score <= best.score - (_SCORE_DROP_MIN if step > 0 else 0):
                 break
             best = max(best, candidate, key=lambda trial: trial.score)
@@ -106,7 +108,7 @@ def _climb(trial: Callable[[float, int], Trial], rank: int) -> Trial:
 
 
 class _HeldOut:
-    """Rows that train and rows that are held out; keeps the `trials` that were made with them."""
+    """Training rows and held-out rows; `trials` lists all trials made with them."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class _HeldOut:
         self.trials: list[Trial] = []
 
     def trial(self, regularisation: float, rank: int) -> Trial:
-        """Train until an iteration gains next to nothing; return the best iteration's trial."""
+        """Train until an iteration gains too little; return the trial of the best iteration."""
         factors, iterations = self._factors[:, :rank].copy(), self._parameters.iterations
         training = Alternation(
             self._products, factors, regularisation, self._parameters.inner_iterations
@@ -160,5 +162,5 @@ class _HeldOut:
 
 
 def _columns_of(matrix: SparseRows, rows: IntArray) -> SparseRows:
-    """Return a matrix with only the columns in which some of `rows` have a number."""
+    """Return `matrix` with only the columns in which at least one of `rows` has a value."""
     return SparseRows.of(matrix.matrix[:, np.unique(matrix[rows].indices)])

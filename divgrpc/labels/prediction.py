@@ -1,10 +1,13 @@
-"""Prediction of labels from documents, for `Index.predict_labels`.
+"""Prediction of labels for documents, for `Index.predict_labels`.
 
-Mode `embedding`: a document becomes r numbers. An index over the label factors finds the labels
-with the largest products, as it would find points, and a selector picks. Mode `neighbour_vote`: the
-nearest points vote for their labels, and the score of a label is its share of the votes: a label
-that every neighbour has scores 1. In both modes the selector `hierarchy` picks among the best
-labels (`divgrpc.search.branches`).
+In the mode `embedding`, the feature map turns a document into a vector of r values. An index of the
+label factors finds the labels with the largest inner products, as it would find points, and a
+selector picks among them.
+
+In the mode `neighbour_vote`, the points nearest to the document vote for their labels. The score of
+a label is its share of the votes, so a label that all neighbours have scores 1.
+
+In both modes, the selector `hierarchy` picks among the best labels (`divgrpc.search.branches`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,23 +43,24 @@ from divgrpc.types import (
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, any_number, as_rows, prepare
 
-# Prefix of the names of the arrays of the index over label factors.
+# Names of the arrays of the label index begin with this prefix.
 INDEX: Final = "label_index."
-# Documents that a check embeds at a time.
+# Number of documents that `check` embeds at a time.
 _CHECKED_ROWS: Final = 256
-# The selector `hierarchy` sees the 50 labels with most votes, or 10 x top_k if that is more.
+# The selector `hierarchy` picks among the 50 labels with the most votes, or among 10 x top_k labels
+# if that is more.
 _VOTED_LABELS_MIN: Final = 50
 _VOTED_PER_LABEL: Final = 10
 
 
 class IndexedLabels:
-    """The labels of a generation: label sets of its points, a model, names, a hierarchy.
+    """The labels of a generation: label sets of its points, a model, names, and a hierarchy.
 
-    Each of the four may be missing.
+    Each of these four parts may be missing.
     """
 
     def __init__(self, arrays: Mapping[str, Array], section: LabelSection, metric: Metric) -> None:
-        """Hold the arrays of a generation and its label section; its points have the `metric`."""
+        """Take the arrays and the label section of a generation, and the `metric` of its points."""
         self._arrays = arrays
         self._section = section
         self._metric: Metric = metric
@@ -73,12 +77,12 @@ class IndexedLabels:
 
     @property
     def has_hierarchy(self) -> bool:
-        """Whether there is a hierarchy of the labels."""
+        """Whether the labels have a hierarchy."""
         return "label_tree.parents" in self._arrays
 
     @cached_property
     def _branches(self) -> Branches:
-        """The hierarchy in the form of the selector; raises KeyError without a hierarchy."""
+        """The hierarchy in the form that the selector uses; raises KeyError without a hierarchy."""
         return Branches.of(*self._tree_arrays(), self.count)
 
     def _tree_arrays(self) -> tuple[Array, Array]:
@@ -86,7 +90,7 @@ class IndexedLabels:
 
     @property
     def point_counts(self) -> IntArray | None:
-        """The number of points of each label, (L,) int64; None without label sets."""
+        """The number of points that have each label, (L,) int64; None without label sets."""
         indices = self._arrays.get("label_sets.indices")
         return None if indices is None else np.bincount(indices, minlength=self.count)
 
@@ -100,7 +104,7 @@ class IndexedLabels:
 
     @property
     def _index(self) -> Manifest:
-        """The manifest of the index over the label factors."""
+        """The manifest of the label index; raises `UnfitIndexError` without a label model."""
         if self._section.index is None:
             raise UnfitIndexError("mode", "the index has no label model; Build makes or takes one")
         return self._section.index
@@ -114,7 +118,10 @@ class IndexedLabels:
         return SearchTable.of(self._index, "labels", dense=True)
 
     def resolve(self, parameters: PredictParameters) -> EffectiveParameters:
-        """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
+        """Return the parameters of the search for labels, with all defaults filled in.
+
+        Raises `UnfitIndexError` without a label model.
+        """
         index = self._index
         parameters = parameters.filled(hierarchy=self.has_hierarchy)
         effective = self._table.resolve(
@@ -126,11 +133,11 @@ class IndexedLabels:
         )
         if parameters.least is None:
             return effective
-        # Labels below the threshold never reach the selector. Distances are minus the products.
+        # Labels below the threshold are not passed to the selector. Distances are minus products.
         return replace(effective, max_distance=-parameters.least)
 
     def check(self, documents: Rows) -> None:
-        """Raise the errors of embedding `documents` (nq, d), which are overwritten."""
+        """Raise the errors that embedding `documents` (nq, d) raises; overwrite `documents`."""
         _ = self._index  # raises without a model
         for start in range(0, len(documents), _CHECKED_ROWS):
             self._embed(documents[start : start + _CHECKED_ROWS], first_row=start)
@@ -145,7 +152,7 @@ class IndexedLabels:
         )
 
     def exact_together(self, parameters: PredictParameters) -> int:
-        """Return the largest number of documents in one exact search, 1 for one by one."""
+        """Return the maximum number of documents that one exact search handles together, or 1."""
         plan = self._plan(self.resolve(parameters), parameters)
         return self._searcher.exact_together(plan, sparse=False)
 
@@ -159,10 +166,10 @@ class IndexedLabels:
     def predict(
         self, documents: Rows, parameters: PredictParameters
     ) -> tuple[Answers, EffectiveParameters]:
-        """Return selected labels with large products with the embedded `documents` (nq, d).
+        """Predict labels for `documents` (nq, d) in the mode `embedding`.
 
-        The ids of the answers are labels. `parameters` have every default filled in. `documents`
-        are overwritten.
+        The ids of the answers are labels. `parameters` have all defaults filled in. `documents` are
+        overwritten.
         """
         effective = self.resolve(parameters)
         plan = self._plan(effective, parameters)
@@ -187,15 +194,16 @@ class IndexedLabels:
         counts: CountArray,
         parameters: PredictParameters,
     ) -> PickedLabels:
-        """Pick top_k of the candidates `labels` (nq, m) by the hierarchy."""
+        """Pick `top_k` of the candidate `labels` (nq, m) with the selector `hierarchy`."""
         return self._branches.pick(labels, scores, counts, parameters.top_k, parameters.dial)
 
     def vote(
         self, neighbours: IntArray, answers: Answers, parameters: PredictParameters
     ) -> Answers:
-        """Return the labels with most votes of `neighbours` (nq, k), rows of points, -1 for none.
+        """Return `answers` with the labels that get the most votes from `neighbours` (nq, k).
 
-        `answers` hold the scores of the neighbours and the work of their search.
+        `neighbours` are row numbers of points, -1 for none. `answers` hold the scores of the
+        neighbours and the statistics of their search.
         """
         weights = np.ones(neighbours.shape, np.float32)
         if parameters.vote == "weighted":
@@ -222,9 +230,10 @@ class IndexedLabels:
         parameters: PredictParameters,
         generation: int,
     ) -> LabelResult:
-        """Return answers of labels with names, statistics, parameters and warnings.
+        """Return a `LabelResult` with names, statistics, parameters and warnings.
 
-        `query` are the parameters of the search for labels, or for neighbours.
+        The ids of `answers` are labels. `query` are the parameters of the search for labels or, in
+        the mode `neighbour_vote`, for neighbours.
         """
         warnings = parameters.query.warnings()
         warnings += too_few("top_k", parameters.top_k, self.count, answers.counts)
@@ -250,11 +259,11 @@ class IndexedLabels:
 
 
 def weigh(scores: FloatArray, counts: CountArray, metric: Metric) -> FloatArray:
-    """Return the weights (nq, k) float32, from 0 up, of neighbours with `scores` (nq, k).
+    """Return weights (nq, k) float32 of the votes of neighbours with `scores` (nq, k).
 
-    Row i has counts[i] neighbours; the other places get 0. The weight of a vote is the neighbour's
-    cosine or product with the document, at least 0. For the squared Euclidean distance c it is
-    1 / (1 + c/s), where s is the mean of c over the neighbours.
+    Row i has counts[i] neighbours, and its remaining entries get the weight 0. The weight is the
+    cosine or inner product of neighbour and document, or 0 if that is negative. Under euclidean,
+    for a squared distance c, it is 1 / (1 + c/s), where s is the mean of c over the neighbours.
     """
     valid = np.arange(scores.shape[1]) < counts[:, None]
     scores = np.where(valid, scores, 0)
@@ -268,14 +277,15 @@ def weigh(scores: FloatArray, counts: CountArray, metric: Metric) -> FloatArray:
 def most_voted(
     neighbours: IntArray, weights: FloatArray, labels: SparseRows, count: int
 ) -> tuple[IntArray, FloatArray]:
-    """Return labels and shares of the votes (m, count), largest first; -1 and NaN for none.
+    """Return the labels with the most votes and their shares (m, count), largest share first.
 
-    `neighbours` (m, k) are rows of `labels` (n, L), -1 for none; `weights` (m, k) are the weights
-    of their votes. Of equal shares the smaller label comes first.
+    `neighbours` (m, k) are row numbers of `labels` (n, L), -1 for none. `weights` (m, k) are the
+    weights of their votes. Labels with equal shares are ordered by label number. Missing labels are
+    -1, and their shares NaN.
     """
     valid = neighbours >= 0
     totals = np.where(valid, weights, 0).sum(axis=1, dtype=np.float64)
-    # Only the voters' labels are read: a sparse product would pass over all labels and all rows.
+    # Read only the labels of the voters; a sparse product would process all rows and labels.
     votes = labels[neighbours[valid]]
     sizes = np.diff(votes.indptr)
     voters = np.repeat(np.nonzero(valid)[0], sizes)
@@ -288,11 +298,11 @@ def most_voted(
 
 
 def document_rows(documents: RowsLike, dims: int) -> Rows:
-    """Return a copy of `documents` (nq, d = `dims`), dense or sparse, as float32.
+    """Copy `documents` (nq, `dims`), dense or sparse, to float32.
 
-    Raises `InvalidArgumentError`, with the field documents, for another number of columns, for a
-    number of rows outside the limits, and for a document without features, to which every label
-    would be equally near.
+    Raises `InvalidArgumentError` with the field documents for a wrong number of columns, for a
+    number of rows outside the limits, and for a document of zeros, which has no features to predict
+    labels from.
     """
     rows = as_rows("documents", documents, dims)
     if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
@@ -310,10 +320,10 @@ def embed(
 ) -> FloatArray:
     """Return Vᵀx + offset (nq, r) float32 for `documents` (nq, d), which are overwritten.
 
-    The result of a document does not depend on the others. `feature_map` V is (d, r), `offset`
-    (r,). `unit`: scale documents to unit length first. Raises `InvalidArgumentError`, with the
-    field documents, for values that are not finite and for embedded documents that are too long.
-    `first_row` is the number that the message gives to the first row.
+    The embedding of one document does not depend on the other documents. `feature_map` V is (d, r)
+    and `offset` is (r,). If `unit` is true, documents are scaled to unit length first. Raises
+    `InvalidArgumentError` with the field documents for values that are not finite and for embedded
+    documents that are too long. Error messages number the rows from `first_row`.
     """
     prepare("documents", documents, "cosine" if unit else "inner_product", first_row=first_row)
     embedded = np.empty((len(documents), len(offset)), np.float32)

@@ -1,4 +1,4 @@
-"""Training of a label model: choose the open parameters, then train on all rows."""
+"""Training of a label model: first choose parameters that are None, then train on all rows."""
 
 import time
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedLabels:
-    """A trained `model` and its `parameters`, all of them set.
+    """A trained `model` and the `parameters` of its training, with all values filled in.
 
-    `losses` holds the loss after each iteration, descending. `trials` holds the settings that were
-    tried on held-out rows; it is empty if no parameter was open.
+    `losses` holds the loss after each iteration, decreasing. `trials` holds the settings that were
+    tried on held-out rows. It is empty if all parameters were given or if too few rows exist.
     """
 
     model: LabelModel
@@ -39,15 +39,15 @@ def train(
 ) -> TrainedLabels:
     """Train LEML on `documents` X (n, d) and `labels` Y (n, L), each sparse or dense.
 
-    Rows of X are scaled to unit length and get a constant feature. Any number in Y but 0 is a
-    label. `on_progress` is called several times per iteration, and may raise to end the training.
-    The same data, parameters, libraries and processor give the same factors. Raises
-    `InvalidArgumentError` with the field documents, labels, rank or regularisation.
+    Rows of X are scaled to unit length, and a constant feature is appended. Document i has label j
+    if Y[i, j] is not 0. `on_progress` is called several times per iteration, and may raise an error
+    to end the training. The same data, parameters, libraries and processor give the same factors.
+    Raises `InvalidArgumentError` with the field documents, labels, rank or regularisation.
     """
     rows = as_documents(documents)
     truth = as_labels(labels, len(rows))
     reports = _Reports(len(rows), on_progress)
-    # The products are small: threads of BLAS would mostly wait for one another.
+    # The products are small, so several BLAS threads would mostly wait for each other.
     with threadpool_limits(1, user_api="blas"):
         return _train(rows, truth, parameters or LabelParameters(), reports)
 
@@ -77,7 +77,7 @@ def _train(
         raise invalid(
             "regularisation", f"must be lower, {best.regularisation:g} leaves no factors but zeros"
         )
-    # Regularisation would give features and labels that no document has zeros too.
+    # Features and labels that no document has were left out; regularisation makes their rows zero.
     feature_map = _insert_zeros(training.feature_map, used_features, features)
     factors = _insert_zeros(training.label_factors, used_labels, labels)
     model = LabelModel(factors, feature_map[:-1], feature_map[-1], unit_rows=True)
@@ -88,7 +88,10 @@ def _train(
 
 
 def _check_size(rank: int | None, features: int, labels: int) -> None:
-    """Refuse a rank whose factors are too large to store; `features` includes the constant."""
+    """Raise an error if factors of this `rank` are too large to store.
+
+    `features` is the number of features including the constant one.
+    """
     rank_max = LIMITS["label_factor_numbers_max"] // max(features, labels)
     if rank is not None and rank > rank_max:
         raise invalid(
@@ -99,7 +102,10 @@ def _check_size(rank: int | None, features: int, labels: int) -> None:
 
 
 def _insert_zeros(rows: FloatArray, places: IntArray | None, count: int) -> FloatArray:
-    """Return `count` rows: `rows` at their places, zeros elsewhere; None stands for every place."""
+    """Return `count` rows with `rows` at the row numbers `places`, and zeros elsewhere.
+
+    If `places` is None, `rows` is returned.
+    """
     if places is None or len(places) == count:
         return rows
     spread = np.zeros((count, rows.shape[1]), np.float32)
@@ -108,10 +114,10 @@ def _insert_zeros(rows: FloatArray, places: IntArray | None, count: int) -> Floa
 
 
 class _Reports:
-    """Progress of both stages, in rows.
+    """Reports the progress of the stages "choosing" and "training", in rows.
 
-    Choosing may end before its total is reached. In training the first factors count as one
-    iteration.
+    "choosing" may end before its total is reached. In "training", the computation of the initial
+    factors counts as one iteration.
     """
 
     def __init__(self, rows: int, on_progress: Callable[[Progress], None] | None) -> None:
@@ -122,7 +128,7 @@ class _Reports:
         self._loss: float | None = None
 
     def choosing(self, share: float) -> None:
-        """Report the share of the largest number of trials that is done, 0 to 1."""
+        """Report progress of "choosing"; `share` is the share of the maximum number of trials."""
         self._on_progress(TrainingProgress("choosing", round(share * self._rows), self._rows))
 
     def begin(self, iterations: int) -> None:
@@ -130,7 +136,7 @@ class _Reports:
         self._start_seconds, self._total = time.monotonic(), iterations + 1
 
     def within(self, share: float) -> None:
-        """Report the share of an iteration, or of the first factors, that is done."""
+        """Report the finished `share` of an iteration or of the initial factors."""
         if share == 1 and self._iteration == 0:
             self._iteration, share = 1, 0.0
         count = self._iteration + share
@@ -140,6 +146,6 @@ class _Reports:
         self._on_progress(TrainingProgress("training", *rows, seconds_left, self._loss))
 
     def end_iteration(self, loss: float) -> None:
-        """Record the loss of an iteration, and report."""
+        """Record the loss of a finished iteration, and report progress."""
         self._iteration, self._loss = self._iteration + 1, loss
         self.within(0.0)

@@ -1,5 +1,5 @@
-"""Files of an index: immutable generations, each a manifest and its arrays.
+"""Files of an index: immutable generations, each with a manifest and arrays.
 
-Lives here: all code that reads or writes a data directory. May import parameters and types. May not
-import kernels, hashing or search.
+This folder holds all code that reads or writes a data directory. It may import parameters and
+types, but not kernels, hashing or search.
 """

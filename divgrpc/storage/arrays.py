@@ -1,9 +1,10 @@
-"""Array files: each array is one standard `.npy` file that any tool can open.
+"""Array files: each array is stored as one standard `.npy` file.
 
-The header has exactly `HEADER_BYTES`, so the data begin at a fixed offset. The header is written
-twice: first without rows, and again when their number is known. Disk space is reserved before data
-are written through a mapping. A full disk is then an error of a call, not a SIGBUS. The checksum is
-the CRC-32 of the data without the header. It is updated while rows arrive.
+The header always has `HEADER_BYTES` bytes, so the data begin at a fixed offset. It is written with
+0 rows first, and again when the number of rows is known. Disk space is reserved before data are
+written through a memory mapping. Otherwise a full disk would end the process with SIGBUS instead of
+raising an error. The checksum is the CRC-32 of the data without the header, updated with each block
+of rows.
 """
 
 import contextlib
@@ -25,17 +26,18 @@ from divgrpc.platforms import reserve, sync_data
 HEADER_BYTES: Final = 128
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# The process lacks descriptors or memory; the files may be sound.
+# With these errors the process lacks file descriptors or memory; the files may be intact.
 _PROCESS_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _CHECKSUM_BLOCK_BYTES: Final = 1 << 24
-# Space reserved ahead of expected rows. In memory-backed folders it takes memory, so it is limited.
+# Space to reserve beyond the rows received so far. It is limited because in a memory-backed folder
+# it takes memory.
 _RESERVE_AHEAD_BYTES: Final = 1 << 26
 _SYNC_BYTES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """One array in the manifest; `crc32` is the checksum of its data."""
+    """Entry of one array in the manifest; `crc32` is the checksum of its data."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -49,7 +51,7 @@ class ArrayEntry:
 
 @contextlib.contextmanager
 def full_disk_errors() -> Iterator[None]:
-    """Turn errors of the operating system about a full disk into `StorageFullError`."""
+    """Convert an `OSError` about a full disk to `StorageFullError`."""
     try:
         yield
     except OSError as error:
@@ -60,10 +62,10 @@ def full_disk_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def damage_errors(subject: str) -> Iterator[None]:
-    """Turn errors of the operating system about unreadable files into `IndexDamagedError`.
+    """Convert an `OSError` about an unreadable file to `IndexDamagedError`.
 
-    `subject` begins the message. A missing file is left to the caller. Errors of the process, such
-    as too few descriptors or too little memory, pass unchanged.
+    The message begins with `subject`. Errors about a missing file are raised unchanged, and so are
+    errors of the process, such as too few file descriptors or too little memory.
     """
     try:
         yield
@@ -76,7 +78,7 @@ def damage_errors(subject: str) -> Iterator[None]:
 
 
 def write_synced(path: Path, text: str) -> None:
-    """Write a file, and wait until the disk holds it; raises `StorageFullError`."""
+    """Write a file and sync it to the disk; raises `StorageFullError`."""
     with full_disk_errors(), path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -84,7 +86,7 @@ def write_synced(path: Path, text: str) -> None:
 
 
 class ArrayFile:
-    """An array file that is being written: by appending rows, or in place after `fill`."""
+    """An array file that is being written, either with `append` or in place with `fill`."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...]) -> None:
         self._path = path
@@ -99,10 +101,10 @@ class ArrayFile:
         self._file.seek(HEADER_BYTES)
 
     def expect(self, rows: int) -> None:
-        """Announce `rows` rows in all; raises `StorageFullError` if the disk has no room for them.
+        """Announce the total number of rows; raises `StorageFullError` if they do not fit.
 
-        Space is reserved piece by piece as rows arrive, so that rows that never arrive cost
-        nothing.
+        Disk space is reserved step by step as rows arrive, so that rows which never arrive take no
+        space.
         """
         file_system = os.fstatvfs(self._file.fileno())
         if self._bytes(rows) > file_system.f_bavail * file_system.f_frsize:
@@ -110,7 +112,7 @@ class ArrayFile:
         self._expected_bytes = HEADER_BYTES + self._bytes(rows)
 
     def append(self, block: Array) -> None:
-        """Append `block`, (rows, *row_shape)."""
+        """Append the rows of `block` (m, *row_shape)."""
         data = np.ascontiguousarray(block, self._dtype)
         if data.shape[1:] != self._row_shape:
             raise ValueError(f"rows of shape {data.shape[1:]} in an array of {self._row_shape}")
@@ -125,13 +127,13 @@ class ArrayFile:
         self._rows += len(data)
         self._bytes_to_sync += data.nbytes
         if self._bytes_to_sync >= _SYNC_BYTES:
-            # A sync of the whole file at the end would make a large upload seem to hang.
+            # Sync regularly, because one sync at the end of a large upload would seem to hang.
             with full_disk_errors():
                 sync_data(self._file.fileno())
             self._bytes_to_sync = 0
 
     def fill(self, rows: int) -> Array:
-        """Return the array with `rows` rows, writable and backed by the file."""
+        """Return an array with `rows` rows to write in place; it is mapped from the file."""
         self._reserve(HEADER_BYTES + max(1, self._bytes(rows)))
         self._rows = rows
         self._write_header()
@@ -139,11 +141,11 @@ class ArrayFile:
         return self._mapping
 
     def read(self) -> Array:
-        """Return the rows appended so far, read-only and backed by the file."""
+        """Return the rows appended so far, read-only and mapped from the file."""
         return map_array(self._path, self._dtype, (self._rows, *self._row_shape), "r")
 
     def close(self) -> ArrayEntry:
-        """Write the final header, free unused space, sync, and return the manifest's entry."""
+        """Write the final header, free unused space, sync, and return the manifest entry."""
         if self._mapping is not None:
             self._crc = checksum(self._mapping)
             self._mapping = None
@@ -178,10 +180,10 @@ class ArrayFile:
 def map_array(
     path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], mode: Literal["r", "r+"]
 ) -> Array:
-    """Map the data of a file; an array without elements is plain memory."""
+    """Map the data of a file; an array without elements is not mapped but allocated."""
     if 0 in shape:
         empty = np.empty(shape, dtype)
-        # Read-only like a mapping, because kernels are compiled for read-only arrays.
+        # Like a mapping, the array is read-only in mode "r": kernels take only read-only arrays.
         empty.setflags(write=mode != "r")
         return empty
     array = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
@@ -189,10 +191,10 @@ def map_array(
 
 
 def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
-    """Map a finished array read-only.
+    """Map a finished array file read-only.
 
-    Length and header are always compared with `entry`, and the checksum if `verify` is true. Raises
-    `IndexDamagedError` if they differ or if the file is missing.
+    The length and the header of the file are always compared with `entry`; the checksum only if
+    `verify` is true. Raises `IndexDamagedError` if they differ or if the file is missing.
     """
     try:
         with damage_errors(f"array {path.stem}"), path.open("rb") as file:
@@ -200,7 +202,7 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError(f"array {path.stem} is missing") from None
     dtype = np.dtype(entry.dtype).newbyteorder("<")
-    # The header is compared as bytes and never parsed, so that no change of it goes unnoticed.
+    # Comparing the header as bytes, without parsing it, detects every change of it.
     if (header, size) != (_header(dtype, entry.shape), HEADER_BYTES + entry.bytes):
         raise IndexDamagedError(f"array {path.stem} does not match the manifest")
     array = map_array(path, dtype, entry.shape, "r")

@@ -1,10 +1,11 @@
-"""The file of a generation's defaults: parameters for calls that leave them out.
+"""The defaults file of a generation holds values for parameters that calls leave out.
 
     <root>/<name>/7.default.json       the defaults of generation 7, replaced by a rename
 
-It holds a `QueryDefault` for Query and thresholds for PredictLabels. It lies beside the folder of
-the generation, which never changes. It holds the checksum of that generation's manifest, and a new
-generation begins without defaults. Like the manifest it holds its own checksum.
+The file holds a `QueryDefault` for Query and thresholds for PredictLabels. It is not stored in the
+folder of the generation, because that folder never changes. The file contains the checksum of the
+generation's manifest, so it applies only to this generation; a new generation has no defaults. Like
+the manifest, the file also contains its own checksum.
 """
 
 import json
@@ -27,14 +28,14 @@ _REMEDY: Final = f"without its file, <generation>{SUFFIX}, the built-in defaults
 
 
 def default_path(generation: Path) -> Path:
-    """Return the path of the defaults of a generation's folder."""
+    """Return the path of the defaults file for the folder `generation`."""
     return generation.with_name(generation.name + SUFFIX)
 
 
 def updated(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
-    """Return `defaults` with the fields of `changes`.
+    """Return `defaults` with the fields in `changes` replaced.
 
-    Thresholds are merged by mode, and None removes the threshold of a mode.
+    Thresholds are replaced for each mode separately; None removes the threshold of a mode.
     """
     if "thresholds" in changes:
         thresholds = {**defaults.thresholds, **changes["thresholds"]}
@@ -44,7 +45,7 @@ def updated(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
 
 
 def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
-    """Return the defaults of a generation, empty if it has none; raises `IndexDamagedError`."""
+    """Return the defaults of a generation, empty without a file; raises `IndexDamagedError`."""
     try:
         with damage_errors("the default"):
             text = default_path(generation).read_bytes()
@@ -58,12 +59,15 @@ def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
         raise IndexDamagedError(f"the defaults cannot be read; {_REMEDY}") from error
     if not intact:
         raise IndexDamagedError(f"the default does not match its checksum; {_REMEDY}")
-    # A crash between two renames may leave the defaults of another build. They do not apply.
+    # After a crash between two renames, the file may belong to another build. It is then ignored.
     return defaults if build == _build_checksum(manifest) else Defaults()
 
 
 def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> None:
-    """Replace the defaults of a generation, or remove them; the caller syncs the folder."""
+    """Write the defaults of a generation; remove the file if they are empty.
+
+    The caller must sync the folder.
+    """
     path = default_path(generation)
     if defaults == Defaults():
         path.unlink(missing_ok=True)
@@ -79,12 +83,12 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
 
 
 def is_default(name: str) -> bool:
-    """Return whether a file in an index's folder holds defaults, finished or not."""
+    """Return whether `name` is that of a defaults file, complete or not."""
     return name.removesuffix(".new").endswith(SUFFIX)
 
 
 def _parse(document: dict[str, Any]) -> Defaults:
-    """Return the defaults of a document; raises an error for values that no call accepts."""
+    """Return the defaults in a JSON document; raises an error for invalid values."""
     query = None
     if "default" in document:
         query = QueryDefault(**document["default"])

@@ -1,21 +1,22 @@
-"""Folders of indexes: immutable generations, staged, synced, renamed.
+"""Index folders hold immutable generations, which are staged, synced and renamed into place.
 
-Theory of operation. An index is a folder. The files that a build needs are hidden beside it:
+Each index has a folder. Files that a build needs are hidden files in the same parent folder:
 
     <root>/<name>/CURRENT              the number of the current generation
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
-    <root>/<name>/<number>.default.json  defaults of calls (`divgrpc.storage.defaults`)
+    <root>/<name>/<number>.default.json  default parameters (`divgrpc.storage.defaults`)
     <root>/.<name>.staging-<random>/   a generation that is being written
     <root>/.<name>.lock                locked (flock) while a process builds or deletes the index
 
-A build writes to its staging folder and syncs it. It renames the folder to the next number, and
-then replaces CURRENT by a rename. The old generation is current before that rename, the new one
-after it, and a crash at any moment leaves one of the two. A crash may also leave staging folders
-and numbers above CURRENT. Once the lock is free, no build uses them, and `sweep` removes them.
+A build writes to its staging folder and syncs it. It then renames this folder to the next number,
+and replaces CURRENT by another rename. Before the second rename the old generation is current, and
+after it the new one, so a crash at any moment leaves a current generation that is complete. A crash
+may also leave staging folders, and generations that never became current. When the lock is free, no
+build uses these, and `sweep` removes them.
 
-Readers take no lock. They read CURRENT and map that generation. A mapping keeps its pages after its
-files are unlinked, so old generations are removed at once. If CURRENT changes meanwhile, the reader
-begins again.
+Readers take no lock. A reader reads CURRENT and maps that generation. If CURRENT changes meanwhile,
+the reader starts again. Old generations are removed at once, because a memory mapping stays valid
+after its files are unlinked.
 """
 
 import contextlib
@@ -67,7 +68,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One build of an index: its manifest and arrays, read-only, and its defaults."""
+    """One build of an index: its manifest, its read-only arrays, and its defaults."""
 
     manifest: Manifest
     arrays: dict[str, Array]
@@ -80,11 +81,14 @@ class IndexFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()
         self.name = self.path.name
-        # A string, because every query calls `pointer_stamp`, and a `Path` would be slower.
+        # Every query calls `pointer_stamp`, and `os.stat` of a string is faster than of a `Path`.
         self._pointer = str(self.path / POINTER)
 
     def pointer_stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes with every publish, or None if there is no index."""
+        """Return a value that changes with each publish and each change of defaults.
+
+        Returns None if the folder holds no index.
+        """
         try:
             status = os.stat(self._pointer)
         except (FileNotFoundError, NotADirectoryError):
@@ -107,7 +111,7 @@ class IndexFolder:
             raise IndexDamagedError(f"the pointer of index {self.name!r} is damaged") from error
 
     def read_info(self) -> IndexInfo:
-        """Return the description of the current generation, from its manifest and defaults."""
+        """Return the description of the current generation, without opening its arrays."""
 
         def read(folder: Path) -> IndexInfo:
             manifest = read_manifest(folder)
@@ -116,14 +120,15 @@ class IndexFolder:
         return self._read_current(read)
 
     def open(self, *, verify: bool = True) -> Generation:
-        """Map the current generation; `verify` compares every checksum."""
+        """Map the current generation; if `verify` is true, check all checksums."""
         return self._read_current(lambda folder: open_generation(folder, verify=verify))
 
     def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
-        """Set fields of the `Defaults` of the generation with this `manifest`; return all fields.
+        """Change fields of the current generation's `Defaults`; return the new defaults.
 
-        Every reader sees them at once, because the pointer's stamp changes. Raises
-        `IndexChangedError` if another generation is current, and `BuildUnderWayError`.
+        Readers notice the change because the stamp of the pointer changes too. Raises
+        `IndexChangedError` if `manifest` is not that of the current generation, and
+        `BuildUnderWayError` during a build.
         """
         with _build_lock(self.path):
             generation = self.path / str(self.current())
@@ -147,10 +152,10 @@ class IndexFolder:
         return number
 
     def _read_current(self, read: Callable[[Path], _T]) -> _T:
-        """Call `read` with the current folder, and again if the pointer changed meanwhile.
+        """Call `read` with the folder of the current generation; retry if the pointer changed.
 
-        The number alone would not show the change, because an index that is deleted and built
-        again begins at 1.
+        Changes are detected by the pointer's stamp. The generation number is not enough, because an
+        index that is deleted and built again begins at 1.
         """
         for attempts_left in reversed(range(_READ_ATTEMPTS_MAX)):
             stamp = self.pointer_stamp()
@@ -169,7 +174,7 @@ class IndexFolder:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest in a generation's folder; raises `IndexDamagedError`."""
+    """Read the manifest of a generation; raises `IndexDamagedError` and `OtherFormatError`."""
     try:
         with damage_errors("the manifest"):
             return Manifest.from_json((folder / MANIFEST).read_bytes())
@@ -178,9 +183,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def open_generation(folder: Path, *, verify: bool = True) -> Generation:
-    """Map the arrays of a generation's folder and compare them with the manifest.
+    """Map the arrays of a generation's folder and check them against the manifest.
 
-    `verify` compares checksums too. Raises `IndexDamagedError` and `OtherFormatError`.
+    If `verify` is true, checksums are checked too. Raises `IndexDamagedError` and
+    `OtherFormatError`.
     """
     manifest = read_manifest(folder)
     arrays = {
@@ -191,7 +197,7 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
 
 
 def list_indexes(root: Path) -> list[str]:
-    """Return the names of the indexes below `root`, sorted."""
+    """Return the sorted names of the indexes in the folder `root`."""
     return sorted(
         entry.name
         for entry in os.scandir(root)
@@ -200,31 +206,31 @@ def list_indexes(root: Path) -> list[str]:
 
 
 class Staging:
-    """A generation that is being written. `staging` creates it, and removes it if unpublished."""
+    """A generation that is being written; the context manager `staging` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self._target = folder
-        # Everything in the staging folder is removed with it, unless it is published.
+        # `discard` removes this folder with all its files, unless `publish` has renamed it.
         self.folder = folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}"
         self._files: dict[str, ArrayFile] = {}
         self._entries: dict[str, ArrayEntry] = {}
         self.generation: Generation | None = None
-        # Called with the complete folder before it becomes current, so that readers can open it
-        # early. An error that it raises ends the build.
+        # Called with the complete staging folder before the generation becomes current, so that
+        # readers can open it in advance. If it raises an error, the build fails.
         self.on_whole: Callable[[Path], None] | None = None
         self.folder.mkdir(parents=True)
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
-        """Open an array for `append`; raises `StorageFullError` if `rows` rows do not fit."""
+        """Create an array for `append`; raises `StorageFullError` if `rows` rows do not fit."""
         file = ArrayFile(self.folder / f"{name}.npy", dtype, row_shape)
         self._files[name] = file
         if rows:
             file.expect(rows)
 
     def append(self, name: str, block: Array) -> None:
-        """Append rows to an array that `begin` opened."""
+        """Append rows to an array that `begin` created."""
         self._files[name].append(block)
 
     def read(self, name: str) -> Array:
@@ -232,12 +238,12 @@ class Staging:
         return self._files[name].read()
 
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        """Return a new array of this shape, writable and backed by its file."""
+        """Return a new array of this shape to write in place, mapped from its file."""
         self.begin(name, dtype, shape[1:])
         return self._files[name].fill(shape[0])
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Make this the current generation; `manifest` gets its number and its arrays."""
+        """Make this generation the current one; complete `manifest` with its number and arrays."""
         for name in list(self._files):
             self._entries[name] = self._files.pop(name).close()
         number = 1 + max(_numbers(self._target), default=0)
@@ -252,8 +258,8 @@ class Staging:
         _sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
         write_synced(pointer, f"{number}\n")
-        # A time in nanoseconds makes the stamp unique. The clock of the file system ticks every few
-        # milliseconds, and inodes are used again.
+        # Set the time explicitly to make the stamp unique: timestamps that the file system sets
+        # change only every few milliseconds, and inode numbers are reused.
         os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
         os.rename(pointer, self._target / POINTER)
         _sync_folder(self._target)
@@ -264,7 +270,7 @@ class Staging:
         return self.generation
 
     def discard(self) -> None:
-        """Remove the staging folder; does nothing after `publish`."""
+        """Remove the staging folder; do nothing after `publish`."""
         for file in self._files.values():
             file.discard()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -272,11 +278,11 @@ class Staging:
 
 @contextlib.contextmanager
 def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
-    """Hold the build lock of an index folder, and yield the `Staging` of its next generation.
+    """Lock an index folder for a build, and yield the `Staging` of its next generation.
 
-    Raises `BuildUnderWayError` if another build holds the lock, and `IndexExistsError` if the index
-    exists and `replace` is false. A generation that is not published when the block ends is
-    removed.
+    If the generation is not published when the block ends, it is removed. Raises
+    `BuildUnderWayError` if another build holds the lock, and `IndexExistsError` if the index exists
+    and `replace` is false.
     """
     folder = Path(folder).absolute()
     with full_disk_errors():
@@ -294,7 +300,7 @@ def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove the files that dead builds left below `root`; return the names of their indexes."""
+    """Remove files that interrupted builds left in `root`; return the names of their indexes."""
     names = {
         entry.name.removeprefix(".").split(".")[0]
         for entry in os.scandir(root)
@@ -302,7 +308,7 @@ def sweep(root: Path) -> list[str]:
     }
     swept = []
     for name in sorted(filter(INDEX_NAME.fullmatch, names)):
-        # An error in the folder of one index must not keep the others from being swept.
+        # An error in the folder of one index must not prevent the sweep of the others.
         with contextlib.suppress(BuildUnderWayError, OSError), _build_lock(root / name):
             if _sweep_locked(root / name):
                 swept.append(name)
@@ -311,7 +317,7 @@ def sweep(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def lock_root(root: Path) -> Iterator[None]:
-    """Lock `root` for this process; raises `StorageInUseError` if another process has the lock."""
+    """Lock `root` for this process; raises `StorageInUseError` if another process has locked it."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("ab") as file:
         if not lock_exclusively(file):
@@ -330,8 +336,8 @@ def _build_lock(folder: Path) -> Iterator[None]:
         if not lock_exclusively(descriptor):
             os.close(descriptor)
             raise BuildUnderWayError(f"a build of index {folder.name!r} is under way")
-        # The last holder may have unlinked the file that is open here. The next process would not
-        # see a lock on it, so open the new file instead.
+        # The previous holder may have unlinked the file that is open here. Other processes would
+        # then lock a new file, so this process must open the new file too.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 break
@@ -344,7 +350,10 @@ def _build_lock(folder: Path) -> Iterator[None]:
 
 
 def _sweep_locked(folder: Path) -> bool:
-    """Remove staging folders and all but the current generation; the caller holds the lock."""
+    """Remove all staging folders and all generations that are not current.
+
+    The caller must hold the build lock. Returns whether a folder was removed.
+    """
     stale = list(folder.parent.glob(f".{folder.name}.staging-*"))
     if (folder / POINTER).exists():
         (folder / f"{POINTER}.new").unlink(missing_ok=True)
@@ -358,14 +367,14 @@ def _sweep_locked(folder: Path) -> bool:
 
 
 def _stale_generations(folder: Path, current: int) -> list[Path]:
-    """Return the folders of all generations but the current one, and the files of defaults."""
+    """Return folders and defaults files of all generations except the current one."""
     numbers = (str(number) for number in _numbers(folder) if number != current)
     files = set(filter(is_default, os.listdir(folder))) - {default_path(folder / str(current)).name}
     return [folder / name for name in (*numbers, *sorted(files))]
 
 
 def _remove(entry: Path) -> None:
-    """Remove a folder or a file of defaults, which may be gone."""
+    """Remove a folder or a defaults file; it may already be gone."""
     if is_default(entry.name):
         entry.unlink(missing_ok=True)
     else:

@@ -1,9 +1,10 @@
-"""The manifest: the description of a generation, as one JSON file beside its arrays.
+"""The manifest describes a generation in one JSON file, stored in the folder of its arrays.
 
-Arrays have names, so that a later version can add some without a new format. An index with cells
-has no tables, and one of sparse points has no `vectors`. `format_version` grows only if an old
-reader would misread the arrays. The manifest holds its own checksum, because a changed digit would
-still parse and could make queries probe fewer buckets.
+Arrays are identified by name, so that a later version can add arrays without a new format. Which
+arrays exist depends on the index: with cells there are no tables, and with sparse points there is
+no array `vectors`. `format_version` increases only if an older version would misread the arrays.
+The manifest contains its own checksum, because a manifest with a changed digit could still be
+parsed and make queries probe fewer buckets.
 """
 
 import json
@@ -28,13 +29,14 @@ from divgrpc.types import (
 )
 
 FORMAT: Final = "divgrpc-index"
-# 2: cells, sparse points, metrics other than cosine. 3: sketches. 4: labels. 5: codes in cells are
-# codes of the difference from the centre, and scan terms are packed. 6: codes in cells may have
-# more than one bit per margin. Indexes of older formats open without these.
+# Additions of each version. 2: cells, sparse points, and metrics other than cosine. 3: sketches.
+# 4: labels. 5: codes in cells encode differences from the centre, and scan terms are packed.
+# 6: codes in cells may have more than one bit per margin. Older indexes can still be opened, except
+# those before version 5 with cells or scan terms.
 FORMAT_VERSION: Final = 6
 _PACKED_VERSION: Final = 5
 _PACKED_ARRAYS: Final = frozenset(("scan_terms", "cell_rows"))
-# Errors that parsing an arbitrary document can raise.
+# Errors that parsing a damaged document can raise.
 _UNREADABLE: Final = (
     ValueError,
     KeyError,
@@ -48,12 +50,12 @@ _UNREADABLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSection:
-    """The labels of a generation, and the model that scores them if there is one.
+    """The part of a manifest that describes the labels and the label model.
 
-    `rank` is the number of columns of the label factors, 0 without a model. With `unit_rows`,
+    `rank` is the number of columns of the label factors, 0 without a model. If `unit_rows` is true,
     documents are scaled to unit length before they are embedded. `parameters` and `losses` are
-    those of the training, None and empty if the factors were not trained here. `index` describes
-    the index of the label factors, whose arrays belong to the generation; None without a model.
+    those of the training; if Build did not train the model, they are None and empty. `index`
+    describes the label index, None without a model. Its arrays are arrays of the generation.
     """
 
     label_count: int
@@ -68,10 +70,11 @@ class LabelSection:
 class Manifest:
     """One generation: its parameters with defaults filled in, its measurements, and its arrays.
 
-    `nonzeros` are the numbers that all points store, `widest_row` those of the longest row (`dims`
-    if points are dense). `auto_search_dense` is the search that `auto` takes for dense queries of
-    sparse points, None if Build did not measure them. `duplicate_threshold` is the default of
-    queries. The other fields are those of `divgrpc.types.IndexInfo`.
+    `nonzeros` is the number of values that all points store. `widest_row` is the maximum number of
+    values that one point stores (`dims` for dense points). `auto_search_dense` is the search that
+    `auto` uses for dense queries on sparse points, None if Build did not measure such queries.
+    `duplicate_threshold` is the default of queries. `divgrpc.types.IndexInfo` documents the other
+    fields.
     """
 
     generation: int
@@ -94,12 +97,12 @@ class Manifest:
     duplicate_threshold: float | None = None
 
     def to_json(self) -> str:
-        """Return the text of the file."""
+        """Return the manifest as the text of its file."""
         return with_checksum({"format": FORMAT, "format_version": FORMAT_VERSION} | asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":
-        """Read the text of the file; raises `IndexDamagedError` and `OtherFormatError`."""
+        """Parse the text of a manifest file; raises `IndexDamagedError` and `OtherFormatError`."""
         try:
             document = json.loads(text)
             is_index, version = document["format"] == FORMAT, int(document["format_version"])
@@ -116,7 +119,7 @@ class Manifest:
             raise OtherFormatError(
                 f"the index is of format {version}; this version reads up to {FORMAT_VERSION}"
             )
-        # Arrays of labels have a prefix.
+        # Array names of the label index have a prefix.
         names = {name.rsplit(".")[-1] for name in manifest.arrays}
         if version < _PACKED_VERSION and _PACKED_ARRAYS & names:
             raise OtherFormatError(
@@ -127,9 +130,10 @@ class Manifest:
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "Manifest":
-        """Return the manifest of a JSON object of any version, without a checksum."""
-        # Fields that came after version 1. A cosine means the same in every index, so it has a
-        # default threshold; a distance does not, so only Build can measure one.
+        """Return the manifest in a JSON object of any readable version, without its checksum."""
+        # Defaults of fields that version 1 lacks. A cosine means the same in every index, so its
+        # `duplicate_threshold` has a fixed default. A distance does not, so only Build can measure
+        # a default.
         cosine = document["parameters"]["metric"] != "euclidean"
         later = {
             "nonzeros": document["rows"] * document["dims"],
@@ -159,7 +163,7 @@ class Manifest:
         )
 
     def info(self, name: str, defaults: Defaults | None = None) -> IndexInfo:
-        """Return the description of the index `name` for callers, with its `defaults`."""
+        """Return the description of this generation of the index `name`, with its `defaults`."""
         defaults = defaults or Defaults()
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         del values["widest_row"]
@@ -220,10 +224,10 @@ def _labels(section: dict[str, Any] | None) -> LabelSection | None:
 
 
 def with_checksum(document: dict[str, Any]) -> str:
-    """Return the text of a JSON object with its own checksum, `crc32`, as the last member."""
+    """Return the text of a JSON object, with its checksum `crc32` added as the last member."""
     return json.dumps(document | {"crc32": checksum(document)}, indent=1) + "\n"
 
 
 def checksum(document: dict[str, Any]) -> int:
-    """Return the CRC-32 of a JSON object, which does not depend on its layout as text."""
+    """Return the CRC-32 of a JSON object, independent of white space and the order of keys."""
     return zlib.crc32(json.dumps(document, sort_keys=True).encode())

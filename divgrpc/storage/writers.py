@@ -1,4 +1,4 @@
-"""Stores that a build writes to: a staging folder (`generations.Staging`) or memory."""
+"""Stores to which a build writes arrays: a staging folder (`generations.Staging`) or memory."""
 
 import dataclasses
 import math
@@ -17,15 +17,15 @@ _CACHE_LINE_BYTES: Final = 64
 
 
 class Store(Protocol):
-    """Named arrays of a generation, written by appending rows or in place, then published."""
+    """Holds named arrays while a build writes them, by appending rows or in place."""
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
-        """Open an array for `append`, with room reserved for `rows` rows."""
+        """Create an array for `append`, with space for `rows` rows."""
 
     def append(self, name: str, block: Array) -> None:
-        """Append rows to an array that `begin` opened."""
+        """Append rows to an array that `begin` created."""
 
     def read(self, name: str) -> Array:
         """Return the rows appended so far, read-only."""
@@ -34,11 +34,11 @@ class Store(Protocol):
         """Return a new array of this shape to be written in place."""
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Finish the generation; `manifest` gets its number and its arrays."""
+        """Finish the generation; complete `manifest` with its number and arrays."""
 
 
 def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """Return the arrays whose names begin with `prefix`, under the rest of their names."""
+    """Return the arrays whose names begin with `prefix`, with the prefix removed."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
@@ -47,7 +47,7 @@ def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
 
 
 class MemoryStore:
-    """A store in memory, for an index of this process alone."""
+    """A store in memory, for an index that only this process uses."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
@@ -57,12 +57,12 @@ class MemoryStore:
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
-        """Open an array for `append`, with room for `rows` rows in all."""
+        """Create an array for `append`, with space for `rows` rows."""
         self._rooms[name] = _aligned((rows, *row_shape), dtype)
         self._lengths[name] = 0
 
     def append(self, name: str, block: Array) -> None:
-        """Append rows; the room doubles when it is full."""
+        """Append rows; the buffer at least doubles when it is full."""
         room, start = self._rooms[name], self._lengths[name]
         stop = start + len(block)
         if stop > len(room):
@@ -85,7 +85,7 @@ class MemoryStore:
         """Finish the generation, whose number is 1."""
         arrays = {name: self.read(name) for name in self._rooms}
         arrays |= {name: read_only(array) for name, array in self._arrays.items()}
-        # Checksums stay 0, because memory is never read back from a file.
+        # Checksums are 0, because these arrays are never read from files.
         entries = {
             name: ArrayEntry(array.dtype.name, array.shape, crc32=0)
             for name, array in arrays.items()
@@ -94,7 +94,7 @@ class MemoryStore:
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return zeros that begin at a cache line, so that wide loads touch one line and not two."""
+    """Return zeros aligned to a cache line, so that a wide load reads one line and not two."""
     kind = np.dtype(dtype)
     count = math.prod(shape) * kind.itemsize
     memory = np.zeros(count + _CACHE_LINE_BYTES, np.uint8)
