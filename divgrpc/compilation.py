@@ -69,8 +69,8 @@ def expected_seconds() -> int:
 def print_progress(now: Compilation) -> None:
     """Print the progress to standard error.
 
-    A terminal shows one line that is updated. Otherwise one line is printed at the start and one at
-    the end. Nothing is printed if DIVGRPC_QUIET is set.
+    On a terminal, one line shows the progress and is updated. Otherwise one line is printed at the
+    start and one at the end. Nothing is printed if DIVGRPC_QUIET is set.
     """
     if os.environ.get("DIVGRPC_QUIET") or sys.stderr is None:
         return

@@ -221,7 +221,7 @@ class Engine:
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
     ) -> int:
-        """Return the maximum number of query rows that one exact search handles together, or 1."""
+        """Return the maximum number of rows in one exact search, 1 if each row has its own."""
         sparse = _is_sparse(queries)
         plan = self._plan(parameters, dense=not (as_points or sparse))
         return self._searcher.exact_together(plan, sparse=sparse)
@@ -240,7 +240,7 @@ class Engine:
     def _warn_like_points(
         self, queries: Rows, parameters: QueryParameters
     ) -> tuple[WarningInfo, ...]:
-        """Warn if dense queries may be points while `auto` uses the search for hyperplanes."""
+        """Warn if `auto` searches for hyperplanes although a dense query may be a point."""
         if self.manifest.auto_search_dense is None or isinstance(queries, SparseRows):
             return ()
         plans = [self._plan(parameters, dense=dense) for dense in (False, True)]

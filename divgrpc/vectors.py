@@ -154,7 +154,7 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
 
 
 def _first_fault(row: Rows) -> str:
-    """Return text naming the first value of `row` (1, d) that is not finite, or ""."""
+    """Return text that names the first value of `row` (1, d) that is not finite, or ""."""
     values = row.values if isinstance(row, SparseRows) else row[0]
     places = np.flatnonzero(~np.isfinite(values))
     if not len(places):

@@ -75,7 +75,7 @@ def warm_kernels() -> None:
         if is_on:
             gc.enable()
     if not cache_files.is_warm():
-        # No other process could compile the kernels, so this process compiled them just now.
+        # No other process could compile the kernels, so `_run_every_kernel` compiled them.
         cache_files.mark_warm(jit.entry_files)
 
 
@@ -130,8 +130,8 @@ def compile_kernels(end: str, folder: str) -> None:
     """Compile kernels in a separate process, from the "first" or the "last" `end` of the list.
 
     The parent process looks for the compiled files in `folder`. If this process would write them to
-    another folder, or cannot write them, it exits with status 1 and prints the reason to standard
-    error.
+    another folder, it exits with status 1 and prints the reason to standard error. With the end
+    "first" it also does so if not all files could be written.
     """
     # Only the parent uses this work, so this process must not outlive the parent.
     end_with_parent()

@@ -35,11 +35,11 @@ from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
 _TRIAL_ROWS_MAX: Final = 4_096
 _TRIAL_NUMBERS_MAX: Final = 1 << 21
 # A default query has 200 candidates. A trial scales this number down to its smaller sample, to at
-# least 10 candidates. Its hash limit is 4 points per candidate.
+# least 10 candidates. Its searches hash at most 4 points per candidate.
 _DEFAULT_CANDIDATES: Final = 200
 _CANDIDATES_MIN: Final = 10
 _HASHED_PER_CANDIDATE: Final = 4
-# With fewer points there is no trial, because no search is faster than an exact one.
+# With fewer points no trial is made, because an exact search is then as fast as any other search.
 _TRIAL_POINTS_MIN: Final = 2_000
 # Recalls that differ by at most this much count as equal.
 _RECALL_MARGIN: Final = 0.005
@@ -104,8 +104,8 @@ def _tune_for_dense(
 ) -> tuple[Tuning | None, tuple[Choice, ...]]:
     """Tune searches of sparse points for dense queries.
 
-    Returns the results and the choice of `auto` to record. Returns None and () for dense points,
-    for the metric euclidean, and if no dense queries can be made from the points.
+    Returns the results, and the `Choice` that records which search `auto` uses. Returns None and ()
+    for dense points, for the metric euclidean, and if no dense queries can be made from the points.
     """
     points = searcher.points
     # A dense query on sparse points is taken for the normal of a hyperplane. It searches for the

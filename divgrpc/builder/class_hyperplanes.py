@@ -25,7 +25,7 @@ _SAMPLE_ROWS_MAX: Final = 2_048
 _SAMPLE_NUMBERS_MAX: Final = 1 << 22
 # All queries together have at most 2**24 values.
 _QUERY_NUMBERS_MAX: Final = 1 << 24
-# A category or group with fewer points in the sample gives no query.
+# A category or group needs at least this many points in the sample to give a query.
 _CLASS_ROWS_MIN: Final = 10
 # Up to 8 random halves of the sample are drawn. Each half gives up to 16 hyperplanes.
 _HALVES_MAX: Final = 8
@@ -144,8 +144,8 @@ def _scaled(rows: Rows) -> SparseRows:
 def inner_products(points: SparseRows) -> npt.NDArray[np.float64]:
     """Return the inner products (n, n) float64 of all pairs of `points` (n, d).
 
-    A sparse product takes a step for each pair of rows and each column that both rows have. Common
-    columns are therefore multiplied as dense columns.
+    A sparse product takes time for each pair of points that share a column. Columns that many
+    points share are therefore multiplied as dense columns.
     """
     matrix = points.matrix
     holders = np.bincount(points.indices, minlength=points.dims)

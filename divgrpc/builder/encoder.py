@@ -45,7 +45,7 @@ _BLOCK_MARGINS: Final = 2**19
 _BLOCK_NUMBERS: Final = 2**20
 # Up to this number of dimensions, one BLAS thread draws hyperplanes as fast as two.
 _ONE_THREAD_DIMS_MAX: Final = 512
-# The sample that gives the centre and the spread has 2**22 values, but at least 256 rows.
+# Size of the sample that gives the centre and the spread: 2**22 values, but at least 256 rows.
 _SAMPLE_NUMBERS: Final = 1 << 22
 _SAMPLE_ROWS_MIN: Final = 256
 # The spread is measured with 8,192 rows of the sample, each compared with 256 other rows.
@@ -310,7 +310,7 @@ class _Encoder:
         self._put("cell_squares", cells.squares)
 
     def fill_tables(self) -> None:
-        """Sort the rows of every table into buckets."""
+        """Build the hash tables: sort the rows of each table into buckets."""
         n_tables, n_bits = self.parameters.n_tables or 0, self.parameters.n_bits or 0
         entries = self._create("table_rows", np.int32, (n_tables, self._rows))
         keys, offsets, starts = [], [], [0]
@@ -365,12 +365,15 @@ class _Encoder:
     def _cell_terms(
         self, block: Rows, margins: FloatArray, cells: _Cells, numbers: npt.NDArray[np.int32]
     ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
-        """Subtract the cells' centres from `margins` (m, B) in place; return levels and scan terms.
+        """Subtract margins of centres from `margins` (m, B) in place; return levels and scan terms.
 
-        Let q be a query, x a point, c the centre of its cell, and b the stretched code of x - c.
-        The squared distance |q - x|^2 equals |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c). The product
-        (q - c) b approximates (q - c)(x - c), and the part of the sum without q is the first term.
-        The inner product q x equals q c + q (x - c), and q b approximates q (x - c).
+        Let q be a query, x a point, c the centre of its cell, and b the code of x - c times its
+        stretch. Then b approximates x - c in inner products with q and c.
+
+        The squared distance |q - x|^2 equals |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), which is
+        about |q - c|^2 + (|x - c|^2 + 2 c b) - 2 q b. The scan terms of x are the sum in
+        parentheses and the factor of q times the code. The inner product q x equals
+        q c + q (x - c), which is about q c + q b; its first scan term is 0.
         """
         weights, centre_margins = cells.weights[numbers], cells.margins[numbers]
         along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)

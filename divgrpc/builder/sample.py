@@ -96,7 +96,7 @@ class Sample:
 
     @property
     def parts(self) -> tuple[IntArray, IntArray]:
-        """The indices of tuning queries, and of measuring queries; a single query is both."""
+        """The indices of queries that tune, and of queries that measure; one query alone does both."""
         numbers = np.arange(len(self))
         if len(self) == 1:
             return numbers, numbers
@@ -109,7 +109,7 @@ class Sample:
         numbers: IntArray,
         sizes: tuple[int, ...],
     ) -> list[tuple[npt.NDArray[np.float64], int]]:
-        """Search with the queries at `numbers`; return recalls and a count for each query.
+        """Search with the queries of indices `numbers`; return recalls and a count for each.
 
         The recalls (s,) belong to the s `sizes`. A recall is the share of the `size` nearest points
         that are among the hashed points of the query. The count is the number of hashed points.
@@ -146,7 +146,7 @@ class Sample:
 def _move_halfway(
     queries: Rows, rows: IntArray, *, mask: npt.NDArray[np.bool_], searcher: Searcher, seed: int
 ) -> Rows:
-    """Move queries in the `mask` halfway to a near point; `rows` (m,) are the queries as points."""
+    """Move the queries in `mask` halfway to a near point; query i is the point rows[i]."""
     points, metric = searcher.points, searcher.metric
     rng = np.random.default_rng((seed, 4))
     partners = draw_numbers(len(points), _PARTNERS, rng)

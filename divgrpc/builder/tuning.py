@@ -1,10 +1,11 @@
 """Tuning chooses the number of probes and hash limits, and measures the recall of every search.
 
-One third of a sample of queries (`divgrpc.builder.sample`) tunes, the other two thirds measure. For
-a number of candidates c, recall is the share of the c true nearest points that are among the hashed
-points. It is measured for each number of candidates in `divgrpc.search.costs.POOLS`, with the hash
-limit tuned for that number. The index stores the lower end of a confidence interval, so that later
-queries are unlikely to find less. Costs are counts of the work done, not times.
+One third of a sample of queries (`divgrpc.builder.sample`) tunes, the other two thirds measure. A
+pool is the set of candidates of a query. For a pool of c candidates, recall is the share of the c
+true nearest points that are among the hashed points, which are the points that the search finds
+before it scores them. Recall is measured for each pool size in `divgrpc.search.costs.POOLS`, with
+the hash limit tuned for that size. The index stores the lower end of a confidence interval, so that
+later queries are unlikely to find less. Costs are counts of the work done, not times.
 """
 
 import bisect
@@ -206,14 +207,14 @@ class _Measurement:
         mean_points = float(points.mean())
         if self.shape.cells:
             sizes = self._searcher.cell_sizes.astype(float)
-            # A cell with more points is probed by more queries, so sizes are weighted by sizes.
+            # A larger cell is probed by more queries, so the mean size is weighted by the size.
             codes = len(sizes) + min(self._rows, probes * (sizes**2).sum() / sizes.sum())
             return self._pool(place, probes, recall, (mean_points, codes, probes, 0))
         _, entries = self._recall("tables", probes, 0, numbers[:_BATCH_QUERIES_MAX])
         return self._pool(place, probes, recall, (mean_points, 0, probes, float(entries.mean())))
 
     def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
-        """Return the lower bound for queries that are points or for the others, the smaller one."""
+        """Return the smaller of the lower bounds for queries that are points and for the others."""
         between = self.sample.between[numbers]
         kinds = [shares[kind] for kind in (between, ~between) if kind.any()]
         return np.asarray(np.min([lower_bound(kind) for kind in kinds], axis=0))
@@ -262,9 +263,10 @@ class _Measurement:
     def _tune_probes(self) -> list[int]:
         """Return the number of probes for each pool, chosen with the tuning queries.
 
-        Searches run without a hash limit, so that one search serves all pools, and the recall is
-        then reduced for the limit. In tables a limit keeps a random part of the points. In cells it
-        keeps the points with the nearest codes, which loses no more than a scan of all codes does.
+        Searches run without a hash limit, so that one search serves all pools. The measured recall
+        is then reduced by what the limit would lose. In tables a limit keeps a random part of the
+        points. In cells it keeps the points with the nearest codes, which loses no more than a scan
+        of all codes does.
         """
         tuning, _ = self.sample.parts
         losses = np.zeros((len(tuning), len(POOLS)))

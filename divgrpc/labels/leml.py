@@ -1,7 +1,8 @@
 """LEML with squared loss: alternate between label factors H (L, r) and a feature map V (d, r).
 
-Yu, Jain, Kar and Dhillon, "Large-scale multi-label learning with missing labels" (ICML 2014). Here
-no label is missing. Training minimises
+LEML is described in Yu, Jain, Kar and Dhillon, "Large-scale multi-label learning with missing
+labels" (ICML 2014). This implementation assumes that no label is missing. For documents X (n, d)
+and labels Y (n, L), training minimises
 
     F(V, H) = |X V Hᵀ - Y|² / 2 + regularisation (|V|² + |H|²) / 2
 
@@ -42,7 +43,7 @@ Sums: TypeAlias = npt.NDArray[np.float64]
 # (Halko et al., section 4.5).
 _OVERSAMPLED_COLUMNS: Final = 10
 _POWER_ITERATIONS: Final = 2
-# Conjugate gradients stop when the residual is 1 % of the initial residual, ...
+# Conjugate gradients stop when the residual falls to 1 % of the initial residual, ...
 _RESIDUAL_SHARE: Final = 1e-2
 # ... or 1e-6 of the right-hand side, about the precision of float32.
 _RIGHT_SIDE_SHARE: Final = 1e-6
@@ -155,7 +156,7 @@ class Alternation:
         self.feature_map[:, columns] = solution
 
     def _solve_labels(self) -> None:
-        """Set the label factors to the optimum for the feature map, and set the loss of both."""
+        """Set the label factors to the optimum for the feature map, and update the loss."""
         products, weight = self._products, self._regularisation
         embedded = products.embed(self.feature_map)
         moments = second_moments(embedded)

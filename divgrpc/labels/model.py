@@ -23,7 +23,7 @@ _BLOCK_SCORES: Final = 2**24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelModel:
-    """`label_factors` (L, r), `feature_map` (d, r) and `offset` (r,), all float32.
+    """A label model: `label_factors` (L, r), `feature_map` (d, r) and `offset` (r,), float32.
 
     If `unit_rows` is true, documents are scaled to unit length before they are embedded.
     """
@@ -64,7 +64,7 @@ class LabelModel:
 
     @property
     def rank(self) -> int:
-        """The number of factors of a document or a label, r."""
+        """The number of columns of both factors, r."""
         return int(self.label_factors.shape[1])
 
     def embed(self, documents: RowsLike) -> FloatArray:

@@ -1,8 +1,9 @@
 """Choice of rank, regularisation and iterations by the precision of predictions on held-out rows.
 
-A random fifth of the training rows is held out, at most 2,500 rows. At most 20,000 of the other
-rows train; then only features and labels that occur in them are used. The score of a setting is the
-mean of P@1, P@3 and P@5 on the held-out rows. No test data is used.
+A random fifth of the training rows is held out, at most 2,500 rows. The model is trained on at most
+20,000 of the other rows. If these are only a sample, features and labels that do not occur in it
+are dropped. The score of a setting is the mean of P@1, P@3 and P@5 on the held-out rows. No test
+data is used.
 
 Regularisations to try differ by factors of about three. The search begins at 1, the order of
 magnitude that suits rows of unit length. It tries stronger regularisations until the score drops,
@@ -93,7 +94,7 @@ def choose(
 
 
 def _climb(trial: Callable[[float, int], Trial], rank: int) -> Trial:
-    """Return the best trial of regularisations that increase or decrease from 1."""
+    """Try regularisations from 1 upwards, or else downwards; return the best trial."""
     best = trial(REGULARISATIONS[_FIRST], rank)
     for step in (1, -1):
         for regularisation in REGULARISATIONS[_FIRST + step :: step]:

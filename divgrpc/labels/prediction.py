@@ -152,12 +152,12 @@ class IndexedLabels:
         )
 
     def exact_together(self, parameters: PredictParameters) -> int:
-        """Return the maximum number of documents that one exact search handles together, or 1."""
+        """Return the maximum number of documents in one exact search, 1 if each has its own."""
         plan = self._plan(self.resolve(parameters), parameters)
         return self._searcher.exact_together(plan, sparse=False)
 
     def _plan(self, effective: EffectiveParameters, parameters: PredictParameters) -> QueryPlan:
-        """Plan the search for labels; the selector `hierarchy` gets all candidates."""
+        """Plan the search for labels; for the selector `hierarchy` it returns all candidates."""
         if parameters.by_hierarchy:
             candidates = effective.candidates_limit or self.count
             effective = replace(effective, k=min(candidates, self.count))
