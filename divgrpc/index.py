@@ -119,8 +119,8 @@ class Index:
         seed: seed of all random choices; the same seed and points give the same index.
         labels: (n, L) label sets, dense or sparse; point i has label j if labels[i, j] is not 0.
         path: folder of the index; its last component is the name. None builds in memory.
-        replace: if an index exists at `path`, replace it by a new generation. Otherwise an existing
-            index is an error.
+        replace: if an index exists at `path`, replace it by a new generation. If false, an existing
+            index raises `IndexExistsError`.
         progress: called with a `divgrpc.types.Progress` several times per stage.
         label_model: "leml" trains a model that predicts labels (Yu et al. 2014). A `LabelModel`, or
             a pair of factors (L, r) and (d, r), is used without training. Default: no model;
@@ -132,8 +132,8 @@ class Index:
             `divgrpc.parameters.LabelParameters` describes.
 
         Raises `InvalidArgumentError` with the name of the argument as its `field`, and
-        `UnsupportedError`. With `path`, also raises
-        `IndexExistsError`, `BuildUnderWayError` and `StorageFullError`.
+        `UnsupportedError`. With `path`, it also raises `IndexExistsError`, `BuildUnderWayError` and
+        `StorageFullError`.
         """
         values = {**locals(), "metric": as_metric(metric)}
         refuse_unknown("build", labelling, Labelling.__annotations__, taken_by(cls.build))

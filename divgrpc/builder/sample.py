@@ -96,7 +96,7 @@ class Sample:
 
     @property
     def parts(self) -> tuple[IntArray, IntArray]:
-        """The indices of queries that tune, and of queries that measure; one query alone does both."""
+        """The indices of queries that tune, and of queries that measure; one query does both."""
         numbers = np.arange(len(self))
         if len(self) == 1:
             return numbers, numbers
