@@ -1,6 +1,6 @@
-"""Defaults on points that crowd: distinct items, near ones, and nothing lost where none crowd.
+"""Defaults return distinct, near items on crowded points, and lose nothing on uncrowded ones.
 
-The small form of the benchmark `crowding`, which measures the same on larger and on real sets.
+A small form of the benchmark `crowding`, which measures the same on larger and on real sets.
 """
 
 from functools import cache
@@ -27,24 +27,24 @@ _COPIES = {
     "power law": crowded_points.power_law_copies(_POINTS),
 }
 _CROWDED = [name for name in _COPIES if name != "1"]
-# Of the gap in J between plain neighbours and greedy over all points.
+# Share of the gap in J between nearest neighbours and greedy over all points, by diversity.
 _GAPS = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 
 
 @cache
 def made(copies: str) -> tuple[Crowd, Index]:
-    """Return a made set, and the index that is built of it without options."""
+    """Return a synthetic set, and an index built from it with default options."""
     crowd = crowded_points.made(copies, _COPIES[copies], _QUERIES)
     return crowd, Index.build(crowd.points)
 
 
 def truth_of(crowd: Crowd, kind: str) -> Truth:
-    """Return what exact search over all points finds."""
+    """Return the answer of exact search over all points."""
     return Truth.of(crowd, kind, crowd.queries[kind], _K, 1_000)
 
 
 def answered(crowd: Crowd, index: Index, kind: str) -> tuple[Truth, QueryResult, dict[str, float]]:
-    """Return the truth of queries, their answer at defaults, and its figures."""
+    """Return the exact answer to queries, the index's answer at defaults, and its figures."""
     truth = truth_of(crowd, kind)
     result = index.query(truth.queries.rows, k=_K)
     row = figures(truth, result.ids, result.parameters.diversity)
@@ -54,7 +54,7 @@ def answered(crowd: Crowd, index: Index, kind: str) -> tuple[Truth, QueryResult,
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("copies", _CROWDED)
 def test_defaults_return_distinct_items(copies: str, kind: str) -> None:
-    """At least nine of ten places hold different items of the topic, nearly as near as can be."""
+    """At least nine of ten results are distinct items of the topic, nearly as near as possible."""
     _, _, row = answered(*made(copies), kind)
     assert row["of topic"] >= 9
     assert row["of best"] >= 0.95
@@ -62,8 +62,8 @@ def test_defaults_return_distinct_items(copies: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("copies", _COPIES)
-def test_auto_finds_the_candidates_that_the_selector_sees(copies: str, kind: str) -> None:
-    """The share of the nearest `candidates_limit` that `auto` finds is the `target_recall`."""
+def test_auto_reaches_the_target_recall_of_candidates(copies: str, kind: str) -> None:
+    """`auto` finds at least `target_recall` of the nearest `candidates_limit` points."""
     crowd, index = made(copies)
     truth, result, _ = answered(crowd, index, kind)
     target = float(str(index.info.parameters["target_recall"]))
@@ -71,13 +71,13 @@ def test_auto_finds_the_candidates_that_the_selector_sees(copies: str, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_defaults_lose_little_where_nothing_crowds(kind: str) -> None:
-    """Without copies the answers are at most 2 % less relevant than plain neighbours."""
+def test_defaults_lose_little_relevance_on_uncrowded_points(kind: str) -> None:
+    """Without copies, answers are at most 2 % less relevant than the nearest neighbours."""
     _, _, row = answered(*made("1"), kind)
     assert row["of nearest"] >= 0.98
 
 
-def test_defaults_lose_little_on_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults_lose_little_relevance_on_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(topics.DATA_VARIABLE, raising=False)
     crowd = crowded_points.injected(topics.load([topics.DIGITS])[0], 0, _QUERIES)
     _, _, row = answered(crowd, Index.build(crowd.points), "new documents")
@@ -86,10 +86,10 @@ def test_defaults_lose_little_on_digits(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("name", list(topics.SETS))
 @pytest.mark.parametrize("kind", ["new documents", "topics"])
-def test_marginal_greedy_closes_the_gap(
+def test_marginal_greedy_comes_near_greedy_over_all_points(
     name: str, kind: str, data_folder: Path, built: dict[str, tuple[Crowd, Index]]
 ) -> None:
-    """With nothing collapsed and all else default, `marginal` comes near greedy over all points."""
+    """Near-copies are not collapsed here; everything else is left at defaults."""
     if name not in built:
         data = topics.load([name], str(data_folder))[0]
         crowd = crowded_points.injected(data, 0, _QUERIES)
@@ -100,13 +100,13 @@ def test_marginal_greedy_closes_the_gap(
         asked = Setting("greedy:marginal", diversity, threshold=OFF)
         result = index.query(truth.queries.rows, k=_K, **asked.parameters)
         gap = figures(truth, result.ids, diversity)["gap closed"]
-        # None where there is less than 1 % of J to close.
+        # The gap is None if it is less than 1 % of J.
         assert gap is None or gap >= least
 
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, tuple[Crowd, Index]]:
-    """Return where real sets are kept with their indexes, since building takes seconds."""
+    """Return a cache of real sets and their indexes, since building takes seconds."""
     return {}
 
 

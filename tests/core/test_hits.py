@@ -1,4 +1,4 @@
-"""Results as rows of hits: what they hold, how they print, and as a table of pandas."""
+"""Results as lists of hits: their contents, their `repr` and their conversion to pandas."""
 
 import builtins
 import sys
@@ -52,7 +52,7 @@ LABEL_PARAMETERS = EffectiveLabelParameters(
 
 
 def columns(counts: list[int], k: int = 4) -> dict[str, Any]:
-    """Return columns of so many hits, padded as the engine pads them."""
+    """Return columns with these numbers of hits, padded as the engine pads them."""
     rows, found = len(counts), np.arange(k) < np.array(counts, int).reshape(-1, 1)
     numbers = np.arange(rows * k).reshape(rows, k)
     zeros = np.zeros(rows, np.uint32)
@@ -67,19 +67,19 @@ def columns(counts: list[int], k: int = 4) -> dict[str, Any]:
 
 
 def result(counts: list[int]) -> QueryResult:
-    """Return a result of so many hits a row."""
+    """Return a result with these numbers of hits, row by row."""
     made = columns(counts)
     return QueryResult(ids=made.pop("keys"), parameters=PARAMETERS, **made)
 
 
 def labels(counts: list[int], names: tuple[tuple[str, ...], ...] = ()) -> LabelResult:
-    """Return so many labels for each document."""
+    """Return a label result with these numbers of labels, document by document."""
     made = columns(counts)
     return LabelResult(labels=made.pop("keys"), parameters=LABEL_PARAMETERS, names=names, **made)
 
 
 @given(st.lists(st.integers(0, 4), max_size=6))
-def test_rows_hold_what_the_columns_hold(counts: list[int]) -> None:
+def test_rows_equal_the_columns_of_the_result(counts: list[int]) -> None:
     rows = result(counts)
     assert len(rows) == len(counts) == len(list(rows))
     for number, hits in enumerate(rows):
@@ -92,8 +92,8 @@ def test_rows_hold_what_the_columns_hold(counts: list[int]) -> None:
             assert hit.rank == place + 1
 
 
-def test_rows_are_read_as_those_of_a_list() -> None:
-    """Of plain Python numbers, so that a hit goes into JSON."""
+def test_rows_are_indexed_like_a_list() -> None:
+    """Hits hold plain Python numbers, so that they can be written as JSON."""
     rows = result([1, 0, 2])
     assert rows[2] == (Hit(8, 1 - 8 / 1024, 1, 8 / 512), Hit(9, 1 - 9 / 1024, 2, 9 / 512))
     assert [type(value) for value in rows[0][0]] == [int, float, int, float]
@@ -105,14 +105,14 @@ def test_rows_are_read_as_those_of_a_list() -> None:
             rows[row]
 
 
-def test_labels_have_names_where_the_index_has_them() -> None:
+def test_labels_have_names_if_the_index_has_names() -> None:
     named = labels([1, 2], (("cats",), ("dogs", "birds")))
     assert [[hit.name for hit in row] for row in named] == [["cats"], ["dogs", "birds"]]
     assert named[1][1] == LabelHit(5, "birds", 1 - 5 / 1024, 2, 5 / 512)
     assert [hit.name for hit in labels([2])[0]] == [None, None]
 
 
-def test_a_result_prints_as_a_few_lines() -> None:
+def test_repr_of_a_result_has_a_few_lines() -> None:
     lines = repr(result([4] * 9_000)).splitlines()
     assert len(lines) == 5
     assert lines[0].startswith("QueryResult: 9,000 rows, 36,000 hits;")
@@ -134,8 +134,8 @@ def test_a_result_prints_as_a_few_lines() -> None:
         ({"lose_at_most": 0.05}, "greedy at diversity by lose_at_most 0.05 (0.25 to 0.5), scan"),
     ],
 )
-def test_dials_of_rows_print_as_a_range(dial: dict[str, Any], words: str) -> None:
-    """Where every row has a dial of its own, `repr` says how it was asked for, and the range."""
+def test_diversities_of_rows_print_as_a_range(dial: dict[str, Any], words: str) -> None:
+    """If each row has its own diversity, `repr` shows how it was requested and the range."""
     parameters = replace(PARAMETERS, diversity=0.0, **dial)
     three = replace(result([2, 2, 2]), parameters=parameters)
     assert words in repr(replace(three, diversities=np.array([0.5, 0.25, 0.375])))
@@ -144,7 +144,7 @@ def test_dials_of_rows_print_as_a_range(dial: dict[str, Any], words: str) -> Non
     assert words.replace(" (0.25 to 0.5)", "") in repr(none)
 
 
-def test_statistics_print_as_ranges() -> None:
+def test_repr_of_statistics_shows_ranges() -> None:
     numbers = np.array([200, 1_000], np.uint32)
     stats = QueryStats(numbers, numbers, numbers, numbers, numbers // 200, np.zeros(2, np.uint32))
     assert repr(stats) == (
@@ -154,7 +154,7 @@ def test_statistics_print_as_ranges() -> None:
     assert repr(result([]).stats) == "QueryStats: 0 rows"
 
 
-def test_what_is_known_of_an_index_prints_shortly(tmp_path: Path) -> None:
+def test_repr_of_index_info_is_short(tmp_path: Path) -> None:
     info = Index.build(np.eye(12), path=tmp_path / "points", hash_family="lsh_div").info
     size = sum(array.bytes for array in info.arrays)
     assert repr(info) == (
@@ -165,15 +165,15 @@ def test_what_is_known_of_an_index_prints_shortly(tmp_path: Path) -> None:
 
 
 class StandIn(ModuleType):
-    """As much of pandas as `to_pandas` calls."""
+    """A stand-in for pandas with what `to_pandas` calls."""
 
     @staticmethod
     def DataFrame(lines: list[tuple[object, ...]], columns: list[str]) -> Any:  # noqa: ANN401, N802  # as pandas spells it
-        """Return what it was called with."""
+        """Return the arguments."""
         return lines, columns
 
 
-def test_a_table_has_a_line_per_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_pandas_has_one_row_per_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", StandIn("pandas"))
     found: Any = result([1, 0, 1]).to_pandas()
     assert found == (
@@ -187,7 +187,7 @@ def test_a_table_has_a_line_per_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_pandas_makes_the_table() -> None:
+def test_to_pandas_returns_a_data_frame() -> None:
     pytest.importorskip("pandas", reason="missing extra: pandas")
     frame = result([2, 1]).to_pandas()
     assert frame.shape == (3, 5)

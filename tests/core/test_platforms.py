@@ -1,4 +1,4 @@
-"""The client and `divgrpc.Index` work without the modules and calls that only Linux has."""
+"""The client and `divgrpc.Index` work without modules and calls that only Linux has."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ import pytest
 from divgrpc import platforms
 from support.command_line import run_script
 
-# Third parties choose their imports by system, so they load first and are not looked at.
+# Third-party packages choose their imports by system, so they are loaded before the removal.
 _WITHOUT_LINUX = """
 import os, sys
 import grpc, google.protobuf, numba, numpy as np, scipy.sparse, threadpoolctl
@@ -37,11 +37,11 @@ print("answered")
 
 
 @pytest.mark.parametrize("use", [_CLIENT, _INDEX], ids=["client", "index"])
-def test_nothing_that_only_linux_has_is_needed(use: str) -> None:
+def test_client_and_index_need_no_linux_modules_or_calls(use: str) -> None:
     assert run_script(_WITHOUT_LINUX + use)[1] == ""
 
 
-def test_reserve_makes_a_file_of_the_size_where_space_cannot_be_reserved(
+def test_reserve_extends_a_file_without_posix_fallocate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "posix_fallocate")
@@ -51,10 +51,7 @@ def test_reserve_makes_a_file_of_the_size_where_space_cannot_be_reserved(
         assert os.fstat(file.fileno()).st_size == 100
 
 
-def test_a_lock_is_refused_where_there_are_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without fcntl nobody is told that a lock was taken."""
+def test_locking_without_fcntl_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with (tmp_path / "lock").open("wb") as file, pytest.raises(OSError, match="no file locks") as e:
         platforms.lock_exclusively(file)
@@ -62,7 +59,7 @@ def test_a_lock_is_refused_where_there_are_none(
 
 
 def test_cores_are_counted_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system cannot say which cores a process may use, all that exist count."""
+    """Without affinity, all cores of the machine are counted."""
     monkeypatch.delattr(os, "sched_getaffinity")
     assert platforms.count_cores() == os.cpu_count()
 
@@ -79,14 +76,14 @@ def test_cores_are_counted_without_affinity(monkeypatch: pytest.MonkeyPatch) -> 
         "divgrpc.evaluation",
     ],
 )
-def test_the_light_modules_compile_nothing(module: str) -> None:
+def test_light_modules_import_neither_numba_nor_scipy(module: str) -> None:
     script = (
         f"import sys, {module}; print(sorted({{'numba', 'scipy', 'llvmlite'}} & set(sys.modules)))"
     )
     assert run_script(script)[0] == "[]"
 
 
-def test_the_index_is_loaded_when_it_is_asked_for() -> None:
+def test_the_index_class_is_imported_on_first_access() -> None:
     import divgrpc
     from divgrpc.index import Index
 

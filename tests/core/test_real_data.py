@@ -1,4 +1,4 @@
-"""The core on 50,000 real images; skipped where DIVGRPC_DATA names no folder."""
+"""The core on 50,000 real images; skipped unless DIVGRPC_DATA names a folder."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ QUERIES = 200
 
 @pytest.fixture(scope="module")
 def images(data_folder: Path) -> FloatArray:
-    """Return 60,000 images' features (60000, 256); the last 10,000 ask."""
+    """Return the features (60000, 256) of 60,000 images; the last 10,000 serve as queries."""
     with np.load(data_folder / "cifar100_dense256.npz", allow_pickle=False) as file:
         features: FloatArray = file["x"].astype(np.float32)
     return features
@@ -40,13 +40,13 @@ def recall(result: QueryResult, truth: np.ndarray[tuple[int, ...], np.dtype[np.i
 def test_exact_search_finds_the_recorded_neighbours(
     index: Index, queries: FloatArray, data_folder: Path
 ) -> None:
-    """The ten nearest of 50,000 are those that another program found, and so are their cosines."""
+    """The ten nearest of 50,000 images and their cosines agree with those of another program."""
     path = data_folder / "cifar100_dense256_neighbours.npz"
     with np.load(path, allow_pickle=False) as file:
         rows, cosines = file["neighbour_row"][:QUERIES, :10], file["cosine"][:QUERIES, :10]
     result = index.query(queries, search="exact", selector="nearest")
     assert np.abs(result.scores - cosines).max() < 1e-5
-    # Near-ties may change places at the end of the ten.
+    # Near-ties may swap places at the end of the ten.
     assert recall(result, rows) > 0.999
 
 
@@ -54,7 +54,7 @@ def test_exact_search_finds_the_recorded_neighbours(
 def test_measured_recall_holds_for_new_queries(
     index: Index, queries: FloatArray, search: Search
 ) -> None:
-    """What Build measured on its own points holds, within five hundredths, for others."""
+    """The recall that a build measured on its own points holds within 0.05 for other queries."""
     info = index.info
     used = info.auto_search if search == "auto" else search
     measured = next(cost.recall for cost in info.search_costs if cost.search == used)
@@ -66,11 +66,11 @@ def test_measured_recall_holds_for_new_queries(
 
 
 @pytest.mark.parametrize("name", ["cifar100_7x5_bovw", "newsgroups20"])
-def test_hyperplanes_find_what_a_build_foretells(data_folder: Path, name: str) -> None:
-    """Recall of a scan is within .2 for queries of a support vector machine, and `auto` goes by it.
+def test_recall_of_hyperplane_queries_is_as_a_build_measured(data_folder: Path, name: str) -> None:
+    """The measured recall of a scan is within 0.2 for hyperplanes of support vector machines.
 
-    It learns them of rows that are held out. Random and principal hyperplanes lose a quarter and
-    more of these.
+    `auto` relies on the measured recall. The machines learn the hyperplanes from rows that are held
+    out. Random and principal hyperplanes lose a quarter and more of the nearest points.
     """
     [data] = topics.load([name], str(data_folder))
     asked = data.queries(3).queries
@@ -95,25 +95,27 @@ def test_hyperplanes_find_what_a_build_foretells(data_folder: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", ["cifar100_7x5_bovw", "newsgroups20"])
-def test_hyperplanes_find_the_target_without_categories(data_folder: Path, name: str) -> None:
-    """Of the nearest 200 that a selector sees, though Build has none of their categories."""
+def test_hyperplane_queries_reach_the_target_without_categories(
+    data_folder: Path, name: str
+) -> None:
+    """The recall of the nearest 200 is 0.9, although the build was given no categories."""
     [data] = topics.load([name], str(data_folder))
     asked = data.queries(4).queries
     index = Index.build(data.points)
     assert index.info.auto_search_dense == "scan"
     options: dict[str, Any] = {"k": 200, "selector": "nearest", "candidates_limit": 200}
     truth = index.query(asked, search="exact", **options).ids.astype(np.int32)
-    # As a query does that leaves the number of candidates to its default.
+    # The hash limit of a query that leaves the number of candidates to its default.
     limit = index.query(asked, k=10).parameters.hash_limit
     assert recall(index.query(asked, hash_limit=limit, **options), truth) >= 0.9
 
 
-def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
+def test_hashing_closes_most_of_the_gap_to_greedy_over_all_points(
     index: Index, images: FloatArray, queries: FloatArray
 ) -> None:
-    """At a dial of 0.3 the objective falls from nearest neighbours to Algorithm 1 to its greedy.
+    """At diversity 0.3, J falls from nearest neighbours to Algorithm 1 to `marginal` greedy.
 
-    And the greedy that sees hashed candidates alone closes most of the gap.
+    The same greedy over hashed candidates only closes more than 0.9 of the gap.
     """
     unit = definitions.unit(images[:50_000])
     asked, directions = queries[:15], definitions.unit(queries[:15])

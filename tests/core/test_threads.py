@@ -1,4 +1,4 @@
-"""Work on all cores."""
+"""Running a function on all cores with `on_all_cores`."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ from divgrpc.parallel import on_all_cores
 CORES = len(os.sched_getaffinity(0))
 
 
-def test_results_come_in_order_and_threads_stay() -> None:
+def test_results_come_in_order_and_threads_are_reused() -> None:
     seen: set[threading.Thread] = set()
 
     def work(item: int) -> int:
@@ -24,7 +24,7 @@ def test_results_come_in_order_and_threads_stay() -> None:
     assert len(seen) <= CORES
 
 
-def test_the_first_error_is_raised_and_nothing_goes_on_behind_it() -> None:
+def test_the_first_error_is_raised_and_stops_all_work() -> None:
     running: list[int] = []
     begun: list[int] = []
 
@@ -45,8 +45,8 @@ def test_the_first_error_is_raised_and_nothing_goes_on_behind_it() -> None:
     assert len(begun) == before
 
 
-def test_work_within_work_ends() -> None:
-    """All cores are busy then: it waits for none of them."""
+def test_nested_calls_do_not_deadlock() -> None:
+    """The inner calls run while the outer call keeps all threads busy."""
 
     def outer(item: int) -> int:
         return sum(on_all_cores(lambda inner: inner * item, range(5)))
@@ -55,8 +55,8 @@ def test_work_within_work_ends() -> None:
 
 
 @pytest.mark.skipif(CORES < 2, reason="one core has no threads beside it")
-def test_a_fork_has_threads_of_its_own() -> None:
-    """Those of the process before it are not there."""
+def test_a_forked_process_starts_its_own_threads() -> None:
+    """The threads of the parent process do not exist in the child."""
     assert list(on_all_cores(abs, range(5))) == list(range(5))
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Rows that come in: dense or sparse, whatever their form, and what is malformed."""
+"""Input rows: dense or sparse in any scipy format, and malformed rows that are refused."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ LENGTHY: list[Metric] = ["euclidean", "inner_product"]
 
 
 def drawn(rows: int = 30, dims: int = 12, seed: int = 0) -> FloatArray:
-    """Draw points half of whose entries are zero, none of them all zeros."""
+    """Draw points with half of their entries zero, but no zero row."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((rows, dims)).astype(np.float32)
     points[rng.random(points.shape) < 0.5] = 0
@@ -49,8 +49,8 @@ def rows_of(points: FloatArray) -> SparseRows:
     ],
     ids=str,
 )
-def test_sparse_rows_are_cut_as_a_matrix_is(rows: Any) -> None:  # noqa: ANN401  # a key
-    """By slices, numbers in any order and masks; parts make a whole again."""
+def test_sparse_rows_are_indexed_like_a_matrix(rows: Any) -> None:  # noqa: ANN401  # a key
+    """Slices, row numbers in any order and masks work; concatenated parts equal the whole."""
     points = drawn()
     cut = rows_of(points)[rows]
     assert dense(cut).tolist() == points[rows].tolist()
@@ -70,7 +70,7 @@ FORMS = ["csr", "csc", "coo", "dok", "lil", "bsr", "dia"]
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("matrix", [False, True])
-def test_any_form_of_scipys_gives_the_same_index(form: str, matrix: bool) -> None:
+def test_any_scipy_format_gives_the_same_index(form: str, matrix: bool) -> None:
     points = drawn()
     kind = sparse.csr_matrix if matrix else sparse.csr_array
     plain = Index.build(sparse.csr_array(points), n_components=4)
@@ -83,7 +83,7 @@ def test_any_form_of_scipys_gives_the_same_index(form: str, matrix: bool) -> Non
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.uint32, np.bool_])
-def test_any_type_of_numbers_gives_the_same_answer(dtype: type[np.generic]) -> None:
+def test_any_dtype_gives_the_same_answer(dtype: type[np.generic]) -> None:
     points = (drawn() > 0.5).astype(np.float32)
     index = Index.build(points)
     given = sparse.csr_array(points.astype(np.float32)).astype(
@@ -92,8 +92,11 @@ def test_any_type_of_numbers_gives_the_same_answer(dtype: type[np.generic]) -> N
     assert index.query(given, k=3).ids.tolist() == index.query(points, k=3).ids.tolist()
 
 
-def test_what_is_stored_twice_and_in_no_order_is_put_right_on_a_copy() -> None:
-    """Scipy allows it: entries are added up and sorted, and the caller's matrix stays as it is."""
+def test_repeated_and_unsorted_entries_are_merged_in_a_copy() -> None:
+    """Scipy allows them.
+
+    Entries are added up and sorted, and the caller's matrix stays unchanged.
+    """
     indptr, indices = np.array([0, 3, 4]), np.array([5, 2, 5, 0])
     values = np.array([1.0, 4.0, 2.0, 3.0], np.float32)
     given = sparse.csr_array((values, indices, indptr), shape=(2, 6))
@@ -107,8 +110,8 @@ def test_what_is_stored_twice_and_in_no_order_is_put_right_on_a_copy() -> None:
     assert given.data.tolist() == [1, 4, 2, 3]
 
 
-def test_zeros_that_are_stored_change_nothing_but_their_number() -> None:
-    """A stored zero is a zero; a row of nothing else has no direction."""
+def test_stored_zeros_change_only_the_count_of_nonzeros() -> None:
+    """A row that stores only zeros counts as a zero row, which cosine refuses."""
     points = drawn()
     plain = sparse.csr_array(points)
     with_zeros = sparse.csr_array(np.where(points == 0, 7, points))
@@ -128,11 +131,11 @@ def test_zeros_that_are_stored_change_nothing_but_their_number() -> None:
             Index.build(points).query(given)
 
 
-# What is malformed.
+# Malformed rows.
 
 
 def malformed(changed: dict[str, Any]) -> SparseRows:
-    """Return two rows of three columns but for what is changed."""
+    """Return two rows of three columns, with some parts replaced."""
     parts: dict[str, Any] = {
         "indptr": np.array([0, 2, 3], np.int64),
         "indices": np.array([0, 2, 1], np.int32),
@@ -163,7 +166,7 @@ MALFORMED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("changed", "part"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
 )
-def test_malformed_rows_are_refused_by_their_part(changed: dict[str, Any], part: str) -> None:
+def test_malformed_sparse_rows_are_refused_by_field(changed: dict[str, Any], part: str) -> None:
     assert malformed({}).shape == (2, 3)
     Index.build(malformed({}))
     index = Index.build(np.eye(changed.get("dims", 3), dtype=np.float32))
@@ -176,8 +179,10 @@ def test_malformed_rows_are_refused_by_their_part(changed: dict[str, Any], part:
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 1e39])
-def test_what_is_not_finite_is_named_by_its_place(kind: str, metric: Metric, value: float) -> None:
-    """In points and queries, under every metric; 1e39 is more than float32 can hold."""
+def test_values_that_are_not_finite_are_named_by_row_and_column(
+    kind: str, metric: Metric, value: float
+) -> None:
+    """This holds for points and queries under every metric; 1e39 overflows float32."""
     points = drawn().astype(np.float64)
     spoiled = points.copy()
     spoiled[17, 3] = value
@@ -190,7 +195,7 @@ def test_what_is_not_finite_is_named_by_its_place(kind: str, metric: Metric, val
         Index.build(points, metric=metric).query(given)
 
 
-def test_a_sparse_row_of_one_dimension_is_a_query_and_no_index() -> None:
+def test_a_one_dimensional_sparse_row_is_a_query_but_no_set_of_points() -> None:
     points = sparse.csr_array(drawn())
     row = points[4]
     assert row.ndim == 1
@@ -202,8 +207,8 @@ def test_a_sparse_row_of_one_dimension_is_a_query_and_no_index() -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", LENGTHY)
-def test_rows_too_long_are_refused_and_the_longest_are_not(kind: str, metric: Metric) -> None:
-    """Up to the length whose square float32 can hold and add up; cosine has no such end."""
+def test_rows_above_the_maximum_length_are_refused(kind: str, metric: Metric) -> None:
+    """Squares of the longest rows can still be added up in float32; cosine has no maximum."""
     points = drawn()
     points *= np.float32(0.99 * LENGTH_MAX) / np.linalg.norm(points, axis=1)[:, np.newaxis]
     made = sparse.csr_array if kind == "sparse" else np.array
@@ -222,8 +227,8 @@ def test_rows_too_long_are_refused_and_the_longest_are_not(kind: str, metric: Me
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", get_args(Metric))
-def test_tiny_vectors_are_vectors(kind: str, metric: Metric) -> None:
-    """At 1e-30 squares are gone in float32; answers are whole and cosine sees directions."""
+def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None:
+    """Their squares underflow in float32, but answers are finite and cosines are exact."""
     made: Callable[..., Any] = sparse.csr_array if kind == "sparse" else np.array
     index = Index.build(made(1e-30 * drawn()), metric=metric)
     for search in ("tables", "scan", "exact"):
@@ -235,12 +240,12 @@ def test_tiny_vectors_are_vectors(kind: str, metric: Metric) -> None:
             assert result.ids[:, 0].tolist() == list(range(5))
 
 
-# Dense and sparse do not mix.
+# Dense and sparse points do not mix.
 
 
 @pytest.mark.parametrize("first", ["dense", "sparse"])
-def test_an_index_is_of_one_kind_of_points(first: str) -> None:
-    """The first block decides; the other kind is refused, and what came stays."""
+def test_dense_and_sparse_blocks_do_not_mix(first: str) -> None:
+    """The first block decides; a refused block of the other kind leaves the others intact."""
     points = drawn()
     blocks = [points, sparse.csr_array(points)]
     one, other = blocks if first == "dense" else reversed(blocks)
@@ -256,7 +261,7 @@ def test_an_index_is_of_one_kind_of_points(first: str) -> None:
 
 @pytest.mark.parametrize("columns", [11, 13])
 @pytest.mark.parametrize("made", [np.array, sparse.csr_array])
-def test_sparse_rows_of_other_columns_are_refused(
+def test_queries_with_another_number_of_columns_are_refused(
     columns: int, made: Callable[..., object]
 ) -> None:
     for kind in (np.array, sparse.csr_array):
@@ -266,12 +271,12 @@ def test_sparse_rows_of_other_columns_are_refused(
 
 
 def normal(rows: int, dims: int) -> FloatArray:
-    """Draw normal numbers."""
+    """Draw standard normal float32 numbers."""
     return np.random.default_rng(3).standard_normal((rows, dims)).astype(np.float32)
 
 
 @pytest.mark.parametrize("column", [12, 1_000_000_000, -5])
-def test_scipy_matrices_are_not_trusted(column: int) -> None:
+def test_scipy_matrices_with_wrong_column_numbers_are_refused(column: int) -> None:
     index = Index.build(normal(50, 12))
     matrix = sparse.csr_array(normal(2, 12))
     matrix.indices[-1] = column
@@ -292,7 +297,7 @@ def test_scipy_matrices_are_not_trusted(column: int) -> None:
         ("values", [[1.0]]),
     ],
 )
-def test_parts_of_sparse_rows_are_rows_of_numbers(part: str, wrong: list[Any]) -> None:
+def test_parts_of_sparse_rows_must_be_numeric_vectors(part: str, wrong: list[Any]) -> None:
     parts: dict[str, Any] = {"indptr": [0, 1], "indices": [0], "values": [1.0], part: wrong}
     rows = SparseRows(**{name: np.array(given) for name, given in parts.items()}, dims=4)
     with refused(f"queries.{part}"):
@@ -307,10 +312,10 @@ def test_masked_entries_are_refused() -> None:
 
 @pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
-def test_the_longest_points_have_finite_estimates_and_planes(
+def test_the_longest_points_have_finite_hyperplanes_and_estimates(
     metric: Metric, family: HashFamily
 ) -> None:
-    """A sum that overflows is no number, and a scan would look for it in vain."""
+    """An overflowing sum would be infinite or NaN, and a scan could not rank it."""
     points = np.full((3_000, 1), 0.99 * LENGTH_MAX)
     points[::10] *= -1
     index = Index.build(points, metric=metric, hash_family=family)
@@ -322,7 +327,7 @@ def test_the_longest_points_have_finite_estimates_and_planes(
 
 
 @pytest.mark.parametrize("variant", ["corrected", "marginal"])
-def test_a_dial_that_rounds_to_relevance_alone_picks_every_point_once(variant: Variant) -> None:
+def test_a_diversity_that_rounds_to_zero_repeats_no_point(variant: Variant) -> None:
     """1 - 1e-9 is 1 in float32."""
     index = Index.build(normal(400, 8) * 1e13, metric="euclidean")
     asked: dict[str, Any] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
@@ -332,7 +337,7 @@ def test_a_dial_that_rounds_to_relevance_alone_picks_every_point_once(variant: V
 
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
 def test_estimates_of_a_point_do_not_depend_on_the_others_in_its_block(family: HashFamily) -> None:
-    """Points of few columns, by themselves in the last block of a build, are as any others."""
+    """Points in the last block of a build, with values in few columns, are encoded as elsewhere."""
     points = normal(9_000, 40)
     points[8_192:, 2:] = 0
     order = np.random.default_rng(0).permutation(len(points))
@@ -340,12 +345,12 @@ def test_estimates_of_a_point_do_not_depend_on_the_others_in_its_block(family: H
     packed = Index.build(points, **asked).engine._arrays["scan_terms"]
     mixed = Index.build(points[order], **asked).engine._arrays["scan_terms"]
     terms, mixed = map(kernels.unpack_terms, (packed, mixed))
-    # Components of another order of summation are others in their last digits.
+    # In another order of points, sums and hence components differ in their last digits.
     assert np.allclose(terms[:, order], mixed, rtol=0.05, atol=1e-3)
 
 
-def test_any_finite_distance_may_be_the_limit(recwarn: pytest.WarningsRecorder) -> None:
-    """One that float32 cannot hold is no limit, and nobody is warned of it."""
+def test_max_distance_may_exceed_float32(recwarn: pytest.WarningsRecorder) -> None:
+    """Such a distance excludes no point and causes no warning."""
     index = Index.build(normal(20, 4))
     assert index.query(normal(1, 4), max_distance=1e300).counts[0] == 10
     assert not recwarn.list

@@ -1,6 +1,7 @@
-"""Sparse rows of very many columns: the same answers, for what their stored numbers cost.
+"""Sparse rows of very many columns are answered like narrow ones, at the cost of their values.
 
-Few columns are used, wherever they lie, so that the twins can look at those alone.
+Only few columns hold values, wherever they are, so that the reference implementations can restrict
+themselves to those.
 """
 
 import tracemalloc
@@ -29,7 +30,7 @@ from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries, stating
 from support.refusals import refused
 
 LONGEST = LIMITS["sparse_dims_max"]
-# Thirty times as wide as dense rows are before they are sketched, and quick to build.
+# Thirty times as wide as the widest rows that are not sketched, and quick to build.
 WIDE = 2**18
 USED = 20
 COLUMNS: IntArray = np.sort(
@@ -37,19 +38,19 @@ COLUMNS: IntArray = np.sort(
         ([0, WIDE - 1], np.random.default_rng(8).choice(WIDE - 2, USED - 2, replace=False) + 1)
     )
 )
-# No components and no orthogonal blocks, which take their time.
+# Components and orthogonal blocks are left out because they take long to compute.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
 SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
 
 
 def widened(rows: FloatArray, width: int = WIDE) -> sparse.csr_array:
-    """Return rows (n, USED) as rows of many columns."""
+    """Return rows (n, USED) as sparse rows of many columns."""
     return at_columns(sparse.csr_array(rows), COLUMNS, width)
 
 
 @cache
 def both(metric: Metric) -> tuple[Index, Index]:
-    """Return an index of wide rows, and one of the same in the columns that they use."""
+    """Return an index of wide rows, and an index of the same rows without the empty columns."""
     points = drawn(240, USED, 1, metric)
     return (
         Index.build(widened(points), metric=metric, **RANDOM),
@@ -63,7 +64,7 @@ def longest_rows() -> Index:
 
 
 def labelled(rows: int, seed: int) -> tuple[FloatArray, sparse.csr_array]:
-    """Return documents (rows, USED) and labels that follow from them."""
+    """Return documents (rows, USED) and labels that depend on them."""
     rng = np.random.default_rng(seed)
     documents = rng.random((rows, USED)) * (rng.random((rows, USED)) < 0.3)
     documents[:, 0] += 0.1
@@ -71,7 +72,7 @@ def labelled(rows: int, seed: int) -> tuple[FloatArray, sparse.csr_array]:
     return documents.astype(np.float32), sparse.csr_array(scores > 0.4)
 
 
-def test_there_is_a_greatest_number_of_columns() -> None:
+def test_more_columns_than_the_maximum_are_refused() -> None:
     one = sparse.csr_array(([1.0], [LONGEST], [0, 1]), (1, LONGEST + 1))
     with refused("vectors", f"sparse vectors .* 1 to {LONGEST}"):
         Index.build(one)
@@ -87,7 +88,7 @@ def test_there_is_a_greatest_number_of_columns() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "cells"])
-def test_wide_rows_are_answered_as_their_twins_are(family: HashFamily, metric: Metric) -> None:
+def test_answers_for_wide_rows_agree_with_the_reference(family: HashFamily, metric: Metric) -> None:
     points, asked = drawn(120, USED, 1, metric), queries(3, metric)
     index = Index.build(
         widened(points),
@@ -115,10 +116,13 @@ def test_wide_rows_are_answered_as_their_twins_are(family: HashFamily, metric: M
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(("selector", "variant"), SELECTIONS)
-def test_columns_that_nobody_has_change_nothing(
+def test_empty_columns_change_no_answer(
     selector: Selector, variant: Variant, metric: Metric
 ) -> None:
-    """To the bit, for batches and single rows; `qp_relax` sums its means over other places."""
+    """Answers are bitwise equal, for batches and single rows.
+
+    `qp_relax` sums its means over other columns, so its shares agree only approximately.
+    """
     wide, narrow = both(metric)
     asked = queries(5, metric)
     told: Any = {"k": 6, "selector": selector, "variant": variant, "search": "exact"}
@@ -135,10 +139,8 @@ def test_columns_that_nobody_has_change_nothing(
 
 
 @pytest.mark.parametrize(("selector", "variant"), SELECTIONS)
-def test_a_query_makes_nothing_as_long_as_a_row_could_be(
-    selector: Selector, variant: Variant
-) -> None:
-    """What it allocates is less than a third of a wide row, once a thread has its memory."""
+def test_a_query_allocates_less_than_one_wide_row(selector: Selector, variant: Variant) -> None:
+    """A thread's first query allocates its memory; the next allocates little."""
     asked = widened(queries(2, "cosine"), LONGEST)
     index = longest_rows()
     told: Any = {"k": 6, "selector": selector, "variant": variant}
@@ -151,8 +153,8 @@ def test_a_query_makes_nothing_as_long_as_a_row_could_be(
         tracemalloc.stop()
 
 
-def test_relaxed_candidates_have_columns_of_their_own() -> None:
-    """Means are as long as what they store; where that is more than all columns, as they were."""
+def test_relaxation_compacts_the_columns_of_candidates() -> None:
+    """Means have only the columns that candidates use, unless these are as many as all columns."""
     for index, columns in zip(both("inner_product"), (USED, None), strict=True):
         searcher = index.engine._searcher
         points, rows = searcher._index.points, np.arange(200, dtype=np.int32)
@@ -165,8 +167,8 @@ def test_relaxed_candidates_have_columns_of_their_own() -> None:
         assert compact.points.inverse_lengths.tolist() == inverses.tolist()
 
 
-def test_defaults_go_by_what_rows_store() -> None:
-    """A hundred results are chosen from a thousand candidates, however many columns are empty."""
+def test_defaults_depend_on_stored_values_not_on_columns() -> None:
+    """With k=100 there are 1,000 candidates, however many columns are empty."""
     wide, narrow = both("cosine")
     assert wide.engine.widest_row == narrow.engine.widest_row <= USED
     for index in (wide, narrow):
@@ -181,8 +183,8 @@ def test_defaults_go_by_what_rows_store() -> None:
         next(evaluate(full, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
 
 
-def test_tuning_finds_what_it_finds_in_few_columns() -> None:
-    """The true neighbours of the sample are the same, so an exact search costs no recall."""
+def test_tuning_measures_the_same_recall_on_wide_rows() -> None:
+    """An exact search of the sample finds the same neighbours, so measured recall stays high."""
     for metric in METRICS:
         wide, narrow = both(metric)
         assert wide.info.nonzeros == narrow.info.nonzeros
@@ -190,8 +192,8 @@ def test_tuning_finds_what_it_finds_in_few_columns() -> None:
         assert by_search["scan"].recall > 0.9
 
 
-def test_a_model_is_trained_in_the_columns_that_are_used(tmp_path: Path) -> None:
-    """The feature map is that of few columns, and zero in all others; kept, opened, asked."""
+def test_a_label_model_of_wide_rows_is_that_of_the_used_columns(tmp_path: Path) -> None:
+    """The feature map is zero in all other columns, also after saving and opening the index."""
     documents, labels = labelled(200, 0)
     told: Any = {"labels": labels, "rank": 4, "regularisation": 1.0, "iterations": 2} | RANDOM
     Index.build(widened(documents), label_model="leml", path=tmp_path / "wide", **told)
@@ -208,7 +210,7 @@ def test_a_model_is_trained_in_the_columns_that_are_used(tmp_path: Path) -> None
         assert np.allclose(np.sort(ours.scores), np.sort(theirs.scores), atol=1e-3)
 
 
-def test_factors_of_wide_rows_can_be_brought() -> None:
+def test_given_factors_of_wide_rows_predict_as_narrow_ones() -> None:
     documents, labels = labelled(100, 0)
     rng = np.random.default_rng(1)
     factors = rng.standard_normal((labels.shape[1], 3)).astype(np.float32)
@@ -235,10 +237,10 @@ def test_factors_of_wide_rows_can_be_brought() -> None:
 @pytest.mark.parametrize(
     ("stored", "block", "sample"), [(1, 8_192, 50_000), (200, 8_192, 20_971), (10_000, 838, 4_096)]
 )
-def test_what_passes_through_memory_is_bounded_by_numbers(
+def test_blocks_and_samples_are_bounded_by_stored_values(
     stored: int, block: int, sample: int
 ) -> None:
-    """However many a row stores: blocks hold some 2^23 of them, what components come of 2^22."""
+    """Blocks hold about 2^23 values, and samples for components about 2^22."""
     count = 60_000
     none = np.broadcast_to(np.int32(0), count * stored)
     rows = SparseRows(np.arange(count + 1) * stored, none, np.empty(0, np.float32), WIDE)

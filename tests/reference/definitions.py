@@ -1,9 +1,9 @@
-"""Slow, obvious twins of what the core does fast; the tests compare the two.
+"""Slow reference implementations of the core's queries; tests compare the two.
 
-Written from the definitions, in float64 and plain Python, and never optimised: what cannot be
-wrong here can be trusted against what is fast there. Two things are taken from an index and not
-computed again, because the definitions leave them open: the hyperplanes it drew, and the codes it
-stored (a point within rounding of a hyperplane may fall on either side).
+They are written from the definitions, in float64 and plain Python, and never optimised, so that
+they are easy to verify by reading. Two things are taken from an index because the definitions leave
+them open: the hyperplanes that were drawn, and the stored codes (rounding may put a point close to
+a hyperplane on either side).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,16 +32,17 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 Bits = npt.NDArray[np.bool_]
 
-# Cells whose centres are looked at, for each that is taken.
+# Cells whose centres are compared exactly, for each cell taken.
 CHOICE = 2
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A partition: `members` holds each cell's rows.
+    """The cells of a partition.
 
-    `centres` (C, m) say how often a centre has each of the first m hyperplanes, `squares` (C,) are
-    their squared lengths; `bits` (C, B) and `terms` (2, C) are theirs as those of points are.
+    `members` holds each cell's rows. `centres` (C, m) are the centres in the coordinates of the
+    first m hyperplanes and `squares` (C,) their squared lengths. `bits` (C, B) and `terms` (2, C)
+    are the centres' codes and terms.
     """
 
     centres: Floats
@@ -53,13 +54,14 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """An index as the twins see it, dense whatever it is.
+    """An index as the reference implementations take it, always dense.
 
-    `vectors` (n, d), unit rows under cosine; `ids` (n,); `hyperplanes` (d, code_bits), one per
-    column; `thresholds` (code_bits,); `bits` (n, code_bits) the stored codes, by row. Table t's key
-    is made of the `n_bits` bits from t * n_bits on. `terms` (2, n) make distances of scores, where
-    codes alone do not; in cells a code is of what leads from the centre to the point. `differences`
-    remembers how different pairs of points are, which all selectors ask for.
+    `vectors` (n, d) are unit rows under cosine, `ids` (n,) their ids. `hyperplanes` (d, code_bits)
+    has one hyperplane per column, with `thresholds` (code_bits,). `bits` (n, code_bits) are the
+    stored codes in the order of rows. Table t's key has the `n_bits` bits from t * n_bits on.
+    `terms` (2, n) turn scores of codes into distances, if the index has them. With `cells`, a code
+    describes the difference between a point and its centre. `differences` caches how different
+    pairs of points are.
     """
 
     vectors: Floats
@@ -80,7 +82,7 @@ class Points:
 
 
 def unit(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return the rows at length one."""
+    """Return the rows scaled to length one."""
     rows = np.asarray(vectors, np.float64)
     return np.asarray(rows / np.sqrt((rows**2).sum(axis=-1, keepdims=True)))
 
@@ -96,7 +98,7 @@ def dot(a: Floats, b: Floats) -> float:
 
 
 def cosine(a: Floats, b: Floats) -> float:
-    """Return the cosine, 0 where one of the two has no direction."""
+    """Return the cosine; 0 if either vector is zero."""
     length = (dot(a, a) * dot(b, b)) ** 0.5
     return dot(a, b) / length if length > 0 else 0.0
 
@@ -105,14 +107,14 @@ def cosine(a: Floats, b: Floats) -> float:
 
 
 def far(points: Points, query: Floats, row: int) -> float:
-    """Return how far a point is from the query: less is better, whatever the metric."""
+    """Return the distance of a point from the query; lower is better under every metric."""
     if points.metric == "inner_product":
         return -dot(query, points.vectors[row])
     return distance(query, points.vectors[row])
 
 
 def score(points: Points, query: Floats, row: int) -> float:
-    """Return the relevance in the metric's own direction."""
+    """Return the relevance in the direction of the metric, as results report it."""
     if points.metric == "euclidean":
         return distance(query, points.vectors[row])
     return dot(query, points.vectors[row])
@@ -129,9 +131,10 @@ def apart(points: Points, row: int, other: int) -> float:
 
 
 def costs(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
-    """Return what taking each candidate costs: its distance, or of products the share.
+    """Return the cost of taking each candidate.
 
-    A product has no scale of its own, so 0 is the best of the candidates and 1 the worst.
+    The cost is the distance. Inner products have no scale, so under that metric the best candidate
+    costs 0, the worst 1, and the others lie linearly between.
     """
     distances = {row: far(points, query, row) for row in rows}
     if points.metric != "inner_product" or not rows:
@@ -144,16 +147,16 @@ def costs(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float
 
 
 def draw(points: Points, rows: Iterable[int], count: int, seed: int) -> list[int]:
-    """Return the `count` of the rows that the draw keeps."""
+    """Return the `count` rows that the seeded draw keeps."""
     return sorted(rows, key=lambda row: priority(seed, int(points.ids[row])))[:count]
 
 
 def hashed_by_tables(
     points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
 ) -> tuple[list[int], int]:
-    """Return the rows found in the first `n_probes` buckets, and how many were looked up.
+    """Return the rows in the first `n_probes` buckets, and how many buckets were looked up.
 
-    Where these hold fewer than `at_least` points, more are looked up.
+    If these hold fewer than `at_least` points, further buckets are looked up.
     """
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     tables = [buckets(points.bits, t, points.n_bits) for t in range(points.n_tables)]
@@ -172,7 +175,7 @@ def hashed_by_tables(
 
 
 def scores(points: Points, query: Floats) -> list[int]:
-    """Return every code's asymmetric score."""
+    """Return the asymmetric score of every code."""
     query_levels = levels(margins(query, points.hyperplanes, points.thresholds)[0])
     return [asymmetric_score(code, query_levels) for code in points.bits]
 
@@ -180,12 +183,12 @@ def scores(points: Points, query: Floats) -> list[int]:
 def lowest(
     points: Points, worse: Mapping[int, float] | Sequence[float], rows: Iterable[int], count: int
 ) -> list[int]:
-    """Return the `count` rows of least value, ties by id."""
+    """Return the `count` rows of lowest value; ties go by id."""
     return sorted(rows, key=lambda row: (worse[row], int(points.ids[row])))[:count]
 
 
 def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
-    """Return the rows whose codes are best; ties at the last value as `sampling` says."""
+    """Return the rows with the best codes; `sampling` decides ties at the limit."""
     wanted = needed(parameters, len(points.vectors))
     stop, scored = reach(points.vectors, query, points.bounds, wanted)
     rows = range(stop)
@@ -215,14 +218,14 @@ def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameter
 
 
 def away(points: Points, cells: Cells, cell: int, query_margins: Floats) -> float:
-    """Return how far a cell's centre is, up to what all have alike."""
+    """Return the distance of a cell's centre, less a part that is the same for all cells."""
     centre = cells.centres[cell]
     product = dot(centre, query_margins[: len(centre)])
     return -product if points.metric == "inner_product" else cells.squares[cell] - 2 * product
 
 
 def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> list[int]:
-    """Return the numbers of the `wanted` nearest cells, in order, of those that are looked at."""
+    """Return the `wanted` nearest cells in order, among the cells whose centres are compared."""
     own = margins(query, points.hyperplanes, points.thresholds)[0]
     numbers, enough = list(range(len(cells.centres))), CHOICE * wanted
     if enough < len(numbers):
@@ -238,7 +241,7 @@ def best_in_cells(
     query: Floats,
     parameters: EffectiveParameters,
 ) -> list[int]:
-    """Return the rows with the least estimates, `hash_limit` of those in the cells."""
+    """Return the `hash_limit` rows with the lowest estimates in the cells taken."""
     own = margins(query, points.hyperplanes, points.thresholds)[0]
     rows = [row for cell in taken for row in cells.members[cell]]
     bases = [away(points, cells, cell, own) for cell in taken for _ in cells.members[cell]]
@@ -259,8 +262,8 @@ def hashed_by_cells(
 ) -> tuple[list[int], int]:
     """Return the rows of the nearest `n_probes` cells, and how many cells were taken.
 
-    Twice as many are taken until they hold `at_least` points. Of too many points those stay whose
-    codes are best.
+    The number of cells is doubled until they hold `at_least` points. If they hold more than
+    `hash_limit` points, the points with the best codes stay.
     """
     wanted = min(parameters.n_probes, len(cells.centres))
     while True:
@@ -275,16 +278,16 @@ def hashed_by_cells(
 
 
 def nearest_rows(points: Points, query: Floats, rows: Iterable[int]) -> list[int]:
-    """Return the rows by distance to the query, then by id."""
+    """Return the rows ordered by distance to the query, then by id."""
     return sorted(rows, key=lambda row: (far(points, query, row), int(points.ids[row])))
 
 
 def hashed(
     points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
 ) -> tuple[list[int], int]:
-    """Return the rows that the hash stage hands on, and how many buckets or cells were looked up.
+    """Return the rows that the hash stage passes on, and how many buckets or cells it looked up.
 
-    Tables that find too few give way to a scan.
+    If tables find fewer than `at_least` rows, all codes are scanned.
     """
     if parameters.search == "exact":
         every = nearest_rows(points, query, range(len(points.vectors)))
@@ -320,7 +323,10 @@ def step_value(
     *,
     k: int,
 ) -> float:
-    """Return what a selector minimises, for one candidate row when these of `k` rows are picked."""
+    """Return the value that a selector minimises, for one candidate row.
+
+    `picked` are the rows picked so far, of `k` to pick.
+    """
     relevance = 1 - parameters.diversity
     if parameters.selector == "mmr":
         least = min((apart(points, row, other) for other in picked), default=0.0)
@@ -344,7 +350,7 @@ def greedy(
 ) -> list[tuple[int, float]]:
     """Return the picked rows and the value each had when it was picked.
 
-    `candidates` is how many there were before near-copies were collapsed.
+    `candidates` is the number of candidates before near-copies were collapsed.
     """
     picked: list[tuple[int, float]] = []
     remaining, cost = nearest_rows(points, query, rows), costs(points, query, rows)
@@ -352,7 +358,7 @@ def greedy(
     while len(picked) < min(k, len(rows)):
         so_far = [row for row, _ in picked]
         values = [step_value(points, cost[r], r, so_far, parameters, k=k) for r in remaining]
-        # The first of equals: `remaining` lies in the order of distance and id.
+        # The first of equal values wins; `remaining` is ordered by distance and id.
         best = values.index(min(values))
         picked.append((remaining.pop(best), values[best]))
     return picked

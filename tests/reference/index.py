@@ -1,4 +1,4 @@
-"""An index as the twins see it, answers compared with theirs, and points as kernels take them."""
+"""Convert an index for the reference implementations, and compare its answers with theirs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -16,7 +16,7 @@ from reference import definitions, kernels, near_copies
 
 
 def dense(rows: object) -> FloatArray:
-    """Return rows of any kind as a matrix (n, d)."""
+    """Return rows of any kind as a dense matrix (n, d)."""
     if isinstance(rows, SparseRows):
         rows = rows.matrix
     matrix: FloatArray = rows.toarray() if hasattr(rows, "toarray") else np.atleast_2d(rows)  # type: ignore[call-overload]
@@ -24,14 +24,17 @@ def dense(rows: object) -> FloatArray:
 
 
 def points_of(index: Index, columns: IntArray | None = None) -> definitions.Points:
-    """Return what the twins need of an index; of some columns, where all others are empty."""
+    """Return an index in the form of the reference implementations.
+
+    `columns` restricts it to some columns, if all others are empty.
+    """
     arrays, parameters = index.engine._arrays, index.engine.manifest.parameters
     codes, packed = arrays["codes"], arrays.get("scan_terms")
     terms = None if packed is None else kernels.unpack_terms(packed)
     cells = None
     if "cell_rows" in arrays and terms is not None:
         places = arrays["cell_rows"]
-        # Codes and terms lie cell by cell; the twin's go by row.
+        # Codes and terms are stored cell by cell; the reference implementation orders them by row.
         at = np.argsort(places)
         codes, terms = codes[:, at], terms[:, at]
         cells = definitions.Cells(
@@ -63,7 +66,11 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
 
 
 def _unsketched(arrays: Mapping[str, npt.NDArray[Any]], columns: IntArray | None) -> FloatArray:
-    """Return the hyperplanes (d, B) over all dimensions: that of a sum, or less it, for each."""
+    """Return the hyperplanes (d, B) over all dimensions.
+
+    With a count sketch, a dimension has the row of the sum it is added to, negated if it is
+    subtracted.
+    """
     planes: FloatArray = arrays["hyperplanes"]
     if "sketch" not in arrays:
         return planes if columns is None else planes[columns]
@@ -72,7 +79,7 @@ def _unsketched(arrays: Mapping[str, npt.NDArray[Any]], columns: IntArray | None
 
 
 def ranges(starts: npt.NDArray[np.integer[Any]]) -> list[range]:
-    """Return from where to where each part goes."""
+    """Return the range of rows of each part, from the offsets of the parts."""
     return [range(a, b) for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
 
 
@@ -85,13 +92,13 @@ def check_row(
     parameters: EffectiveParameters | None = None,
     at_least: int = 0,
 ) -> None:
-    """Compare one row of a result with the twin's answer to it."""
+    """Compare one row of a result with the reference answer to the same query."""
     parameters = parameters or result.parameters
     asked = np.asarray(query, np.float32)
     if points.metric == "cosine":
         asked = definitions.unit(asked).astype(np.float32)
     if parameters.selector == "qp_relax":
-        # What it picks is for test_relaxing.py to check; here it is that it picked at all.
+        # test_relaxation.py checks what `qp_relax` picks; here only its candidates are compared.
         parameters = replace(parameters, selector="nearest")
     truth = near_copies.answer(points, asked, parameters, at_least=at_least)
     count = int(result.counts[row])
@@ -104,7 +111,7 @@ def check_row(
         assert result.ids[row, :count].tolist() == truth.ids
         assert np.abs(result.scores[row, :count] - truth.scores).max(initial=0) < room
         off = np.abs(result.selection_scores[row, :count] - truth.selection_scores)
-        # The logarithm of a small determinant is less sure.
+        # The logarithm of a small determinant is less accurate.
         unsure = 100 if parameters.selector == "dpp" else 1
         assert off.max(initial=0) < unsure * room * (1 + count)
     assert np.isnan(result.scores[row, count:]).all()
@@ -119,7 +126,7 @@ def check_stats(
     truth: near_copies.Answer,
     parameters: EffectiveParameters,
 ) -> None:
-    """Compare the counts of one row of a result with those of the twin's answer."""
+    """Compare the counts of one row of a result with those of the reference answer."""
     assert result.stats.points_hashed[row] == len(truth.hashed)
     if result.parameters.selector != "qp_relax" or parameters.duplicate_threshold is None:
         assert result.stats.candidates[row] == len(truth.candidates)
@@ -139,7 +146,7 @@ def check_relaxed(
     row: int,
     candidates: Sequence[int],
 ) -> None:
-    """Check that shares of candidates were rounded: in their order, none twice, gap reached."""
+    """Check that the picks are distinct candidates with valid shares, and that the gap is small."""
     count = int(result.counts[row])
     ids = {int(points.ids[r]): r for r in candidates}
     picks = [ids[i] for i in result.ids[row, :count].tolist()]
@@ -154,7 +161,7 @@ def check_relaxed(
 
 
 def scale(points: definitions.Points, query: FloatArray) -> float:
-    """Return how large distances can be, which is what float32 leaves a millionth of."""
+    """Return the largest distance possible; float32 rounding errors are about a millionth of it."""
     if points.metric == "cosine":
         return 1.0
     longest = max(definitions.dot(v, v) for v in points.vectors) ** 0.5
@@ -162,7 +169,7 @@ def scale(points: definitions.Points, query: FloatArray) -> float:
 
 
 def same_bytes(a: QueryResult, b: QueryResult) -> bool:
-    """Tell whether two results are the same to the last bit, statistics included."""
+    """Tell whether two results are bitwise equal, including their statistics."""
     columns = ["ids", "scores", "selection_scores", "counts", "duality_gaps"]
     columns += ["collapsed_ids", "collapsed_offsets"]
     stats = tuple(field.name for field in fields(QueryStats))
@@ -172,7 +179,7 @@ def same_bytes(a: QueryResult, b: QueryResult) -> bool:
 
 
 def row_of(result: QueryResult, row: int) -> QueryResult:
-    """Return one row of a batch's result; ids of near-copies are left out."""
+    """Return one row of a batch's result, without the ids of near-copies."""
     names = ("ids", "scores", "selection_scores", "counts", "duality_gaps", "diversities")
     stats = [getattr(result.stats, field.name)[row : row + 1] for field in fields(QueryStats)]
     columns: dict[str, Any] = {name: getattr(result, name)[row : row + 1] for name in names}
@@ -182,9 +189,9 @@ def row_of(result: QueryResult, row: int) -> QueryResult:
 def kernel_points(
     vectors: FloatArray, *, stored_sparse: bool = False, inverses: FloatArray | None = None
 ) -> Points:
-    """Return points as kernels take them, read-only as those of an index.
+    """Return points in the form that kernels take, read-only like the arrays of an index.
 
-    A kernel is compiled once for arrays that can be written and once more for those that cannot.
+    Numba compiles a kernel separately for writable and for read-only arrays.
     """
     matrix = sparse.csr_array(vectors)
     squares = (matrix.astype(np.float64) ** 2).sum(axis=1)
@@ -204,7 +211,7 @@ def kernel_points(
 
 
 def selection_scratch(count: int, points: Points, *, marked: bool = False) -> SelectionScratch:
-    """Return memory for the selection from `count` candidates, with marks of columns or without."""
+    """Return memory for a selection from `count` candidates, with or without marks of columns."""
     dims, is_sparse = points.vectors.shape[1], len(points.indptr) > 0
     return SelectionScratch(
         far=np.empty(count, np.float32),
@@ -215,7 +222,7 @@ def selection_scratch(count: int, points: Points, *, marked: bool = False) -> Se
 
 
 def clustered(rows: int, width: int, seed: int, duplicates: float = 0.0) -> FloatArray:
-    """Draw points around a few centres, this share of them twice."""
+    """Draw points around seven centres; `duplicates` is the share replaced by copies of others."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((7, width))
     points = centres[rng.integers(0, 7, rows)] + 0.5 * rng.standard_normal((rows, width))

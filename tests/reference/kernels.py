@@ -1,7 +1,8 @@
-"""Twins of the small kernels: what a sum, a code, a probe or a draw is.
+"""Reference implementations of the small kernels: sums, codes, probes and seeded draws.
 
-The core promises one order for every sum, so that any machine gives the same bytes; here the order
-stands as plain as it can be said. `reference` builds queries of these.
+The core adds up terms in one fixed order so that every machine computes the same bytes. This module
+spells that order out as plainly as possible. `reference.definitions` answers queries with these
+functions.
 """
 
 import struct
@@ -22,7 +23,7 @@ WORD_BITS = 64
 MASK = 2**64 - 1
 
 
-# Sums in the one order that the core sums in.
+# Sums in the same fixed order as the core's.
 
 
 def fixed_order_dot(a: Singles, b: Singles) -> np.float32:
@@ -36,10 +37,11 @@ def fixed_order_distance(a: Singles, b: Singles) -> np.float32:
 
 
 def _fixed_order_sum(terms: Singles) -> np.float32:
-    """Add up as the core does.
+    """Add up terms in the core's order.
 
-    Terms go to four accumulators of 16 lanes in turn, what is left of 64 to the first; these are
-    added in pairs, the lanes folded in halves, and what is left of 16 is added one by one.
+    Blocks of 16 terms go to four accumulators of 16 lanes in turn; the last one to three blocks, if
+    they do not fill all four, go to the first accumulator. Then the accumulators are added in
+    pairs, the lanes are folded in halves, and the last terms, fewer than 16, are added one by one.
     """
     sums = np.zeros((4, 16), np.float32)
     blocks = len(terms) // 16
@@ -57,9 +59,10 @@ def _fixed_order_sum(terms: Singles) -> np.float32:
 
 
 def sparse_dot(indices: npt.NDArray[np.int32], values: Singles, dense: Singles) -> float:
-    """Return the inner product of a sparse row and a dense one in float64.
+    """Return the inner product of a sparse row and a dense row in float64.
 
-    Stored value i goes to sum i % 16; sums are added in halves, then what is left of sixteen.
+    Stored value i is added to sum i % 16, and the 16 sums are folded in halves. The last values,
+    fewer than 16, are then added one by one.
     """
     sums = np.zeros(16)
     products = [float(v) * float(dense[i]) for i, v in zip(indices, values, strict=True)]
@@ -75,7 +78,7 @@ def sparse_dot(indices: npt.NDArray[np.int32], values: Singles, dense: Singles) 
 
 
 def dense_square(row: Singles) -> float:
-    """Return the squared length of a row, number j in sum j % 4; see `kernels.sparse`."""
+    """Return the squared length of a row, adding value j to sum j % 4; see `kernels.sparse`."""
     sums = [0.0, 0.0, 0.0, 0.0]
     for j, number in enumerate(row.tolist()):
         sums[j % 4 if j < len(row) // 4 * 4 else 0] += number * number
@@ -86,7 +89,10 @@ def dense_square(row: Singles) -> float:
 
 
 def sketch(rows: Floats, places: npt.NDArray[np.int32], sums: int) -> npt.NDArray[np.float64]:
-    """Return rows (n, d) as sums (n, sums): dimension j added to places[j], or off ~places[j]."""
+    """Return rows (n, d) as sums (n, sums).
+
+    A negative place means value j is subtracted at ~place.
+    """
     sketched = np.zeros((len(rows), sums))
     for row, line in enumerate(rows):
         for place, value in zip(places.tolist(), line.tolist(), strict=True):
@@ -98,20 +104,23 @@ def sketch(rows: Floats, places: npt.NDArray[np.int32], sums: int) -> npt.NDArra
 
 
 def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDArray[np.float64]:
-    """Return how far each vector lies beyond each hyperplane, (n, code_bits)."""
+    """Return the signed distance of each vector from each hyperplane, (n, code_bits)."""
     products = np.atleast_2d(vectors).astype(np.float64) @ hyperplanes.astype(np.float64)
     return np.asarray(products - thresholds.astype(np.float64))
 
 
 def pack(bits: Bits) -> npt.NDArray[np.uint64]:
-    """Return bits (n, code_bits) as words (code_bits / 64, n), bit b in word b // 64."""
+    """Return bits (n, code_bits) packed into words (code_bits / 64, n).
+
+    Bit b is in word b // 64.
+    """
     padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % WORD_BITS)))
     words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
     return np.ascontiguousarray(words.T, np.uint64)
 
 
 def unpack(words: npt.NDArray[np.uint64]) -> Bits:
-    """Return words (w, n) as bits (n, 64 * w)."""
+    """Return packed words (w, n) as bits (n, 64 * w)."""
     rows = np.ascontiguousarray(words.T, "<u8").view(np.uint8)
     return np.unpackbits(rows, axis=1, bitorder="little").astype(np.bool_)
 
@@ -122,13 +131,17 @@ def hamming(a: Bits, b: Bits) -> int:
 
 
 def levels(query_margins: Floats) -> list[int]:
-    """Return the margins in 15 levels, -7 to 7: shares of the largest, halves to even."""
+    """Return margins as integers from -7 to 7; the largest margin becomes 7, halves go to even."""
     most = max(abs(float(m)) for m in query_margins)
     return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
 
 
 def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """Return two terms (2, n) of words (n,): upper halves of float32s, the first one's first."""
+    """Return the two terms (2, n) packed in each word (n,).
+
+    A term is a float32 of which only the upper 16 bits are stored. The first term is the upper half
+    of the word.
+    """
     both = [(int(word) & 0xFFFF0000, int(word) << 16 & 0xFFFF0000) for word in words]
     pairs = [struct.unpack(">2f", struct.pack(">2I", *pair)) for pair in both]
     return np.array(pairs, np.float32).reshape(-1, 2).T
@@ -137,7 +150,8 @@ def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
 def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
     """Return the sum of the query's levels over the set bits of a code; larger is nearer.
 
-    If a code has more bits than levels, each run of bits weighs twice the run before.
+    If a code has several times as many bits as there are levels, each run of len(query_levels) bits
+    weighs twice as much as the run before it.
     """
     runs = np.reshape(bits, (-1, len(query_levels))).astype(np.int64)
     weights = 2 ** np.arange(len(runs))
@@ -145,7 +159,7 @@ def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
 
 
 def odd_levels(bits: Bits, margins: int) -> npt.NDArray[np.int64]:
-    """Return codes (n, B) as odd numbers (n, margins): -1 and 1 where there is a bit for each."""
+    """Return codes (n, B) as odd integers (n, margins); B / margins bits make one integer."""
     depth = bits.shape[1] // margins
     numbers = sum(
         bits[:, level * margins : (level + 1) * margins].astype(np.int64) << level
@@ -155,7 +169,11 @@ def odd_levels(bits: Bits, margins: int) -> npt.NDArray[np.int64]:
 
 
 def nearest_levels(point_margins: Floats, depth: int) -> npt.NDArray[np.int64]:
-    """Return the odd numbers, halves of steps that are told for each depth, nearest to margins."""
+    """Return the odd integers that approximate margins (n, B) best, `depth` bits each.
+
+    An odd integer i stands for i * step / 2. The step is a constant of the depth times the root
+    mean square of the point's margins.
+    """
     steps = {1: np.inf, 2: 0.9957, 4: 0.3352}[depth] * np.sqrt((point_margins**2).mean(axis=1))
     odd = np.arange(1 - 2**depth, 2**depth, 2)
     if depth == 1:
@@ -168,10 +186,12 @@ def nearest_levels(point_margins: Floats, depth: int) -> npt.NDArray[np.int64]:
 def estimates(
     query_margins: Floats, bits: Bits, terms: Floats, bases: Sequence[float], *, signs: bool = False
 ) -> list[float]:
-    """Return the distances estimated from codes, up to what all have alike.
+    """Return the distances estimated from codes, less a part that is the same for all points.
 
-    Of `bits` (n, B) with their `terms` (2, n) and `bases` (n,). With `signs` nothing else is left
-    of the query's margins. In float32, as it is written: estimates that rounding makes equal tie.
+    `bits` (n, B) are the codes, `terms` (2, n) their offsets and factors, and `bases` (n,) the
+    distances of the points' centres. With `signs`, only the signs of the query's margins are used.
+    The estimates are computed in float32 in the core's order of operations, so that the same
+    estimates tie.
     """
     own = np.asarray(query_margins, np.float32)
     unit = np.abs(own).max() / np.float32(7)
@@ -189,7 +209,7 @@ def estimates(
 
 
 def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[int], list[int]]:
-    """Return the rows that are surely among the `limit` of least value, and those that tie."""
+    """Return the rows surely among the `limit` of lowest value, and the rows tied at the limit."""
     among = list(rows)
     boundary = sorted(worse[row] for row in among)[limit - 1]
     return (
@@ -199,11 +219,12 @@ def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[i
 
 
 def scan_terms(point_margins: Floats, spanned: float) -> npt.NDArray[np.float64]:
-    """Return by how much each point's code must be stretched to stand for the point, (n,).
+    """Return the factor (n,) by which the hyperplanes' signs are multiplied to estimate each point.
 
-    A point is nearly sum_b sign_b p_b times this, over its B hyperplanes p_b, with `spanned` the
-    dimensions they lie in over B: the stretch that makes the product with the point itself its
-    squared length, where the hyperplanes are a rotation.
+    A point is approximated by this factor times sum_b sign_b p_b over its B hyperplanes p_b.
+    `spanned` is the number of dimensions that the hyperplanes span, divided by B. If the
+    hyperplanes are a rotation, the inner product of the approximation with the point is the point's
+    squared length.
     """
     sizes = np.abs(point_margins).sum(axis=1)
     squares = (point_margins.astype(np.float64) ** 2).sum(axis=1)
@@ -219,7 +240,7 @@ def scan_terms(point_margins: Floats, spanned: float) -> npt.NDArray[np.float64]
 
 
 def key(bits: Bits, table: int, n_bits: int) -> int:
-    """Return a code's key in a table: its bit j is the code's bit table * n_bits + j."""
+    """Return a code's key in a table; bit j of the key is bit table * n_bits + j of the code."""
     return sum(int(bits[table * n_bits + j]) << j for j in range(n_bits))
 
 
@@ -232,11 +253,11 @@ def buckets(bits: Bits, table: int, n_bits: int) -> dict[int, list[int]]:
 
 
 def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[int, int]]:
-    """Return all probes of all tables as (table, key), in the order of looking up.
+    """Return the probes of all tables as (table, key), in the order in which they are looked up.
 
-    A probe flips a set of bits and scores the sum of their squared margins. Sets of equal score
-    come in the order of their masks, bit r of which stands for the bit of r-th smallest margin,
-    then of tables.
+    A probe flips a set of bits of the query's key; its score is the sum of the squared margins of
+    the flipped bits. Probes of equal score are ordered by their masks and then by table. Bit r of a
+    mask stands for the bit with the r-th smallest margin.
     """
     home = query_margins >= 0
     every = []
@@ -263,7 +284,7 @@ def splitmix64(state: int) -> int:
 
 
 def priority(seed: int, point_id: int) -> int:
-    """Return a point's lot in a seeded draw; the lowest stay."""
+    """Return a point's priority in a seeded draw; the points of lowest priority are kept."""
     return splitmix64(splitmix64(seed) ^ point_id)
 
 
@@ -271,25 +292,25 @@ def priority(seed: int, point_id: int) -> int:
 
 
 def collision_probability(distance: float) -> float:
-    """Return the chance that one bit of two unit vectors agrees (Eq. 5 of the paper)."""
+    """Return the probability that one bit of two unit vectors agrees (Eq. 5 of the paper)."""
     return 1 - acos(max(-1.0, min(1.0, 1 - distance / 2))) / pi
 
 
 def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
-    """Return how many tables find a point at this distance, but for this chance of failure."""
+    """Return the number of tables that miss a point at this distance with this probability."""
     whole_key = collision_probability(distance) ** n_bits
     return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
 
 
 def length_bounds(rows: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.float32]:
-    """Return how long rows are at most from the start of each block to the end, rounded up."""
+    """Return for each block an upper bound of the lengths of all rows from its start to the end."""
     lengths = [hypot(*map(float, row)) for row in rows]
     longest = [max(lengths[start:]) for start in range(0, len(rows), block)]
     return np.nextafter(np.array(longest, np.float32), np.float32(np.inf))
 
 
 def needed(parameters: EffectiveParameters, rows: int) -> int:
-    """Return how many of the nearest of so many rows an answer goes by."""
+    """Return how many of the nearest of `rows` rows an answer depends on."""
     collapses = parameters.duplicate_threshold is not None
     limits = (parameters.hash_limit, (4 if collapses else 1) * parameters.candidates_limit)
     most = min(limit or rows for limit in (*limits, rows))
@@ -303,10 +324,10 @@ def reach(
     bounds: npt.NDArray[np.float32] | None,
     wanted: int,
 ) -> tuple[int, int]:
-    """Return before which row the `wanted` greatest products surely stand, and how many are scored.
+    """Return the row before which the `wanted` largest products lie, and how many rows are scored.
 
-    All rows and none where the latter half is more than half as long as the longest, and where more
-    than one row in 32 would be scored.
+    Returns the number of rows and 0 if the bounds do not pay: if the bound halfway is at least half
+    the first bound, or if more than one row in 32 would be scored.
     """
     block, looked_at = 256, 8
     few = 32 * max(looked_at * wanted, block) <= len(rows)
@@ -323,9 +344,10 @@ def reach(
 def rare_lists(
     rows: npt.NDArray[np.float32], share: float
 ) -> tuple[list[list[tuple[int, float]]], list[float]]:
-    """Return each column's points and numbers, none where more than `share` have it; and lengths.
+    """Return each column's list of (row, value), and each row's length over the other columns.
 
-    The lengths are the rows' own over those columns that have no list for that reason.
+    A column has an empty list if more than `share` of the rows have a value in it. The lengths are
+    over these columns.
     """
     held = [[(row, float(value)) for row, value in enumerate(column) if value] for column in rows.T]
     common = [len(each) > share * len(rows) for each in held]
@@ -340,7 +362,11 @@ def rare_lists(
 def least_distances(
     rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], share: float, *, product: bool
 ) -> list[float]:
-    """Return what each row is at least away: what the lists say, and the most that others add."""
+    """Return a lower bound of each row's distance from the query.
+
+    The bound takes the products over columns with lists as they are, and adds the largest product
+    that the other columns can contribute.
+    """
     lists, lengths = rare_lists(rows, share)
     others = sum(float(query[j]) ** 2 for j, each in enumerate(lists) if not each) ** 0.5
     squares = [float(row.astype(float) @ row.astype(float)) for row in (*rows, query)]

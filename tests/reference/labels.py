@@ -1,4 +1,4 @@
-"""Slow, obvious twins of `divgrpc.labels`: everything dense, from the definitions."""
+"""Slow reference implementations of `divgrpc.labels`, dense and from the definitions."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,22 @@ from reference.definitions import Floats
 
 
 def leml_loss(x: Floats, y: Floats, v: Floats, h: Floats, weight: float) -> float:
-    """Return half the squared error and half the weighted squares of both factors."""
+    """Return half of the squared error plus half of the weighted squares of both factors."""
     rest = x.astype(float) @ v.astype(float) @ h.astype(float).T - y
     return float((rest**2).sum() + weight * ((v**2).sum() + (h**2).sum())) / 2
 
 
 def solve_labels(x: Floats, y: Floats, v: Floats, weight: float) -> Floats:
-    """Return the label factors that are best for a feature map."""
+    """Return the label factors that minimise the loss for a given feature map."""
     a = x.astype(float) @ v.astype(float)
     return np.asarray(np.linalg.solve(a.T @ a + weight * np.eye(a.shape[1]), a.T @ y).T)
 
 
 def solve_features(x: Floats, y: Floats, h: Floats, weight: float) -> Floats:
-    """Return the feature map that is best for label factors: one system of d times r unknowns."""
+    """Return the feature map that minimises the loss for given label factors.
+
+    Solves one linear system of d * r unknowns.
+    """
     x, h = x.astype(float), h.astype(float)
     system = np.kron(x.T @ x, h.T @ h)
     system += weight * np.eye(len(system))
@@ -33,7 +36,7 @@ def solve_features(x: Floats, y: Floats, h: Floats, weight: float) -> Floats:
 
 
 def embed(x: Floats, v: Floats, offset: Floats, *, unit: bool) -> Floats:
-    """Return what stands for one document, feature by feature."""
+    """Return the embedding of one document, added up feature by feature."""
     x = x.astype(float)
     if unit:
         x = x / (x**2).sum() ** 0.5
@@ -44,14 +47,17 @@ def embed(x: Floats, v: Floats, offset: Floats, *, unit: bool) -> Floats:
 
 
 def best(scores: Mapping[int, float], count: int) -> list[int]:
-    """Return the labels of the greatest scores, of equals the smaller."""
+    """Return the labels with the greatest scores.
+
+    Of equal scores, the smaller label comes first.
+    """
     return sorted(scores, key=lambda label: (-scores[label], label))[:count]
 
 
 def vote(
     neighbours: Sequence[int], weights: Sequence[float], labels: Sequence[set[int]]
 ) -> dict[int, float]:
-    """Return each label's share of the votes, from what every neighbour weighs."""
+    """Return each label's share of the votes; `weights` are those of the neighbours."""
     votes: dict[int, float] = defaultdict(float)
     for row, weight in zip(neighbours, weights, strict=True):
         for label in labels[row]:
@@ -63,7 +69,7 @@ def vote(
 def sparse_product(
     indptr: IntArray, indices: npt.NDArray[np.int32], values: Floats, columns: Floats
 ) -> Floats:
-    """Return sparse rows times columns in float32, value by value in their order."""
+    """Return sparse rows times columns in float32, adding the values in stored order."""
     product = np.zeros((len(indptr) - 1, columns.shape[1]), np.float32)
     for row in range(len(product)):
         for at in range(indptr[row], indptr[row + 1]):
@@ -72,7 +78,7 @@ def sparse_product(
 
 
 def column_sums(a: Floats, b: Floats) -> Floats:
-    """Return the product of each column of one with that of the other, row by row in float64."""
+    """Return the inner product of each column of `a` with that column of `b`, in float64."""
     sums = np.zeros(a.shape[1])
     for mine, other in zip(a.astype(float), b.astype(float), strict=True):
         sums += mine * other
@@ -80,7 +86,7 @@ def column_sums(a: Floats, b: Floats) -> Floats:
 
 
 def ridge_normal(x: Floats, told: Floats) -> Floats:
-    """Return the unit normal of a ridge regression, in as many unknowns as there are columns."""
+    """Return the unit normal vector of a ridge regression, solved in the primal."""
     x = x.astype(float)
     weight = (x**2).sum() / len(x)
     found = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ told)
@@ -94,11 +100,11 @@ def pick_apart(
     k: int,
     diversity: float,
 ) -> list[tuple[int, float]]:
-    """Return labels and values that `hierarchy` picks of (label, score), best first.
+    """Return the labels that `hierarchy` picks from (label, score) pairs, with their values.
 
-    `parents` has every node that a root reaches, a root's being -1. Paths of all labels are drawn
-    out to one length, and a label gains the level factors of the levels on which its ancestor is
-    none of the picked labels'.
+    `scores` come best first. `parents` holds every node reached from a root; a root's parent is -1.
+    The paths of all labels are extended to equal length. A label gains the level factor of each
+    level on which no picked label has the same ancestor.
     """
     paths = {label: _path(label, parents) for label in parents if label < label_count}
     height = max((len(path) - 1 for path in paths.values()), default=0)
@@ -131,7 +137,7 @@ def pick_apart(
 
 
 def _path(node: int, parents: Mapping[int, int]) -> list[object]:
-    """Return the nodes from the root down; where there are several they hang under one more."""
+    """Return the path from the root to a node; several roots hang under one common root."""
     path: list[object] = []
     while node >= 0:
         path.insert(0, node)

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of `divgrpc.metrics`: one query at a time, from the definitions."""
+"""Slow reference implementations of `divgrpc.metrics`, from the definitions, query by query."""
 
 import math
 from collections import Counter
@@ -15,9 +15,10 @@ Point = tuple[int, int]
 
 @dataclass
 class List:
-    """One result list: ids with -1 for none, and of all points the category and the sub-topic.
+    """One result list.
 
-    `relevant` holds the ids that count as such.
+    `ids` are the returned ids, -1 for an empty place. `points` maps every id to its category and
+    sub-topic. `relevant` holds the ids of the relevant points.
     """
 
     ids: Sequence[int]
@@ -26,12 +27,12 @@ class List:
 
     @property
     def hits(self) -> list[bool]:
-        """Whether each place has a relevant result that was not there before."""
+        """Whether each place holds a relevant result that no earlier place holds."""
         return [i in self.relevant and i not in self.ids[:at] for at, i in enumerate(self.ids)]
 
     @property
     def subtopics(self) -> list[int]:
-        """The sub-topic at each place, -1 where the result is not relevant or has none."""
+        """The sub-topic at each place; -1 if the result is not relevant or has no sub-topic."""
         both = zip(self.hits, self.ids, strict=True)
         return [self.points[i][1] if hit else -1 for hit, i in both]
 
@@ -52,7 +53,7 @@ def recall(one: List) -> float:
 
 
 def harmonic(a: float, b: float) -> float:
-    """Return the harmonic mean, 0 of two zeros."""
+    """Return the harmonic mean; 0 if either value is 0."""
     return 2 / (1 / a + 1 / b) if a and b else 0.0 * (a + b)
 
 
@@ -62,7 +63,7 @@ def f_score(one: List) -> float:
 
 
 def average_precision(one: List) -> float:
-    """Return the mean of the precision at every hit, over all relevant points."""
+    """Return the sum of the precisions at the hits, divided by the number of relevant points."""
     at = [sum(one.hits[: n + 1]) / (n + 1) for n, hit in enumerate(one.hits) if hit]
     return sum(at) / len(one.relevant)
 
@@ -73,31 +74,31 @@ def reciprocal_rank(one: List) -> float:
 
 
 def one_call(one: List) -> float:
-    """Return 1 where there is a hit."""
+    """Return 1 if any result is a hit, else 0."""
     return float(any(one.hits))
 
 
 def n_call(one: List) -> float:
-    """Return 1 where there are only hits."""
+    """Return 1 if all results are hits, else 0."""
     return float(all(one.hits))
 
 
 def majority_accuracy(one: List, asked: int) -> float:
-    """Return 1 where the most frequent category, the first of equals, is the one asked for."""
+    """Return 1 if the most frequent category, the first of ties, is the query's (`asked`)."""
     votes = [one.points[i][0] for i in dict.fromkeys(one.ids) if i >= 0 and one.points[i][0] >= 0]
-    # Counter keeps the order in which things came, and most_common is stable.
+    # Counter keeps insertion order and most_common is stable, so the first of ties wins.
     return float(bool(votes) and Counter(votes).most_common(1)[0][0] == asked)
 
 
 def subtopic_recall(one: List) -> float:
-    """Return the share of sub-topics that are there."""
+    """Return the share of the relevant points' sub-topics that the results cover."""
     if not one.possible:
         return math.nan
     return len(set(one.subtopics) - {-1}) / len(one.possible)
 
 
 def normalised_entropy(one: List) -> float:
-    """Return the entropy of the sub-topics that are there, over the greatest."""
+    """Return the entropy of the results' sub-topics divided by the greatest possible entropy."""
     if len(one.possible) < 2:
         return math.nan
     counts = Counter(s for s in one.subtopics if s >= 0).values()
@@ -106,12 +107,12 @@ def normalised_entropy(one: List) -> float:
 
 
 def h_score(one: List) -> float:
-    """Return the harmonic mean of precision and entropy."""
+    """Return the harmonic mean of precision and normalised entropy."""
     return harmonic(precision(one), normalised_entropy(one))
 
 
 def alpha_dcg(subtopics: Sequence[int], alpha: float) -> float:
-    """Return the discounted gain of a list of sub-topics."""
+    """Return the discounted cumulative gain of a list of sub-topics."""
     return sum(
         (1 - alpha) ** subtopics[:at].count(s) / math.log2(2 + at)
         for at, s in enumerate(subtopics)
@@ -120,7 +121,7 @@ def alpha_dcg(subtopics: Sequence[int], alpha: float) -> float:
 
 
 def alpha_ndcg(one: List, alpha: float = 0.5) -> float:
-    """Return that gain over the gain of the list that takes the best relevant point each time."""
+    """Return the gain divided by that of a list with the best relevant point at each place."""
     left = [one.points[i][1] for i in sorted(one.relevant) if one.points[i][1] >= 0]
     best: list[int] = []
     while left and len(best) < len(one.ids):
@@ -130,7 +131,7 @@ def alpha_ndcg(one: List, alpha: float = 0.5) -> float:
 
 
 def err_ia(one: List, alpha: float = 0.5) -> float:
-    """Return the mean over sub-topics of the expected reciprocal rank, over the greatest."""
+    """Return the mean expected reciprocal rank over sub-topics, divided by its maximum."""
     if not one.possible:
         return math.nan
 
@@ -147,7 +148,7 @@ def err_ia(one: List, alpha: float = 0.5) -> float:
 
 
 def list_distances(points: Floats, query: Floats, rows: Sequence[int], metric: str) -> list[float]:
-    """Return the mean distance to the query, and the mean and least between results."""
+    """Return the mean distance to the query, and the mean and minimum distance between results."""
 
     def cosine(a: Floats, b: Floats) -> float:
         lengths = np.linalg.norm(a.astype(float)) * np.linalg.norm(b.astype(float))
@@ -169,7 +170,7 @@ def list_distances(points: Floats, query: Floats, rows: Sequence[int], metric: s
 
 
 def pareto_front(h: Sequence[float], seconds: Sequence[float]) -> list[bool]:
-    """Compare each setting with every other."""
+    """Tell for each setting whether no other setting is both as good and as fast, or better."""
     both = list(zip(h, seconds, strict=True))
     return [
         not any(h1 >= h0 and t1 <= t0 and (h1 > h0 or t1 < t0) for h1, t1 in both)
@@ -179,23 +180,23 @@ def pareto_front(h: Sequence[float], seconds: Sequence[float]) -> list[bool]:
 
 
 def bootstrap(columns: Floats, draws: int, seed: int) -> list[Floats]:
-    """Return the means (draws, m) of the rows, each time of as many drawn with replacement."""
+    """Return `draws` bootstrap means (m,) of rows (n, m), each of n rows drawn with replacement."""
     rng = np.random.default_rng(seed)
     return [columns[rng.integers(len(columns), size=len(columns))].mean(0) for _ in range(draws)]
 
 
 def cut(labels: Sequence[int], k: int) -> list[int]:
-    """Return the labels of the first k places, each once, in order."""
+    """Return the labels in the first k places, without repetitions, in order."""
     return list(dict.fromkeys(label for label in labels[:k] if label >= 0))
 
 
 def label_hits(predicted: Sequence[int], truth: set[int]) -> int:
-    """Count the labels that are right."""
+    """Count the predicted labels that are true."""
     return len(truth.intersection(predicted))
 
 
 def label_ndcg(labels: Sequence[int], truth: set[int], k: int) -> float:
-    """Return nDCG of the first k places."""
+    """Return the nDCG of the first k places."""
     hits = [label in truth and label not in labels[:at] for at, label in enumerate(labels[:k])]
     gained = sum(hit / math.log2(at + 2) for at, hit in enumerate(hits))
     best = sum(1 / math.log2(at + 2) for at in range(min(k, len(truth))))
@@ -205,7 +206,7 @@ def label_ndcg(labels: Sequence[int], truth: set[int], k: int) -> float:
 def propensity_scored(
     predicted: Sequence[Sequence[int]], truths: Sequence[set[int]], inverse: Floats, k: int
 ) -> float:
-    """Divide the sum of what was found by that of what could be."""
+    """Return the propensity-weighted sum of the true labels found, divided by its maximum."""
     both = list(zip(predicted, truths, strict=True))
     gained = sum(float(inverse[label]) for own, true in both for label in own if label in true)
     best = sum(sum(sorted((float(inverse[t]) for t in true), reverse=True)[:k]) for true in truths)
@@ -213,14 +214,14 @@ def propensity_scored(
 
 
 def coverage(predicted: Sequence[Sequence[int]], truths: Sequence[set[int]]) -> float:
-    """Return the share of the labels that occur that were found right anywhere."""
+    """Return the share of all true labels that are predicted correctly for some document."""
     both = zip(predicted, truths, strict=True)
     found = {label for own, true in both for label in own if label in true}
     return len(found) / max(1, len(set().union(*truths)))
 
 
 def bfs_tree(edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> dict[int, int]:
-    """Return the parent of each node that is reached, -1 of the roots, level by level."""
+    """Return the parent of each node reached by a breadth-first search; a root's parent is -1."""
     parents = dict.fromkeys(roots, -1)
     level = set(roots)
     while level:
@@ -234,10 +235,10 @@ def bfs_tree(edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> dict[int
 
 
 def drank(labels: Sequence[int], edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> float:
-    """Return the drank of a set on the tree of a graph, all labels being its nodes.
+    """Return the drank of a set of labels on the tree of a graph; all labels are nodes of it.
 
-    Every node has a path from the root of the same length: what is too short is drawn out by
-    names of its own.
+    Every path from the root is made equally long: a path that is too short is extended by unique
+    nodes below its end.
     """
     parents = bfs_tree(edges, roots)
 

@@ -1,4 +1,4 @@
-"""Slow twins of answers from end to end, and of how near-copies are collapsed in them."""
+"""Slow reference implementation of whole answers, with near-copies collapsed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from reference.selectors import select
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query row gets: picks in order, the hashed points and the candidates it had."""
+    """The answer to one query row, with the hashed points and candidates it comes from."""
 
     ids: list[int]
     scores: list[float]
@@ -23,14 +23,14 @@ class Answer:
 
 
 def copy_limit(points: Points, threshold: float) -> float:
-    """Return how far apart near-copies are at most, as `apart` measures it."""
+    """Return the greatest difference between two near-copies, measured as `apart` measures it."""
     if points.metric == "euclidean":
         return threshold
     return (1 - threshold) * (2 if points.metric == "cosine" else 1) + 1e-6
 
 
 def keep_different(points: Points, near: Sequence[int], limit: float) -> list[int]:
-    """Return the candidates, nearest first, that are within the limit of no kept one before."""
+    """Return the candidates, nearest first, that differ from all candidates kept before them."""
     kept: list[int] = []
     for row in near:
         if all(apart(points, row, other) > limit for other in kept):
@@ -41,7 +41,10 @@ def keep_different(points: Points, near: Sequence[int], limit: float) -> list[in
 def copies_of(
     points: Points, near: Sequence[int], picks: Sequence[int], limit: float
 ) -> dict[int, list[int]]:
-    """Return the candidates that are near-copies of each pick; each is of the first it is like."""
+    """Return the near-copies of each pick.
+
+    A candidate belongs to the first pick that it resembles.
+    """
     copies: dict[int, list[int]] = {pick: [] for pick in picks}
     for row in near:
         like = [pick for pick in picks if apart(points, row, pick) <= limit]
@@ -53,9 +56,10 @@ def copies_of(
 def select_different(
     points: Points, query: Floats, near: Sequence[int], parameters: EffectiveParameters
 ) -> tuple[list[tuple[int, float]], int, int, int]:
-    """Return picks that differ with their values, the pool, its copies of them, and the rest.
+    """Return the picks with their values, the pool's size, the copies in it, and the fill-ups.
 
-    `near` is as far as the pool may grow. The rest are near-copies that fill up, nearest first.
+    `near` is the largest pool allowed. If too few candidates differ, the nearest near-copies fill
+    up the answer; the last number counts these.
     """
     assert parameters.duplicate_threshold is not None
     limit = copy_limit(points, parameters.duplicate_threshold)
@@ -80,7 +84,7 @@ def select_different(
 
 
 def is_plain(parameters: EffectiveParameters) -> bool:
-    """Tell whether relevance alone decides."""
+    """Tell whether the selection goes by relevance alone."""
     printed = parameters.selector == "greedy" and parameters.variant == "printed"
     return parameters.selector == "nearest" or (parameters.diversity == 0 and not printed)
 
@@ -88,7 +92,7 @@ def is_plain(parameters: EffectiveParameters) -> bool:
 def answer(
     points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
 ) -> Answer:
-    """Answer one query row from end to end."""
+    """Answer one query row from hashing to selection."""
     found, probed = hashed(points, query, parameters, at_least=at_least)
     seen = candidates(points, query, found, parameters)
     copies = duplicates = 0

@@ -1,4 +1,4 @@
-"""Slow twins of how good a chosen set is, and of the dials that are chosen by it."""
+"""Slow reference implementations of the objective J and of the automatic diversity."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -7,7 +7,10 @@ from reference.definitions import Floats, distance
 
 
 def objective(query: Floats, chosen: Floats, diversity: float) -> float:
-    """Return J: mean distance to the query against mean distance of pairs; lower is better."""
+    """Return J, which weighs the mean distance to the query against that of pairs.
+
+    Lower is better.
+    """
     to_query = [distance(query, x) for x in chosen]
     between = [distance(a, b) for a, b in combinations(chosen, 2)]
     apart = sum(between) / len(between) if between else 0.0
@@ -15,14 +18,15 @@ def objective(query: Floats, chosen: Floats, diversity: float) -> float:
 
 
 def gap_closed(value: float, nearest: float, exhaustive: float) -> float:
-    """Return 0 where J is that of plain nearest neighbours, 1 where of greedy over all points."""
+    """Return 0 if J is as of the nearest neighbours, 1 if it is as of greedy over all points."""
     return (nearest - value) / (nearest - exhaustive)
 
 
 def loss(relevances: Sequence[float], places: Sequence[int]) -> float:
-    """Return the share of the candidates' relevance that picks give up; 0 where all are equal.
+    """Return the share of the candidates' relevance that the picks give up; 0 if all are equal.
 
-    `relevances` are those of all candidates, nearest first; `places` are the picks among them.
+    `relevances` are those of all candidates, nearest first. `places` are the picks' positions in
+    it.
     """
     nearest = sum(relevances[: len(places)]) / len(places)
     every = sum(relevances) / len(relevances)
@@ -32,7 +36,11 @@ def loss(relevances: Sequence[float], places: Sequence[int]) -> float:
 
 
 def automatic_dial(relevances: Sequence[float], k: int, factor: float) -> float:
-    """Return the dial, before it is rounded, by the share of the best one's lead that k keep."""
+    """Return the automatic diversity before rounding.
+
+    It grows with the lead of the k nearest over the mean candidate, as a share of the lead of the
+    nearest.
+    """
     every = sum(relevances) / len(relevances)
     kept = (sum(relevances[:k]) / k - every) / (relevances[0] - every)
     return factor * kept / (1 + factor * kept)

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of the selectors that `divgrpc.search.selectors` has, from their formulas."""
+"""Slow reference implementations of the selectors of `divgrpc.search.selectors`."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from divgrpc.types import EffectiveParameters
 from reference import definitions
 from reference.definitions import Floats, Points
 
-# What a candidate must have left not to count as a copy of what was picked.
+# A candidate that adds less than this share of volume counts as a copy of the picks.
 LEAST = 1e-5
 Shares = npt.NDArray[np.float64]
 
@@ -21,7 +21,10 @@ Shares = npt.NDArray[np.float64]
 def select(
     points: Points, query: Floats, rows: Sequence[int], parameters: EffectiveParameters
 ) -> list[tuple[int, float]]:
-    """Return the picked rows and the value each had, less is better; not for `qp_relax`."""
+    """Return the picked rows and the value of each pick, lower is better.
+
+    `qp_relax` is not covered.
+    """
     near = definitions.nearest_rows(points, query, rows)
     k = min(parameters.k, len(near))
     if parameters.selector == "rerank":
@@ -36,12 +39,12 @@ def select(
 
 
 def length(points: Points, row: int, other: int) -> float:
-    """Return the root of how different two points are, which rounding may leave below zero."""
+    """Return the square root of the difference of two points, which rounding may make negative."""
     return math.sqrt(max(0.0, definitions.apart(points, row, other)))
 
 
 def lengths(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
-    """Return what candidates cost as lengths: roots of squared distances."""
+    """Return the candidates' costs as lengths, which are square roots of squared distances."""
     costs = definitions.costs(points, query, rows)
     return costs if points.metric == "inner_product" else {r: c**0.5 for r, c in costs.items()}
 
@@ -49,7 +52,7 @@ def lengths(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, flo
 def max_sum(
     points: Points, query: Floats, near: Sequence[int], k: int, relevance: float
 ) -> list[tuple[int, float]]:
-    """Pick by the greedy of Borodin, Lee and Ye."""
+    """Pick by the greedy algorithm of Borodin, Lee and Ye."""
     costs = lengths(points, query, near)
     weight = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
     picked: list[tuple[int, float]] = []
@@ -67,7 +70,7 @@ def max_sum(
 def likeness(
     points: Points, query: Floats, rows: Sequence[int]
 ) -> tuple[dict[int, float], npt.NDArray[np.float64]]:
-    """Return what candidates cost a determinantal point process, and how alike they are."""
+    """Return costs and similarity matrix of the candidates for a determinantal point process."""
     costs = definitions.costs(points, query, rows)
     apart = np.array(
         [[0.0 if a == b else definitions.apart(points, a, b) for b in rows] for a in rows]
@@ -83,7 +86,10 @@ def likeness(
 def dpp(
     points: Points, query: Floats, near: Sequence[int], k: int, relevance: float
 ) -> list[tuple[int, float]]:
-    """Pick by determinants, each computed anew; what adds no volume is left out of them."""
+    """Pick by determinants, each computed from scratch.
+
+    A pick that adds no volume is left out of the later determinants.
+    """
     costs, alike = likeness(points, query, near)
     volume: list[int] = []
     picked: list[tuple[int, float]] = []
@@ -108,7 +114,7 @@ def dpp(
 def spread_sum(
     points: Points, query: Floats, near: Sequence[int], chosen: Sequence[int], relevance: float
 ) -> float:
-    """Return what `max_sum` maximises, relevance counted from the farthest candidate on."""
+    """Return the sum that `max_sum` maximises; the farthest candidate has relevance 0."""
     costs, k = lengths(points, query, near), len(chosen)
     pairs = sum(length(points, a, b) for a, b in combinations(chosen, 2))
     worth = sum(max(costs.values()) - costs[row] for row in chosen)
@@ -116,12 +122,12 @@ def spread_sum(
 
 
 def eq_1(prices: Shares, apart: Shares, shares: Shares, beta: float) -> float:
-    """Return the paper's Eq. 1: `prices` are lambda times costs, `apart` (m, m) distances."""
+    """Return Eq. 1 of the paper; `prices` (m,) are lambda times costs, `apart` (m, m) distances."""
     return float(prices @ shares - beta * shares @ apart @ shares)
 
 
 def relaxed(prices: Shares, apart: Shares, k: int, beta: float) -> Shares:
-    """Minimise Eq. 1 over shares from 0 to 1 of sum k with a general solver, scipy's."""
+    """Minimise Eq. 1 with scipy's general solver, over shares from 0 to 1 whose sum is k."""
     scale = float(np.abs(prices).max() + 2 * beta * k * np.abs(apart).max()) or 1.0
     found = optimize.minimize(
         lambda a: eq_1(prices, apart, a, beta) / scale,
@@ -136,7 +142,7 @@ def relaxed(prices: Shares, apart: Shares, k: int, beta: float) -> Shares:
 
 
 def best_selection(prices: Shares, apart: Shares, k: int, beta: float) -> tuple[list[int], float]:
-    """Return the selection of least Eq. 1, every one tried, and its value."""
+    """Return the selection with the lowest value of Eq. 1, found by trying all, and that value."""
 
     def value(chosen: Sequence[int]) -> float:
         shares = np.zeros(len(prices))

@@ -1,4 +1,4 @@
-"""Grids of settings, folds of queries, and what folds choose."""
+"""Grids of settings, folds of queries, and the settings that folds choose."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ def test_a_grid_is_every_combination() -> None:
     assert QueryParameters(diversity=0.1) in Grid().settings()
 
 
-def test_a_setting_is_tried_once() -> None:
+def test_each_setting_occurs_once() -> None:
     grid = Grid(
         selectors=("nearest", "mmr", "greedy"),
         variants=("corrected", "marginal"),
@@ -59,12 +59,12 @@ def test_axes_may_be_any_sequence() -> None:
     diversities=[(0.5, 1.5), (math.nan,), 0.5],
     ks=[(0,), (True,)],
 )
-def test_what_is_wrong_with_a_grid_is_named(field: str, value: Any) -> None:  # noqa: ANN401
+def test_invalid_grids_are_refused_by_field(field: str, value: Any) -> None:  # noqa: ANN401
     with refused(field):
         Grid(**{field: value})
 
 
-def test_a_grid_has_a_limit() -> None:
+def test_a_grid_above_the_maximum_of_settings_is_refused() -> None:
     most = LIMITS["grid_settings_max"]
     dials = tuple(np.linspace(0, 1, most))
     assert len(Grid(selectors=("greedy",), diversities=dials).settings()) == most
@@ -74,7 +74,7 @@ def test_a_grid_has_a_limit() -> None:
 
 @given(asked=st.lists(st.integers(0, 3), min_size=2, max_size=40), folds=st.integers(2, 7))
 def test_folds_are_even(asked: list[int], folds: int) -> None:
-    """Folds differ by one query at most, in all and within each category."""
+    """Fold sizes differ by at most one query, in total and within each category."""
     if folds > len(asked):
         with pytest.raises(InvalidArgumentError, match="folds must be between 2"):
             deal_folds(np.array(asked), folds)
@@ -86,14 +86,14 @@ def test_folds_are_even(asked: list[int], folds: int) -> None:
 
 
 def test_folds_are_two_or_more() -> None:
-    """One fold leaves no others to choose by; the default is five."""
+    """One fold leaves no other fold to choose by; the default is five folds."""
     with pytest.raises(InvalidArgumentError, match="folds"):
         deal_folds(np.zeros(9, np.int64), 1)
     assert deal_folds(np.array([7, 7, 7, 3, 3, 3])).max() == FOLDS - 1
 
 
-def test_a_fold_is_reported_at_what_serves_the_others() -> None:
-    """A setting that is good for one query alone is not taken for that query."""
+def test_a_fold_is_reported_at_the_best_setting_of_the_others() -> None:
+    """A setting that is good for a single query is not chosen for that query."""
     h = np.array([[0.5] * 5, [9, 0, 0, 0, 0]])
     chosen = choose_by_folds(h, np.arange(5))
     assert chosen.by_fold.tolist() == [0, 1, 1, 1, 1]
@@ -102,8 +102,8 @@ def test_a_fold_is_reported_at_what_serves_the_others() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), folds=st.integers(2, 4))
-def test_choices_are_their_twin(seed: int, folds: int) -> None:
-    """Fold by fold the setting whose others have the greatest mean, the first of equals."""
+def test_choices_by_folds_agree_with_a_plain_loop(seed: int, folds: int) -> None:
+    """A fold gets the setting with the greatest mean on the other folds, the first of ties."""
     rng = np.random.default_rng(seed)
     h = rng.integers(0, 3, (4, 8)) / 2
     dealt = deal_folds(rng.integers(0, 2, 8), folds)
@@ -114,15 +114,15 @@ def test_choices_are_their_twin(seed: int, folds: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-def test_a_query_has_no_say_in_its_own_setting(seed: int) -> None:
+def test_a_fold_does_not_influence_its_own_setting(seed: int) -> None:
     rng = np.random.default_rng(seed)
     h, dealt = rng.random((5, 12)), deal_folds(np.zeros(12, np.int64), 3)
     other = np.where(dealt == 1, rng.random(h.shape), h)
     assert choose_by_folds(h, dealt).by_fold[1] == choose_by_folds(other, dealt).by_fold[1]
 
 
-def test_h_that_does_not_apply_has_no_say() -> None:
-    """NaN is left out of a mean; where nothing is left there is no choice."""
+def test_nan_values_of_h_are_left_out() -> None:
+    """Means leave NaN out; if no value is left, choosing is refused."""
     h = np.array([[0.4, np.nan, 0.4], [0.3, 0.3, 0.3]])
     assert choose_by_folds(h, np.arange(3)).by_fold.tolist() == [0, 0, 0]
     with pytest.raises(InvalidArgumentError, match="does not apply to any"):
@@ -130,6 +130,6 @@ def test_h_that_does_not_apply_has_no_say() -> None:
 
 
 @pytest.mark.parametrize("h", [np.empty((0, 3)), np.ones(3), np.ones((2, 4))])
-def test_h_is_by_setting_and_query(h: np.ndarray) -> None:
+def test_h_of_another_shape_is_refused(h: np.ndarray) -> None:
     with pytest.raises(InvalidArgumentError, match="h must be"):
         choose_by_folds(h, np.arange(3))

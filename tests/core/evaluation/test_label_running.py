@@ -1,4 +1,4 @@
-"""Evaluations of labels in process, beside a slow twin of loops over `Index.predict_labels`."""
+"""Label evaluations in process agree with a reference that loops over `predict_labels`."""
 
 import math
 import statistics
@@ -28,7 +28,7 @@ X = (
 ).astype("f4")
 X[:, 0] += 0.1
 Y = (RNG.random((POINTS + ASKED, LABELS)) < 0.12).astype("f4")
-# A document that has no label, one that has all.
+# One document has no label, and one has all.
 Y[POINTS], Y[POINTS + 1] = 0, 1
 FACTORS = RNG.standard_normal((LABELS, RANK)).astype("f4")
 MAP = RNG.standard_normal((FEATURES, RANK)).astype("f4")
@@ -47,7 +47,7 @@ GRID = LabelGrid(
 
 
 def built(**told: Any) -> Index:  # noqa: ANN401  # any option's
-    """Build an index of the points with their labels and factors from elsewhere."""
+    """Build an index of the points with their labels and given factors."""
     with_labels: dict[str, Any] = {
         "labels": Y[:POINTS],
         "label_model": (FACTORS, MAP),
@@ -69,12 +69,12 @@ def rows(index: Index) -> list[EvaluateLabelRow]:
 
 
 def evaluated(index: Index, **told: Any) -> list[EvaluateLabelRow]:  # noqa: ANN401  # any option's
-    """Evaluate on the documents that are no points."""
+    """Evaluate on the documents that are not points of the index."""
     return list(evaluate_labels(index, X[POINTS:], Y[POINTS:], **told))
 
 
 def sets_of(result: LabelResult) -> list[list[int]]:
-    """Return the labels of every document."""
+    """Return the predicted labels of every document."""
     pairs = zip(result.labels.tolist(), result.counts.tolist(), strict=True)
     return [labels[:count] for labels, count in pairs]
 
@@ -83,7 +83,7 @@ TRUTHS = [set(np.flatnonzero(row).tolist()) for row in Y[POINTS:]]
 
 
 def twin(labels: list[int], truth: set[int]) -> dict[str, float]:
-    """Measure one document, from the definitions."""
+    """Measure one document from the definitions."""
     hits = reference.label_hits(labels, truth)
     p, r = hits / len(labels) if labels else 0.0, hits / len(truth) if truth else 0.0
     drank = reference.drank(labels, EDGES, [24])
@@ -97,8 +97,8 @@ def twin(labels: list[int], truth: set[int]) -> dict[str, float]:
     }
 
 
-def test_rows_are_their_twins(index: Index, rows: list[EvaluateLabelRow]) -> None:
-    """Every metric of every document at every setting is what loops over predictions come to."""
+def test_rows_agree_with_the_reference(index: Index, rows: list[EvaluateLabelRow]) -> None:
+    """Every metric of every document at every setting is compared."""
     settings = GRID.settings()
     inverse = inverse_propensities(Y[:POINTS].sum(axis=0), POINTS)
     assert [row.number for row in rows] == list(range(len(rows)))
@@ -129,7 +129,7 @@ def test_rows_are_their_twins(index: Index, rows: list[EvaluateLabelRow]) -> Non
             assert row.coverage_at[k - 1] == pytest.approx(reference.coverage(cut, TRUTHS))
 
 
-def test_figures_of_a_row(rows: list[EvaluateLabelRow]) -> None:
+def test_figures_of_a_row_are_consistent(rows: list[EvaluateLabelRow]) -> None:
     for row in rows:
         curves = (row.precision_at, row.recall_at, row.ndcg_at, row.propensity_scored_at)
         assert [len(curve) for curve in curves] == [4] * 4
@@ -147,8 +147,8 @@ def test_figures_of_a_row(rows: list[EvaluateLabelRow]) -> None:
     assert any(row.on_front for row in rows)
 
 
-def test_choices_are_by_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
-    """Dial, limits and threshold of a fold have the greatest mean h on the others."""
+def test_a_fold_is_reported_at_the_choice_of_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
+    """A fold's diversity, limits and threshold are those with the greatest mean h on the others."""
     settings = GRID.settings()
     choices, folds = rows[len(settings) :], deal_folds(np.zeros(ASKED, np.int64))
     kinds = [(each.mode, each.selector, each.search) for each in settings]
@@ -170,7 +170,7 @@ def test_choices_are_by_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
 
 
 def test_without_a_hierarchy_the_f_score_chooses() -> None:
-    """There is no drank and no h; the rest is there, and choices go by f."""
+    """Drank and h are NaN; all other metrics are reported."""
     grid = LabelGrid(selectors=("greedy",), thresholds=(None, 0.3), diversities=(0.2, 0.9))
     found = evaluated(built(hierarchy=None), grid=grid, per_document=True)
     f = np.array([row.values["f_score"] for row in found[:4]])
@@ -194,8 +194,10 @@ def test_factors_without_labels_have_no_propensities() -> None:
     assert len(row.precision_at) == 5
 
 
-def test_the_same_bytes_again(index: Index, rows: list[EvaluateLabelRow]) -> None:
-    """Everything but times is the same in another run, of sparse documents and labels."""
+def test_a_second_evaluation_gives_the_same_figures(
+    index: Index, rows: list[EvaluateLabelRow]
+) -> None:
+    """Sparse documents and labels give the figures of dense ones; only times differ."""
     documents, truth = sparse.csr_array(X[POINTS:]), sparse.csr_array(Y[POINTS:])
     again = list(evaluate_labels(index, documents, truth, grid=GRID))
     for one, other in zip(rows, again[: len(GRID.settings())], strict=False):
@@ -204,7 +206,7 @@ def test_the_same_bytes_again(index: Index, rows: list[EvaluateLabelRow]) -> Non
 
 
 @pytest.mark.parametrize("documents", [1, 2])
-def test_few_documents(index: Index, documents: int) -> None:
+def test_one_or_two_documents_are_evaluated(index: Index, documents: int) -> None:
     asked = slice(POINTS + 1, POINTS + 1 + documents)
     grid = LabelGrid(selectors=("nearest",), top_ks=(1, 100))
     folds = documents if documents > 1 else 0
@@ -214,7 +216,7 @@ def test_few_documents(index: Index, documents: int) -> None:
     assert found[1].short == documents
 
 
-def test_progress_is_told(index: Index) -> None:
+def test_progress_reaches_the_total(index: Index) -> None:
     told: list[Progress] = []
     evaluated(index, grid=LabelGrid(selectors=("greedy",)), progress=told.append)
     assert (told[0].rows_done, told[0].seconds_left) == (0, None)
@@ -230,12 +232,12 @@ def test_progress_is_told(index: Index) -> None:
     top_ks=[[0], 5],
     searches=["exact"],
 )
-def test_grids_are_checked(field: str, value: Any) -> None:  # noqa: ANN401  # what is wrong
+def test_invalid_grids_are_refused(field: str, value: Any) -> None:  # noqa: ANN401  # what is wrong
     with refused(field):
         LabelGrid(**{field: value})
 
 
-def test_settings_are_each_once() -> None:
+def test_each_setting_occurs_once() -> None:
     grid = LabelGrid(diversities=(0.1, 0.2), thresholds=(None, 0.5), top_ks=(5, 1))
     told = [(s.top_k, s.selector, s.threshold, s.diversity) for s in grid.settings()]
     for_one = [("nearest", None, 0.0), ("nearest", 0.5, 0.0)]
@@ -243,7 +245,9 @@ def test_settings_are_each_once() -> None:
     assert told == [(k, *each) for k in (5, 1) for each in for_one]
 
 
-def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_are_refused_before_any_work(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def field(**told: Any) -> str:  # noqa: ANN401  # any option's
         given = {"documents": X[POINTS:], "labels": Y[POINTS:]} | told
         with pytest.raises(InvalidArgumentError) as caught:
@@ -274,8 +278,8 @@ def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.Monk
         evaluate_labels(built(labels=None), X[POINTS:], Y[POINTS:], grid=votes)
 
 
-def test_the_best_threshold_of_each_mode_is_kept() -> None:
-    """That of the choice with the greatest goal; what comes without one has it then."""
+def test_the_best_threshold_of_each_mode_is_stored() -> None:
+    """It is the threshold of the choice with the greatest goal; predictions use it by default."""
     index = built()
     grid = replace(GRID, searches=("exact",))
     found = evaluated(index, grid=grid, set_default=True)
@@ -294,6 +298,8 @@ def test_the_best_threshold_of_each_mode_is_kept() -> None:
     [{"folds": 0}, {"grid": replace(GRID, top_ks=(3, 4))}, {"grid": LabelGrid()}],
     ids=["no folds", "two top_ks", "no threshold"],
 )
-def test_a_default_needs_something_to_choose(index: Index, told: dict[str, Any]) -> None:
+def test_set_default_needs_folds_one_top_k_and_thresholds(
+    index: Index, told: dict[str, Any]
+) -> None:
     with refused("set_default"):
         evaluated(index, **({"grid": GRID, "set_default": True} | told))

@@ -1,4 +1,4 @@
-"""The least score of a label: chosen by folds beside a twin, kept with the index, named over."""
+"""Score thresholds of labels: chosen by folds, stored with the index, and overridden by calls."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 X = RNG.random((40, 8)).astype("f4")
 Y = sparse.csr_array((X @ RNG.standard_normal((8, 12)) > 0.6).astype("f4"))
 FACTORS, MAP = RNG.standard_normal((12, 3)), RNG.standard_normal((8, 3))
-# Two levels, so that dranks differ.
+# The hierarchy has two levels, so that dranks differ.
 EDGES = [(12 + label // 4, label) for label in range(12)] + [(15, 12), (15, 13), (15, 14)]
 MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
@@ -33,7 +33,7 @@ def built(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
 
 
 def value(index: Index, labels: IntArray, row: int) -> float:
-    """Return h, or f where there is no hierarchy, of what one document was given."""
+    """Return one document's h score, or its F score if the index has no hierarchy."""
     assert index.engine.labels is not None
     mine = [int(label) for label in labels if label >= 0]
     true = set(np.flatnonzero(Y[[row]].toarray()[0]).tolist())
@@ -49,7 +49,7 @@ def value(index: Index, labels: IntArray, row: int) -> float:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hierarchy", [EDGES, None])
 def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[int, int]]) -> None:
-    """Every threshold tried on every document, as folds deal them: the twin takes the same."""
+    """A brute-force search over all thresholds and documents, with the same folds, agrees."""
     index, asked = built(hierarchy=hierarchy), PredictParameters(mode=mode, diversity=0.2)
     tried = [-2.0, 0.0, 0.1, 0.3, 0.5, 1.5]
     found = choose_threshold(index, X, Y, asked, thresholds=tried[::-1], folds=4)
@@ -78,8 +78,8 @@ def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[in
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_quantiles_are_tried_unless_told(mode: Mode) -> None:
-    """What is chosen is a score that came, and never worse on all documents than none at all."""
+def test_quantiles_of_scores_are_tried_by_default(mode: Mode) -> None:
+    """The chosen threshold is an observed score, and over all documents no worse than none."""
     index, asked = built(), PredictParameters(mode=mode)
     found = choose_threshold(index, X, Y, asked)
     scores = index.predict_labels(X, mode=mode).scores
@@ -91,13 +91,13 @@ def test_quantiles_are_tried_unless_told(mode: Mode) -> None:
     assert index.engine.defaults.thresholds == {}
 
 
-def test_documents_come_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_documents_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = choose_threshold(built(), X, Y)
     monkeypatch.setitem(LIMITS, "query_rows_max", 7)
     assert choose_threshold(built(), sparse.csr_array(X), Y.toarray()) == whole
 
 
-def test_a_kept_threshold_is_taken_unless_named(tmp_path: Path) -> None:
+def test_a_stored_threshold_is_used_unless_a_call_gives_one(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     index = built(path=folder)
     found = choose_threshold(index, X, Y, keep=True)
@@ -116,8 +116,8 @@ def test_a_kept_threshold_is_taken_unless_named(tmp_path: Path) -> None:
     assert (again.threshold, again.plain) == (found.threshold, found.plain)
 
 
-def test_defaults_do_not_undo_one_another(tmp_path: Path) -> None:
-    """That of Query and the thresholds are set and taken back apart, by whoever has it open."""
+def test_query_default_and_thresholds_are_set_independently(tmp_path: Path) -> None:
+    """Each can be set and removed without touching the other, from any open copy of the index."""
     folder, default = tmp_path / "kept", QueryDefault(0.8, "mmr", "corrected", "exact")
     index = built(path=folder)
     other = Index.open(folder)
@@ -135,15 +135,15 @@ def test_defaults_do_not_undo_one_another(tmp_path: Path) -> None:
     assert memory.predict_labels(X).parameters.threshold == 0.5
 
 
-def test_a_new_build_begins_without(tmp_path: Path) -> None:
-    """Scores of another model are others."""
+def test_a_new_build_removes_stored_thresholds(tmp_path: Path) -> None:
+    """The scores of a new model have another scale."""
     built(path=tmp_path / "kept").set_threshold(0.5)
     assert built(path=tmp_path / "kept", replace=True).engine.defaults.thresholds == {}
     assert Index.open(tmp_path / "kept").engine.defaults.thresholds == {}
 
 
 @pytest.mark.parametrize("thresholds", [{"votes": 0.5}, {"embedding": None}, [1], 3])
-def test_damage_is_told(tmp_path: Path, thresholds: object) -> None:
+def test_malformed_stored_thresholds_are_damage(tmp_path: Path, thresholds: object) -> None:
     built(path=tmp_path / "kept").set_threshold(0.5)
     path = tmp_path / "kept" / "1.default.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"thresholds": thresholds}))
@@ -163,7 +163,7 @@ def test_damage_is_told(tmp_path: Path, thresholds: object) -> None:
         ("folds", {"folds": 41}),
     ],
 )
-def test_what_cannot_be_is_named(field: str, told: dict[str, Any]) -> None:
+def test_invalid_arguments_are_named(field: str, told: dict[str, Any]) -> None:
     given: dict[str, Any] = {"documents": X, "labels": Y}
     with refused(field):
         choose_threshold(built(), **(given | told))
@@ -179,8 +179,8 @@ def test_an_index_without_labels_has_no_threshold() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_kept_can_be_left_out(mode: Mode) -> None:
-    """A threshold of minus infinity is none, whatever the index keeps; so a grid's None."""
+def test_a_threshold_of_minus_infinity_overrides_a_stored_one(mode: Mode) -> None:
+    """Minus infinity means no threshold, also for one stored; a grid's None means the same."""
     own = built()
     plain = own.predict_labels(X, mode=mode)
     own.set_threshold(0.5, mode)

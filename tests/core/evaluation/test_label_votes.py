@@ -1,4 +1,4 @@
-"""Votes of neighbours, beside their slow twin, at their ends and on real documents."""
+"""Label votes of neighbours agree with the reference, in corner cases and on real documents."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ EXACT = QueryParameters(k=3, search="exact", diversity=0)
 
 
 def rows_of(sets: list[set[int]], count: int) -> SparseRows:
-    """Return the label matrix of some sets."""
+    """Return the label matrix of these sets of labels."""
     matrix = np.zeros((len(sets), count), np.float32)
     for row, labels in enumerate(sets):
         matrix[row, sorted(labels)] = 1
@@ -40,10 +40,10 @@ def rows_of(sets: list[set[int]], count: int) -> SparseRows:
     ),
 )
 @examples
-def test_votes_agree_with_their_twin(
+def test_votes_agree_with_the_reference(
     sets: list[set[int]], lists: list[list[tuple[int, float]]]
 ) -> None:
-    """Shares and their order are those of the slow twin, neighbours and labels few or none."""
+    """Shares and their order agree, also for few or no neighbours and labels."""
     found: IntArray = np.full((len(lists), 4), -1)
     weights = np.zeros((len(lists), 4), np.float32)
     for row, pairs in enumerate(lists):
@@ -68,7 +68,7 @@ SETS = [{0}, {0}, {0, 1}, {1}, {2}, {2}, set(), {3}]
 
 
 def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
-    """By cosines, plainly, and by distances: each neighbour's own weight, as a share of all."""
+    """A neighbour's weight is its cosine, or falls with its squared distance; votes are shares."""
     labels = rows_of(SETS, 4)
     cosines = points[0] @ points[:3].T
     found = neighbour_vote(Index.build(points), points[:1], labels, parameters=EXACT)
@@ -87,15 +87,15 @@ def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "inner_product"])
-def test_what_points_away_has_no_vote(metric: Metric) -> None:
-    """A neighbour on the other side weighs nothing, and nobody's vote is not a label."""
+def test_a_neighbour_of_negative_product_has_no_vote(metric: Metric) -> None:
+    """Its weight is zero, and a label without votes is not predicted."""
     index = Index.build(np.array([[-1.0, 0]]), metric=metric)
     found = neighbour_vote(index, np.array([[1.0, 0]]), np.ones((1, 2)), parameters=EXACT)
     assert found.counts.tolist() == [0]
 
 
-def test_labels_go_by_the_place_of_their_point(points: FloatArray) -> None:
-    """Ids of one's own change nothing, and neither does a batch of several."""
+def test_labels_belong_to_rows_not_to_ids(points: FloatArray) -> None:
+    """Custom ids change nothing, and neither does a batch of several documents."""
     index = Index.build(points, ids=np.arange(8)[::-1] * 10)
     plain = Index.build(points)
     mine, theirs = (neighbour_vote(i, points, rows_of(SETS, 4)) for i in (index, plain))
@@ -114,7 +114,7 @@ def test_labels_go_by_the_place_of_their_point(points: FloatArray) -> None:
         (np.ones((1, 2)), np.ones((8, 3)), 0, "top_k"),
     ],
 )
-def test_what_cannot_be_voted_on_is_refused(
+def test_invalid_documents_and_labels_are_refused(
     points: FloatArray,
     documents: npt.ArrayLike,
     labels: npt.ArrayLike,
@@ -128,8 +128,13 @@ def test_what_cannot_be_voted_on_is_refused(
 @pytest.mark.parametrize(
     ("name", "least"), [("bibtex", [57.4, 33.9, 24.8]), ("delicious", [60.6, 55.4, 51.2])]
 )
-def test_ten_neighbours_vote_as_recorded(data_folder: Path, name: str, least: list[float]) -> None:
-    """Exact and weighted, P@1, P@3 and P@5 are what another program found; hashed, .98 of P@5."""
+def test_ten_neighbours_reach_the_recorded_precision(
+    data_folder: Path, name: str, least: list[float]
+) -> None:
+    """Exact weighted votes reach another program's P@1, P@3 and P@5.
+
+    Hashed search reaches 0.98 of the P@5 of exact search.
+    """
     split = documents.read(data_folder, name)
     kept = np.diff(split.documents.indptr) > 0
     index = Index.build(split.documents[kept])

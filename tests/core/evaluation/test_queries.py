@@ -1,4 +1,4 @@
-"""Evaluations in process, beside a slow twin of loops over `Index.query`."""
+"""Evaluations in process agree with a slow reference that loops over `Index.query`."""
 
 import math
 import statistics
@@ -37,14 +37,17 @@ METRIC_NAMES: list[Metric] = ["cosine", "euclidean", "inner_product"]
 
 
 def labels(n: int = N) -> tuple[IntArray, IntArray]:
-    """Return categories, some points having none, and sub-topics; category 2 has but one."""
+    """Return categories and sub-topics.
+
+    Some points have no category, and category 2 has only one sub-topic.
+    """
     categories = np.arange(n) % 4 - 1
     subtopics = np.where(categories == 2, 7, np.arange(n) // 4 % 3)
     return categories, subtopics
 
 
 def built(points: object, **options: Any) -> Index:  # noqa: ANN401  # any option's
-    """Build an index with labels, and ids of its own."""
+    """Build an index with categories, sub-topics and custom ids."""
     categories, subtopics = labels()
     return Index.build(
         points, categories=categories, subtopics=subtopics, ids=np.arange(N)[::-1] * 3, **options
@@ -59,7 +62,7 @@ def index() -> Index:
 
 @pytest.fixture(scope="module")
 def queries() -> FloatArray:
-    """Return queries."""
+    """Return 14 query vectors."""
     return random_points(14, dims=DIMS, seed=9)
 
 
@@ -69,7 +72,7 @@ ASKED = np.array([0, 1, 2, 1, 0, 0, 1, 2, 1, 0, 1, 0, 1, 0])
 def twin(
     index: Index, points: FloatArray, query: FloatArray, category: int, setting: QueryParameters
 ) -> dict[str, float]:
-    """Measure one query at one setting, from what `query` answers and the definitions."""
+    """Measure one query at one setting from the answer of `query` and the definitions."""
     categories, subtopics = labels()
     result = index.query(query, **asdict(setting))
     ids = result.ids[0].tolist()
@@ -96,8 +99,8 @@ def twin(
 
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_rows_are_their_twins(metric: Metric, kind: str, queries: FloatArray) -> None:
-    """Every metric of every query at every setting is what loops over `query` come to."""
+def test_rows_agree_with_the_reference(metric: Metric, kind: str, queries: FloatArray) -> None:
+    """Every metric of every query at every setting is compared."""
     points = random_points(N, dims=DIMS)
     points[np.abs(points) < 0.4] = 0
     held = points if kind == "dense" else sparse.csr_array(points)
@@ -123,7 +126,7 @@ def test_rows_are_their_twins(metric: Metric, kind: str, queries: FloatArray) ->
         assert (row.values["microseconds"] > 0).all()
 
 
-def test_figures_of_a_row(index: Index, queries: FloatArray) -> None:
+def test_figures_of_a_row_are_consistent(index: Index, queries: FloatArray) -> None:
     for row in evaluate(index, queries, ASKED, grid=GRID, per_query=True):
         for interval in row.metrics.values():
             assert interval.low - 1e-12 <= interval.value <= interval.high + 1e-12
@@ -137,8 +140,10 @@ def test_figures_of_a_row(index: Index, queries: FloatArray) -> None:
         assert row.h_of_means == pytest.approx(2 * p * d / (p + d))
 
 
-def test_choices_are_by_the_other_folds(index: Index, queries: FloatArray) -> None:
-    """A fold is reported at the setting of its kind with the greatest mean h on the others."""
+def test_a_fold_is_reported_at_the_choice_of_the_other_folds(
+    index: Index, queries: FloatArray
+) -> None:
+    """The choice is the setting of its kind with the greatest mean h on the other folds."""
     rows = list(evaluate(index, queries, ASKED, grid=GRID, folds=3, per_query=True))
     settings = GRID.settings()
     choices = rows[len(settings) :]
@@ -160,8 +165,8 @@ def test_choices_are_by_the_other_folds(index: Index, queries: FloatArray) -> No
             np.testing.assert_array_equal(choice.values[name], told)
 
 
-def test_the_front_is_of_one_k(index: Index, queries: FloatArray) -> None:
-    """No setting on the front is beaten in h and in time by another of its k."""
+def test_the_pareto_front_compares_settings_of_equal_k(index: Index, queries: FloatArray) -> None:
+    """No setting on the front is beaten in both h and time by another setting of its k."""
     grid = Grid(searches=("scan", "exact"), diversities=(0.3, 0.8), ks=(3, 8))
     rows = [row for row in evaluate(index, queries, ASKED, grid=grid) if not row.by_fold]
     for k in (3, 8):
@@ -171,8 +176,8 @@ def test_the_front_is_of_one_k(index: Index, queries: FloatArray) -> None:
         assert [row.on_front for row in own] == reference.pareto_front(h, times)
 
 
-def test_relevant_ids_are_as_good(index: Index, queries: FloatArray) -> None:
-    """Lists of a category's ids give what the category gives, but for the majority of all."""
+def test_lists_of_relevant_ids_replace_categories(index: Index, queries: FloatArray) -> None:
+    """The ids of a category give the metrics of the category, except the majority accuracy."""
     categories, _ = labels()
     ids = np.arange(N)[::-1] * 3
     relevant = [ids[categories == own] for own in ASKED]
@@ -199,7 +204,7 @@ def test_short_and_empty_lists_are_counted(index: Index, queries: FloatArray) ->
     assert math.isnan(row.metrics["objective"].value)
 
 
-def test_progress_comes_to_the_end(index: Index) -> None:
+def test_progress_reaches_the_total(index: Index) -> None:
     many, seen = random_points(70, dims=DIMS, seed=2), list[Progress]()
     list(evaluate(index, many, np.zeros(70, int), progress=seen.append))
     done = [progress.rows_done for progress in seen]
@@ -211,7 +216,7 @@ def test_progress_comes_to_the_end(index: Index) -> None:
     assert seen[-1].seconds_left == 0
 
 
-def test_threads_measure_what_one_thread_measures(index: Index, queries: FloatArray) -> None:
+def test_two_threads_give_the_rows_of_one(index: Index, queries: FloatArray) -> None:
     task = Task(grid=GRID, rows=len(queries), folds=3, per_row=True)
     study = study_queries(index.engine, queries, Relevance.of(ASKED, None, len(queries)), task)
     with ThreadPoolExecutor(2) as threads:
@@ -228,7 +233,7 @@ def test_threads_measure_what_one_thread_measures(index: Index, queries: FloatAr
 
 
 def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
-    """The choice with the greatest h by folds is what `query` takes from then on."""
+    """`query` uses the choice with the greatest h by folds from then on."""
     own = built(random_points(N, dims=DIMS))
     rows = list(evaluate(own, queries, ASKED, grid=GRID, set_default=True))
     choices = [row for row in rows if row.by_fold]
@@ -258,7 +263,7 @@ def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
     ],
     set_default=[{"folds": 0}, {"grid": Grid(ks=(3, 5))}],
 )
-def test_what_is_wrong_is_named_before_any_work(
+def test_invalid_arguments_are_named_before_any_work(
     index: Index,
     monkeypatch: pytest.MonkeyPatch,
     field: str,
@@ -273,7 +278,7 @@ def test_what_is_wrong_is_named_before_any_work(
         evaluate(index, told.pop("queries"), **told)
 
 
-def test_too_much_is_refused(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_above_the_limits_is_refused(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LIMITS, "evaluate_queries_max", 11)
     with refused("grid", "at most 11"):
         evaluate(index, np.ones((2, DIMS)), [0, 1], folds=2)
@@ -282,7 +287,7 @@ def test_too_much_is_refused(index: Index, monkeypatch: pytest.MonkeyPatch) -> N
         evaluate(index, np.ones((2, DIMS)), [0, 1], folds=2, grid=Grid(selectors=("nearest",)))
 
 
-def test_an_index_may_lack_what_is_needed() -> None:
+def test_an_index_without_categories_or_subtopics_is_refused() -> None:
     plain = Index.build(random_points(50, dims=DIMS))
     with refused("categories", error=UnfitIndexError):
         evaluate(plain, np.ones((2, DIMS)), [0, 1], folds=2)
@@ -290,8 +295,7 @@ def test_an_index_may_lack_what_is_needed() -> None:
         evaluate(plain, np.ones((2, DIMS)), relevant=[[1], [2]], folds=2, set_default=True)
 
 
-def test_columns_are_the_metrics_and_more() -> None:
-    """Every metric of `measure` has its column, in its order."""
+def test_columns_begin_with_the_metrics_in_order() -> None:
     judged = judge(
         np.array([[0]]),
         np.array([0]),
@@ -300,7 +304,7 @@ def test_columns_are_the_metrics_and_more() -> None:
     assert tuple(measure(judged)) == METRICS[: len(measure(judged))]
 
 
-def test_a_query_alone(index: Index, queries: FloatArray) -> None:
+def test_a_single_query_vector_is_evaluated(index: Index, queries: FloatArray) -> None:
     rows: list[EvaluateRow] = list(evaluate(index, queries[0], [1], folds=0))
     assert {row.queries for row in rows} == {1}
     assert not any(row.by_fold for row in rows)

@@ -1,4 +1,4 @@
-"""The count sketch: wide rows become 4,096 sums before they are hashed."""
+"""The count sketch, which reduces wide rows to 4,096 sums before they are hashed."""
 
 import math
 
@@ -22,7 +22,7 @@ SEARCHES: list[Search] = ["tables", "scan", "scan_hamming"]
 
 
 def bags(rows: int, dims: int, seed: int) -> sparse.csr_array:
-    """Draw bags of some 70 words around five topics; their lengths vary by a factor of 10."""
+    """Draw bags of about 70 words from five topics, with lengths that differ by a factor of 10."""
     rng = np.random.default_rng(seed)
     noise = sparse.random_array((rows, dims), density=27 / dims, rng=rng, format="csr")
     topics = sparse.random_array((5, dims), density=45 / dims, rng=rng, format="csr")
@@ -31,8 +31,8 @@ def bags(rows: int, dims: int, seed: int) -> sparse.csr_array:
     return sparse.csr_array(lengths @ words).astype(np.float32)
 
 
-def test_sketches_agree_with_their_twin() -> None:
-    """Sparse and dense blocks, and both kernels, add and subtract what the twin does."""
+def test_sketches_agree_with_the_reference() -> None:
+    """Sparse and dense blocks and both kernels give the same sums."""
     sketch, rows = CountSketch.draw(DIMS, 5), bags(4, DIMS, 1)
     truth = kernels.sketch(rows.toarray(), sketch.places, SKETCH_SUMS)
     of_sparse = sketch(SparseRows.of(rows))
@@ -59,7 +59,7 @@ def test_dimensions_are_spread_evenly_with_both_signs() -> None:
 
 
 def test_products_of_unit_vectors_are_unbiased() -> None:
-    """Their mean is the exact product; their standard deviation is at most sqrt(2 / 4,096)."""
+    """The mean is the exact product, and the standard deviation is at most sqrt(2 / 4,096)."""
     rng = np.random.default_rng(2)
     one = rng.standard_normal(DIMS)
     near = one + 0.5 * rng.standard_normal(DIMS)
@@ -92,12 +92,13 @@ def test_info_lists_the_sketch() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sketched_indexes_agree_with_their_twins(
+def test_sketched_indexes_agree_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, family: HashFamily, metric: Metric
 ) -> None:
-    """Dense and sparse points and queries, centred if the metric allows it.
+    """Points and queries are dense or sparse, and centred under the Euclidean metric.
 
-    Here 300 dimensions become 128 sums, and points are few, because the twin compares all pairs.
+    Here 300 dimensions become 128 sums. There are few points because the reference compares all
+    pairs.
     """
     monkeypatch.setattr(count_sketch, "SKETCH_DIMS_MIN", 300)
     monkeypatch.setattr(count_sketch, "SKETCH_SUMS", 128)
@@ -125,7 +126,7 @@ def test_sketched_indexes_agree_with_their_twins(
 
 
 def test_sketched_codes_find_near_points() -> None:
-    """Of 2,000 bags, the 100 with the nearest codes hold most of the true ten nearest."""
+    """Of 2,000 bags, the 100 with the nearest codes contain most of the ten nearest."""
     points = bags(2_000, DIMS, 6)
     index = Index.build(points, hash_family="lsh_div")
     queries = points[:40]

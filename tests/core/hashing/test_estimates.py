@@ -1,4 +1,4 @@
-"""Distances estimated from codes; codes and components of sparse points as of dense ones."""
+"""Distances estimated from codes, and codes and components of sparse points."""
 
 from typing import get_args
 
@@ -26,7 +26,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def drawn(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
-    """Draw points whose lengths vary by 100, which store this share of their entries."""
+    """Draw points with a share of nonzero entries, whose lengths differ by a factor of 100."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((rows, dims)) * 10 ** rng.uniform(0, 2, (rows, 1))
     points[rng.random(points.shape) >= share] = 0
@@ -34,21 +34,21 @@ def drawn(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
 
 
 def rotation(dims: int, seed: int) -> Doubles:
-    """Return an orthogonal matrix."""
+    """Return a random orthogonal matrix (dims, dims)."""
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((dims, dims)))[0]
 
 
 def estimated(
     query: FloatArray, points: FloatArray, planes: Doubles, factor: float, depth: int = 1
 ) -> Doubles:
-    """Run query and points through projections, codes, scores and the estimate."""
+    """Pass a query and points through projection, encoding, scan and estimate."""
     count, dims = planes.shape[1], planes.shape[0]
     margins, words = points @ planes.astype(np.float32), depth * count // 64
     codes, levels = np.zeros((words, len(points)), np.uint64), coding.levels(margins, depth, count)
     coding.encode(levels, codes, 0)
     stretches = coding.stretches(margins, levels, dims / count)
     terms = coding.pack_terms(np.zeros(len(points), np.float32), factor * stretches)
-    # As in an index; other arrays would be compiled for.
+    # Read-only as in an index; writable arrays would compile the kernels again.
     codes.setflags(write=False)
     terms.setflags(write=False)
     own = np.empty(count, np.float32)
@@ -65,15 +65,16 @@ def estimated(
     return estimates.astype(np.float64)
 
 
-# What the estimate promises.
+# Bounds on the error of an estimate.
 
 
 @settings(max_examples=40)
 @given(seed=seeds, dims=st.sampled_from([64, 128, 256]))
-def test_a_point_asked_for_by_itself_is_estimated_without_bias(seed: int, dims: int) -> None:
-    """With a whole rotation the product with oneself is the squared length.
+def test_the_estimate_of_a_points_own_square_is_unbiased(seed: int, dims: int) -> None:
+    """With a full rotation, the estimated product of a point with itself is its squared length.
 
-    But for what four bits of a margin lose: half a level each, which is what is allowed.
+    Quantising the query's margins to four bits adds an error of at most half a level per margin,
+    which the test allows.
     """
     points = drawn(5, dims, seed)
     planes = rotation(dims, seed)
@@ -84,18 +85,18 @@ def test_a_point_asked_for_by_itself_is_estimated_without_bias(seed: int, dims: 
         lost = 0.5 * own.max() / 7 * dims * stretch
         found = -estimated(points[row], points, planes, 1)[row]
         assert abs(found - squared) <= lost + 1e-4 * squared
-        # Half levels mostly cancel.
+        # The errors of half a level mostly cancel.
         assert abs(found - squared) <= 0.1 * squared
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("dims", [64, 256])
 def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> None:
-    """An error is what is at right angles to the code times what is so of the query (RaBitQ).
+    """The error is the product of the residuals of code and query orthogonal to the code (RaBitQ).
 
-    A code's cosine c with its point is about .80 by signs, .94 and .99 by two and four bits, so an
-    error varies by sqrt(1 / c^2 - 1) / sqrt(d) of both lengths: five of those, and a level's of the
-    query, bound all of them.
+    The cosine c between a code and its point is about 0.80 with one bit, 0.94 with two and 0.99
+    with four. The error relative to both lengths therefore has a standard deviation of sqrt(1 / c^2
+    - 1) / sqrt(d). Five of these, plus the query's quantisation error, bound all errors.
     """
     points, query = drawn(3000, dims, 1), drawn(1, dims, 2)[0]
     found = -estimated(query, points, rotation(dims, 3), 1, depth)
@@ -110,8 +111,8 @@ def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> 
     assert 0.7 * sigma < off.std() < 1.3 * np.hypot(sigma, level)
 
 
-def test_estimates_are_written_for_the_run_that_is_asked_for() -> None:
-    """Terms are read from `start` on, and each estimate is its own formula, in float32."""
+def test_estimates_read_terms_from_the_given_start() -> None:
+    """Each estimate equals the formula evaluated in float32."""
     rng = np.random.default_rng(4)
     terms = coding.pack_terms(*rng.standard_normal((2, 50)).astype(np.float32))
     scores = rng.integers(-900, 900, 20).astype(np.int32)
@@ -123,7 +124,7 @@ def test_estimates_are_written_for_the_run_that_is_asked_for() -> None:
     assert estimates.tolist() == ((base + offsets) - products * factors).tolist()
 
 
-def test_an_estimate_that_is_no_number_is_as_far_as_can_be() -> None:
+def test_an_estimate_that_is_nan_becomes_infinite() -> None:
     huge = np.full(3, np.inf, np.float32)
     offsets = np.array([np.inf, np.inf, np.nan], np.float32)
     terms = coding.pack_terms(offsets, huge)
@@ -134,13 +135,13 @@ def test_an_estimate_that_is_no_number_is_as_far_as_can_be() -> None:
 
 
 @given(seed=seeds, scale=st.sampled_from([1e-30, 1, 1e30]))
-def test_packed_terms_are_right_to_eight_bits(seed: int, scale: float) -> None:
-    """Each is rounded to the nearest, so off by a 256th of itself at most."""
+def test_packed_terms_have_eight_significant_bits(seed: int, scale: float) -> None:
+    """Rounding to nearest leaves a relative error of at most 1/256."""
     drawn_terms = (np.random.default_rng(seed).standard_normal((2, 40)) * scale).astype(np.float32)
     packed = coding.pack_terms(*drawn_terms)
     assert packed.dtype == np.uint32
     off = np.abs(kernels.unpack_terms(packed) - drawn_terms)
-    # Of the least floats there are fewer digits.
+    # Subnormal floats have fewer digits.
     assert (off <= np.abs(drawn_terms) / 255 + 1e-38).all()
 
 
@@ -148,10 +149,10 @@ def test_packed_terms_are_right_to_eight_bits(seed: int, scale: float) -> None:
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("centred", [False, True])
-def test_terms_of_an_index_are_those_of_its_twin(
+def test_terms_of_an_index_agree_with_the_reference(
     metric: Metric, family: HashFamily, kind: str, centred: bool
 ) -> None:
-    """Squared distance from the centre and how far a code is to be stretched, by row."""
+    """A point's terms are its squared distance from the centre and the factor of its code."""
     if centred and metric == "inner_product":
         return
     points = drawn(120, 30, 5, 0.4)
@@ -181,7 +182,7 @@ def test_terms_of_an_index_are_those_of_its_twin(
 
 
 def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> None:
-    """Assert that a code (B,) has the levels nearest to its margins, but where rounding decides."""
+    """Check that a code (B,) has the levels nearest to its margins, unless rounding decides."""
     steps = cut / max(0.3352 * np.sqrt((cut**2).mean()), 1e-30)
     between = np.abs(steps - np.rint(steps)) * np.linalg.norm(cut)
     clear = between > 1e-3 * np.linalg.norm(cut) + rounding
@@ -192,10 +193,13 @@ def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("components", [9, 30])
 @pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
-def test_terms_in_cells_are_of_the_way_from_the_centre(
+def test_codes_in_cells_encode_the_difference_from_the_centre(
     metric: Metric, kind: str, components: int, hyperplanes: Hyperplanes
 ) -> None:
-    """Codes are of a row's margins less its centre's; terms have all that no query is in."""
+    """Codes are of a row's margins less its centre's.
+
+    Terms hold all that is independent of queries.
+    """
     points = drawn(200, 30, 5, 0.4) + 20 * (kind == "dense")
     points[points.any(axis=1) == 0, 0] = 1
     index = Index.build(
@@ -209,10 +213,10 @@ def test_terms_in_cells_are_of_the_way_from_the_centre(
     assert twin.cells is not None
     assert twin.terms is not None
     planes, width = twin.hyperplanes.astype(np.float64), twin.cells.centres.shape[1]
-    # Whole blocks of a rotation, past which planes are of zeros.
+    # Hyperplanes come in whole blocks of a rotation; the columns after the last block are zero.
     used = np.count_nonzero(planes.any(axis=0))
     assert used == (64 if hyperplanes == "gaussian" else 64 // components * components)
-    # Products have a fixed origin; distances begin in the middle of the points.
+    # Inner products have the origin as centre; distances use the mean of the points.
     mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
     for centre, square, members in zip(
         twin.cells.centres, twin.cells.squares, twin.cells.members, strict=True
@@ -229,20 +233,20 @@ def test_terms_in_cells_are_of_the_way_from_the_centre(
             wanted = (way @ way + 2 * shift, 2 * stretch)
             if metric == "inner_product":
                 wanted = (0, stretch)
-            # What rounding may lose, and the signs of what is next to nothing.
+            # Rounding errors, and the signs of differences close to zero.
             lost = np.array([place @ place, np.linalg.norm(place)])
             room = np.abs(wanted) / 200 + 3e-6 * lost
             assert (np.abs(twin.terms[:, row] - wanted) <= room).all()
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))
-def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
-    """Off by what is at right angles to the code, of the ways from the centre alone (RaBitQ)."""
+def test_errors_of_estimates_in_cells_are_bounded(metric: Metric) -> None:
+    """The error depends only on the differences from the centre (RaBitQ), not on the points."""
     points, queries = drawn(2000, 64, 1) + 50, drawn(5, 64, 2) + 50
     twin = points_of(Index.build(points, metric=metric, hash_family="cells"))
     assert twin.cells is not None
     assert twin.terms is not None
-    # 64 dimensions are hashed with four bits each.
+    # Points of 64 dimensions are hashed with four bits per margin.
     sigma = coding._NOISES[4] ** 0.5 / 64**0.5
     for asked in queries:
         query = definitions.unit(asked) if metric == "cosine" else asked.astype(np.float64)
@@ -269,7 +273,7 @@ def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
                 assert abs(guess - truth) < times * (5 * sigma * far + lost) + rounding
 
 
-# Sparse points hash as dense ones.
+# Sparse points hash like dense ones.
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))
@@ -278,7 +282,7 @@ def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
 def test_sparse_points_have_the_codes_of_dense_ones(
     metric: Metric, family: HashFamily, centred: bool
 ) -> None:
-    """With the hyperplanes that were drawn, but for points within rounding of one."""
+    """With equal hyperplanes all bits agree, except for points within rounding of a hyperplane."""
     if centred and metric == "inner_product":
         return
     points = drawn(150, 40, 6, 0.3)
@@ -290,7 +294,7 @@ def test_sparse_points_have_the_codes_of_dense_ones(
     margins = kernels.margins(twin.vectors, twin.hyperplanes, twin.thresholds)
     near = np.abs(margins) < 1e-5 * np.linalg.norm(twin.vectors, axis=1)[:, np.newaxis]
     assert (twin.bits == (margins >= 0))[~near].all()
-    # A hyperplane of zeros is on nobody's side.
+    # Every point is within rounding of an unused hyperplane, which is all zeros.
     assert near.mean() < (0.97 if family == "pca_hash" else 0.01)
     of_dense = Index.build(
         points, metric=metric, hash_family=family, centred=centred, n_components=8
@@ -303,12 +307,10 @@ def test_sparse_points_have_the_codes_of_dense_ones(
 
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("dims", [12, 60, 300])
-def test_components_of_sparse_points_span_what_those_of_dense_ones_do(
-    dims: int, centred: bool
-) -> None:
-    """The same subspace, whether sketched or not, and the same axes up to their sign."""
+def test_components_of_sparse_and_dense_points_agree(dims: int, centred: bool) -> None:
+    """The subspace is the same, sketched or not, and so are the axes up to their sign."""
     rng = np.random.default_rng(7)
-    # Four topics of a few words each, the strongest eight times the weakest, and stray words.
+    # There are four topics of a few words each, the strongest eight times the weakest, and noise.
     topics = np.zeros((4, dims))
     topics[np.arange(12) % 4, np.arange(12)] = 1 + rng.random(12)
     mixed = ((0.5 + rng.standard_normal((800, 4))) * 2.0 ** np.arange(4)) @ topics
@@ -328,7 +330,9 @@ def test_components_of_sparse_points_span_what_those_of_dense_ones_do(
 
 
 @pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
-def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplanes) -> None:
+def test_components_of_sparse_points_are_computed_without_densifying(
+    hyperplanes: Hyperplanes,
+) -> None:
     rng = np.random.default_rng(8)
     points = sparse.random_array((300, 60_000), density=0.001, rng=rng, format="csr")
     index = Index.build(points.astype(np.float32), n_components=5, hyperplanes=hyperplanes)
@@ -340,7 +344,7 @@ def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplan
     assert found.ids[:, 0].tolist() == list(range(9))
 
 
-def test_dense_gives_rows_of_any_kind() -> None:
+def test_dense_converts_rows_of_any_kind() -> None:
     points = drawn(4, 5, 9, 0.5)
     for given_as in (points, sparse.csr_array(points), SparseRows.of(sparse.csr_array(points))):
         assert dense(given_as).tolist() == points.tolist()
@@ -353,12 +357,15 @@ depths = st.sampled_from(coding.DEPTHS)
 def test_codes_are_the_levels_nearest_to_the_margins(
     seed: int, depth: int, rows: int, groups: int
 ) -> None:
-    """In steps that follow the length of the row; what is written reads as the same numbers."""
+    """The step between levels is a multiple of the row's root mean square margin.
+
+    The written codes are read back as the same numbers.
+    """
     rng = np.random.default_rng(seed)
     margins = (rng.standard_normal((rows, 64 * groups)) * 10 ** rng.uniform(-3, 3)).astype("f4")
     codes = coding.levels(margins, depth, margins.shape[1])
     nearest = kernels.nearest_levels(margins.astype(np.float64), depth)
-    # One that rounding puts on the other side of the middle between two levels.
+    # At most one margin is so close to the middle between two levels that rounding decides.
     assert (codes == nearest).mean() > 0.999 or (codes != nearest).sum() <= 1
     words = np.full((depth * groups, rows + 3), 7, np.uint64)
     coding.encode(codes, words, 2)
@@ -369,13 +376,16 @@ def test_codes_are_the_levels_nearest_to_the_margins(
 
 
 @pytest.mark.parametrize("depth", coding.DEPTHS)
-def test_a_row_of_zeros_has_a_code(depth: int) -> None:
+def test_a_zero_row_has_the_code_of_the_lowest_positive_level(depth: int) -> None:
     assert (coding.levels(np.zeros((2, 64), np.float32), depth, 64) == 1).all()
 
 
 @pytest.mark.parametrize("depth", coding.DEPTHS)
-def test_the_noise_of_levels_is_that_of_normal_margins(depth: int) -> None:
-    """1 / c^2 - 1 of the cosine c between margins and codes; no other step does better by much."""
+def test_the_noise_constants_are_those_of_normal_margins(depth: int) -> None:
+    """The noise is 1 / c^2 - 1, with c the cosine between margins and codes.
+
+    Steps a fifth smaller or a quarter larger give more noise.
+    """
     margins = np.random.default_rng(1).standard_normal((300, 256)).astype(np.float32)
 
     def noise(codes: np.ndarray) -> float:
@@ -401,12 +411,12 @@ def test_the_noise_of_levels_is_that_of_normal_margins(depth: int) -> None:
         (3.0, 1000, 256, 64),
     ],
 )
-def test_as_few_components_are_hashed_as_hold_nearly_all(
+def test_few_components_are_hashed_if_they_hold_nearly_all_variance(
     falling: float, dims: int, bits: int, components: int
 ) -> None:
-    """All of them where they are alike and have room; few where the strongest hold nearly all."""
+    """If all components are equally strong and fit, all are hashed."""
     assert coding.fitting_components(np.exp(-falling * np.arange(dims)), bits) == components
 
 
-def test_points_that_do_not_vary_are_hashed_all_the_same() -> None:
+def test_points_without_variance_are_hashed() -> None:
     assert coding.fitting_components(np.zeros(300), 256) == 64

@@ -1,4 +1,4 @@
-"""A learned partition: every point in one cell, and the nearest cells found."""
+"""A learned partition: every point is in one cell, and the nearest cells are found."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ seeds = st.integers(0, 2**32 - 1)
 METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
 
 
-# In an index.
+# Partitions of whole indexes.
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -41,14 +41,14 @@ def test_every_point_is_in_exactly_one_cell(metric: Metric, rows: int, kind: str
         assert np.count_nonzero(np.diff(starts)) == 1
 
 
-def test_cells_are_hashed_with_the_hyperplanes_of_a_build_without() -> None:
-    """Only the codes are other ones: they begin at the centre of a cell."""
+def test_cells_use_the_same_hyperplanes_as_lsh_sdiv() -> None:
+    """Only the codes differ, because they are relative to the centre of a cell."""
     points = clustered(500, 12, 3)
     with_cells = Index.build(points, hash_family="cells", metric="euclidean", seed=4)
     without = Index.build(
         points, hash_family="lsh_sdiv", n_components=12, metric="euclidean", seed=4
     )
-    # Four bits of each margin, for which there are as many fewer.
+    # Each margin has four bits, so a code has a quarter as many hyperplanes.
     theirs = without.engine._arrays["hyperplanes"][:, :64]
     assert with_cells.engine._arrays["hyperplanes"].shape == (12, 64)
     assert with_cells.engine._arrays["codes"].shape == without.engine._arrays["codes"].shape
@@ -61,7 +61,7 @@ def test_cells_are_hashed_with_the_hyperplanes_of_a_build_without() -> None:
 
 
 @pytest.mark.parametrize("components", [65, 129, 257])
-def test_cells_take_more_components_than_a_code_has_room_for(components: int) -> None:
+def test_n_components_may_exceed_the_hyperplanes_of_a_code(components: int) -> None:
     points = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
     index = Index.build(points, hash_family="cells", n_components=components)
     assert index.engine._arrays["codes"].shape == (4, 400)
@@ -70,8 +70,8 @@ def test_cells_take_more_components_than_a_code_has_room_for(components: int) ->
     assert (found.ids[:, 0] == np.arange(50)).mean() > 0.9
 
 
-def test_as_many_components_are_hashed_as_ways_in_cells_vary_along() -> None:
-    """Where clusters lie in few dimensions and their points in all, those of the points count."""
+def test_the_number_of_components_depends_on_the_variance_within_cells() -> None:
+    """Clusters in few dimensions with points that vary in all are hashed in all dimensions."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((4_000, 128)).astype(np.float32)
     points[:, :10] += 20 * rng.standard_normal((100, 10))[rng.integers(0, 100, 4_000)]
@@ -96,7 +96,7 @@ class Places:
         ).astype(np.int64)
         self.projections = rng.standard_normal(64).astype(np.float32)
         squares = (self.centres * self.centres).sum(axis=1)
-        # Whatever codes and terms: that they are good is for others to show.
+        # The codes and terms are arbitrary; other tests check that they estimate distances well.
         self.codes = np.zeros((1, count), np.uint64)
         drawn = rng.standard_normal((count, 64)).astype(np.float32)
         codes.encode(drawn, self.codes, 0)
@@ -124,7 +124,7 @@ class Places:
         return sorted(range(len(self.centres)), key=lambda cell: (away(cell), cell))
 
     def scratch(self) -> Scratch:
-        """Return memory for the kernel to write in, with the query's margins."""
+        """Return working memory for the kernel, with the query's margins."""
         memory = Memory(1, 1, (1, 64))
         memory.fit_scan(len(self.centres))
         memory.fit_cells(len(self.centres))
@@ -132,7 +132,7 @@ class Places:
         return memory.scratch
 
     def rank(self, wanted: int, *, product: bool) -> list[int]:
-        """Run the kernel."""
+        """Return the `wanted` cells that the kernel ranks first."""
         memory = self.scratch()
         count = cells.rank_cells(
             memory.code, self.arrays, wanted, product, memory.scan, memory.cells
@@ -141,7 +141,7 @@ class Places:
         return found
 
     def choose(self, n_probes: int, at_least: int, *, product: bool) -> tuple[list[int], int]:
-        """Run the kernel; returns the cells taken and how many points are in them."""
+        """Run the kernel and return the cells taken and the number of points in them."""
         memory = self.scratch()
         count, points = cells.choose_cells(
             memory.code, self.arrays, n_probes, at_least, product, memory.scan, memory.cells
@@ -160,8 +160,8 @@ drawn_places = st.builds(
 
 @examples
 @given(places=drawn_places, product=st.booleans())
-def test_when_every_cell_is_looked_at_the_nearest_are_found(places: Places, product: bool) -> None:
-    """Where half of the cells or more is asked for, ranking is brute force; all are in no order."""
+def test_ranking_half_of_the_cells_or_more_is_exact(places: Places, product: bool) -> None:
+    """Ranking then compares all centres; if all cells are wanted, they come in any order."""
     every = places.nearest(product=product)
     wanted = -(-len(every) // 2)
     if wanted < len(every):
@@ -172,7 +172,7 @@ def test_when_every_cell_is_looked_at_the_nearest_are_found(places: Places, prod
 
 @examples
 @given(places=drawn_places, product=st.booleans(), wanted=st.integers(1, 6))
-def test_few_cells_are_the_nearest_of_those_looked_at(
+def test_ranking_few_cells_agrees_with_the_reference(
     places: Places, product: bool, wanted: int
 ) -> None:
     found = places.rank(wanted, product=product)
@@ -209,10 +209,10 @@ def test_few_cells_are_the_nearest_of_those_looked_at(
     n_probes=st.sampled_from([1, 3, 10**6]),
     share=st.floats(0, 1.2),
 )
-def test_cells_are_taken_until_they_hold_enough(
+def test_cells_are_taken_until_they_hold_enough_points(
     places: Places, product: bool, n_probes: int, share: float
 ) -> None:
-    """As many as asked for, then twice as many, and all of them where there are too few points."""
+    """The number of cells is doubled until they hold enough points or all cells are taken."""
     total = int(places.cell_starts[-1])
     at_least = round(share * total)
     taken, points = places.choose(n_probes, at_least, product=product)
@@ -227,14 +227,14 @@ def test_cells_are_taken_until_they_hold_enough(
     assert taken == places.rank(wanted, product=product)
 
 
-def test_cells_as_far_go_by_number() -> None:
+def test_cells_at_equal_distance_are_ordered_by_number() -> None:
     places = Places(1, count=9, width=8, points=50)
     places.projections[:] = 0
     assert places.rank(99, product=True) == list(range(len(places.centres)))
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_enough_probes_see_every_point(metric: Metric) -> None:
+def test_probing_all_cells_finds_the_exact_neighbours(metric: Metric) -> None:
     points = clustered(600, 8, 2)
     index = Index.build(points, hash_family="cells", metric=metric)
     cells_there = len(index.engine._arrays["cell_centres"])
@@ -252,8 +252,8 @@ def test_enough_probes_see_every_point(metric: Metric) -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", ["gaussian", "far", "plain"])
-def test_codes_in_cells_find_the_nearest_wherever_points_lie(metric: Metric, kind: str) -> None:
-    """Hyperplanes that are no rotation and points far from the origin cost little."""
+def test_codes_in_cells_find_neighbours_far_from_the_origin(metric: Metric, kind: str) -> None:
+    """Gaussian hyperplanes, and points far from the origin, lose little recall."""
     points = clustered(6_000, 32, 5) + (30 if kind == "far" else 0)
     asked = points[::300] + 0.1
     planes: Any = "gaussian" if kind == "gaussian" else "orthogonal"

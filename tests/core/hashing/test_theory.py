@@ -1,7 +1,7 @@
-"""What the theory promises of random hyperplanes holds of ours.
+"""Statistical guarantees of random hyperplanes hold for the implementation.
 
-Statistical tests have fixed seeds; each is made so that a sound implementation would fail it once
-in a million choices of seeds. `CHANCE` is that probability, shared by the comparisons of a test.
+Statistical tests use fixed seeds. Each is designed so that a correct implementation would fail for
+one in a million choices of seeds; `CHANCE` is that probability, divided among a test's comparisons.
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ Doubles = npt.NDArray[np.float64]
 
 @cache
 def spectrum_points() -> FloatArray:
-    """Draw points whose directions differ in weight, so that they have principal components."""
+    """Draw points whose variance differs by direction, so that they have principal components."""
     rng = np.random.default_rng(1)
     points = rng.standard_normal((400, DIMS)) * np.linspace(2, 0.2, DIMS)
     rotation = np.linalg.qr(rng.standard_normal((DIMS, DIMS)))[0]
@@ -80,8 +80,10 @@ def differing(planes: Doubles, a: Doubles, b: Doubles) -> npt.NDArray[np.bool_]:
 
 @pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
-def test_gaussian_bits_collide_as_eq_5_says(family: HashFamily, distance: float) -> None:
-    """Of independent bits a binomial number agrees, as Eq. 5 has it.
+def test_gaussian_bits_agree_with_the_probability_of_eq_5(
+    family: HashFamily, distance: float
+) -> None:
+    """The number of equal bits is binomial, with the probability of Eq. 5.
 
     For lsh_sdiv the distance is that of the projections onto the components.
     """
@@ -95,8 +97,10 @@ def test_gaussian_bits_collide_as_eq_5_says(family: HashFamily, distance: float)
 
 @pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
-def test_orthogonal_bits_collide_as_often(family: HashFamily, distance: float) -> None:
-    """Each orthogonal bit alone has Eq. 5's probability; the blocks are independent."""
+def test_orthogonal_bits_agree_with_the_probability_of_eq_5(
+    family: HashFamily, distance: float
+) -> None:
+    """Bits within a block are dependent, but blocks are independent."""
     block = DIMS if family == "lsh_div" else COMPONENTS
     blocks = 20_000 // block
     a, b = pair(distance, whole_space(family))
@@ -106,12 +110,12 @@ def test_orthogonal_bits_collide_as_often(family: HashFamily, distance: float) -
     assert abs(shares.mean() - collision_probability(distance)) <= error
 
 
-# Where hyperplanes lie.
+# The directions of hyperplanes.
 
 
 @pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
-def test_hyperplanes_are_unit_vectors_in_their_space(
+def test_hyperplanes_are_unit_vectors_in_the_span_of_their_family(
     family: HashFamily, hyperplanes: Hyperplanes
 ) -> None:
     planes = drawn(family, hyperplanes, 256)
@@ -120,7 +124,7 @@ def test_hyperplanes_are_unit_vectors_in_their_space(
     assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-4
 
 
-def test_pca_hash_deals_the_components_to_its_tables() -> None:
+def test_pca_hash_deals_components_to_tables_in_turn() -> None:
     vectors, rng = spectrum_points(), np.random.default_rng(0)
     parameters = BuildParameters(hash_family="pca_hash", n_tables=2, n_bits=3, n_components=8)
     centre = np.zeros(DIMS, np.float32)
@@ -140,7 +144,7 @@ def test_orthogonal_hyperplanes_are_orthogonal_in_blocks(family: HashFamily) -> 
 
 @pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
 def test_a_direction_is_as_likely_as_its_opposite(hyperplanes: Hyperplanes) -> None:
-    """Whatever a factorisation's own convention of signs is, none shows in the bits."""
+    """The sign convention of the matrix factorisation does not show in the bits."""
     draws = 400
     bits = np.array(
         [drawn("lsh_div", hyperplanes, DIMS, seed)[[0, 7]] >= 0 for seed in range(draws)]
@@ -151,7 +155,7 @@ def test_a_direction_is_as_likely_as_its_opposite(hyperplanes: Hyperplanes) -> N
     assert set_bits.max() <= law.isf(each)
 
 
-def test_components_are_taken_around_the_mean_where_hashing_is_centred() -> None:
+def test_centred_hashing_takes_components_around_the_mean() -> None:
     points = definitions.unit(spectrum_points() + 3 * np.eye(DIMS)[0]).astype(np.float32)
     index = Index.build(points, hash_family="lsh_sdiv", n_components=3, centred=True)
     centred = points - points.mean(axis=0, dtype=np.float64)
@@ -160,8 +164,8 @@ def test_components_are_taken_around_the_mean_where_hashing_is_centred() -> None
     assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-4
 
 
-def test_many_dimensions_are_sketched_and_few_are_not() -> None:
-    """Above 2,048 dimensions components come from a randomised method, and are the same ones."""
+def test_randomised_components_of_many_dimensions_are_the_true_ones() -> None:
+    """Above 2,048 dimensions a randomised method computes the components."""
     rng = np.random.default_rng(3)
     basis = np.linalg.qr(rng.standard_normal((2100, 5)))[0]
     points = rng.standard_normal((300, 5)) * [5, 4, 3, 2, 1] @ basis.T
@@ -179,7 +183,7 @@ def test_many_dimensions_are_sketched_and_few_are_not() -> None:
 
 
 def equidistant(points: int, distance: float) -> tuple[Doubles, Doubles]:
-    """Return a query and points (m, d) that all have this squared distance to it."""
+    """Return a query and points (m, d), all at this squared distance from it."""
     rng = np.random.default_rng(4)
     query = definitions.unit(rng.standard_normal((1, DIMS)))[0]
     aside = rng.standard_normal((points, DIMS))
@@ -189,7 +193,7 @@ def equidistant(points: int, distance: float) -> tuple[Doubles, Doubles]:
 
 
 def largest_deviations(distance: float, points: int, bits: int, draws: int) -> Doubles:
-    """Return how far the share of differing bits lies from its expectation at worst, per draw."""
+    """Return each draw's largest deviation of the share of differing bits from its expectation."""
     query, others = equidistant(points, distance)
     expected, worst = 1 - collision_probability(distance), []
     for seed in range(draws):
@@ -202,7 +206,10 @@ def largest_deviations(distance: float, points: int, bits: int, draws: int) -> D
 @pytest.mark.parametrize("distance", [0.5, 2.0])
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 def test_the_lemma_holds_for_all_points_with_the_union_bound(distance: float, delta: float) -> None:
-    """All m points at once stay within sqrt(log(2m/delta) / 2l), but for a share delta of draws."""
+    """The bound sqrt(log(2m/delta) / 2l) fails for at most a share delta of draws.
+
+    It bounds the deviation of all m points at once.
+    """
     points, bits, draws = 200, 128, 200
     bound = sqrt(log(2 * points / delta) / (2 * bits))
     failures = int((largest_deviations(distance, points, bits, draws) > bound).sum())
@@ -210,7 +217,7 @@ def test_the_lemma_holds_for_all_points_with_the_union_bound(distance: float, de
 
 
 def test_the_lemma_as_printed_holds_for_one_point_only() -> None:
-    """sqrt(log(2/delta) / 2l) is kept by a single point, and not by 200 at once."""
+    """The bound sqrt(log(2/delta) / 2l) holds for a single point but not for 200 at once."""
     delta, bits, draws = 0.5, 128, 200
     bound = sqrt(log(2 / delta) / (2 * bits))
     law = stats.binom(draws, delta)
@@ -221,10 +228,10 @@ def test_the_lemma_as_printed_holds_for_one_point_only() -> None:
 
 
 @pytest.mark.parametrize("distance", [1.0, 2.0, 3.0])
-def test_orthogonal_hyperplanes_vary_less(distance: float) -> None:
-    """Instead of independence they offer a Hamming distance that varies less around its mean.
+def test_orthogonal_hyperplanes_have_less_variance(distance: float) -> None:
+    """The Hamming distance of a pair varies less than with independent hyperplanes.
 
-    An F test of the variances, over draws of one block.
+    An F test compares the variances over draws of one block.
     """
     draws, (a, b) = 1500, pair(distance, np.eye(DIMS))
     kinds: tuple[Hyperplanes, ...] = ("gaussian", "orthogonal")
@@ -242,8 +249,8 @@ def test_orthogonal_hyperplanes_vary_less(distance: float) -> None:
 @pytest.mark.parametrize("distance", [0.1, 0.5, 1.5])
 @pytest.mark.parametrize("n_bits", [1, 8, 16])
 @pytest.mark.parametrize("failure", [0.5, 0.1, 0.001])
-def test_tables_needed_is_the_least_number(distance: float, n_bits: int, failure: float) -> None:
-    """So many tables fail at most that often, one table fewer fails more often."""
+def test_tables_needed_is_the_minimum(distance: float, n_bits: int, failure: float) -> None:
+    """It fails with at most the given probability, and one table fewer fails with a greater one."""
     tables = tables_needed(distance, n_bits, failure)
     missed = 1 - collision_probability(distance) ** n_bits
     assert missed**tables <= failure * (1 + 1e-9)
@@ -251,9 +258,10 @@ def test_tables_needed_is_the_least_number(distance: float, n_bits: int, failure
 
 
 def test_every_point_within_r_is_found_with_probability_one_minus_delta() -> None:
-    """An index with as many tables as theory asks for misses no point more often than delta.
+    """An index with the tables that theory requires misses no point more often than delta.
 
-    Over many seeds; and a point at r itself is missed just as often as theory says.
+    This is measured over many seeds. A point at distance r itself is missed exactly as often as
+    theory predicts.
     """
     radius, n_bits, delta, builds = 0.5, 6, 0.1, 80
     n_tables = tables_needed(radius, n_bits, delta)
@@ -271,7 +279,7 @@ def test_every_point_within_r_is_found_with_probability_one_minus_delta() -> Non
             target_recall=1e-9,
             seed=seed,
         )
-        # The least there is to tune to: home buckets alone.
+        # The tuner's minimum is one probe per table, the home bucket.
         assert index.info.n_probes == n_tables
         found = index.query(
             query, k=100, search="tables", selector="nearest", hash_limit=0, candidates_limit=0
