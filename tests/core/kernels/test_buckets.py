@@ -1,4 +1,4 @@
-"""Bucket tables: which buckets are looked up, in which order, and what is found there."""
+"""Bucket tables: which buckets are looked up, in which order, and which points are found."""
 
 from dataclasses import dataclass, replace
 
@@ -36,7 +36,7 @@ class Tables:
 
     @classmethod
     def draw(cls, seed: int, points: int, n_tables: int, n_bits: int, flips: float) -> "Tables":
-        """Let the points' codes differ from the query's in this share of bits."""
+        """Draw codes; each bit differs from the query's with probability `flips`."""
         rng = np.random.default_rng(seed)
         margins = rng.standard_normal(64 * WORDS).astype(np.float32)
         bits = (margins >= 0) ^ (rng.random((points, 64 * WORDS)) < flips)
@@ -44,7 +44,10 @@ class Tables:
         return cls(bits, margins, n_tables, n_bits, ids)
 
     def points(self) -> definitions.Points:
-        """Return the same for the twin: hyperplanes along the axes make a query its margins."""
+        """Return the tables in the form of the reference implementation.
+
+        Hyperplanes along the axes make a query equal to its margins.
+        """
         size = 64 * WORDS
         return definitions.Points(
             vectors=np.zeros((len(self.bits), size)),
@@ -57,7 +60,7 @@ class Tables:
         )
 
     def arrays(self) -> records.Tables:
-        """Return the tables as the kernel reads them."""
+        """Return the tables in the form that the kernel reads."""
         codes = kernels.pack(self.bits)
         made = [hyperplanes.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
         counts = [len(offsets) - 1 for _, offsets, _ in made]
@@ -69,14 +72,14 @@ class Tables:
         )
 
     def scratch(self) -> ProbeScratch:
-        """Return memory for the kernel to write in, never used before."""
+        """Return unused working memory for the kernel."""
         sizes = {"T": self.n_tables, "n_bits": self.n_bits, "n": len(self.bits), "h": self.room}
         return record_of(ProbeScratch, None, sizes)
 
     def find(
         self, n_probes: int, at_least: int, wanted: EffectiveParameters, scratch: ProbeScratch
     ) -> tuple[list[int], int]:
-        """Run the kernel; returns the rows found, ascending, and the number of probes."""
+        """Run the kernel and return the rows found, ascending, and the number of probes."""
         rows = np.full(len(self.bits), -1, np.int32)
         plan = QueryPlan.of(wanted, "cosine", len(self.bits), min_points=at_least).kernel
         count, probes = buckets.find_in_tables(
@@ -92,7 +95,7 @@ class Tables:
 
 
 def wanted(limit: int, sampling: Sampling = "uniform", seed: int = 3) -> EffectiveParameters:
-    """Return parameters with this hash limit, whatever it is."""
+    """Return parameters with this hash limit, even if it is below k."""
     usual = QueryParameters(search="tables", sampling=sampling, seed=seed).resolve(10**6, "tables")
     return replace(usual, hash_limit=limit)
 
@@ -114,7 +117,7 @@ drawn_tables = st.builds(
     limit=st.sampled_from([0, 1, 5, 40, 1000]),
     sampling=st.sampled_from(["uniform", "nearest"]),
 )
-def test_find_in_tables_finds_what_its_twin_finds(
+def test_find_in_tables_agrees_with_the_reference(
     tables: Tables, n_probes: int, limit: int, sampling: Sampling
 ) -> None:
     parameters = wanted(limit, sampling)
@@ -131,10 +134,10 @@ def test_find_in_tables_finds_what_its_twin_finds(
     at_least=st.sampled_from([1, 10, 50, 60]),
     n_probes=st.sampled_from([1, 4]),
 )
-def test_find_tables_probes_on_until_there_are_enough(
+def test_probing_continues_until_enough_points_are_found(
     seed: int, n_bits: int, at_least: int, n_probes: int
 ) -> None:
-    """More buckets are looked up, in the same order, for as long as too few points are found."""
+    """Further buckets are looked up in the same order."""
     tables = Tables.draw(seed, 60, 3, n_bits, 0.5)
     parameters = replace(wanted(0), n_probes=n_probes)
     twin = definitions.hashed_by_tables(
@@ -145,7 +148,7 @@ def test_find_tables_probes_on_until_there_are_enough(
     assert len(found) >= at_least
 
 
-def test_probing_ends_when_every_bucket_was_looked_up() -> None:
+def test_probing_ends_after_every_bucket() -> None:
     tables = Tables.draw(1, 50, 2, 4, 0.5)
     found, probes = tables.find(10**6, 10**6, wanted(0), tables.scratch())
     assert found == list(range(50))
@@ -153,8 +156,8 @@ def test_probing_ends_when_every_bucket_was_looked_up() -> None:
 
 
 @pytest.mark.parametrize("room", [4, 5, 10, 33])
-def test_a_full_heap_ends_probing(room: int) -> None:
-    """Where the heap has no room for more, what is in it is looked up and no more."""
+def test_probing_ends_if_the_heap_is_full(room: int) -> None:
+    """The probes in the heap are still looked up."""
     tables = Tables.draw(1, 50, 3, 10, 0.5)
     tables.room = room
     scratch = tables.scratch()
@@ -165,7 +168,7 @@ def test_a_full_heap_ends_probing(room: int) -> None:
     assert few == tables.find(2, 0, wanted(0), tables.scratch())[0]
 
 
-def test_scratch_can_be_used_again() -> None:
+def test_working_memory_can_be_reused() -> None:
     tables = Tables.draw(2, 200, 4, 5, 0.3)
     fresh = tables.find(20, 0, wanted(0), tables.scratch())
     scratch = tables.scratch()
@@ -178,7 +181,7 @@ def test_scratch_can_be_used_again() -> None:
 
 
 def at_home(tables: Tables) -> list[int]:
-    """Return the rows that share a whole key with the query."""
+    """Return the rows that share a whole key with the query in some table."""
     own = tables.margins >= 0
     return [
         row
@@ -198,7 +201,10 @@ def test_home_buckets_come_first() -> None:
 @pytest.mark.parametrize("kind", ["zero", "equal"])
 @pytest.mark.parametrize("n_tables", [1, 3])
 def test_equal_margins_are_probed_once_each(kind: str, n_tables: int) -> None:
-    """However many probes have one score, each bucket is looked up once, near ones before far."""
+    """If many probes have the same score, each bucket is still looked up once.
+
+    The order is that of the reference.
+    """
     tables = Tables.draw(4, 64, n_tables, 6, 0.5)
     tables.margins = np.full(64 * WORDS, 0 if kind == "zero" else 0.5, np.float32)
     assert tables.find(n_tables, 0, wanted(0), tables.scratch())[0] == at_home(tables)
@@ -224,8 +230,8 @@ def test_rank_bits_orders_by_margin(seed: int, n_tables: int, n_bits: int) -> No
 
 
 @pytest.mark.parametrize("n_bits", [2, 9])
-def test_bucket_finds_a_tables_bucket(n_bits: int) -> None:
-    """A key's points lie between two offsets, whether buckets are numbered or listed."""
+def test_bucket_returns_the_range_of_a_key(n_bits: int) -> None:
+    """The range is right for tables indexed by key and for tables with sorted keys."""
     tables = Tables.draw(5, 20, 3, n_bits, 0.5)
     starts, keys, offsets, rows = tables.arrays()
     assert (len(keys) > 0) == (n_bits == 9)

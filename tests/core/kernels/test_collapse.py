@@ -1,4 +1,4 @@
-"""Near-copies among the candidates: who is kept, how the pool grows, and what fills up."""
+"""Near-copies among the candidates: which are kept, how the pool grows, and what fills up."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ SELECTORS: list[Selector] = ["nearest", "greedy", "mmr", "rerank", "dpp", "max_s
 def copies(
     seed: int, items: int, most: int, *, metric: Metrics = "cosine", dims: int = DIMS
 ) -> FloatArray:
-    """Draw items, each up to `most` times: exactly or with a jitter, a cosine of .999 or so."""
+    """Draw items, each with 1 to `most` copies, exact or with a cosine of about 0.999."""
     rng = np.random.default_rng(seed)
     centres = definitions.unit(rng.standard_normal((items, dims)))
     rows = np.repeat(centres, rng.integers(1, most + 1, items), axis=0)
@@ -43,12 +43,12 @@ def copies(
 
 
 def limit_of(metric: Metrics) -> float:
-    """Return a limit that is far from every distance of `copies`."""
+    """Return a limit that is far from every distance between rows of `copies`."""
     return {"cosine": 0.02, "euclidean": 0.18, "inner_product": 0.01}[metric]
 
 
 def threshold_of(metric: Metrics) -> float:
-    """Return the same as a request names it."""
+    """Return the limit in the form of the parameter `duplicate_threshold`."""
     return limit_of(metric) if metric == "euclidean" else 0.99
 
 
@@ -60,10 +60,10 @@ def threshold_of(metric: Metrics) -> float:
     dims=st.sampled_from([DIMS, 200]),
     data=st.data(),
 )
-def test_kept_candidates_are_the_twins(
+def test_kept_candidates_agree_with_the_reference(
     seed: int, items: int, metric: Metrics, dims: int, data: st.DataObject
 ) -> None:
-    """Asked for all at once, or one by one in any order, after some were counted or not."""
+    """They agree computed all at once, and one by one in any order."""
     vectors = copies(seed, items, 6, metric=metric, dims=dims)
     query = np.asarray(definitions.unit(np.random.default_rng(seed).standard_normal(dims)))
     case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
@@ -90,10 +90,10 @@ def test_kept_candidates_are_the_twins(
     metric=st.sampled_from(METRICS),
     data=st.data(),
 )
-def test_picks_differ_and_each_is_the_best_that_is_kept(
+def test_each_pick_is_the_best_of_the_kept_candidates(
     seed: int, items: int, rule: Rule, metric: Metrics, data: st.DataObject
 ) -> None:
-    """Step by step as the twin values candidates; the counts are the twin's for those picks."""
+    """Each step is compared with the reference's values, and the counts with the reference's."""
     k, pool = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 30))
     diversity = data.draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
     vectors = copies(seed, items, 6, metric=metric)
@@ -110,7 +110,7 @@ def test_picks_differ_and_each_is_the_best_that_is_kept(
     assert len(selected) == min(k, len(kept))
     owned = reference_collapse.copies_of(points, near[:seen], selected, limit)
     assert counted == sum(map(len, owned.values()))
-    # It grew for good reason, and stopped where it had none.
+    # The pool is doubled while a quarter or more of it are copies of picks.
     assert seen == len(near) or 4 * counted < seen
     rest = [row for row in near[:seen] if row not in selected]
     assert picks[len(selected) :] == rest[: k - len(selected)]
@@ -131,7 +131,7 @@ def test_picks_differ_and_each_is_the_best_that_is_kept(
 def pick(
     case: Case, near: list[int], wanted: EffectiveParameters, pool: int
 ) -> tuple[tuple[list[int], list[float]], tuple[int, int, int]]:
-    """Run the kernel; returns picks with their values, and what it counted."""
+    """Run the kernel and return the picks with their values, and its counts."""
     points, k = case.stored(), wanted.k
     rows = np.array(near, np.int32)
     distances = np.empty(len(rows), np.float32)
@@ -163,8 +163,8 @@ def pick(
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_query_gives_the_twins_answer(metric: Metrics, kind: str) -> None:
-    """Every selector, from the hash stage on, where the pool grows and where it cannot."""
+def test_queries_agree_with_the_reference(metric: Metrics, kind: str) -> None:
+    """Every selector is tested, with a pool that can grow and one that cannot."""
     vectors = copies(3, 30, 9, metric=metric)
     rows = sparse.csr_array(vectors) if kind == "sparse" else vectors
     index = Index.build(rows, metric=metric, hash_family="lsh_div")
@@ -190,7 +190,7 @@ def an_index(items: int = 40, most: int = 9) -> tuple[Index, FloatArray]:
     return Index.build(vectors, hash_family="lsh_div"), vectors
 
 
-def test_off_is_exactly_off() -> None:
+def test_plain_neighbours_keep_duplicates_by_default() -> None:
     index, vectors = an_index()
     plain = index.query(vectors[:9], selector="nearest", keep_duplicates=True)
     for options in ({"diversity": 0}, {"selector": "nearest"}):
@@ -205,13 +205,13 @@ def test_off_is_exactly_off() -> None:
 
 
 def items_of(vectors: FloatArray, ids: npt.NDArray[np.int64]) -> int:
-    """Return how many of the points differ, pair by pair."""
+    """Return the number of distinct items among the points."""
     cosines = vectors[ids] @ vectors[ids].T
     return len(ids) - int((np.triu(cosines, 1) > 0.99).any(axis=0).sum())
 
 
 @pytest.mark.parametrize("selector", [*SELECTORS[1:], "qp_relax"])
-def test_ten_copies_of_a_story_come_once(selector: Selector) -> None:
+def test_each_item_with_ten_copies_is_returned_once(selector: Selector) -> None:
     index, vectors = an_index(60, 10)
     result = index.query(vectors[:20], selector=selector)
     assert all(items_of(vectors, ids) == 10 for ids in result.ids)
@@ -220,8 +220,8 @@ def test_ten_copies_of_a_story_come_once(selector: Selector) -> None:
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_near_copies_fill_up_and_a_warning_says_so(selector: Selector) -> None:
-    """Four items are not ten: no answer is shorter for it, and those that differ come first."""
+def test_near_copies_fill_up_short_answers_with_a_warning(selector: Selector) -> None:
+    """Four distinct items come first, and copies of them fill the other places."""
     index, vectors = an_index(4, 9)
     result = index.query(vectors[:3], selector=selector, duplicate_threshold=0.99)
     assert (result.counts == min(10, len(vectors))).all()
@@ -232,7 +232,7 @@ def test_near_copies_fill_up_and_a_warning_says_so(selector: Selector) -> None:
 
 
 def test_collapsed_ids_are_the_copies_of_their_result() -> None:
-    """Each candidate that is a near-copy stands once, under a result it is like."""
+    """Each candidate that is a near-copy is listed once, under a result that it resembles."""
     index, vectors = an_index(30, 9)
     queries = vectors[:5]
     result = index.query(queries, k=6, list_collapsed=True)
@@ -248,7 +248,7 @@ def test_collapsed_ids_are_the_copies_of_their_result() -> None:
     assert len(plain.collapsed(0, 0)) == 0
 
 
-def test_a_batch_answers_as_its_rows_do() -> None:
+def test_a_batch_gives_the_answers_of_its_rows() -> None:
     index, vectors = an_index()
     for options in ({}, {"list_collapsed": True}, {"selector": "dpp"}):
         whole = index.query(vectors[:9], **options)
@@ -272,7 +272,7 @@ def test_a_batch_answers_as_its_rows_do() -> None:
         ],
     ],
 )
-def test_a_wrong_threshold_is_named(
+def test_a_wrong_duplicate_threshold_is_refused(
     metric: Metrics, options: dict[str, Any], match: str | None
 ) -> None:
     index = Index.build(copies(1, 9, 2), metric=metric)
@@ -281,7 +281,7 @@ def test_a_wrong_threshold_is_named(
 
 
 def test_a_search_is_repeated_until_k_results_differ() -> None:
-    """With greater limits, twice at most, unless a request names its hash_limit."""
+    """Limits are raised at most twice, and not at all if the request gives a hash_limit."""
     rng = np.random.default_rng(5)
     one = definitions.unit(rng.standard_normal((1, DIMS)))
     crowd = definitions.unit(
@@ -310,8 +310,8 @@ def test_a_search_is_repeated_until_k_results_differ() -> None:
 
 
 @pytest.mark.parametrize("selector", ["greedy", "dpp"])
-def test_no_search_that_is_repeated_exceeds_its_limits(selector: Selector) -> None:
-    """However crowded the candidates, as many are looked at as the selector may compare."""
+def test_a_repeated_search_respects_the_maximum_of_candidates(selector: Selector) -> None:
+    """However many copies there are, the selector compares no more candidates than allowed."""
     rng = np.random.default_rng(7)
     crowd = np.repeat(rng.standard_normal((1, DIMS)), 24_000, axis=0)
     crowd += 0.001 * rng.standard_normal(crowd.shape)

@@ -1,4 +1,4 @@
-"""Exact scores of rows, and the nearest of them in a total order."""
+"""Exact distances of rows, and the bounds that let a search skip short rows."""
 
 import numba
 import numpy as np
@@ -33,7 +33,7 @@ KINDS_OF_POINTS = ["dense", "sparse"]
 
 
 def drawn(rows: int, dims: int, seed: int, *, longest: float = 100.0) -> FloatArray:
-    """Draw rows of lengths from 1 to `longest`, half of their entries zero, one row all zeros."""
+    """Draw rows of lengths from 1 to `longest`, with half of the entries zero and one zero row."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((rows, dims)) * np.geomspace(1, longest, rows)[:, np.newaxis]
     points[rng.random(points.shape) < 0.5] = 0
@@ -42,7 +42,7 @@ def drawn(rows: int, dims: int, seed: int, *, longest: float = 100.0) -> FloatAr
 
 
 def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) -> np.float32:
-    """Return a distance in the order of the sum that is told."""
+    """Return a distance, summed in the documented order."""
     if not sparse:
         if product:
             return -kernels.fixed_order_dot(point, query)
@@ -56,8 +56,8 @@ def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) 
 @pytest.mark.parametrize("product", [False, True])
 @pytest.mark.parametrize("kind", KINDS_OF_POINTS)
 @pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
-def test_score_rows_gives_distances(dims: int, kind: str, product: bool) -> None:
-    """Squared distances or minus products of the named rows, in their order, and no others."""
+def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product: bool) -> None:
+    """Scores are squared distances or negated products; other places are not written."""
     vectors, queries = drawn(30, dims, dims), drawn(3, dims, dims + 1, longest=5)
     points = kernel_points(vectors, stored_sparse=kind == "sparse")
     query = Query(queries, 2, definitions.dot(queries[2], queries[2]), product)
@@ -70,7 +70,7 @@ def test_score_rows_gives_distances(dims: int, kind: str, product: bool) -> None
         assert distances[:count].tolist() == every[order[:count]].tolist()
         assert (distances[count:] == 9).all()
     truth = [exact(row, queries[2], sparse=kind == "sparse", product=product) for row in vectors]
-    # Sums of squares are told to no order in float64, and may differ in their last digit.
+    # Squares are summed in float64 in no fixed order, so their last digits may differ.
     least = 1e-7 if kind == "sparse" else 0
     assert np.abs(every - truth).max() <= least * np.abs(truth).max()
 
@@ -82,10 +82,13 @@ def test_score_rows_gives_distances(dims: int, kind: str, product: bool) -> None
     tail=st.sampled_from([0.0, 0.5, 2.0, 60.0]),
     falling=st.booleans(),
 )
-def test_score_longest_scores_all_that_count(
+def test_score_longest_scores_all_rows_that_may_be_nearest(
     seed: int, count: int, wanted: int, tail: float, falling: bool
 ) -> None:
-    """What is left out is farther than the last of the wanted, which come out as of all rows."""
+    """Rows left out are farther than the last wanted row.
+
+    The others are scored as without bounds.
+    """
     rng = np.random.default_rng(seed)
     lengths = (1 + np.arange(count)) ** -tail
     vectors = np.rint(rng.standard_normal((count, 9)) * 3) * lengths[:, np.newaxis]
@@ -95,7 +98,7 @@ def test_score_longest_scores_all_that_count(
         vectors = vectors[order]
     vectors.setflags(write=False)
     target = rng.standard_normal((2, 9)).astype(np.float32)
-    # Twice the same query, and one of zeros: everything ties.
+    # The last query is sometimes all zeros, so that all products tie.
     target[1] = 0 if seed % 7 == 0 else target[1]
     wanted = min(wanted, count)
     every, some = np.full((2, count), np.nan, np.float32)
@@ -117,10 +120,10 @@ def test_score_longest_scores_all_that_count(
     wanted=st.integers(1, 200),
     tail=st.sampled_from([0.0, 0.5, 2.0]),
 )
-def test_reach_leaves_out_what_cannot_count(
+def test_reach_excludes_only_rows_that_cannot_be_nearest(
     seed: int, count: int, wanted: int, tail: float
 ) -> None:
-    """As many rows as the twin keeps, and none beyond is as near as the last of the wanted."""
+    """The range agrees with the reference; no row after it is as near as the last wanted row."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((count, 9)) * ((1 + np.arange(count)) ** -tail)[:, np.newaxis]
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
@@ -141,8 +144,8 @@ def test_reach_leaves_out_what_cannot_count(
     assert (every[stop:] > np.sort(every)[wanted - 1]).all()
 
 
-def test_score_longest_ends_where_lengths_fall() -> None:
-    """Ten long rows before short ones are all that is looked at, up to the end of a block."""
+def test_score_longest_stops_after_the_long_rows() -> None:
+    """Only the block with the ten long rows is scored, not the short rows after it."""
     vectors = np.full((2000, 4), 1e-3, np.float32)
     vectors[:10] = np.arange(10, 0, -1)[:, np.newaxis]
     vectors.setflags(write=False)
@@ -157,8 +160,8 @@ def test_score_longest_ends_where_lengths_fall() -> None:
 
 
 @pytest.mark.parametrize("length", [1.0, 1e3, 1e9])
-def test_sparse_points_a_rounding_apart_are_told_apart(length: float) -> None:
-    """A squared distance from lengths and products keeps what float32 would lose to them."""
+def test_almost_equal_sparse_points_have_different_distances(length: float) -> None:
+    """Distances from lengths and products are computed in float64 to keep small differences."""
     rng = np.random.default_rng(5)
     point = (length * rng.standard_normal((1, 40))).astype(np.float32)
     near = np.nextafter(point, np.float32(np.inf))
@@ -172,7 +175,7 @@ def test_sparse_points_a_rounding_apart_are_told_apart(length: float) -> None:
     assert distances[0] <= distances[1] < distances[2]
 
 
-# numba compiles functions, and these are intrinsics.
+# These kernels are numba intrinsics, which only compiled functions can call.
 distance = numba.njit(lambda left, i, right, j: row_distance(left, i, right, j))  # noqa: PLW0108
 dot = numba.njit(lambda left, i, right, j: row_dot(left, i, right, j))  # noqa: PLW0108
 three_dots = numba.njit(lambda left, right, j: row_dots(left, (2, 0, 2), right, j))
@@ -190,8 +193,8 @@ def matrix(rows: int, cols: int, seed: int) -> npt.NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("cols", LENGTHS)
-def test_rows_are_summed_in_the_order_that_is_said(cols: int) -> None:
-    """Sixteen lanes, four accumulators, folded in halves, the rest one by one: to the last bit."""
+def test_dense_sums_are_in_the_documented_order(cols: int) -> None:
+    """Four accumulators of 16 lanes are folded in halves, then the rest is added one by one."""
     left, right = matrix(3, cols, cols), matrix(4, cols, cols + 1)
     for i, j in ((0, 0), (2, 3), (1, 2)):
         assert dot(left, i, right, j) == fixed_order_dot(left[i], right[j])
@@ -199,7 +202,7 @@ def test_rows_are_summed_in_the_order_that_is_said(cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", LENGTHS)
-def test_several_rows_at_once_are_each_summed_alone(cols: int) -> None:
+def test_several_rows_at_once_are_summed_as_single_rows(cols: int) -> None:
     left, right = matrix(3, cols, cols), matrix(2, cols, cols + 1)
     first, other = dot(left, 2, right, 1), dot(left, 0, right, 1)
     assert three_dots(left, right, 1) == (first, other, first)
@@ -208,11 +211,14 @@ def test_several_rows_at_once_are_each_summed_alone(cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", LENGTHS)
-def test_a_distance_within_a_limit_is_the_whole_distance(cols: int) -> None:
-    """At most the limit it is the distance to the last bit; beyond, something beyond the limit."""
+def test_a_distance_within_the_limit_is_exact(cols: int) -> None:
+    """Up to the limit the distance is bitwise exact.
+
+    Beyond it, any value above the limit may be returned.
+    """
     for seed in range(20):
         left, right = matrix(1, cols, seed), matrix(1, cols, seed + 100)
-        # Large numbers first, last, or anywhere: where the sum exceeds the limit differs.
+        # Large entries first, last or anywhere vary where the partial sum exceeds the limit.
         left[0, :: seed + 1] *= 100
         whole = np.float32(distance(left, 0, right, 0))
         below = np.nextafter(whole, np.float32(-1))
@@ -232,7 +238,7 @@ def test_row_dot_is_a_dot_product(cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", [1, 15, 16, 17, 33, 64, 100])
-def test_row_dot_is_the_same_wherever_the_row_lies(cols: int) -> None:
+def test_row_dot_does_not_depend_on_the_memory_address(cols: int) -> None:
     row, query = matrix(1, cols, 1)[0], matrix(1, cols, 2)
     expected = dot(row[np.newaxis], 0, query, 0)
     for before in range(5):

@@ -1,4 +1,4 @@
-"""Lists of the points that hold a column: what they say is never wrong, and nothing is lost."""
+"""Inverted lists of the points with a value in a column, and the exact searches that use them."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, Metric
 from reference import kernels
 
-# As similar as some of the nearest points are to one another, and most are not.
+# A threshold that some of the nearest points exceed, and most do not.
 NEAR: dict[Metric, float] = {"cosine": 0.3, "euclidean": 12.0, "inner_product": 0.2}
 seeds = st.integers(0, 2**32 - 1)
 counts = st.sampled_from([1, 2, 5, 40, 300])
 
 
 def drawn(seed: int, count: int, dims: int, spread: float) -> FloatArray:
-    """Draw rows of some words, the first in nearly all rows; one of zeros, and one there twice."""
+    """Draw bags of words, the first word in nearly all rows, with a zero row and a repeated row."""
     rng = np.random.default_rng(seed)
     words = rng.random((count, dims)) < 1 / (1 + 0.3 * np.arange(dims))
     rows = words * rng.standard_normal((count, dims)) * 10 ** (spread * rng.random((count, 1)))
@@ -38,7 +38,7 @@ def drawn(seed: int, count: int, dims: int, spread: float) -> FloatArray:
 
 
 def parts(rows: FloatArray) -> tuple[Any, ...]:
-    """Return indptr, indices and values as kernels take them."""
+    """Return indptr, indices and values in the form that kernels take."""
     matrix = sparse.csr_array(rows)
     found = (
         matrix.indptr.astype(np.int64),
@@ -51,7 +51,7 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
 
 
 def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedLists:
-    """Return the lists of all columns but the common ones, made row by row."""
+    """Return the inverted lists of all columns but the common ones, filled row by row."""
     indptr, indices, values = parts(rows)
     holders = np.zeros(rows.shape[1], np.int64)
     inverted_lists.count_holders(indices, holders)
@@ -68,8 +68,10 @@ def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedList
 
 
 @given(seed=seeds, count=counts, dims=st.integers(1, 30), share=st.sampled_from([0.0, 0.2, 1.0]))
-def test_lists_hold_what_rows_hold(seed: int, count: int, dims: int, share: float) -> None:
-    """Each rare column's rows and numbers, ascending; lengths are no less than they are."""
+def test_lists_hold_the_rows_and_values_of_rare_columns(
+    seed: int, count: int, dims: int, share: float
+) -> None:
+    """Rows ascend within a list; stored lengths are never below the true ones."""
     rows = drawn(seed, count, dims, 2)
     starts, where, held, lengths = listed(rows, share)
     wanted, least = kernels.rare_lists(rows, share)
@@ -90,7 +92,7 @@ def test_lists_hold_what_rows_hold(seed: int, count: int, dims: int, share: floa
     product=st.booleans(),
     marked=st.booleans(),
 )
-def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one for each that varies
+def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each that varies
     seed: int,
     count: int,
     dims: int,
@@ -100,7 +102,7 @@ def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one f
     product: bool,
     marked: bool,
 ) -> None:
-    """No point is nearer than said, as near as the last wanted all are there, to the last bit."""
+    """The lists' lower bounds never exceed the distance, and the nearest rows are exact."""
     rows, wanted = drawn(seed, count, dims, spread), min(wanted, count)
     target = drawn(seed + 1, 4, dims, 0)[:1]
     squares = np.empty(count)
@@ -136,16 +138,16 @@ def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one f
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
 @pytest.mark.parametrize("selector", ["nearest", "greedy"])
 @pytest.mark.parametrize("collapse", [False, True])
-def test_an_exact_search_by_lists_answers_as_one_by_rows(
+def test_exact_search_by_lists_equals_search_over_all_rows(
     metric: Metric, selector: str, collapse: bool
 ) -> None:
-    """Sparse queries go by lists, the same spread out by rows: the same bytes, of fewer points."""
+    """Answers are bitwise equal, but fewer points are scored with lists."""
     rows = drawn(3, 2_000, 400, 0.5)[: 2_000 // 2]
     index = Index.build(sparse.csr_array(rows), metric=metric)
     queries = sparse.csr_array(drawn(4, 8, 400, 0)[:3] * (np.arange(400) > 20))
     options: dict[str, Any] = {"search": "exact", "selector": selector, "k": 5}
     if collapse:
-        # The candidates may grow to four times as many, which is as many as lists are read for.
+        # The pool may grow to four times candidates_limit, the largest number that lists serve.
         options |= {"duplicate_threshold": NEAR[metric], "candidates_limit": 8}
     else:
         options |= {"keep_duplicates": True, "candidates_limit": 30}
@@ -164,15 +166,15 @@ def test_an_exact_search_by_lists_answers_as_one_by_rows(
     assert by_lists.stats.collapsed.any() == collapse
 
 
-def test_a_query_of_common_columns_goes_by_rows() -> None:
-    """Lists that hold most of what there is spare nothing."""
+def test_queries_with_common_columns_scan_all_rows() -> None:
+    """Long lists would save no work."""
     rows = drawn(5, 1_000, 50, 0)
     index = Index.build(sparse.csr_array(rows[:500]))
     found = index.query(sparse.csr_array(np.ones((1, 50))), search="exact", candidates_limit=30)
     assert found.stats.points_scored.tolist() == [500]
 
 
-def test_of_very_many_points_no_lists_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_lists_are_stored_above_the_maximum_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
     assert "posting_rows" in Index.build(rows).engine._arrays
     monkeypatch.setattr(encoder, "LISTED_ROWS_MAX", 99)

@@ -1,10 +1,10 @@
-"""Kernels compiled for wide registers, narrow ones and the narrowest: the same bytes.
+"""Kernels compiled for registers of different widths give the same bytes.
 
-Sums over rows, which alone are written in lanes, are compiled for each kind of processor. All
-kernels, which take the better part of a minute, are compiled once more for the narrowest: what has
-neither AVX, fused multiplication nor a population count answers as this machine does. DIVGRPC_
-PROCESSORS names others in its place, as `make processors` does. numpy and its BLAS then keep to the
-instructions of that processor too.
+Sums over rows, the only explicitly vectorised code, are compiled for each kind of processor.
+Compiling all kernels takes most of a minute, so they are compiled for one more processor only: the
+oldest, without AVX, fused multiplication or population count. The environment variable
+DIVGRPC_PROCESSORS names other processors, as `make processors` does. numpy and its BLAS are limited
+to the instructions of that processor too.
 """
 
 import json
@@ -26,17 +26,17 @@ from divgrpc.kernels import jit
 from divgrpc.types import FloatArray, HashFamily, Metric
 from support.command_line import run_script
 
-# Two strides of four blocks, a block, and six more: every part of a row's sum.
+# Two strides of four blocks, one block and six more entries cover every part of a row's sum.
 ROWS, DIMS, QUERIES = 400, 150, 12
 FAMILIES: list[HashFamily] = ["lsh_sdiv", "cells"]
-# What a processor must have to run the kernels, and the registers that they are to use.
+# The feature that a processor needs to run the kernels, and the registers they should use.
 PROCESSORS = {
     "skylake-avx512": ("avx512vl", "zmm"),
     "haswell": ("avx2", "ymm"),
     "x86-64": ("sse2", "xmm"),
 }
-# What a processor has, and the instructions by which numpy and its BLAS know it: x86-64-v2 is that
-# of 2008, x86-64-v3 that of 2013, with AVX2 and fused multiplication.
+# The feature that a processor needs, and the names by which BLAS and numpy select its instructions.
+# x86-64-v2 dates from 2008; x86-64-v3 from 2013, with AVX2 and fused multiplication.
 OLDER = {
     "x86-64": ("sse2", "Prescott", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
     "x86-64-v2": ("sse4.2", "Nehalem", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
@@ -118,7 +118,7 @@ print(told.hexdigest())
 
 
 def drawn(rows: int, seed: int) -> FloatArray:
-    """Draw points around a few centres, of lengths that vary by 100, half of their entries zero."""
+    """Draw points around eight centres, with lengths that differ by a factor of 100, half zeros."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((8, DIMS))[rng.integers(0, 8, rows)]
     points = (points + rng.standard_normal((rows, DIMS))) * 10 ** rng.uniform(0, 2, (rows, 1))
@@ -128,7 +128,7 @@ def drawn(rows: int, seed: int) -> FloatArray:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of indexes, one of each metric, kind of points and way to partition them."""
+    """Return a folder with an index of each metric, kind of points and family."""
     folder = tmp_path_factory.mktemp("processors")
     for family in FAMILIES:
         for metric in get_args(Metric):
@@ -141,7 +141,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
-    """Return what a script prints whose kernels are compiled for a processor, or for this one."""
+    """Return the lines a script prints with kernels compiled for `processor`, or for this one."""
     compiled: dict[str, str] = {}
     if processor is not None:
         compiled = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
@@ -153,15 +153,15 @@ def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def own_sums() -> list[str]:
-    """Return this machine's registers, and its sums' digest."""
+    """Return the registers that this machine uses, and the digest of its sums."""
     return run_as(None, _SUM_ROWS)
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_sums_have_the_same_bytes_in_registers_of_every_width(
+def test_sums_are_bitwise_equal_for_every_register_width(
     own_sums: list[str], processor: str
 ) -> None:
-    """AVX-512, AVX2 and SSE: products, distances and gathered products, bit for bit."""
+    """AVX-512, AVX2 and SSE are compared on products, distances and gathered products."""
     needed, registers = PROCESSORS[processor]
     if not binding.get_host_cpu_features().get(needed):
         pytest.skip(f"this machine has no {needed}")
@@ -177,31 +177,31 @@ def answers(stored: Path, processor: str | None) -> list[str]:
 
 @pytest.fixture(scope="module")
 def own_answers(stored: Path) -> list[str]:
-    """Return what this machine answers."""
+    """Return the answers of kernels compiled for this machine."""
     return answers(stored, None)
 
 
 @pytest.fixture(scope="module", params=ASKED)
 def older_answers(stored: Path, request: pytest.FixtureRequest) -> list[str]:
-    """Return what the kernels of an older processor answer; they are compiled meanwhile."""
+    """Return the answers of kernels compiled for an older processor."""
     if not binding.get_host_cpu_features().get(OLDER[request.param][0]):
         pytest.skip(f"this machine is older than {request.param}")
     return answers(stored, request.param)
 
 
-def test_an_older_processor_answers_as_this_one(
+def test_an_older_processor_gives_bitwise_equal_answers(
     own_answers: list[str], older_answers: list[str]
 ) -> None:
-    """Every search, metric, selector and kind of vectors, bit for bit."""
+    """Every search, metric, selector and kind of vectors is compared."""
     assert len(older_answers) == 12 * 2 * 5
-    # Searches often agree, and a query is the same dense or sparse; indexes all differ.
+    # Several searches often give the same answer, but different indexes do not.
     assert len({line.split()[-1] for line in older_answers}) > 24
     assert older_answers == own_answers
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the BLAS kernels are those of x86")
-def test_auto_chooses_alike_with_the_linear_algebra_of_another_processor() -> None:
-    """Directions differ in their last digits and recalls hardly, which changes no choice here."""
+def test_auto_chooses_the_same_with_the_blas_of_another_processor() -> None:
+    """Components differ in their last digits, but recall hardly does, and no choice changes."""
     older, newer = (
         [json.loads(line) for line in run_script(_CHOOSE, OPENBLAS_CORETYPE=blas)[0].splitlines()]
         for blas in ("Prescott", "Nehalem")
@@ -281,19 +281,19 @@ else:
 """
 
 
-def test_nothing_is_compiled_after_warming(tmp_path: Path) -> None:
-    """Whatever is built, opened or asked afterwards runs what `warm_kernels` compiled or loaded."""
+def test_no_kernel_is_compiled_after_warm_kernels(tmp_path: Path) -> None:
+    """Builds and queries of every kind run only kernels that `warm_kernels` compiled or loaded."""
     assert run_script(_COUNT_COMPILATIONS, tmp_path)[0] == "{}"
 
 
-def test_the_second_process_compiles_what_the_first_wants() -> None:
-    """To the types of all arguments: other ones would be compiled for nobody."""
+def test_the_second_compiler_process_compiles_the_signatures_of_the_first() -> None:
+    """Kernels compiled for other argument types would never be used."""
     run_script(_COUNT_MISSES, "first")
     assert run_script(_COUNT_MISSES)[0] == "True 0"
 
 
-def test_what_makes_arrays_says_so() -> None:
-    """A plain kernel would never let go of their memory: it is not compiled."""
+def test_only_allocating_kernels_may_create_arrays() -> None:
+    """A plain kernel would leak their memory, so it is refused."""
 
     def ones(n: int) -> int:
         return int(np.ones(n).size)
@@ -304,8 +304,8 @@ def test_what_makes_arrays_says_so() -> None:
             plain(ones)
 
 
-def test_a_constant_argument_is_no_type_of_its_own() -> None:
-    """A kernel called with 0, with 1 and with a variable is compiled once, as for any integer."""
+def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
+    """A kernel called with 0, with 1 and with a variable is compiled once, for integers."""
 
     def callee(a: int, b: int) -> int:
         return a + b if b else a
@@ -319,8 +319,8 @@ def test_a_constant_argument_is_no_type_of_its_own() -> None:
         assert len(inner.signatures) == compiled
 
 
-def test_a_part_is_compiled_into_its_caller() -> None:
-    """It does what a kernel does, and no version of it stands alone."""
+def test_a_part_is_inlined_into_its_caller() -> None:
+    """It returns what a kernel returns, and no separate version of it is compiled."""
 
     def callee(a: npt.NDArray[np.int64], n: int) -> int:
         if n > 2:

@@ -1,4 +1,4 @@
-"""Sparse rows: products in a fixed order, lengths, and rows spread over memory."""
+"""Sparse rows: products in a fixed order, lengths, and rows scattered into dense memory."""
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ Rows = tuple[Indptr, Indices, FloatArray]
 
 
 def drawn(seed: int, rows: int, dims: int, share: float = 0.3) -> Rows:
-    """Draw compressed sparse rows that hold about this share of the columns."""
+    """Draw compressed sparse rows with values in about this share of the columns."""
     rng = np.random.default_rng(seed)
     held = [np.flatnonzero(rng.random(dims) < share) for _ in range(rows)]
     indptr = np.concatenate(([0], np.cumsum([len(row) for row in held])))
@@ -27,14 +27,14 @@ def drawn(seed: int, rows: int, dims: int, share: float = 0.3) -> Rows:
 
 
 def zeros(dims: int) -> SelectionScratch:
-    """Return memory over which one row is spread, with a mark per column."""
+    """Return zeroed memory for one scattered row, with a mark per column."""
     nothing = np.empty(0, np.float32)
     marks = np.zeros(-(-dims // 64), np.uint64)
     return SelectionScratch(nothing, nothing, np.zeros((1, dims), np.float32), marks)
 
 
 def made_dense(rows: Rows, dims: int) -> FloatArray:
-    """Return the rows as a matrix, entry by entry."""
+    """Return the rows as a matrix, filled entry by entry."""
     indptr, indices, values = rows
     matrix = np.zeros((len(indptr) - 1, dims), np.float32)
     for row in range(len(matrix)):
@@ -47,8 +47,11 @@ def made_dense(rows: Rows, dims: int) -> FloatArray:
 
 
 @given(seed=seeds, dims=st.integers(1, 200), share=st.floats(0, 1))
-def test_sparse_dot_is_summed_in_the_order_that_is_said(seed: int, dims: int, share: float) -> None:
-    """Sixteen float64 sums in turn, folded in halves: to the last bit, for any row and target."""
+def test_sparse_dot_sums_in_the_documented_order(seed: int, dims: int, share: float) -> None:
+    """Sixteen float64 sums take the values in turn and are folded in halves.
+
+    The result is bitwise equal to the reference for any row and target.
+    """
     indptr, indices, values = drawn(seed, 3, dims, share)
     targets = np.random.default_rng(seed + 1).standard_normal((2, dims)).astype(np.float32)
     for row in range(3):
@@ -59,8 +62,8 @@ def test_sparse_dot_is_summed_in_the_order_that_is_said(seed: int, dims: int, sh
 
 
 @given(seed=seeds, dims=st.integers(1, 60))
-def test_sparse_dot_is_the_product(seed: int, dims: int) -> None:
-    """Products of float32 are exact in float64, so nothing is lost but the last digits of a sum."""
+def test_sparse_dot_is_the_inner_product(seed: int, dims: int) -> None:
+    """Products of float32 numbers are exact in float64, so only the sum is rounded."""
     rows = drawn(seed, 2, dims)
     targets = np.random.default_rng(seed + 1).standard_normal((1, dims)).astype(np.float32)
     truth = definitions.dot(made_dense(rows, dims)[1], targets[0])
@@ -71,10 +74,10 @@ def test_sparse_dot_is_the_product(seed: int, dims: int) -> None:
 
 
 @given(seed=seeds, dims=st.integers(1, 200), share=st.floats(0, 1), asked=st.floats(0, 1))
-def test_columns_that_are_not_marked_change_no_bit(
+def test_skipping_unmarked_columns_changes_no_bit(
     seed: int, dims: int, share: float, asked: float
 ) -> None:
-    """Products, distances of some rows and of all, and a query's square: as without marks."""
+    """Products, distances and squares are bitwise equal with and without marks."""
     indptr, indices, values = drawn(seed, 5, dims, share)
     query = drawn(seed + 1, 1, dims, asked)
     selection = zeros(dims)
@@ -108,7 +111,9 @@ def test_columns_that_are_not_marked_change_no_bit(
 
 
 @given(seed=seeds, dims=st.integers(1, 60), share=st.floats(0, 1))
-def test_a_sparse_query_is_as_long_as_the_dense_one(seed: int, dims: int, share: float) -> None:
+def test_the_square_of_a_sparse_row_equals_that_of_the_dense_row(
+    seed: int, dims: int, share: float
+) -> None:
     rows = drawn(seed, 4, dims, share)
     indptr, indices, values = rows
     matrix = made_dense(rows, dims)
@@ -119,7 +124,7 @@ def test_a_sparse_query_is_as_long_as_the_dense_one(seed: int, dims: int, share:
 
 
 @given(seed=seeds, dims=st.integers(1, 60), share=st.floats(0, 1))
-def test_what_is_spread_is_cleared(seed: int, dims: int, share: float) -> None:
+def test_clearing_undoes_spreading(seed: int, dims: int, share: float) -> None:
     rows = drawn(seed, 4, dims, share)
     indptr, indices, values = rows
     matrix, selection = made_dense(rows, dims), zeros(dims)

@@ -1,4 +1,4 @@
-"""The nearest rows, and the nearest in a total order."""
+"""Selecting and sorting the nearest rows."""
 
 from time import perf_counter
 
@@ -18,8 +18,10 @@ Distances = npt.NDArray[np.float32]
 
 
 @given(seed=seeds, count=st.sampled_from([1, 2, 15, 16, 17, 300, 1000]), levels=st.integers(1, 200))
-def test_take_nearest_takes_at_least_the_wanted(seed: int, count: int, levels: int) -> None:
-    """Every row nearer than the last of the wanted is there, with its distance, in row order."""
+def test_take_nearest_takes_all_rows_up_to_the_last_wanted_distance(
+    seed: int, count: int, levels: int
+) -> None:
+    """Rows come in ascending order with their distances, and may be more than wanted."""
     rng = np.random.default_rng(seed)
     distances = rng.integers(0, levels, count).astype(np.float32)
     for wanted in {1, min(count, 7), count}:
@@ -34,7 +36,9 @@ def test_take_nearest_takes_at_least_the_wanted(seed: int, count: int, levels: i
 
 
 @given(seed=seeds, count=st.integers(0, 40), most=st.sampled_from([0.0, 1.5, 4.0, np.inf]))
-def test_within_keeps_what_is_near_enough(seed: int, count: int, most: float) -> None:
+def test_keep_within_keeps_rows_up_to_the_limit_in_order(
+    seed: int, count: int, most: float
+) -> None:
     rng = np.random.default_rng(seed)
     distances = (rng.integers(0, 9, 40) / 2).astype(np.float32)
     rows = rng.permutation(40).astype(np.int32)
@@ -56,7 +60,7 @@ def sort(
 def check_sorted(
     distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
 ) -> None:
-    """Compare the kernel with Python's sort, and check that rows and distances stay together."""
+    """Compare the kernel with Python's sort, and check that each row keeps its distance."""
     rows, after = sort(distances, ids, start, stop, wanted)
     names = ids if len(ids) else np.arange(len(distances))
     truth = sorted(range(start, stop), key=lambda row: (distances[row], names[row]))
@@ -74,12 +78,13 @@ def check_sorted(
     given_ids=st.booleans(),
     data=st.data(),
 )
-def test_sort_nearest_sorts_the_first(
+def test_sort_nearest_sorts_the_wanted_rows_of_a_range(
     seed: int, size: int, values: int, given_ids: bool, data: st.DataObject
 ) -> None:
-    """The first `wanted` of a range are its nearest by distance, then id; the rest stays inside.
+    """The first `wanted` rows of the range are its nearest by distance, then id.
 
-    A power crowds most distances near 0, with a few far away.
+    Rows outside the range stay in place. Raising distances to a power puts most of them near 0 and
+    a few far away.
     """
     rng = np.random.default_rng(seed)
     power = data.draw(st.sampled_from([1, 9]))
@@ -91,7 +96,7 @@ def test_sort_nearest_sorts_the_first(
 
 
 def in_order(kind: str, size: int) -> Distances:
-    """Return distances that lie in an order which quicksorts stumble over."""
+    """Return distances in an order that is slow for a naive quicksort."""
     up, down = range(size // 2), range(size - size // 2)
     orders: dict[str, list[int]] = {
         "ascending": list(range(size)),
@@ -110,7 +115,7 @@ KINDS = ["ascending", "descending", "equal", "organ pipe", "valley", "saw", "two
 
 @pytest.mark.parametrize("wanted", [1, 10, 2999, 3000])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sort_nearest_sorts_what_has_an_order_already(kind: str, wanted: int) -> None:
+def test_sort_nearest_sorts_ordered_input(kind: str, wanted: int) -> None:
     distances = in_order(kind, 3000)
     check_sorted(distances, NO_IDS, 0, 3000, wanted)
     check_sorted(distances, np.arange(3000, 0, -1, dtype=np.int64), 0, 3000, wanted)
@@ -127,10 +132,11 @@ def test_sort_nearest_sorts_any_range(extremes: tuple[float, float]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_order_of_the_points_makes_sorting_slow(kind: str) -> None:
-    """Points that lie by angle or by time are sorted in the time that random ones take.
+def test_ordered_input_is_not_sorted_in_quadratic_time(kind: str) -> None:
+    """Points ordered by angle or time are sorted about as fast as shuffled ones.
 
-    Nearly: forty times would be little for a quicksort gone quadratic, which takes hundreds.
+    The bound of forty times is loose, since a quadratic quicksort would take hundreds of times as
+    long.
     """
     size = 100_000
     shuffled = np.random.default_rng(1).permutation(size).astype(np.float32)
@@ -150,10 +156,13 @@ def test_no_order_of_the_points_makes_sorting_slow(kind: str) -> None:
     levels=st.sampled_from([1, 3, 10**6]),
     share=st.floats(0, 1),
 )
-def test_keep_nearest_keeps_them_in_no_order(
+def test_keep_nearest_keeps_the_nearest_in_any_order(
     seed: int, count: int, levels: int, share: float
 ) -> None:
-    """The nearest, of those that tie the ones of lower ids, and how far the last of them is."""
+    """Of rows at equal distance those of lower ids are kept.
+
+    The largest kept distance is returned.
+    """
     rng = np.random.default_rng(seed)
     distances = rng.integers(0, levels, count).astype(np.float32)
     distances[rng.random(count) < 0.1] = np.inf
@@ -172,7 +181,7 @@ def test_keep_nearest_keeps_them_in_no_order(
 
 
 @given(values=st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3), min_size=1), data=st.data())
-def test_kth_key_is_what_sorting_gives(values: list[int], data: st.DataObject) -> None:
+def test_kth_key_agrees_with_sorting(values: list[int], data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(values) - 1))
     keys = np.array(values, np.uint64)
     assert top_k.kth_key(keys, k) == sorted(values)[k]
@@ -186,6 +195,6 @@ def test_kth_key_is_what_sorting_gives(values: list[int], data: st.DataObject) -
     | st.lists(st.integers(-(2**24), 2**24), min_size=1),
     data=st.data(),
 )
-def test_kth_least_is_what_sorting_gives(values: list[float], data: st.DataObject) -> None:
+def test_kth_least_agrees_with_sorting(values: list[float], data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(values) - 1))
     assert top_k.kth_least(np.array(values, np.float32), k) == sorted(values)[k]

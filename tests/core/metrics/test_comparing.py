@@ -1,4 +1,4 @@
-"""Gain shares, bootstrap intervals and the Pareto front agree with slow twins."""
+"""Gain shares, bootstrap intervals and the Pareto front agree with a slow reference."""
 
 import math
 
@@ -22,7 +22,10 @@ from reference import metrics as reference
 
 
 def test_gain_share_and_its_interval() -> None:
-    """A ratio of means, without the queries that have a NaN; NaN where there is nothing to gain."""
+    """The share is a ratio of means over queries without NaN.
+
+    It is NaN if nothing can be gained.
+    """
     nothing, best = np.zeros(20), np.ones(20)
     half = np.full(20, 0.5)
     assert gain_share(half, nothing, best) == 0.5
@@ -61,7 +64,7 @@ def test_intervals_agree_with_a_plain_bootstrap(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_intervals_cover_the_true_mean() -> None:
-    """About 95 % of the intervals of samples of 100 queries contain it."""
+    """About 95 % of the intervals from samples of 100 queries contain the true mean."""
     samples = np.random.default_rng(2).beta(2, 5, (100, 400))
     covers = [low <= 2 / 7 <= high for _, low, high in mean_intervals(samples)]
     assert 0.9 < np.mean(covers) < 0.99
@@ -76,8 +79,8 @@ def test_a_seed_fixes_the_intervals() -> None:
     assert mean_intervals(values, seed=1) != whole
 
 
-def test_means_leave_nan_out() -> None:
-    """The bootstrap leaves it out too; a column of NaN has no mean."""
+def test_means_and_intervals_ignore_nan() -> None:
+    """A column of NaN has no mean."""
     values = np.array([[1.0, np.nan], [np.nan, np.nan], [1.0, np.nan]])
     one, none = mean_intervals(values)
     assert one == (1, 1, 1)
@@ -92,7 +95,7 @@ NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan))
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
-def test_pareto_front_agrees_with_its_twin(pairs: list[tuple[float, float]]) -> None:
+def test_pareto_front_agrees_with_the_reference(pairs: list[tuple[float, float]]) -> None:
     h, seconds = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     assert pareto_front(h, seconds).tolist() == reference.pareto_front(h, seconds)
 
@@ -105,7 +108,7 @@ def test_pareto_front_by_hand() -> None:
 
 
 def test_ratios_are_ratios_of_sums() -> None:
-    """The bootstrap draws whole queries; a mean is the ratio of a sum and a count."""
+    """The bootstrap draws whole queries; a mean is the ratio of a sum to a count."""
     rng = np.random.default_rng(5)
     gained, possible = rng.random((30, 2)), 1 + rng.random((30, 2))
     interval = ratio_intervals(gained, possible)

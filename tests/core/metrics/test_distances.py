@@ -1,4 +1,4 @@
-"""Distances of result lists and the objective J agree with slow twins."""
+"""Distances of result lists and the objective J agree with a slow reference."""
 
 import math
 
@@ -31,10 +31,10 @@ def base() -> FloatArray:
     asked_sparse=st.booleans(),
     k=st.integers(1, 8),
 )
-def test_distances_agree_with_their_twins(
+def test_distances_agree_with_the_reference(
     seed: int, metric: Metric, stored_sparse: bool, asked_sparse: bool, k: int
 ) -> None:
-    """With duplicates, zero vectors, lengths that differ by a factor of 100 and empty places."""
+    """Inputs have duplicates, zeros, lengths that differ by a factor of 100 and empty places."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((9, 5)) * rng.choice([0.1, 1, 10], (9, 1))
     points *= rng.random(points.shape) < 0.7
@@ -56,7 +56,7 @@ def test_distances_agree_with_their_twins(
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_blocks_and_steps_change_nothing(
+def test_block_and_step_sizes_change_no_distance(
     kind: str, base: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_blocks_and_steps_change_nothing(
 
 
 def test_objective_by_hand(base: FloatArray) -> None:
-    """J is its definition, and one of its parts at either end of the diversity."""
+    """J equals its definition, and one of its two terms at diversity 0 or 1."""
     rows = np.array([[3, 8, 12], [5, 6, 7]])
     result = list_distances(base, base[:2], rows)
     near, apart, _ = np.array(
@@ -84,8 +84,8 @@ def test_objective_by_hand(base: FloatArray) -> None:
     assert objective(result, 1) == pytest.approx(-apart, rel=1e-5)
 
 
-def test_where_there_is_no_objective(base: FloatArray) -> None:
-    """Short lists, lists without pairs or results, and inner products, which have no scale."""
+def test_undefined_objectives_and_distances_are_nan(base: FloatArray) -> None:
+    """They are undefined for short or empty lists, lists without pairs, and inner products."""
     result = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
     assert np.isnan(objective(result, 0.3)).tolist() == [True, False]
     assert result.mean[0] == result.least[0] > 0

@@ -1,4 +1,4 @@
-"""drank agrees with worked examples and a slow twin, on drawn graphs and a real thesaurus."""
+"""`drank` agrees with worked examples and a slow reference, on random graphs and a thesaurus."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +15,7 @@ from support.refusals import refused
 
 examples = settings(max_examples=200)
 
-# The tree of the worked examples: leaves below A1 are x, below A2 y, elsewhere z.
+# The tree of the worked examples; leaves below A1 are x, below A2 y, elsewhere z.
 ABOVE = {
     "A": "root",
     "B": "root",
@@ -42,7 +42,7 @@ def numbered(above: dict[str, str]) -> tuple[LabelTree, dict[str, int]]:
 
 
 def drank(above: dict[str, str], labels: str) -> float:
-    """Return the drank of named labels."""
+    """Return the drank of the named labels."""
     tree, names = numbered(above)
     return float(tree.drank([[names[label] for label in labels.split()]])[0])
 
@@ -56,7 +56,7 @@ def drank(above: dict[str, str], labels: str) -> float:
         ("x1 x2 y1 b1", Fraction(5, 9)),
         ("x1 y1 b1", Fraction(2, 3)),
         ("x1 b1 c1", Fraction(1)),
-        # Labels with children, which are padded to the depth of the others.
+        # Labels with children are padded to the depth of the others.
         ("A x1", Fraction(1, 3)),
         ("A A1 x1", Fraction(1, 6)),
         ("root x1", Fraction(1)),
@@ -80,7 +80,7 @@ def test_a_shallow_label_is_padded() -> None:
     ],
     ids=["one level", "a label alone", "several roots"],
 )
-def test_small_trees(  # noqa: PLR0917  # a tree and what it gives
+def test_drank_on_small_trees(  # noqa: PLR0917  # a tree and what it gives
     parents: list[int],
     children: list[int],
     roots: list[int] | None,
@@ -100,7 +100,7 @@ def test_fewer_than_two_labels_have_zero(labels: list[int]) -> None:
 
 
 def test_graphs_are_pruned_breadth_first() -> None:
-    """The first level counts, then the smallest parent; cycles and loops are dropped."""
+    """A node keeps a parent of the level above, the smallest of several; cycles and loops go."""
     edges = [(6, 3), (6, 5), (5, 2), (3, 2), (2, 0), (3, 0), (0, 6), (0, 0), (5, 1), (5, 1), (2, 5)]
     parents, children = zip(*edges, strict=True)
     tree = LabelTree.of_edges(parents, children, 3, roots=[6])
@@ -112,8 +112,8 @@ def test_graphs_are_pruned_breadth_first() -> None:
     assert tree.height == 2
 
 
-def test_unknown_labels_are_left_out_and_listed() -> None:
-    """Labels that no root reaches, and numbers without a node, change nothing."""
+def test_labels_outside_the_tree_are_ignored_and_listed() -> None:
+    """Labels that no root reaches, and numbers that are not nodes, do not change drank."""
     tree = LabelTree.of_edges([4, 4, 2], [0, 1, 3], 4, roots=[4])
     assert tree.unknown.tolist() == [2, 3]
     assert tree.drank([[0, 1, 2, 3, 77]]).tolist() == tree.drank([[0, 1]]).tolist() == [1]
@@ -147,7 +147,7 @@ nodes = st.integers(0, 7)
     st.lists(st.lists(st.integers(-1, 9), min_size=5, max_size=5), min_size=1, max_size=4),
 )
 @examples
-def test_graphs_agree_with_their_twin(
+def test_random_graphs_agree_with_the_reference(
     edges: list[tuple[int, int]], roots: list[int], sets: list[list[int]]
 ) -> None:
     parents, children = ([pair[end] for pair in edges] for end in (0, 1))
@@ -162,7 +162,7 @@ def test_graphs_agree_with_their_twin(
 
 
 def test_h_combines_precision_and_drank() -> None:
-    """It is their harmonic mean; drank counts all predicted labels, right or wrong."""
+    """h is their harmonic mean; drank counts all predicted labels, right or wrong."""
     tree, names = numbered(ABOVE)
     labels: IntArray = np.array([[names["x1"], names["b1"]], [names["x1"], names["x2"]]])
 
@@ -177,7 +177,7 @@ def test_h_combines_precision_and_drank() -> None:
 
 
 def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:
-    """EuroVoc with related pairs in both directions keeps every label, and drank separates sets."""
+    """EuroVoc with related pairs in both directions keeps every label, and drank differs."""
     with np.load(data_folder / "eurovoc_hierarchy.npz", allow_pickle=False) as file:
         a, b, count, root = (file[n] for n in ("related_a", "related_b", "n_labels", "root"))
         parents = np.concatenate([file["edge_parent"], a, b])
@@ -186,7 +186,7 @@ def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:
     plain = LabelTree.of_edges(parents[: -2 * len(a)], children[: -2 * len(a)], int(count))
     assert len(tree.unknown) == 0
     assert (tree.depths <= plain.depths).all()
-    # Some nodes are nearer to the root through a related node.
+    # Some nodes are nearer to the root by way of a related node.
     assert (tree.depths < plain.depths).any()
     siblings = np.flatnonzero(tree.parents[: int(count)] == tree.parents[0])[:5]
     assert tree.depths[siblings].max() == tree.depths[siblings].min()

@@ -1,4 +1,4 @@
-"""Label metrics agree with paper and pencil, slow twins and scikit-learn."""
+"""Label metrics agree with hand calculations, a slow reference and scikit-learn."""
 
 import math
 
@@ -21,7 +21,7 @@ COUNT = 9
 
 
 def truth_of(sets: list[set[int]], count: int = COUNT) -> sparse.csr_array:
-    """Return the label matrix of some sets."""
+    """Return the label matrix of these sets of labels."""
     matrix = np.zeros((len(sets), count), np.float32)
     for row, labels in enumerate(sets):
         matrix[row, sorted(labels)] = 1
@@ -29,12 +29,12 @@ def truth_of(sets: list[set[int]], count: int = COUNT) -> sparse.csr_array:
 
 
 def judged(labels: list[list[int]], sets: list[set[int]]) -> JudgedLabels:
-    """Judge some lists."""
+    """Judge these lists of predicted labels."""
     return JudgedLabels.of(np.array(labels), truth_of(sets))
 
 
 def test_every_metric_by_hand() -> None:
-    """Two documents, one place empty: every metric as on paper."""
+    """There are two documents, and one place is empty."""
     lists = judged([[3, 1, -1], [0, 5, 2]], [{1, 2}, {0, 2, 5, 7}])
     third = 1 + 1 / math.log2(3)
     result = [f(lists).tolist() for f in (metrics.precision_at, metrics.recall_at, metrics.ndcg_at)]
@@ -44,16 +44,18 @@ def test_every_metric_by_hand() -> None:
     assert result[2][1] == pytest.approx([1, 1, 1])
     assert metrics.set_precision(lists).tolist() == [1 / 2, 1]
     assert metrics.set_recall(lists).tolist() == [1 / 2, 3 / 4]
-    # Right labels within 1, 2 and 3 places are 0; also 1 and 5; also 2. Five labels occur.
+    # The true labels found are 0 at one place, also 1 and 5 at two, and also 2 at three. Five
+    # labels occur.
     assert metrics.coverage_at(lists).tolist() == [1 / 5, 3 / 5, 4 / 5]
     inverse = np.arange(1.0, COUNT + 1)
-    # Best: 2 then 1 for the first (3 + 2), 7, 5 and 2 for the second (8 + 6 + 3).
+    # The best list has 2 and 1 for the first document (3 + 2), and 7, 5 and 2 for the second (8 + 6
+    # + 3).
     expected = [1 / 11, (1 + 2 + 6) / 19, (1 + 2 + 6 + 3) / 22]
     assert metrics.propensity_scored_at(lists, inverse).tolist() == pytest.approx(expected)
 
 
 def test_inverse_propensities_by_hand() -> None:
-    """1 + C (N_l + B)^-A, which is largest for a label without documents."""
+    """The inverse propensity 1 + C (N_l + B)^-A is largest for a label without documents."""
     result = metrics.inverse_propensities([0, 4, 100], 1000)
     c = (math.log(1000) - 1) * 2.5**0.55
     assert result.tolist() == pytest.approx([1 + c * (n + 1.5) ** -0.55 for n in (0, 4, 100)])
@@ -62,8 +64,8 @@ def test_inverse_propensities_by_hand() -> None:
         metrics.inverse_propensities([1], 2)
 
 
-def test_the_ends_count_as_zero() -> None:
-    """Documents without labels, predictions without any, repeated labels and no documents."""
+def test_empty_and_repeated_labels_count_as_zero() -> None:
+    """Documents without labels, predictions without labels, repeated labels and no documents."""
     lists = judged([[1, 2]], [set()])
     names = ["precision", "recall", "f_score", "ndcg"]
     values = {n: v.tolist() for n, v in measure_labels(lists).items()}
@@ -100,7 +102,7 @@ rows = st.lists(
 
 @given(rows)
 @examples
-def test_metrics_agree_with_their_twins(pairs: list[tuple[list[int], set[int]]]) -> None:
+def test_metrics_agree_with_the_reference(pairs: list[tuple[list[int], set[int]]]) -> None:
     labels, sets = [list(pair[0]) for pair in pairs], [pair[1] for pair in pairs]
     lists = judged(labels, sets)
     inverse = metrics.inverse_propensities(np.arange(COUNT) ** 2, 100)

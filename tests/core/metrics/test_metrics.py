@@ -1,4 +1,4 @@
-"""Metrics of results agree with paper and pencil and with slow twins."""
+"""Metrics of results agree with hand calculations, a slow reference and other libraries."""
 
 import math
 from collections.abc import Callable
@@ -47,7 +47,7 @@ TWINS: dict[str, Twin] = {
     )
 }
 
-# Ten points of category 0 with five sub-topics, ten of category 1 with two.
+# Category 0 has ten points with five sub-topics; category 1 has ten points with two.
 LABELS = PointCategories.of(np.repeat([0, 1], 10), [*np.arange(10) % 5, *(10 + np.arange(10) % 2)])
 
 
@@ -55,14 +55,14 @@ ALL = [*TWINS, "majority_accuracy"]
 
 
 def judged(ids: list[int], category: int = 0, labels: PointCategories = LABELS) -> Judged:
-    """Judge one list."""
+    """Judge one list of results."""
     return judge(np.array([ids]), np.array([category]), labels)
 
 
 def measured(
     ids: list[int], category: int = 0, labels: PointCategories = LABELS
 ) -> dict[str, float]:
-    """Measure one list."""
+    """Return all metrics of one list."""
     return {
         name: float(values[0]) for name, values in measure(judged(ids, category, labels)).items()
     }
@@ -89,10 +89,10 @@ def test_every_metric_by_hand() -> None:
     assert measured([0, 5, 12, 1]) == pytest.approx(expected)
 
 
-def test_the_best_list_scores_one() -> None:
-    """All points of a category, sub-topics in turn: every metric but ERR-IA is 1."""
+def test_the_ideal_list_scores_one() -> None:
+    """The list holds all points of a category, sub-topics in turn; only ERR-IA is below 1."""
     result = measured(list(range(10)))
-    # ERR-IA would be 1 for results that each have every sub-topic.
+    # ERR-IA would be 1 if each result had every sub-topic.
     first, second = sum(1 / r for r in range(1, 6)), sum(0.5 / r for r in range(6, 11))
     most = sum(0.5 ** (r - 1) / r for r in range(1, 11))
     assert result.pop("err_ia") == pytest.approx((first + second) / 5 / most)
@@ -114,24 +114,26 @@ FULL = {"precision": 0.4, "recall": 1, "subtopic_recall": 1, "n_call": 0, "alpha
     ("ids", "labels", "expected"),
     [
         *[(ids, LABELS, dict.fromkeys(ALL, 0)) for ids in ([10, 11], [-1, -1], [10, -1])],
-        # More places than points, and repeated results, which are wrong.
+        # Lists with more places than there are points, or with repeated results, which count as
+        # wrong.
         ([*range(20), *[-1] * 5], LABELS, FULL),
         ([0, 0, 0, 0], LABELS, {"precision": 0.25}),
         ([0, 0, 0, 10, 11], LABELS, {"majority_accuracy": 0}),
-        # Categories of one sub-topic or of none, and points without one.
+        # Categories with one sub-topic or none, and points without a sub-topic.
         ([0, 1, 2], ONE_TOPIC, {"normalised_entropy": NAN, "h_score": NAN}),
         ([0, 1, 2], ONE_TOPIC, {"subtopic_recall": 1, "alpha_ndcg": 1, "precision": 2 / 3}),
         ([0, 1], UNTOLD, NO_NOVELTY | {"precision": 1, "recall": 1, "one_call": 1}),
         ([0, 1, 2], SOME_TOLD, {"precision": 1, "subtopic_recall": 1, "normalised_entropy": 1}),
         ([0, 10, 11], LABELS, {"subtopic_recall": 0.2, "normalised_entropy": 0}),
-        # The majority is the first of equally frequent categories, whatever has none.
+        # The majority is the first of equally frequent categories; points without a category do not
+        # count.
         ([0, 10, 11, 1], LABELS, {"majority_accuracy": 1}),
         ([10, 0, 1, 11], LABELS, {"majority_accuracy": 0}),
         ([1, 2, 0], UNCATEGORISED, {"majority_accuracy": 1}),
         ([1, 2], UNCATEGORISED, {"majority_accuracy": 0}),
     ],
 )
-def test_the_ends_by_hand(
+def test_corner_cases_by_hand(
     ids: list[int], labels: PointCategories, expected: dict[str, float]
 ) -> None:
     result = measured(ids, 0, labels)
@@ -141,15 +143,18 @@ def test_the_ends_by_hand(
 
 
 def test_empty_places_count_as_wrong() -> None:
-    """A short list has the metrics of a list with wrong results in the empty places."""
+    """A short list has the metrics of the same list with wrong results in the empty places."""
     short, whole = measured([0, 1, -1, -1]), measured([0, 1, 10, 11])
     assert short["precision"] == 0.5
     assert short.pop("majority_accuracy") == whole.pop("majority_accuracy") == 1
     assert short == whole
 
 
-def test_rounding_stays_within_the_scale() -> None:
-    """D of one sub-topic is 0, not -0, and D of equally frequent ones is at most 1."""
+def test_normalised_entropy_stays_between_zero_and_one() -> None:
+    """The entropy of one sub-topic is 0, not -0.
+
+    That of equally frequent sub-topics is at most 1.
+    """
     assert not np.signbit(measured([0, 5])["normalised_entropy"])
     for many in range(2, 40):
         labels = PointCategories.of(np.zeros(many, int), np.arange(many))
@@ -157,12 +162,12 @@ def test_rounding_stays_within_the_scale() -> None:
         assert 1 - 1e-12 < result <= 1
 
 
-def test_results_are_counted() -> None:
+def test_found_counts_distinct_results() -> None:
     result = judge(np.array([[0, 0, 10], [-1, 3, -1], [-1, -1, -1]]), np.zeros(3, int), LABELS)
     assert result.found.tolist() == [2, 1, 0]
 
 
-def test_n_call_counts() -> None:
+def test_n_call_needs_n_hits() -> None:
     result = judged([0, 10, 1])
     assert [metrics.n_call(result, n)[0] for n in (1, 2, 3)] == [1, 1, 0]
     for n in (0, 4):
@@ -170,8 +175,11 @@ def test_n_call_counts() -> None:
             metrics.n_call(result, n)
 
 
-def test_h_of_means_leaves_queries_without_d_out() -> None:
-    """Mean h is below the h of the means; a query whose D does not apply counts in neither mean."""
+def test_h_of_means_ignores_queries_without_entropy() -> None:
+    """The mean of h is below the h of the means.
+
+    A query whose entropy is undefined counts in neither mean.
+    """
     result = judge(np.array([[0, 5], [10, 11]]), np.array([0, 1]), LABELS)
     assert metrics.mean(metrics.h_score(result)) == pytest.approx(0.5)
     assert metrics.h_of_means(result) == pytest.approx(2 / 3)
@@ -181,7 +189,7 @@ def test_h_of_means_leaves_queries_without_d_out() -> None:
     assert math.isnan(metrics.h_of_means(judged([0], 1, labels)))
 
 
-def test_ids_are_looked_up() -> None:
+def test_judging_maps_ids_to_points() -> None:
     labels = PointCategories.of([0, 1, 0], [1, 1, 2], ids=[2**40, 7, 3])
     result = judged([3, 2**40, 7], 0, labels)
     assert result.relevant.tolist() == [[True, True, False]]
@@ -237,7 +245,7 @@ Numbers = npt.NDArray[np.int64]
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Numbers, PointCategories, Numbers]:
-    """Draw lists with empty places and repeated ids, points, and a category for each query."""
+    """Draw lists with empty places and repeated ids, points with categories, and queries."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n, k, queries = draw(st.integers(1, 12)), draw(st.integers(1, 15)), draw(st.integers(1, 4))
     ids = rng.choice(30, n, replace=False)
@@ -249,7 +257,7 @@ def cases(draw: st.DrawFn) -> tuple[Numbers, PointCategories, Numbers]:
 
 
 def lists_of(result: Numbers, labels: PointCategories, categories: Numbers) -> list[List]:
-    """Return the lists as their twins take them."""
+    """Return the lists in the form of the reference implementation."""
     both = zip(labels.categories.tolist(), labels.subtopics.tolist(), strict=True)
     points = dict(zip(labels.ids.tolist(), both, strict=True))
     return [
@@ -260,8 +268,11 @@ def lists_of(result: Numbers, labels: PointCategories, categories: Numbers) -> l
 
 @examples
 @given(cases())
-def test_metrics_agree_with_their_twins(case: tuple[Numbers, PointCategories, Numbers]) -> None:
-    """Judged by categories and by lists of relevant ids; from 0 to 1, or NaN."""
+def test_metrics_agree_with_the_reference(case: tuple[Numbers, PointCategories, Numbers]) -> None:
+    """Results are judged by categories and by lists of relevant ids.
+
+    Values are in [0, 1] or NaN.
+    """
     result, labels, categories = case
     lists = lists_of(*case)
     by_category = measure(judge(result, categories, labels))
@@ -282,10 +293,9 @@ def test_metrics_agree_with_their_twins(case: tuple[Numbers, PointCategories, Nu
 
 @examples
 @given(cases(), st.sampled_from([0.0, 0.2, 0.5, 1.0]))
-def test_alpha_agrees_with_the_twins(
+def test_metrics_with_alpha_agree_with_the_reference(
     case: tuple[Numbers, PointCategories, Numbers], alpha: float
 ) -> None:
-    """At both ends of alpha, and between."""
     judgements = judge(case[0], case[2], case[1])
     for number, one in enumerate(lists_of(*case)):
         for name in ("alpha_ndcg", "err_ia"):
@@ -295,7 +305,8 @@ def test_alpha_agrees_with_the_twins(
 
 
 K = 10
-# Names here and measures there. The alpha of ERR-IA is 0.5 in ndeval too.
+# Metric names of divgrpc, and the measures of ir_measures. The alpha of ERR-IA is 0.5 in ndeval
+# too.
 PAIRS = {
     "precision": P @ K,
     "recall": R @ K,
@@ -312,7 +323,7 @@ PAIRS = {
 def draw_lists(
     seed: int, n: int = 60, queries: int = 25
 ) -> tuple[Numbers, Numbers, PointCategories]:
-    """Draw full lists, from mostly relevant to mostly wrong, some without a relevant result."""
+    """Draw full lists from mostly relevant to mostly wrong; some have no relevant result."""
     rng = np.random.default_rng(seed)
     labels = PointCategories.of(rng.integers(0, 3, n), rng.integers(0, 4, n))
     query_categories = rng.integers(0, 3, queries)
@@ -327,7 +338,7 @@ def draw_lists(
 def ir_measures_of(
     ids: Numbers, query_categories: Numbers, labels: PointCategories
 ) -> dict[str, list[float]]:
-    """Return the values of ir_measures by name, query by query."""
+    """Return the values that ir_measures computes, by name and query."""
     judgements = [
         ir_measures.Qrel(f"{q}", f"{i}", 1, f"{labels.subtopics[i]}")
         for q, category in enumerate(query_categories)
@@ -356,7 +367,7 @@ def test_ir_measures_agrees(seed: int) -> None:
 
 
 def test_ir_measures_agrees_on_short_lists() -> None:
-    """Except for SetF, whose precision is over the results of a short list."""
+    """SetF is left out, since its precision divides by the number of results of a short list."""
     ids, query_categories, labels = draw_lists(9)
     ids[:, 6:] = -1
     ours = measure(judge(ids, query_categories, labels))
@@ -366,7 +377,7 @@ def test_ir_measures_agrees_on_short_lists() -> None:
 
 
 def test_scikit_learn_agrees() -> None:
-    """Precision, recall and f are those of a classifier that accepts the k results.
+    """Precision, recall and F score are those of a classifier that accepts the k results.
 
     Average precision is that of a ranking of all points.
     """
@@ -388,7 +399,7 @@ def test_scikit_learn_agrees() -> None:
 
 
 def test_scipy_agrees_on_entropy() -> None:
-    """D is the entropy of the counts to the base m, the number of sub-topics."""
+    """Normalised entropy is the entropy of the counts to the base m, the number of sub-topics."""
     ids, query_categories, labels = draw_lists(7)
     values_by_name = normalised_entropy(judge(ids, query_categories, labels))
     for number, category in enumerate(query_categories):
