@@ -1,4 +1,4 @@
-"""Queries that are searched together: the same bytes as one by one."""
+"""Queries that are searched together give the same bytes as queries searched one by one."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, 
 
 # The last block of points is not full.
 ROWS, DIMS = 3 * BLOCK_POINTS + 77, 12
-# Most counts leave the last group of queries, and the last group of sums, not full.
+# Most of these counts leave the last group of queries, and the last group of sums, partly empty.
 COUNTS = [3, 4, 5, 16, 17, 39]
 LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
 SCANS: list[Search] = ["scan", "scan_hamming"]
@@ -35,9 +35,9 @@ Options = dict[str, Any]
 
 @cache
 def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index:
-    """Build an index with shuffled ids; `falling`: long rows come first.
+    """Build an index with shuffled ids; with `falling`, rows are ordered by falling length.
 
-    A tenth of the points occurs twice, and half of all points are one point: more than a query
+    A tenth of the points occurs twice, and half of all points are one point, more than a query
     keeps.
     """
     points = drawn(ROWS, DIMS, 4, metric)
@@ -50,7 +50,7 @@ def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index
 
 
 def drawn_queries(count: int, metric: Metric) -> FloatArray:
-    """Draw queries near points and far from them; one is the point that occurs most."""
+    """Draw queries near points and far from them; one query equals the most frequent point."""
     rng = np.random.default_rng(count)
     points = drawn(ROWS, DIMS, 4, metric)
     queries = points[1 : 1 + count] + 0.1 * rng.standard_normal((count, DIMS))
@@ -61,7 +61,7 @@ def drawn_queries(count: int, metric: Metric) -> FloatArray:
 
 @contextmanager
 def searched_together() -> Iterator[dict[str, Mock]]:
-    """Search rows together however small an index is; yields the kernels that do so."""
+    """Search rows together in small indexes too, and yield mocks of the kernels that do so."""
     names = ("score_batch", "scan_batch")
     limits: Options = {
         "_BATCH_DIMS_MIN": 0,
@@ -81,9 +81,10 @@ def compare(
     *,
     rows: Iterable[int] | None = None,
 ) -> tuple[QueryResult, list[int]]:
-    """Compare a batch with its rows, by default all, with statistics.
+    """Compare a batch with single queries for some rows, by default all, with statistics.
 
-    Returns the result, and the calls of the two kernels that search together: exactly, and by code.
+    Returns the batch's result and the numbers of calls of the two kernels that search rows
+    together: the exact one and the scan.
     """
     with searched_together() as kernels:
         whole = index.query(queries, **options)
@@ -93,7 +94,7 @@ def compare(
 
 
 def borders(count: int) -> set[int]:
-    """Return the first and the last row, and those beside the borders of groups."""
+    """Return the first, middle and last row, and the rows at the border of the first group."""
     near = (0, 1, count // 2, batch.BATCH_QUERIES - 1, batch.BATCH_QUERIES, count - 1)
     return {row for row in near if row < count}
 
@@ -127,7 +128,7 @@ def test_exact_searches_agree_with_single_queries(
     options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
     queries = drawn_queries(count, index.engine._searcher.metric)
     _, calls = compare(index, queries, options, rows=borders(count))
-    # A pool that may grow fourfold keeps too large a share of so few points.
+    # A pool that may grow fourfold would keep too large a share of so few points.
     grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
     assert calls == [0 if grows else -(-count // batch.BATCH_QUERIES), 0]
 
@@ -157,8 +158,8 @@ def test_scans_agree_with_single_queries(
 
 @pytest.mark.parametrize("place", range(5))
 @pytest.mark.parametrize("metric", METRICS)
-def test_searches_together_agree_with_their_twin(metric: Metric, place: int) -> None:
-    """Every selector that keeps batches meets every metric and every search."""
+def test_searches_together_agree_with_the_reference(metric: Metric, place: int) -> None:
+    """Every selector is combined with every metric and every search."""
     selector, variant = SELECTIONS[place]
     search = ["exact", *SCANS][(place + METRICS.index(metric)) % 3]
     queries = drawn_queries(3, metric)
@@ -181,7 +182,7 @@ def test_searches_together_agree_with_their_twin(metric: Metric, place: int) -> 
     ],
 )
 def test_other_queries_are_searched_one_by_one(count: int, options: Options) -> None:
-    """Two queries, queries for most of the points, and queries that read few points."""
+    """Queries run one by one if they are two, keep most of the points or read few points."""
     _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(count, "cosine"), options)
     assert calls == [0, 0]
 
@@ -193,7 +194,7 @@ def test_exact_searches_of_sparse_queries_run_one_by_one() -> None:
 
 
 def test_hashed_points_of_an_exact_search_are_the_first_points() -> None:
-    """Tuning asks for the hashed points of many queries; an exact search hashes every point."""
+    """Tuning needs the hashed points of many queries; an exact search hashes every point."""
     searcher, queries = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
     effective = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
     with searched_together():
@@ -203,7 +204,7 @@ def test_hashed_points_of_an_exact_search_are_the_first_points() -> None:
 
 @pytest.mark.parametrize("search", SCANS)
 def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> None:
-    """Cells order their codes by cell, and a scan over falling lengths ends early."""
+    """The codes of cells are ordered by cell, and a scan over falling lengths ends early."""
     for index in (built("cells", "cosine"), built("lsh_div", "inner_product", falling=True)):
         options = {"search": search, "hash_limit": 50}
         _, calls = compare(index, drawn_queries(5, "cosine"), options)
@@ -240,7 +241,7 @@ def test_queries_run_one_by_one_if_that_is_faster(name: str, refused: int, accep
 
 @pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK_POINTS)])
 def test_scratch_memory_has_a_limit(search: Search, block: int) -> None:
-    """To the byte; queries that need more run one by one."""
+    """The limit holds to the byte; queries that need more run one by one."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")
     size = batch.BATCH_QUERIES * (2 * 60 + block) * 8
     for limit, expected in ((size - 1, 0), (size, 1)):
@@ -252,7 +253,7 @@ def test_scratch_memory_has_a_limit(search: Search, block: int) -> None:
 
 
 def test_nearest_of_falling_lengths_counts_its_results_as_candidates() -> None:
-    """A search that ends early counts k candidates, not every point that it met."""
+    """A search that ends early counts k candidates, not every point that it read."""
     index = built("lsh_div", "inner_product", falling=True)
     options: Options = {"search": "exact", "selector": "nearest", "k": 5}
     result, _ = compare(index, drawn_queries(5, "inner_product"), options)
@@ -272,7 +273,7 @@ def test_nearest_of_falling_lengths_counts_its_results_as_candidates() -> None:
     ],
 )
 def test_an_index_gives_the_size_of_its_exact_batches(options: Options, expected: int) -> None:
-    """So that a server cuts no such batch into smaller slices."""
+    """With this number a server splits no such batch into smaller slices."""
     index, queries = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
     parameters = QueryParameters(**options)
     with searched_together():
@@ -283,7 +284,7 @@ def test_an_index_gives_the_size_of_its_exact_batches(options: Options, expected
 
 @pytest.mark.parametrize(("seed", "limit"), [(3, 100), (4, 270)])
 def test_no_point_is_kept_twice(seed: int, limit: int) -> None:
-    """Memory behind the kept points is undefined, and may hold one of them again."""
+    """Memory after the kept points is not initialised and may hold one of them again."""
     rng = np.random.default_rng(seed)
     points, queries = (rng.standard_normal((n, DIMS)).astype(np.float32) for n in (ROWS, 64))
     index = Index.build(points, hash_family="lsh_div", metric="euclidean", n_tables=2)

@@ -1,7 +1,7 @@
-"""Where compiled kernels are kept, which of them are believed, and what a process tells of it.
+"""Where compiled kernels are cached, how damaged files are found, and what a process reports.
 
-To compile every kernel takes too long for a test: each works on a copy of the folder that this
-suite uses, with a small kernel missing or damaged.
+Compiling all kernels takes too long for a test. Each test works on a copy of this suite's cache
+folder with a small kernel missing or damaged.
 """
 
 import os
@@ -23,7 +23,7 @@ from divgrpc.compilation import Compilation
 from divgrpc.kernels import cache_files, jit
 from support.command_line import run_script
 
-# Compiled in a moment, and called from Python when kernels are warmed.
+# A kernel that compiles in a moment and that warming calls from Python.
 SMALL = "leml.column_squares"
 _MIX = """
 import numpy as np
@@ -47,7 +47,7 @@ print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in fun
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of all compiled kernels, which this process takes for the folder."""
+    """Return a copy of the cache folder with all kernels, which this process uses as its own."""
     warmup.warm_kernels()
     copied = tmp_path / cache_files.cache_folder().name
     shutil.copytree(cache_files.cache_folder(), copied)
@@ -57,13 +57,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def file_of(folder: Path, kernel: str) -> Path:
-    """Return the one file of a kernel."""
+    """Return the file of a kernel, which has exactly one."""
     (file,) = folder.glob(f"{kernel}-*.kernel")
     return file
 
 
-def test_every_decorated_function_is_a_kernel_of_the_list() -> None:
-    """The list is read from the sources: it is what the decorators saw, parts left out."""
+def test_kernel_names_lists_every_decorated_function() -> None:
+    """The list is parsed from the sources; functions that are only inlined are left out."""
     decorated = {
         f"{name.removeprefix('divgrpc.kernels.')}.{value.__name__}"
         for name, module in list(sys.modules.items())
@@ -86,7 +86,9 @@ def test_every_decorated_function_is_a_kernel_of_the_list() -> None:
     ],
     ids=["missing", "half copied", "empty", "one byte changed"],
 )
-def test_the_stamp_is_true(folder: Path, spoil: Callable[[Path], object]) -> None:
+def test_a_folder_with_a_damaged_kernel_is_not_warm(
+    folder: Path, spoil: Callable[[Path], object]
+) -> None:
     promised = (cache_files.read("warm") or b"").decode().split()
     assert file_of(folder, SMALL).name in promised
     assert cache_files.mark_warm(promised)
@@ -96,8 +98,8 @@ def test_the_stamp_is_true(folder: Path, spoil: Callable[[Path], object]) -> Non
 
 
 @pytest.mark.parametrize("bytes_kept", [None, 0, 3, -1])
-def test_a_stamp_that_promises_too_little_is_none(folder: Path, bytes_kept: int | None) -> None:
-    """None, an empty one such as earlier versions wrote, and one of which a part was copied."""
+def test_a_missing_or_incomplete_stamp_is_not_valid(folder: Path, bytes_kept: int | None) -> None:
+    """The stamp is missing, empty as earlier versions wrote it, or only partly copied."""
     stamp = (folder / "warm").read_bytes()
     (folder / "warm").unlink()
     if bytes_kept is not None:
@@ -106,7 +108,7 @@ def test_a_stamp_that_promises_too_little_is_none(folder: Path, bytes_kept: int 
     assert not cache_files.mark_warm([])
 
 
-def test_a_kernel_inside_of_others_is_not_missed(folder: Path) -> None:
+def test_a_kernel_used_only_by_other_kernels_may_be_missing(folder: Path) -> None:
     promised = (cache_files.read("warm") or b"").decode().split()
     inner = next(file for file in folder.glob("*.kernel") if file.name not in promised)
     inner.unlink()
@@ -115,8 +117,8 @@ def test_a_kernel_inside_of_others_is_not_missed(folder: Path) -> None:
     assert run_script(_WARM, **environment) == ("True 0", "")
 
 
-def test_kernels_are_found_wherever_the_sources_are(folder: Path, tmp_path: Path) -> None:
-    """Another copy of the package, written later, as in a second environment or an image."""
+def test_cached_kernels_serve_another_copy_of_the_package(folder: Path, tmp_path: Path) -> None:
+    """The copy has other timestamps, as in a second environment or a container image."""
     package = Path(divgrpc.__file__).parent
     elsewhere = tmp_path / "elsewhere" / "site-packages"
     shutil.copytree(package, elsewhere / "divgrpc", ignore=shutil.ignore_patterns("__pycache__"))
@@ -129,8 +131,8 @@ def test_kernels_are_found_wherever_the_sources_are(folder: Path, tmp_path: Path
     assert said == ""
 
 
-def test_what_is_damaged_is_compiled_again_and_said_once(folder: Path) -> None:
-    """A kernel that was cut short comes back, and the process that needs it does not compile."""
+def test_a_damaged_kernel_is_compiled_again_with_one_message(folder: Path) -> None:
+    """The kernel is replaced ahead, so the process that uses it compiles nothing."""
     damaged = file_of(folder, SMALL)
     damaged.write_bytes(damaged.read_bytes()[:100])
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
@@ -145,7 +147,7 @@ def test_what_is_damaged_is_compiled_again_and_said_once(folder: Path) -> None:
     assert run_script(_WARM, **environment) == ("True 0", "")
 
 
-def test_two_processes_that_start_at_once_are_safe(folder: Path) -> None:
+def test_two_processes_may_compile_at_the_same_time(folder: Path) -> None:
     file_of(folder, SMALL).unlink()
     outcomes: list[tuple[str, str]] = []
 
@@ -163,8 +165,8 @@ def test_two_processes_that_start_at_once_are_safe(folder: Path) -> None:
     assert cache_files.is_warm()
 
 
-def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
-    """Kernels compile in memory where there is no place to keep them, and that is said once."""
+def test_kernels_compile_in_memory_if_the_folder_is_not_writable(tmp_path: Path) -> None:
+    """A message says once that kernels cannot be cached."""
     (tmp_path / "file").write_text("in the way")
     for place in ("/proc/nowhere", str(tmp_path / "file")):
         printed, said = run_script(_MIX, DIVGRPC_KERNEL_CACHE=place)
@@ -176,10 +178,10 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None
         assert "set DIVGRPC_KERNEL_CACHE to a folder that can be written" in said
 
 
-def test_a_folder_that_can_only_be_read_is_read(
+def test_a_read_only_folder_of_kernels_is_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as that of an image whose server runs as another user."""
+    """An image may hold such a folder and run its server as another user."""
 
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -196,11 +198,11 @@ def test_a_folder_that_can_only_be_read_is_read(
 
 
 def add_one(n: int) -> int:
-    """Be a kernel of a module, as those of benchmarks are."""
+    """Stand in for a kernel of another module, such as those of benchmarks."""
     return n + 1
 
 
-def test_compilers_that_fail_are_said_and_done_without(
+def test_a_failing_compiler_process_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_of(folder, SMALL).unlink()
@@ -214,8 +216,8 @@ def test_compilers_that_fail_are_said_and_done_without(
     assert "no room" in compilation.describe_failure(reports[-1])
 
 
-def test_compilers_of_another_installation_compile_nothing(folder: Path) -> None:
-    """They would write files that nobody here looks for."""
+def test_a_compiler_of_another_installation_refuses_to_run(folder: Path) -> None:
+    """It would write files that this installation never reads."""
     script = "from divgrpc.warmup import compile_kernels; compile_kernels('first', '/nowhere')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (
@@ -225,10 +227,10 @@ def test_compilers_of_another_installation_compile_nothing(folder: Path) -> None
     assert cache_files.is_warm(), folder
 
 
-def test_nothing_is_started_where_python_is_built_in(
+def test_no_compiler_starts_if_python_is_embedded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An application's own program, started again, would not be a compiler."""
+    """The executable is then the application itself, which cannot compile kernels."""
     file_of(folder, SMALL).unlink()
     monkeypatch.setattr(sys, "executable", "/srv/application")
     reports: list[Compilation] = []
@@ -236,7 +238,7 @@ def test_nothing_is_started_where_python_is_built_in(
     assert [report.state for report in reports] == ["failed"]
 
 
-def test_kernels_are_kept_apart_by_processor_and_place(tmp_path: Path) -> None:
+def test_cache_folders_differ_by_processor_and_location(tmp_path: Path) -> None:
     script = "from divgrpc.kernels import cache_files; print(cache_files.cache_folder())"
     here, _ = run_script(script, DIVGRPC_KERNEL_CACHE=str(tmp_path))
     assert Path(here).parent == tmp_path
@@ -248,8 +250,8 @@ def test_kernels_are_kept_apart_by_processor_and_place(tmp_path: Path) -> None:
     assert Path(home).is_absolute()
 
 
-def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
-    """A kernel holds the code of those that it calls: the folder's name is of all of them."""
+def test_an_edit_of_any_kernel_changes_the_cache_folder(tmp_path: Path) -> None:
+    """A compiled kernel contains the kernels that it calls, so the folder's name depends on all."""
     copied = tmp_path / "kernels"
     shutil.copytree(Path(cache_files.__file__).parent, copied)
     script = (
@@ -265,10 +267,13 @@ def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
     assert len({before, after, run_script(script, place)[0]}) == 3
 
 
-def test_a_kernel_that_cannot_be_written_works(
+def test_a_kernel_that_cannot_be_cached_still_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk in the middle: it runs, and is known not to be kept; numba's setting stays."""
+    """This happens on a full disk; the kernel is recorded as not cached.
+
+    The setting of numba's cache folder does not change.
+    """
     before = config.CACHE_DIR
     monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
     monkeypatch.setattr(jit, "write_errors", {})
@@ -280,10 +285,10 @@ def test_a_kernel_that_cannot_be_written_works(
     assert after == before
 
 
-def test_a_compiler_runs_no_file_of_the_folder_it_is_started_in(
+def test_a_compiler_imports_nothing_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody's numba.py where a server is started is not numba."""
+    """A file numba.py in the folder where a server is started is not imported."""
     (tmp_path / "numba.py").write_text("open('run', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compilation, "_COMMAND", "import numba; open('imported', 'w')")
@@ -301,10 +306,10 @@ def test_a_compiler_runs_no_file_of_the_folder_it_is_started_in(
         ("failed", r"divgrpc: kernels could not be compiled ahead \(why\); .*\n"),
     ],
 )
-def test_a_file_gets_two_lines(
+def test_progress_in_a_file_is_a_line_at_start_and_end(
     state: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody watches a file: it gets no progress, and nothing at all where quiet is asked for."""
+    """A file gets no intermediate progress, and nothing at all if DIVGRPC_QUIET is set."""
     now = Compilation(state, 60, 117, 21.2, "why")  # type: ignore[arg-type]  # a parameter
     monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
     compilation.print_progress(now)
@@ -314,7 +319,7 @@ def test_a_file_gets_two_lines(
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_sees_progress(
+def test_progress_on_a_terminal_overwrites_its_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
@@ -325,7 +330,7 @@ def test_a_terminal_sees_progress(
     assert re.fullmatch(line, capsys.readouterr().err)
 
 
-def test_waiting_for_another_process_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_stalled_process_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file_of(folder, SMALL).unlink()
     monkeypatch.setattr(compilation, "_STALL_SECONDS_MAX", 0.3)
     monkeypatch.setattr(compilation, "lock_exclusively", lambda _: False)
@@ -340,13 +345,13 @@ DAY_SECONDS = 86_400
 
 
 def age_days(folder: Path) -> float:
-    """Return how long ago a folder was last used, by its own time."""
+    """Return the days since a folder was last used, by its modification time."""
     return (time.time() - folder.stat().st_mtime) / DAY_SECONDS
 
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Return folders of several ages; this process takes one for its own."""
+    """Return folders of several ages; this process uses `current` as its own."""
     days = {"current": 40, "31 days": 31, "29 days": 29, "other": 40}
     made = {name: tmp_path / f"kernels-{number:016x}" for number, name in enumerate(days)}
     made["other"] = tmp_path / "kernels-of-mine"
@@ -361,14 +366,14 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def left(folders: dict[str, Path]) -> set[str]:
-    """Return the names of the folders that still have their file."""
+    """Return the names of the folders whose file still exists."""
     return {name for name, folder in folders.items() if (folder / "a.kernel").exists()}
 
 
-def test_warm_removes_what_nobody_used_for_30_days(
+def test_warming_removes_folders_unused_for_30_days(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never the current folder, nor what is no folder of kernels."""
+    """The current folder stays, and so do folders that do not hold kernels."""
     monkeypatch.setattr(cache_files, "is_warm", lambda: True)
     monkeypatch.setattr(compilation, "ensure", lambda: None)
     monkeypatch.setattr(warmup, "warm_kernels", lambda: None)
@@ -377,17 +382,19 @@ def test_warm_removes_what_nobody_used_for_30_days(
 
 
 @pytest.mark.parametrize(("failure", "removed"), [("", {"31 days"}), ("no room", set())])
-def test_a_compilation_removes_it_too(
+def test_a_successful_compilation_removes_unused_folders(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, failure: str, removed: set[str]
 ) -> None:
-    """A release compiles once. Where that fails, everything stays."""
+    """If compiling fails, every folder stays."""
     monkeypatch.setattr(cache_files, "is_warm", lambda: False)
     monkeypatch.setattr(compilation, "_compile_under_lock", lambda _: failure)
     assert compilation.compile_ahead(lambda _: None) == (not failure)
     assert left(folders) == set(folders) - removed
 
 
-def test_a_start_is_a_use(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_a_process_counts_as_use(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache_files, "is_warm", lambda: True)
     assert age_days(folders["current"]) > 39
     assert compilation.compile_ahead(lambda _: None)
@@ -395,10 +402,10 @@ def test_a_start_is_a_use(folders: dict[str, Path], monkeypatch: pytest.MonkeyPa
     assert left(folders) == set(folders)
 
 
-def test_what_cannot_be_removed_stays(
+def test_folders_that_cannot_be_removed_cause_no_error(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as folders of another user: nothing is said, and nothing fails."""
+    """Such folders may belong to another user."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")

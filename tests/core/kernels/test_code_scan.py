@@ -1,4 +1,4 @@
-"""Scans of codes: scores, estimates, the best of them, and seeded draws."""
+"""Scans of codes: scores, estimates, the selection of the best, and seeded draws."""
 
 from dataclasses import replace
 
@@ -52,8 +52,8 @@ def scan(
     levels: Levels,
     terms: npt.NDArray[np.uint32] = NO_TERMS,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the distances of all points, and the least of each group."""
-    # As in an index; other arrays would be compiled for.
+    """Return the distances of all points, and the minimum of each group."""
+    # Read-only as in an index; writable arrays would compile the kernels again.
     codes.setflags(write=False)
     points = codes.shape[1]
     groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS
@@ -68,8 +68,7 @@ def scan(
 
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
-def test_a_scan_adds_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
-    """The score of a point is the sum of the query's levels over its set bits."""
+def test_a_scan_sums_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
     bits = random_bits(points, 64 * words, seed)
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
     levels = levels_of(margins, words, hamming=False)
@@ -82,7 +81,7 @@ def test_a_scan_adds_the_levels_of_set_bits(seed: int, words: int, points: int) 
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
 def test_a_scan_counts_differing_bits(seed: int, words: int, points: int) -> None:
-    """By signs, the distance of a point is the Hamming distance of its code to the query's."""
+    """With signs only, a point's distance is the Hamming distance of its code from the query's."""
     bits = random_bits(points + 1, 64 * words, seed)
     margins = np.where(bits[0], np.float32(0.5), np.float32(-2))
     levels = levels_of(margins, words, hamming=True)
@@ -99,10 +98,10 @@ def test_a_scan_counts_differing_bits(seed: int, words: int, points: int) -> Non
     points=st.sampled_from(EDGES),
     wanted=st.integers(1, 40),
 )
-def test_estimates_agree_with_scores(
+def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
     seed: int, words: int, depth: int, points: int, wanted: int
 ) -> None:
-    """Both ways give the same estimates, and the least of them are taken."""
+    """The lowest estimates are taken, and possibly more rows."""
     rng = np.random.default_rng(seed)
     bits, margins = (
         random_bits(points, 64 * words * depth, seed),
@@ -168,13 +167,13 @@ def test_extreme_scores_do_not_overflow(words: int, sign: int) -> None:
     assert sorted(distances.tolist()) == [0, 64 * words]
 
 
-# The largest.
+# Selection of the best codes.
 
 
 def take(
     scores: npt.NDArray[np.int32], wanted: int, ids: npt.NDArray[np.int64], *, draw: bool
 ) -> tuple[list[int], list[int]]:
-    """Return the rows above the boundary, and those that tie at it."""
+    """Return the rows above the boundary, and the rows that tie at it."""
     distances, rows = -scores.astype(np.float32), np.full(len(scores), -1, np.int32)
     minima = np.array(group_minima(distances), np.float32)
     count = code_scan.take_least(distances, minima, len(scores), wanted, rows)
@@ -192,7 +191,9 @@ def take(
     spread=st.sampled_from([0, 1, 3, 40, 5000]),
     share=st.floats(0, 1),
 )
-def test_scores_split_at_the_boundary(seed: int, points: int, spread: int, share: float) -> None:
+def test_rows_split_into_certain_rows_and_ties(
+    seed: int, points: int, spread: int, share: float
+) -> None:
     scores = np.random.default_rng(seed).integers(-spread, spread + 1, points).astype(np.int32)
     wanted = max(1, round(share * points))
     boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
@@ -203,8 +204,7 @@ def test_scores_split_at_the_boundary(seed: int, points: int, spread: int, share
 
 @examples
 @given(seed=seeds, points=st.sampled_from(EDGES), spread=st.sampled_from([0, 1, 3, 40]))
-def test_a_draw_is_among_the_ties(seed: int, points: int, spread: int) -> None:
-    """A draw fills the number of rows with the ties of lowest priority."""
+def test_a_draw_fills_up_with_ties_of_lowest_priority(seed: int, points: int, spread: int) -> None:
     rng = np.random.default_rng(seed)
     scores = rng.integers(-spread, spread + 1, points).astype(np.int32)
     ids = rng.permutation(10 * points)[:points].astype(np.int64)
@@ -225,7 +225,7 @@ def test_mix_is_splitmix64(word: int) -> None:
     assert top_k.mix(np.uint64(word)) == kernels.splitmix64(word)
 
 
-def test_mix_gives_the_published_numbers() -> None:
+def test_mix_gives_the_published_outputs_of_splitmix64() -> None:
     golden = 0x9E3779B97F4A7C15
     outputs = [int(top_k.mix(np.uint64(1234567 + i * golden & 2**64 - 1))) for i in range(3)]
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -266,13 +266,16 @@ def test_keep_sample_keeps_the_rows_before_its_range() -> None:
 
 
 def test_draws_are_uniform() -> None:
-    """Over many seeds points stay equally often: chi-squared is within 6 sigma."""
+    """Over many seeds, points are kept equally often.
+
+    Chi-squared is within 6 standard deviations.
+    """
     points, wanted, draws = 40, 10, 4000
     counts = np.zeros(points)
     for seed in range(draws):
         counts[kept(list(range(points)), wanted, NO_IDS, seed)] += 1
     expected = draws * wanted / points
-    # Without replacement a count varies by (1 - wanted / points) of a binomial's variance.
+    # Without replacement, a count has (1 - wanted / points) of a binomial's variance.
     chi_squared = ((counts - expected) ** 2).sum() / (expected * (1 - wanted / points))
     degrees = points - 1
     assert abs(chi_squared - degrees) < 6 * np.sqrt(2 * degrees)
@@ -297,8 +300,10 @@ def test_keep_least_appends_estimates_up_to_the_limit(seed: int, points: int, he
 
 @examples
 @given(seed=seeds, words=st.sampled_from([1, 4]), zeros=st.sampled_from([0.0, 0.5, 1.0]))
-def test_signs_are_levels_of_one(seed: int, words: int, zeros: float) -> None:
-    """The unit keeps the product of the margins with themselves; a zero counts as 1."""
+def test_quantise_signs_gives_levels_of_plus_or_minus_1(
+    seed: int, words: int, zeros: float
+) -> None:
+    """The unit keeps the product of the margins with themselves; a zero margin counts as 1."""
     rng = np.random.default_rng(seed)
     margins = rng.standard_normal(64 * words).astype(np.float32)
     margins[rng.random(len(margins)) < zeros] = 0

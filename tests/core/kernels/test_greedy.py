@@ -1,4 +1,4 @@
-"""Greedy selection in its three readings, and MMR, step by step."""
+"""Greedy selection in its three variants, and MMR, step by step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ CODES = {
 Metrics = Literal["cosine", "euclidean", "inner_product"]
 METRICS: list[Metrics] = ["cosine", "euclidean", "inner_product"]
 Vectors = npt.NDArray[np.float32]
-# How far float32 may be from the truth, per metric: lengths are 1, or up to a hundred, or scaled.
+# Allowed float32 error by metric: lengths are 1, or up to a hundred, or costs are scaled.
 ROOM = {"cosine": 1e-6, "euclidean": 1e-2, "inner_product": 1e-5}
 
 
@@ -55,7 +55,10 @@ class Case:
         *,
         stored_sparse: bool = False,
     ) -> "Case":
-        """Draw points, this share of them twice; their lengths differ by 100 but under cosine."""
+        """Draw points, a share `duplicates` of them copies of others.
+
+        Lengths range from 1 to 100, except under cosine.
+        """
         rng = np.random.default_rng(seed)
         vectors = definitions.unit(rng.standard_normal((count, dims)))
         again = rng.random(count) < duplicates
@@ -68,11 +71,11 @@ class Case:
 
     @property
     def room(self) -> float:
-        """How far a value may be from the twin's."""
+        """The allowed difference between a value and the reference's."""
         return ROOM[self.metric]
 
     def points(self) -> definitions.Points:
-        """Return the same for the twin, which selects and does not hash."""
+        """Return the points in the form of the reference implementation, without hash codes."""
         return definitions.Points(
             vectors=self.vectors,
             ids=np.arange(len(self.vectors)),
@@ -85,7 +88,10 @@ class Case:
         )
 
     def inverses(self) -> Vectors:
-        """Return inverse lengths where the metric is the product, 0 for what has no direction."""
+        """Return the inverse lengths under the inner product, 0 for zero vectors.
+
+        Else an empty array.
+        """
         long = np.linalg.norm(self.vectors.astype(np.float64), axis=1)
         kept = long[: len(long) if self.metric == "inner_product" else 0]
         inverses = np.zeros(len(kept), np.float32)
@@ -94,18 +100,18 @@ class Case:
         return inverses
 
     def stored(self) -> Points:
-        """Return the points as kernels take them."""
+        """Return the points in the form that kernels take."""
         return kernel_points(
             self.vectors, stored_sparse=self.stored_sparse, inverses=self.inverses()
         )
 
     def kernel_query(self) -> Query:
-        """Return the query as kernels take it."""
+        """Return the query in the form that kernels take."""
         square = definitions.dot(self.query, self.query)
         return Query(self.query[np.newaxis], 0, square, self.metric == "inner_product")
 
     def costs(self, points: Points, order: npt.NDArray[np.int32]) -> Vectors:
-        """Return what the candidates cost, as an index computes it."""
+        """Return the candidates' costs as an index computes them."""
         costs, query = np.empty(len(order), np.float32), self.kernel_query()
         exact.score_rows(points, query, order, len(order), costs)
         if query.product and len(order):
@@ -163,7 +169,7 @@ def parameters(k: int, diversity: float, rule: Rule) -> EffectiveParameters:
 
 
 def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> None:
-    """Check that each pick is the best there is at its step, as the twin values them."""
+    """Check by the reference's values that each pick is the best at its step."""
     picks, values = case.select(wanted, rows)
     assert len(set(picks)) == len(picks)
     points, k = case.points(), min(wanted.k, len(rows))
@@ -187,8 +193,11 @@ def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> Non
     diversity=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
     rule=st.sampled_from(RULES),
 )
-def test_every_step_takes_the_best(case: Case, k: int, diversity: float, rule: Rule) -> None:
-    """Each pick minimises its rule's formula over what is left, and the value is reported."""
+def test_every_pick_minimises_the_formula(case: Case, k: int, diversity: float, rule: Rule) -> None:
+    """Each pick minimises its rule's formula over the remaining candidates.
+
+    The value reported is that of the formula.
+    """
     check_steps(case, parameters(k, diversity, rule), list(range(len(case.vectors))))
 
 
@@ -198,8 +207,8 @@ def test_every_step_takes_the_best(case: Case, k: int, diversity: float, rule: R
     rule=st.sampled_from(RULES),
     diversity=st.sampled_from([0.0, 0.3, 1.0]),
 )
-def test_greedy_picks_what_its_twin_picks(case: Case, rule: Rule, diversity: float) -> None:
-    """On points in general position the same, one by one, with marks of sparse columns or not."""
+def test_greedy_agrees_with_the_reference(case: Case, rule: Rule, diversity: float) -> None:
+    """Picks agree on points in general position, with and without marks of sparse columns."""
     wanted = parameters(12, diversity, rule)
     picks, values = case.select(wanted, list(range(60)))
     assert picks == [
@@ -209,8 +218,8 @@ def test_greedy_picks_what_its_twin_picks(case: Case, rule: Rule, diversity: flo
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_equals_go_by_distance_and_then_by_id(rule: Rule) -> None:
-    """On a lattice, where all sums are exact and ties abound, the picks are the twin's."""
+def test_ties_go_by_distance_and_then_by_id(rule: Rule) -> None:
+    """On a lattice all sums are exact and ties are frequent; picks agree with the reference."""
     corners = np.array(list(product((-0.5, 0.5), repeat=4)) * 2, np.float32)
     case = Case(corners, corners[5])
     for diversity, k in product((0.0, 0.5, 1.0), (1, 2, 3)):
@@ -224,7 +233,7 @@ def test_equals_go_by_distance_and_then_by_id(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", ["corrected", "marginal", "mmr"])
 def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
-    """At 0 the picks are the nearest, their values minus the distances, to the last bit."""
+    """At diversity 0 the picks are the nearest, and their values are minus the exact distances."""
     case = Case.draw(1, 50, 33, duplicates=0.3)
     picks, values = case.select(parameters(20, 0.0, rule), list(range(50)))
     nearest = definitions.nearest_rows(case.points(), case.query, range(50))[:20]
@@ -234,7 +243,7 @@ def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_with_diversity_alone_the_query_has_no_say_but_in_ties(rule: Rule) -> None:
+def test_at_diversity_1_the_query_only_decides_the_first_pick(rule: Rule) -> None:
     case = Case.draw(2, 40, 17)
     picks, _ = case.select(parameters(2, 1.0, rule), list(range(40)))
     assert picks[0] == definitions.nearest_rows(case.points(), case.query, range(40))[0]
@@ -247,11 +256,11 @@ def test_with_diversity_alone_the_query_has_no_say_but_in_ties(rule: Rule) -> No
 def test_marginal_takes_the_greatest_decrease_of_the_objective(
     seed: int, diversity: float, k: int
 ) -> None:
-    """Up to a constant, a pick's value is what it takes from J, recomputed from scratch.
+    """Up to a constant, a pick's value is its decrease of J, recomputed from scratch.
 
-    J of the k chosen is lambda/k times the sum of distances to the query, minus (1-lambda) times
-    2/(k(k-1)) times the sum over pairs. Adding r to S changes k J by lambda d(q,r) minus
-    2(1-lambda)/(k-1) times the sum of d(r,s): the rule's formula.
+    With k points chosen, J is lambda/k times the sum of distances to the query, minus (1-lambda)
+    times 2/(k(k-1)) times the sum over pairs. Adding r to S changes k J by lambda d(q,r) minus
+    2(1-lambda)/(k-1) times the sum of d(r,s), which is the rule's formula.
     """
     case = Case.draw(seed, 30, 12)
     picks, values = case.select(parameters(k, diversity, "marginal"), list(range(30)))
@@ -280,7 +289,7 @@ def test_marginal_takes_the_greatest_decrease_of_the_objective(
     assert abs(scaled_objective(picks) / k - whole) < 1e-9
 
 
-def test_marginal_ends_lower_than_corrected_on_average() -> None:
+def test_marginal_reaches_a_lower_objective_than_corrected() -> None:
     ends: dict[str, list[float]] = {"corrected": [], "marginal": [], "nearest": []}
     for seed in range(40):
         case = Case.draw(seed, 80, 8)
@@ -306,8 +315,8 @@ def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
 
 @examples
 @given(values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1), equal=st.booleans())
-def test_scale_costs_go_from_nearest_to_farthest(values: list[float], equal: bool) -> None:
-    """0 for the nearest, 1 for the farthest, in proportion between; equal ones all cost 0."""
+def test_scale_costs_maps_distances_linearly_to_0_and_1(values: list[float], equal: bool) -> None:
+    """The nearest costs 0 and the farthest 1; equal distances all cost 0."""
     distances = np.sort(np.array(values[:1] * len(values) if equal else values, np.float32))
     costs = np.full(len(values) + 1, 9, np.float32)
     greedy.scale_costs(distances, len(values), len(values) - 1, costs)
@@ -319,8 +328,8 @@ def test_scale_costs_go_from_nearest_to_farthest(values: list[float], equal: boo
         assert costs[-2] == 1
 
 
-def test_points_without_direction_are_as_far_apart_as_can_be_told() -> None:
-    """Under the product a zero vector has cosine 0 to all others and to itself: 1 apart."""
+def test_zero_vectors_differ_by_1_under_the_inner_product() -> None:
+    """A zero vector has cosine 0 to all others and to itself."""
     for stored_sparse in (False, True):
         case = Case.draw(8, 12, 9, 0, "inner_product", stored_sparse=stored_sparse)
         case.vectors[[2, 5]] = 0

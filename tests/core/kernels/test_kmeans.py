@@ -1,4 +1,4 @@
-"""A partition is learned from points, and points find their cells in it."""
+"""A partition is learned from points, and points are assigned to its cells."""
 
 from collections.abc import Callable
 from math import inf
@@ -26,10 +26,10 @@ seeds = st.integers(0, 2**32 - 1)
     wanted=st.sampled_from([1, 2, 5, 40, 300]),
     duplicates=st.sampled_from([0.0, 0.7]),
 )
-def test_learning_gives_at_most_the_cells_wanted(
+def test_the_number_of_cells_learned_is_bounded(
     seed: int, rows: int, width: int, wanted: int, duplicates: float
 ) -> None:
-    """Coarse cells have at least one cell each, in runs, and centres are finite."""
+    """Each coarse cell has at least one cell; its cells are consecutive, and centres are finite."""
     sample = clustered(rows, width, seed, duplicates)
     made = partitions.learn(sample, min(wanted, rows), np.random.default_rng(seed))
     assert made.width == width
@@ -44,10 +44,10 @@ def test_learning_gives_at_most_the_cells_wanted(
 
 @examples
 @given(seed=seeds, rows=st.sampled_from([1, 2, 16, 17, 300]), width=st.sampled_from([1, 9]))
-def test_a_point_goes_to_the_nearest_cell_of_the_coarse_ones_near(
+def test_a_point_is_assigned_within_its_nearest_coarse_cells(
     seed: int, rows: int, width: int
 ) -> None:
-    """Whatever the company it comes in; within rounding the nearest, looked for one by one."""
+    """The assignment agrees with a search one by one, within rounding."""
     points = clustered(rows, width, seed, 0.2)
     made = partitions.learn(points, max(1, rows // 4), np.random.default_rng(seed))
     found = made.assign(points)
@@ -66,7 +66,7 @@ def test_a_point_goes_to_the_nearest_cell_of_the_coarse_ones_near(
         assert definitions.distance(points[row], made.centres[cell]) < best + 1e-4
 
 
-def test_cells_gather_what_lies_together() -> None:
+def test_cells_reduce_the_variance_within_them() -> None:
     points = clustered(2000, 6, 1)
     made = partitions.learn(points, 40, np.random.default_rng(0))
     within = ((points - made.centres[made.assign(points)]) ** 2).sum(axis=1).mean()
@@ -77,16 +77,18 @@ def test_cells_gather_what_lies_together() -> None:
     ("rows", "width", "cells_wanted"),
     [(1, 200, 1), (15, 200, 1), (32, 200, 2), (10_000, 200, 400), (10**6, 256, 4000)],
 )
-def test_cells_are_four_per_root_of_the_points(rows: int, width: int, cells_wanted: int) -> None:
-    """At most one per sixteen points; and the sample is never larger than the points."""
+def test_the_number_of_cells_grows_with_the_root_of_the_points(
+    rows: int, width: int, cells_wanted: int
+) -> None:
+    """There is at most one cell per sixteen points; the sample is never larger than the points."""
     assert partitions.cell_count(rows, width) == cells_wanted
     assert 1 <= partitions.sample_size(rows, width) <= rows
     assert partitions.cell_count(2**31 - 1, 256) * 256 <= 2**22
     assert partitions.sample_size(2**31 - 1, 256) * 256 <= 2**24
 
 
-def test_many_centres_are_met_by_few_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is held of products is bounded however many cells a coarse one has; cells stay."""
+def test_memory_for_products_with_centres_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound holds for any number of cells and changes no assignment."""
     held: list[tuple[int, int]] = []
 
     def watched(kernel: Callable[..., None]) -> Callable[..., None]:
@@ -112,7 +114,7 @@ def test_many_centres_are_met_by_few_points_at_a_time(monkeypatch: pytest.Monkey
 
 
 def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
-    """Draw small whole numbers, of which sums are exact and many are alike."""
+    """Draw small integers as float32; their sums are exact, and many are equal."""
     return rng.integers(-3, 4, (rows, width)).astype(np.float32)
 
 
@@ -120,7 +122,7 @@ def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
 @given(
     seed=seeds, rows=st.integers(1, 40), width=st.sampled_from([1, 2, 17]), count=st.integers(1, 30)
 )
-def test_points_go_to_the_nearest_centre_and_add_up_there(
+def test_points_are_assigned_to_the_nearest_centre_and_summed(
     seed: int, rows: int, width: int, count: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -138,8 +140,10 @@ def test_points_go_to_the_nearest_centre_and_add_up_there(
 
 @examples
 @given(seed=seeds, points=st.integers(0, 40), count=st.integers(0, 30))
-def test_several_nearest_come_in_order_and_are_grouped(seed: int, points: int, count: int) -> None:
-    """As sorting all of them has it, ties by number; -1 where there are fewer centres."""
+def test_the_nearest_coarse_cells_are_ordered_and_grouped(
+    seed: int, points: int, count: int
+) -> None:
+    """The order is that of a sort, ties by number; -1 fills up if there are fewer centres."""
     rng = np.random.default_rng(seed)
     products, halves = whole(rng, count, points), whole(rng, count, 1)[:, 0]
     shape = (kmeans.COARSE_CELLS, points)
@@ -160,9 +164,7 @@ def test_several_nearest_come_in_order_and_are_grouped(seed: int, points: int, c
 
 @examples
 @given(seed=seeds, points=st.integers(1, 20), count=st.integers(1, 9), some=st.integers(0, 9))
-def test_some_points_change_to_a_nearer_centre(
-    seed: int, points: int, count: int, some: int
-) -> None:
+def test_points_move_only_to_a_nearer_centre(seed: int, points: int, count: int, some: int) -> None:
     rng = np.random.default_rng(seed)
     few = np.sort(rng.choice(points, min(some, points), replace=False)).astype(np.int32)
     products, halves = whole(rng, count, len(few)), whole(rng, count, 1)[:, 0]

@@ -1,4 +1,4 @@
-"""Lengths and unit rows, dense and sparse, and what is malformed."""
+"""Lengths and normalisation of rows, dense and sparse, and checks of sparse rows."""
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,14 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def normal(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
-    """Draw rows that hold about this share of their entries."""
+    """Draw rows with values in about this share of their entries."""
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal((rows, dims)) * (rng.random((rows, dims)) < share)
     return drawn.astype(np.float32)
 
 
 def normalised(rows: FloatArray, kind: Points) -> tuple[tuple[int, int], FloatArray]:
-    """Run the kernel; returns the first bad row and the first of zeros, and all rows after it."""
+    """Run the kernel; return the first row that is not finite, the first zero row, and all rows."""
     if kind == "dense":
         after = rows.copy()
         return normalise.normalise(after), after
@@ -41,22 +41,22 @@ def normalised(rows: FloatArray, kind: Points) -> tuple[tuple[int, int], FloatAr
     share=st.sampled_from([0.6, 1.0]),
     kind=st.sampled_from(KINDS),
 )
-def test_rows_become_unit_rows(
+def test_rows_are_scaled_to_unit_length(
     seed: int, dims: int, scale: int, share: float, kind: Points
 ) -> None:
-    """Rows keep their direction and get length one, whatever float32 size they had."""
+    """Rows keep their direction, however large or small their float32 values are."""
     rows = normal(5, dims, seed, share) * np.float32(10.0**scale)
     full = rows.any(axis=1)
     told, after = normalised(rows, kind)
     assert told == (-1, -1 if full.all() else int(np.argmin(full)))
-    # Below 1e-38 float32 itself has fewer digits, which were gone before.
+    # Below 1e-38 float32 has fewer digits, so the input itself is less accurate.
     assert np.abs(after[full] - definitions.unit(rows[full])).max(initial=0) < 3e-7
     assert not after[~full].any()
 
 
 @every_kind
 @every_width
-def test_a_row_has_the_same_bytes_in_any_company(dims: int, kind: Points) -> None:
+def test_normalising_a_row_does_not_depend_on_other_rows(dims: int, kind: Points) -> None:
     rows = normal(9, dims, 3)
     together = normalised(rows, kind)[1]
     for row in range(9):
@@ -67,7 +67,7 @@ def test_a_row_has_the_same_bytes_in_any_company(dims: int, kind: Points) -> Non
 @every_kind
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @every_width
-def test_the_first_bad_row_and_the_first_of_zeros_are_named(
+def test_the_first_row_that_is_not_finite_and_the_first_zero_row_are_returned(
     dims: int, bad: float, kind: Points
 ) -> None:
     for at in {0, dims // 2, dims - 1}:
@@ -79,8 +79,8 @@ def test_the_first_bad_row_and_the_first_of_zeros_are_named(
         assert (after[[2, 5]] == 0).all()
 
 
-def test_stored_zeros_and_bad_rows_stay_as_they_are() -> None:
-    """Rows that store nothing, or only zeros, have no direction."""
+def test_zero_rows_and_rows_that_are_not_finite_stay_unchanged() -> None:
+    """Rows that store nothing, or only zeros, count as zero rows."""
     indptr = np.array([0, 2, 2, 4, 6, 8, 9], np.int64)
     values = np.array([1, 2, 0, -0.0, 3, np.nan, np.inf, 1, 5], np.float32)
     assert normalise.normalise_sparse(indptr, values) == (3, 1)
@@ -91,15 +91,17 @@ def test_stored_zeros_and_bad_rows_stay_as_they_are() -> None:
 @every_kind
 @pytest.mark.parametrize("value", [1e-45, 1e-38, 3.4e38])
 @every_width
-def test_the_ends_of_float32_have_a_direction(dims: int, value: float, kind: Points) -> None:
+def test_the_smallest_and_largest_float32_values_are_normalised(
+    dims: int, value: float, kind: Points
+) -> None:
     told, after = normalised(np.full((1, dims), value, np.float32), kind)
     assert told == (-1, -1)
     assert np.abs(after * np.sqrt(dims) - 1).max() < 1e-6
 
 
 @given(seed=seeds, dims=st.integers(1, 70), scale=st.integers(-15, 17))
-def test_lengths_are_those_of_the_rows(seed: int, dims: int, scale: int) -> None:
-    """Dense or sparse, float32; squared lengths of sparse rows in float64."""
+def test_lengths_agree_with_the_definition(seed: int, dims: int, scale: int) -> None:
+    """Lengths are float32, dense or sparse; squared lengths of sparse rows are float64."""
     rows = normal(4, dims, seed, 0.3) * np.float32(10.0**scale)
     matrix = sparse.csr_array(rows)
     indptr = matrix.indptr.astype(np.int64)
@@ -113,8 +115,8 @@ def test_lengths_are_those_of_the_rows(seed: int, dims: int, scale: int) -> None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 2e19])
-def test_a_length_whose_square_float32_cannot_hold_is_not_finite(value: float) -> None:
-    """Dense and sparse alike: that is how rows too long, or not finite, are found."""
+def test_lengths_that_overflow_when_squared_are_not_finite(value: float) -> None:
+    """This is how rows that are too long or not finite are detected, dense and sparse."""
     rows, lengths = np.array([[1, 0], [value, 0]], np.float32), np.empty(2, np.float32)
     normalise.lengths(rows, lengths)
     assert np.isfinite(lengths).tolist() == [True, False]
@@ -122,11 +124,11 @@ def test_a_length_whose_square_float32_cannot_hold_is_not_finite(value: float) -
     assert np.isfinite(lengths).tolist() == [True, False]
 
 
-# What is malformed.
+# Malformed sparse rows.
 
 
 def fault_of(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], dims: int) -> int:
-    """Return the first fault in the order of reading."""
+    """Return the first fault in reading order."""
     if indptr[0] != 0:
         return normalise.BAD_INDPTR
     for start, stop in zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True):
@@ -143,7 +145,7 @@ def fault_of(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], dims
 
 @settings(max_examples=400)
 @given(seed=seeds, dims=st.integers(1, 12), rows=st.integers(0, 6), spoiled=st.integers(0, 2))
-def test_check_sparse_finds_what_its_twin_finds(
+def test_check_sparse_agrees_with_the_reference(
     seed: int, dims: int, rows: int, spoiled: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -158,7 +160,7 @@ def test_check_sparse_finds_what_its_twin_finds(
 
 
 @pytest.mark.parametrize("number", [2**31 - 1, -(2**31), 12])
-def test_check_sparse_reads_nothing_that_is_not_there(number: int) -> None:
+def test_check_sparse_reads_nothing_out_of_bounds(number: int) -> None:
     indices = np.array([0, number], np.int32)
     assert normalise.check_sparse(np.array([0, 2]), indices, 12) == normalise.BAD_RANGE
     for end in (number * 2**31, 3):

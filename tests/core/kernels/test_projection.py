@@ -1,4 +1,4 @@
-"""From vectors to codes, quantised margins, keys and buckets."""
+"""From vectors to codes, quantised margins, table keys and buckets."""
 
 from math import floor, log2
 
@@ -31,8 +31,8 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
 
 
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 6))
-def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
-    """A margin is the product with the hyperplane; thresholds are taken off by the caller."""
+def test_project_returns_the_margins(seed: int, dims: int, words: int) -> None:
+    """A margin is the product with the hyperplane; the caller subtracts thresholds."""
     queries, planes = normal((3, dims), seed), normal((dims, 64 * words), seed + 1)
     out = np.empty(64 * words, np.float32)
     projection.project(queries, 1, planes, out)
@@ -41,10 +41,10 @@ def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
 
 
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 3), share=st.floats(0, 1))
-def test_project_sparse_gives_the_bytes_of_the_dense_row(
+def test_project_sparse_equals_projecting_the_dense_row(
     seed: int, dims: int, words: int, share: float
 ) -> None:
-    """What is not stored adds nothing: a sparse query has the margins of itself made dense."""
+    """Zeros that are not stored change no bit of the margins."""
     rng = np.random.default_rng(seed)
     query, planes = normal((1, dims), seed), normal((dims, 64 * words), seed + 1)
     query[0, rng.random(dims) < share] = 0
@@ -58,8 +58,8 @@ def test_project_sparse_gives_the_bytes_of_the_dense_row(
 
 
 @pytest.mark.parametrize("dims", DIMS)
-def test_project_adds_from_first_dimension_to_last(dims: int) -> None:
-    """The order of the sum is fixed, so a margin has the same bytes on any machine."""
+def test_project_sums_dimensions_in_order(dims: int) -> None:
+    """The fixed order gives the same bytes on any machine."""
     queries, planes = normal((1, dims), 1), normal((dims, 64), 2)
     out = np.empty(64, np.float32)
     projection.project(queries, 0, planes, out)
@@ -70,8 +70,8 @@ def test_project_adds_from_first_dimension_to_last(dims: int) -> None:
 
 
 @given(seed=seeds, words=st.integers(1, 6))
-def test_sign_code_packs_signs(seed: int, words: int) -> None:
-    """Bit b is bit b % 64 of word b // 64, set where the margin is not negative."""
+def test_sign_code_packs_the_signs_of_margins(seed: int, words: int) -> None:
+    """Bit b is bit b % 64 of word b // 64; it is set if the margin is not negative."""
     margins = normal((64 * words,), seed)
     margins[:: words + 1] = 0
     margins[1 :: words + 2] = -0.0
@@ -82,7 +82,7 @@ def test_sign_code_packs_signs(seed: int, words: int) -> None:
 
 @given(seed=seeds, dims=st.sampled_from(DIMS), points=st.sampled_from([1, 2, 65, 300]))
 def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int) -> None:
-    """A stored bit is the sign of the margin, except within rounding of the hyperplane."""
+    """A bit is the sign of the margin, unless the point is within rounding of the hyperplane."""
     vectors = definitions.unit(normal((points, dims), seed)).astype(np.float32)
     planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
     codes = np.zeros((2, points + 4), np.uint64)
@@ -95,8 +95,8 @@ def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int)
 
 
 @given(seed=seeds, words=st.integers(1, 6), kind=st.sampled_from(["normal", "zero", "equal"]))
-def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None:
-    """The four planes hold a margin's share of the largest, -7 to 7, in two's complement."""
+def test_quantise_rounds_margins_to_fifteen_levels(seed: int, words: int, kind: str) -> None:
+    """Four bit planes hold the level in two's complement, from -7 to 7 for the largest margin."""
     margins = normal((64 * words,), seed)
     if kind != "normal":
         margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
@@ -107,13 +107,15 @@ def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None
     levels = bits[0] + 2 * bits[1] + 4 * bits[2].astype(int) - 8 * bits[3].astype(int)
     assert levels.tolist() == kernels.levels(margins)
     assert total == levels.sum()
-    # Half a level is the most that rounding takes.
+    # Rounding to the nearest level loses at most half a level.
     assert np.abs(levels * unit - margins).max() <= 0.51 * unit
 
 
 @given(seed=seeds, groups=st.integers(1, 2), depth=st.sampled_from([2, 4]))
-def test_planes_are_repeated_for_the_weightier_bits(seed: int, groups: int, depth: int) -> None:
-    """Each run of words has the planes of the first, and twice its weight."""
+def test_bit_planes_are_repeated_for_bits_of_higher_weight(
+    seed: int, groups: int, depth: int
+) -> None:
+    """Each run of words repeats the planes of the first run, with twice the weight of the last."""
     margins = normal((64 * groups,), seed)
     alone, planes = np.empty((5, groups), np.uint64), np.empty((5, groups * depth), np.uint64)
     for quantise in (projection.quantise, projection.quantise_signs):
@@ -127,8 +129,10 @@ def test_planes_are_repeated_for_the_weightier_bits(seed: int, groups: int, dept
 
 
 @given(seed=seeds, start=st.integers(0, 168), bits=st.integers(1, 24), points=st.integers(1, 70))
-def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: int) -> None:
-    """Bit j of a key is bit start + j of the code, across the end of a word too."""
+def test_table_keys_are_consecutive_bits_of_the_code(
+    seed: int, start: int, bits: int, points: int
+) -> None:
+    """Bit j of a key is bit start + j of the code, also across the boundary of a word."""
     codes = random_bits(points, 192, seed)
     words, keys = kernels.pack(codes), np.empty(points, np.uint32)
     projection.table_keys(words, start, bits, keys)
@@ -147,7 +151,10 @@ def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: i
 def test_tables_hold_every_point_in_its_bucket(
     seed: int, n_bits: int, points: int, table: int, shared: bool
 ) -> None:
-    """Buckets are those of the codes, rows ascending, by key where that is short, else listed."""
+    """Rows ascend within a bucket.
+
+    Buckets are indexed by key if keys are short; otherwise their keys are stored in a sorted list.
+    """
     bits = random_bits(points, 128, seed)
     if shared:
         bits[:] = bits[0]
@@ -170,8 +177,8 @@ def test_tables_hold_every_point_in_its_bucket(
 
 
 @pytest.mark.parametrize("rows", [1, 2, 511, 512, 1023, 1024, 10**6, 2**20, 2**25, 2**31 - 1])
-def test_defaults_follow_the_number_of_points(rows: int) -> None:
-    """floor(log2 n) - 1 bits, 8 to 24; ten tables; up to 200 components."""
+def test_default_tables_and_bits_depend_on_the_number_of_points(rows: int) -> None:
+    """There are floor(log2 n) - 1 bits, from 8 to 24, ten tables and up to 200 components."""
     filled = core.fill_defaults(BuildParameters(), rows, 256)
     assert filled.n_bits == max(8, min(24, floor(log2(rows)) - 1))
     assert (filled.n_tables, filled.n_components) == (10, 200)
@@ -183,13 +190,13 @@ def test_defaults_follow_the_number_of_points(rows: int) -> None:
     [(10, 8, 256), (1, 1, 256), (16, 16, 256), (11, 24, 320), (256, 24, 6144), (256, 2, 512)],
 )
 def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, bits: int) -> None:
-    """256 bits, or what the keys need in words of 64."""
+    """A code has 256 bits, or more if the keys need them, in words of 64 bits."""
     assert core.code_bits(BuildParameters(n_tables=n_tables, n_bits=n_bits)) == bits
 
 
 @pytest.mark.parametrize(("components", "bits"), [(1, 256), (256, 256), (257, 320), (700, 704)])
 def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> None:
-    """A component is a bit, in a table or not."""
+    """Each component is one bit, whether a table uses it or not."""
     filled = core.fill_defaults(
         BuildParameters(hash_family="pca_hash", n_components=components), 10_000, 1_000
     )
@@ -200,10 +207,10 @@ def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> N
     ("rows", "dims", "n_tables", "n_bits"),
     [(50_000, 256, 10, 14), (50_000, 64, 4, 14), (50_000, 5, 1, 5), (10, 1, 1, 1)],
 )
-def test_pca_hash_has_as_many_tables_as_its_components_fill(
+def test_pca_hash_uses_each_component_in_one_table_only(
     rows: int, dims: int, n_tables: int, n_bits: int
 ) -> None:
-    """No component serves twice: fewer tables, then fewer bits, where there are too few."""
+    """If there are too few components, there are fewer tables, and then fewer bits."""
     filled = core.fill_defaults(BuildParameters(hash_family="pca_hash"), rows, dims)
     assert (filled.n_tables, filled.n_bits) == (n_tables, n_bits)
     with pytest.raises(InvalidArgumentError, match="n_tables"):

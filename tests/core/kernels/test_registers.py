@@ -1,4 +1,4 @@
-"""Records that reach kernels by address: the same arrays, and none that would be misread."""
+"""Records passed to kernels by address reach them unchanged, and misreadable arrays are refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from divgrpc.search.memory import Memory
 
 @kernel
 def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
-    """Return shapes of the two matrices among an index's cells, and a number of each array."""
+    """Return the shapes of the two matrices among an index's cells, and a value of each array."""
     cells = record_at(where, Cells)
     return (
         cells.codes.shape,
@@ -32,20 +32,20 @@ def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
 
 @kernel
 def read_nested(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
-    """Return numbers of an index's first array, its last, and one between records."""
+    """Return values of an index's first array, its last array, and one between nested records."""
     index = record_at(where, Index)
     return index.points.vectors[1, 2], index.cells.no_ids[0], index.ids[2]
 
 
 @kernel
 def write_heap(where: npt.NDArray[np.int64]) -> None:
-    """Write to the heap of a scratch, as a record of its own and nested in others."""
+    """Write to the heap, once as a record by itself and once nested in a scratch."""
     record_at(where, Heap).costs[1] = -2.5
     record_at(where, Scratch).probes.heap.keys[0] = -7
 
 
 def made(record: type[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return a record of arrays with other numbers each; no matrix is square."""
+    """Return a record of arrays with distinct values; no matrix is square."""
     numbers = iter(range(100))
 
     def value(field: Any) -> Any:  # noqa: ANN401  # a slot or a type of record
@@ -59,7 +59,7 @@ def made(record: type[tuple[Any, ...]]) -> tuple[Any, ...]:
     return whole
 
 
-def test_a_kernel_gets_the_arrays_that_were_registered() -> None:
+def test_kernels_read_and_write_the_registered_arrays() -> None:
     index = made(Index)
     codes, terms, centres, squares, starts, rows, _ = index[-1]
     read = read_cells(register(index))
@@ -84,7 +84,7 @@ def test_a_kernel_gets_the_arrays_that_were_registered() -> None:
 
 @pytest.mark.parametrize("record", [Index, Scratch])
 def test_every_field_of_a_record_has_a_dtype_and_a_shape(record: type[tuple[Any, ...]]) -> None:
-    """One slot for each array, of one or two dimensions; stored names are there once."""
+    """Each array has one slot of one or two dimensions, and stored names are unique."""
     slots = slots_of(record)
     assert len(slots) == len(arrays_of(made(record)))
     assert all(1 <= len(slot.shape) <= 2 for slot in slots)
@@ -103,7 +103,7 @@ def test_every_field_of_a_record_has_a_dtype_and_a_shape(record: type[tuple[Any,
     ],
     ids=["type", "dimensions", "order", "stride", "alignment"],
 )
-def test_what_a_kernel_would_misread_is_refused(
+def test_arrays_that_a_kernel_would_misread_are_refused(
     spoil: Callable[[npt.NDArray[np.generic]], npt.NDArray[np.generic]],
 ) -> None:
     index = made(Index)
@@ -127,8 +127,8 @@ def test_what_a_kernel_would_misread_is_refused(
     ],
     ids=["points", "candidates", "k", "lists", "scan", "probes", "cells", "batch"],
 )
-def test_memory_made_anew_is_registered_anew(fit: Callable[[Memory], None]) -> None:
-    """The register says where memory is now; what was large enough keeps its own."""
+def test_enlarged_memory_is_registered_again(fit: Callable[[Memory], None]) -> None:
+    """The register holds the current addresses; memory that is large enough is kept."""
     memory = Memory(4, 1, (4, 64))
     old = memory.register
     fit(memory)

@@ -162,7 +162,7 @@ def test_random_graphs_agree_with_the_reference(
 
 
 def test_h_combines_precision_and_drank() -> None:
-    """h is their harmonic mean; drank counts all predicted labels, right or wrong."""
+    """The h score is their harmonic mean; drank counts all predicted labels, right or wrong."""
     tree, names = numbered(ABOVE)
     labels: IntArray = np.array([[names["x1"], names["b1"]], [names["x1"], names["x2"]]])
 

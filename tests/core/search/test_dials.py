@@ -1,4 +1,4 @@
-"""Dials that are chosen for each query: the twin's choice, the bound, the reasons, bad input."""
+"""Diversities that are chosen per query: the choice, its reason, and invalid requests."""
 
 import itertools
 from typing import Any
@@ -36,10 +36,10 @@ LEAVING_NOTHING: list[Rule] = [rule for rule in RULES if rule != "printed"]
     bound=st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0]),
     rule=st.sampled_from(LEAVING_NOTHING),
 )
-def test_the_kernel_takes_the_greatest_dial_within_the_bound(
+def test_the_greatest_diversity_within_the_loss_bound_is_taken(
     case: Case, k: int, bound: float, rule: Rule
 ) -> None:
-    """Its picks are those of the greedy kernel there, and every greater dial loses more."""
+    """The picks are those of the greedy kernel, and every greater diversity loses more."""
     count, metric = len(case.vectors), case.metric
     k = min(k, count)
     order = np.array(definitions.nearest_rows(case.points(), case.query, range(count)), np.int32)
@@ -64,7 +64,7 @@ def test_the_kernel_takes_the_greatest_dial_within_the_bound(
 
 
 def _distances(case: Case, order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """Return how far candidates are, as an index computes it; of products minus the product."""
+    """Return the candidates' distances as an index computes them; minus the inner product."""
     distances = np.empty(len(order), np.float32)
     exact.score_rows(case.stored(), case.kernel_query(), order, len(order), distances)
     return distances
@@ -113,7 +113,7 @@ def fall_off_step(
     vectors: FloatArray | None = None,
     limit: float = -1,
 ) -> int:
-    """Return the step for candidates at these distances, collapsed where they have `vectors`."""
+    """Return the step for candidates at these distances; copies collapse if `vectors` are given."""
     count = len(distances)
     points = kernel_points(np.zeros((count, 1), np.float32) if vectors is None else vectors)
     candidates = Candidates(np.arange(count, dtype=np.int32), distances)
@@ -129,10 +129,10 @@ def fall_off_step(
     factor=st.sampled_from([0.01, 0.5, 3.0]),
     metric=st.sampled_from(METRICS),
 )
-def test_the_automatic_dial_is_the_twins(
+def test_the_automatic_diversity_agrees_with_the_reference(
     seed: int, count: int, k: int, factor: float, metric: Metrics
 ) -> None:
-    """It goes by the share of the best one's lead that the k nearest keep."""
+    """It depends on the share of the best candidate's lead that the k nearest keep."""
     distances = np.sort(np.random.default_rng(seed).uniform(0, 4, count).astype(np.float32))
     k = min(k, count)
     step = fall_off_step(distances, k, factor, metric)
@@ -140,7 +140,7 @@ def test_the_automatic_dial_is_the_twins(
     assert abs(step / dials.DIAL_STEPS - truth) <= 0.5 / dials.DIAL_STEPS + 1e-9
 
 
-def test_the_automatic_dial_of_equals_is_the_greatest() -> None:
+def test_equal_candidates_get_the_greatest_automatic_diversity() -> None:
     step = fall_off_step(np.full(9, 0.5, np.float32), 3, 1.0, "cosine")
     assert step == dials.DIAL_STEPS // 2
     assert dials.DIAL_STEPS == DIAL_STEPS
@@ -148,8 +148,8 @@ def test_the_automatic_dial_of_equals_is_the_greatest() -> None:
 
 @examples
 @given(seed=seeds, k=st.integers(1, 12), factor=st.sampled_from([0.1, 0.5, 3.0]))
-def test_near_copies_do_not_pass_for_a_choice(seed: int, k: int, factor: float) -> None:
-    """The k nearest are those of candidates that differ; the average has all candidates."""
+def test_near_copies_do_not_raise_the_automatic_diversity(seed: int, k: int, factor: float) -> None:
+    """The k nearest are counted without near-copies; the average is over all candidates."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((8, 4)).repeat(rng.integers(1, 5, 8), axis=0).astype(np.float32)
     far = np.square(vectors).sum(axis=1)
@@ -184,14 +184,14 @@ def indexes() -> dict[tuple[str, bool], Index]:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
 @pytest.mark.parametrize("told", [{"diversity": "auto"}, {"lose_at_most": 0.1}])
-def test_an_answer_is_that_of_its_dials(
+def test_an_answer_equals_that_at_the_reported_diversity(
     indexes: dict[tuple[str, bool], Index],
     selector: Selector,
     metric: Metrics,
     stored_sparse: bool,
     told: dict[str, Any],
 ) -> None:
-    """Asked row by row at the dial that it got, and all rows at once or one at a time."""
+    """Each row equals a single query, and a query at the fixed diversity that was chosen."""
     index = indexes[metric, stored_sparse]
     asked: dict[str, Any] = {"selector": selector, "k": 5, "candidates_limit": 40}
     found = index.query(QUERIES, **asked, **told)
@@ -213,14 +213,17 @@ def test_an_answer_is_that_of_its_dials(
 
 
 def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row: int) -> float:
-    """Return what an answer loses over the 40 candidates, by plain nearest neighbours."""
+    """Return the loss of an answer over the 40 candidates, relative to nearest neighbours."""
     near = index.query(query, k=40, candidates_limit=40, selector="nearest")
     places = [near.ids[0].tolist().index(each) for each in found.ids[row].tolist()]
     return objectives.loss(near.scores[0].tolist(), places)
 
 
-def test_bounds_at_both_ends_and_too_few_candidates(indexes: dict[tuple[str, bool], Index]) -> None:
-    """A bound of 0 gives the nearest, one result is the nearest at any dial, k have no dial."""
+def test_extreme_bounds_and_too_few_candidates(indexes: dict[tuple[str, bool], Index]) -> None:
+    """A bound of 0 gives the nearest; one result is the nearest at any diversity.
+
+    If there are only k candidates, the diversity is 0 because there is no choice.
+    """
     index = indexes["cosine", False]
     nothing = index.query(QUERIES, lose_at_most=0, k=5)
     nearest = index.query(QUERIES, diversity=0, k=5)
@@ -236,15 +239,15 @@ def test_bounds_at_both_ends_and_too_few_candidates(indexes: dict[tuple[str, boo
     assert alone.dial_reasons.tolist() == ["within_bound"] * 4
 
 
-def test_candidates_that_are_all_as_relevant_have_nothing_to_lose() -> None:
+def test_equally_relevant_candidates_get_diversity_1() -> None:
     index = Index.build(np.eye(8, dtype=np.float32), hash_family="lsh_div", n_bits=2)
     found = index.query(np.ones(8, np.float32), k=3, lose_at_most=0.0, search="exact")
     assert found.diversities.tolist() == [1.0]
     assert found.dial_reasons.tolist() == ["equal_relevance"]
 
 
-def test_near_copies_are_no_candidates() -> None:
-    """Twenty copies of each point: the answer holds one of each, and the dial is as without."""
+def test_near_copies_do_not_change_the_chosen_diversity() -> None:
+    """With five copies of each point, the answer holds one of each, at the same diversity."""
     rng = np.random.default_rng(3)
     points = np.asarray(definitions.unit(rng.standard_normal((30, 16))), np.float32)
     told: dict[str, Any] = {"k": 5, "lose_at_most": 0.2, "search": "exact"}
@@ -272,22 +275,24 @@ def test_near_copies_are_no_candidates() -> None:
         ({"diversity": "high"}, "diversity"),
     ],
 )
-def test_bad_dials_are_refused(
+def test_invalid_diversities_and_bounds_are_refused(
     indexes: dict[tuple[str, bool], Index], told: dict[str, Any], field: str
 ) -> None:
     with refused(field):
         indexes["cosine", False].query(QUERIES, **told)
 
 
-def test_a_bound_counts_its_dials_against_the_limit() -> None:
-    """Picking at 32 dials may take 32 times as long, so there may be fewer candidates."""
+def test_a_loss_bound_allows_fewer_candidates() -> None:
+    """Picking at 32 diversities may take 32 times as long."""
     told: dict[str, Any] = {"k": 1_000, "candidates_limit": 50_000}
     QueryParameters(**told).resolve(10**6, "scan")
     with pytest.raises(InvalidArgumentError, match="k times the candidates"):
         QueryParameters(**told, lose_at_most=0.1).resolve(10**6, "scan")
 
 
-def test_evaluations_and_labels_have_fixed_dials(indexes: dict[tuple[str, bool], Index]) -> None:
+def test_evaluations_and_labels_refuse_automatic_diversity(
+    indexes: dict[tuple[str, bool], Index],
+) -> None:
     with refused("diversities"):
         Grid(diversities=("auto",))  # type: ignore[arg-type]  # what is refused
     with refused("diversity"):

@@ -1,4 +1,4 @@
-"""Every family, metric, search, selector, sampling and kind of vectors, against the twin."""
+"""Queries of every family, metric, search, selector, sampling and kind of vectors."""
 
 import itertools
 from dataclasses import replace
@@ -37,13 +37,14 @@ from support.mixed_indexes import (
 @every_search
 @every_index
 @pytest.mark.parametrize("shifted", [False, True])
-def test_a_query_gives_the_twins_answer(
+def test_queries_agree_with_the_reference(
     family: HashFamily, metric: Metric, kind: Points, search: Search, shifted: bool
 ) -> None:
-    """Every selector; samplings, and dense queries and sparse ones, in turn: ids, scores, counts.
+    """Ids, scores and counts agree for every selector, on dense and sparse queries.
 
-    Over all metrics and kinds of points each selector meets both samplings with both kinds.
-    Gaussian hyperplanes around the mean of the points move thresholds and estimates.
+    Samplings and kinds of queries alternate, so that over all metrics and kinds of points each
+    selector meets all of them. With `shifted`, Gaussian hyperplanes around the mean of the points
+    change thresholds and estimates.
     """
     index, asked = an_index(family, metric, kind, shifted=shifted), queries(3, metric)
     if shifted and metric != "inner_product":
@@ -69,20 +70,20 @@ def test_a_query_gives_the_twins_answer(
 
 @pytest.mark.parametrize("search", [*SEARCHES, "auto"])
 @every_index
-def test_a_query_is_the_same_dense_or_sparse(
+def test_dense_and_sparse_queries_give_the_same_answer(
     family: HashFamily, metric: Metric, kind: Points, search: Search
 ) -> None:
-    """What is not stored is zero: to the last bit, but where cosine first makes unit rows."""
+    """Answers are bitwise equal; under cosine, queries are chosen whose unit rows are exact."""
     index, asked = an_index(family, metric, kind), queries(9, metric)
     if metric == "cosine":
-        # Signs over a power of two are of length one already, however that is summed.
+        # Sixteen entries of +-0.25 have length one exactly, in any order of summation.
         rng = np.random.default_rng(2)
         asked = np.where(np.arange(DIMS) < 16, rng.choice([-0.25, 0.25], (9, DIMS)), 0)
         asked = asked.astype(np.float32)
     for selector, variant in SELECTIONS:
         options: dict[str, Any] = {"k": 7, "search": search, "hash_limit": 50, "selector": selector}
         if search == "tables":
-            # Probes are tuned for each kind of query.
+            # The number of probes is tuned for each kind of query.
             options["n_probes"] = index.info.n_probes
         dense, sparse = (
             index.query(stored_as(asked, given), variant=variant, **options)
@@ -91,8 +92,8 @@ def test_a_query_is_the_same_dense_or_sparse(
         if dense.parameters == sparse.parameters:
             assert same_bytes(dense, sparse)
             continue
-        # Lists of points help sparse queries of sparse points alone, so `auto` may take another
-        # search for each, and nothing else.
+        # Inverted lists speed up only sparse queries of sparse points, so `auto` may choose another
+        # search for each. All other parameters agree.
         assert (search, kind) == ("auto", "sparse")
         searched = {name: getattr(dense.parameters, name) for name in ("search", "n_probes")}
         assert replace(sparse.parameters, **searched) == dense.parameters
@@ -100,7 +101,7 @@ def test_a_query_is_the_same_dense_or_sparse(
 
 @every_metric
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_exact_answer_is_the_same_for_dense_points_and_sparse_ones(
+def test_exact_answers_agree_for_dense_and_sparse_points(
     family: HashFamily, metric: Metric
 ) -> None:
     asked = queries(9, metric)
@@ -120,10 +121,10 @@ def test_an_exact_answer_is_the_same_for_dense_points_and_sparse_ones(
     metric=st.sampled_from(METRICS),
     kind=st.sampled_from(KINDS),
 )
-def test_small_indexes_answer_like_their_twins(
+def test_small_indexes_agree_with_the_reference(
     rows: int, dims: int, family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """With k above all points, and dimensions that do not fill a register: all are found."""
+    """More results are requested than points exist, and dimensions do not fill a register."""
     points = drawn(rows, dims, rows, metric)
     if metric == "cosine":
         points[:, 0] += points.any(axis=1) == 0
@@ -134,7 +135,7 @@ def test_small_indexes_answer_like_their_twins(
         result = index.query(asked, k=30, search=search, diversity=0.4)
         for row, query in enumerate(asked):
             check_row(points_of(index), query, result, row)
-        # Buckets of so few points hold hardly any; cells are all looked at.
+        # Buckets of so few points are nearly empty and may miss the target; all cells are probed.
         codes = [w.code for w in result.warnings]
         may_miss = search == "tables" and index.info.parameters["hash_family"] != "cells"
         assert codes == ["TARGET_RECALL_MISSED"] * may_miss * (len(codes) - 1) + codes[-1:]
@@ -145,10 +146,10 @@ def test_small_indexes_answer_like_their_twins(
 
 
 @every_index
-def test_a_batch_gives_the_bytes_of_its_rows_alone(
+def test_a_batch_gives_the_answers_of_single_queries(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """Whatever rows are batched with, in any order, sparse or dense, and asked twice."""
+    """The other rows, their order and kind, and repetition change no bit of an answer."""
     index, asked = an_index(family, metric, kind), queries(40, metric)
     options: dict[str, Any] = {"k": 5, "hash_limit": 50, "candidates_limit": 40}
     for search, form in itertools.product([*SEARCHES, "auto"], KINDS):
@@ -165,7 +166,7 @@ def test_a_batch_gives_the_bytes_of_its_rows_alone(
 
 @every_index
 @pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
-def test_a_seed_gives_one_index(
+def test_the_same_seed_builds_the_same_index(
     family: HashFamily, metric: Metric, kind: Points, hyperplanes: Hyperplanes
 ) -> None:
     points = stored_as(drawn(300, 10, 2, metric), kind)
@@ -184,10 +185,10 @@ def test_a_seed_gives_one_index(
 
 
 @every_index
-def test_auto_finds_enough_where_what_is_probed_holds_too_few(
+def test_auto_probes_further_if_too_few_points_are_found(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """Auto looks on, in the same order, then scans: k and all candidates are found."""
+    """`auto` probes further in the same order and then scans, until it has all candidates."""
     index = taking(an_index(family, metric, kind), "tables")
     far = -queries(3, metric)
     limits: dict[str, Any] = {"hash_limit": 220, "candidates_limit": 180}

@@ -1,4 +1,4 @@
-"""What queries write into: as large as they need it, and no answer depends on its size."""
+"""Working memory of queries: it is only as large as needed, and its size changes no answer."""
 
 import contextlib
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
 
 @cache
 def built(metric: Metric, *, sparse_points: bool = False) -> Index:
-    """Build cells of clustered points, the last hundred of which are one point."""
+    """Build cells of clustered points, of which the last hundred are equal."""
     rng = np.random.default_rng(1)
     points = rng.standard_normal((9, DIMS))[rng.integers(0, 9, ROWS)]
     points += 0.5 * rng.standard_normal((ROWS, DIMS))
@@ -35,20 +35,20 @@ def built(metric: Metric, *, sparse_points: bool = False) -> Index:
 
 
 def fresh(index: Index, **changed: FloatArray) -> Index:
-    """Return the same index without memory of queries, some of its arrays changed."""
-    # Cells that hold more than the hash limit are told apart by code.
+    """Return the same index with no working memory allocated and some arrays replaced."""
+    # If the cells taken hold more points than the hash limit, codes decide which are kept.
     manifest = replace(index.engine.manifest, n_probes=6, auto_search="tables")
     return Index(Engine(Generation(manifest, {**index.engine._arrays, **changed})))
 
 
 def lengths(index: Index) -> Iterator[int]:
-    """Yield how long every array is that this thread's queries write into."""
+    """Yield the lengths of all arrays in this thread's working memory."""
     scratch = index.engine._searcher._local.memory.scratch
     return (array.size for array in arrays_of(scratch))
 
 
 def columns(found: QueryResult) -> list[bytes]:
-    """Return all that was answered as bytes."""
+    """Return the bytes of all columns of a result."""
     stats = found.stats
     arrays = (found.ids, found.scores, found.selection_scores, found.counts)
     return [each.tobytes() for each in (*arrays, stats.points_hashed, stats.points_scored)]
@@ -56,16 +56,18 @@ def columns(found: QueryResult) -> list[bytes]:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("search", ["tables", "auto"])
-def test_a_search_through_cells_has_no_room_for_all_points(metric: Metric, search: Search) -> None:
-    """Nor has it where all that the cells bring may be candidates."""
+def test_a_search_through_cells_allocates_less_than_all_points(
+    metric: Metric, search: Search
+) -> None:
+    """This holds also if all points in the cells may become candidates."""
     index = fresh(built(metric))
     index.query(np.ones((5, DIMS)), search=search)
     index.query(np.ones((5, DIMS)), search="tables", hash_limit=0, candidates_limit=0)
     assert max(lengths(index)) < ROWS // 2
 
 
-def test_exact_answers_leave_cells_their_room() -> None:
-    """What has seen all points is not what a search through cells writes codes into."""
+def test_an_exact_search_enlarges_only_the_candidates() -> None:
+    """Memory for all points is not used for the codes of a search through cells."""
     index = fresh(built("euclidean"))
     index.query(np.ones(DIMS), search="exact")
     index.query(np.ones(DIMS), search="tables")
@@ -75,7 +77,7 @@ def test_exact_answers_leave_cells_their_room() -> None:
 @pytest.mark.parametrize("room", [1, 300, ROWS])
 @pytest.mark.parametrize("sparse_points", [False, True])
 @pytest.mark.parametrize("metric", METRICS)
-def test_answers_are_the_same_however_little_room_there_was(
+def test_answers_do_not_depend_on_the_size_of_memory(
     metric: Metric, room: int, *, sparse_points: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = built(metric, sparse_points=sparse_points)
@@ -92,7 +94,7 @@ def test_answers_are_the_same_however_little_room_there_was(
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_points_whose_estimates_are_no_numbers_come_last(share: float) -> None:
+def test_points_whose_estimates_are_nan_come_last(share: float) -> None:
     kept = built("euclidean")
     terms = np.array(kept.engine._arrays["scan_terms"])
     terms[: round(share * ROWS)] = 0x7FC07FC0
@@ -103,8 +105,10 @@ def test_points_whose_estimates_are_no_numbers_come_last(share: float) -> None:
 
 
 @pytest.mark.parametrize("allowed", range(5))
-def test_memory_that_ends_leaves_what_was(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels trust that what is looked through together is of one length."""
+def test_a_memory_error_leaves_arrays_of_equal_length(
+    allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels rely on the equal lengths of arrays that they read together."""
     memory = Memory(4, 1, (4, 256))
     memory.fit_points(4)
     memory.fit_selection(4, 2)

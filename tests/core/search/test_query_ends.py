@@ -1,4 +1,4 @@
-"""The ends of the dials, for every metric and kind of points."""
+"""Extreme values of the query parameters, for every metric and kind of points."""
 
 from functools import cache
 from typing import Any
@@ -43,8 +43,8 @@ COLUMNS = ("ids", "scores", "selection_scores", "counts")
 
 @every_kind
 @every_metric
-def test_without_limits_greedy_goes_over_all_points(metric: Metric, kind: Points) -> None:
-    """Exhaustive selection in process is the twin's greedy over every point, whatever is asked."""
+def test_without_limits_every_point_is_a_candidate(metric: Metric, kind: Points) -> None:
+    """Without limits, answers of every search are those of an exhaustive selection."""
     index, asked = an_index("lsh_div", metric, kind), queries(3, metric)[:2]
     for selector, variant in SELECTIONS[1:]:
         for search in ("auto", "exact"):
@@ -63,10 +63,10 @@ def test_without_limits_greedy_goes_over_all_points(metric: Metric, kind: Points
 @pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(0, 0), (0, 7), (7, 0), (7, 7)])
 @every_metric
 @pytest.mark.parametrize("family", ["lsh_sdiv", "cells"])
-def test_limits_of_zero_and_of_k_do_what_they_say(
+def test_limits_of_zero_and_of_k(
     family: HashFamily, metric: Metric, search: Search, hash_limit: int, candidates_limit: int
 ) -> None:
-    """0 is no limit; equal to k leaves the selector no choice but the order."""
+    """0 means no limit; a limit of k leaves the selector only the order, and warns."""
     for kind in KINDS:
         index, asked = an_index(family, metric, kind), queries(2, metric)
         result = index.query(
@@ -84,7 +84,7 @@ def test_limits_of_zero_and_of_k_do_what_they_say(
 
 
 @every_index
-def test_epsilon_is_a_hash_limit(family: HashFamily, metric: Metric, kind: Points) -> None:
+def test_epsilon_sets_the_hash_limit(family: HashFamily, metric: Metric, kind: Points) -> None:
     index, asked = an_index(family, metric, kind), queries(5, metric)
     for search in SEARCHES:
         by_epsilon = index.query(asked, k=5, search=search, epsilon=1.0)
@@ -97,7 +97,7 @@ def test_epsilon_is_a_hash_limit(family: HashFamily, metric: Metric, kind: Point
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @every_index
-def test_seeds_change_the_draw_and_nothing_else(
+def test_seeds_change_only_the_uniform_draw(
     family: HashFamily, metric: Metric, kind: Points, sampling: str
 ) -> None:
     index, asked = an_index(family, metric, kind), queries(4, metric)
@@ -107,7 +107,7 @@ def test_seeds_change_the_draw_and_nothing_else(
         result = index.query(asked, k=5, search="tables", hash_limit=12, **options)
         check(index, asked, result)
         drawn_ids.add(result.ids.tobytes())
-    # Cells are looked into by code, and draw nobody.
+    # Cells choose their points by code, not by a draw.
     assert len(drawn_ids) == 2 or sampling == "nearest" or family == "cells"
     whole = {
         index.query(asked, k=5, search="tables", hash_limit=0, seed=seed).ids.tobytes()
@@ -120,7 +120,7 @@ def test_seeds_change_the_draw_and_nothing_else(
 
 
 @every_index
-def test_probes_are_what_a_search_over_tables_looks_at(
+def test_n_probes_is_the_number_of_buckets_or_cells_probed(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
     index, asked = an_index(family, metric, kind), queries(3, metric)
@@ -135,7 +135,7 @@ def test_probes_are_what_a_search_over_tables_looks_at(
         assert (result.stats.buckets_probed == min(n_probes, cells or buckets)).all()
         check(index, asked, result)
     assert (result.stats.points_hashed == ROWS).all()
-    # Dense queries of sparse points have probes of their own.
+    # Dense queries of sparse points have another tuned number of probes.
     points = stored_as(asked, kind)
     tuned = index.query(points, search="tables", **options)
     assert tuned.parameters.n_probes == index.info.n_probes
@@ -149,7 +149,7 @@ def test_probes_are_what_a_search_over_tables_looks_at(
 
 @every_metric
 @pytest.mark.parametrize("family", FAMILIES[:3])
-def test_more_probes_hash_what_fewer_do_and_more(family: HashFamily, metric: Metric) -> None:
+def test_more_probes_hash_a_superset_of_points(family: HashFamily, metric: Metric) -> None:
     index, asked = an_index(family, metric, "dense"), queries(5, metric)
     options: dict[str, Any] = {"k": ROWS, "hash_limit": 0, "candidates_limit": 0}
     before: list[set[int]] = [set()] * len(asked)
@@ -167,7 +167,7 @@ def test_more_probes_hash_what_fewer_do_and_more(family: HashFamily, metric: Met
 @every_search
 @every_kind
 @pytest.mark.parametrize("family", ["lsh_sdiv", "cells"])
-def test_max_distance_drops_what_is_farther(
+def test_max_distance_drops_farther_points(
     family: HashFamily, kind: Points, search: Search
 ) -> None:
     index, asked = an_index(family, "euclidean", kind), queries(6, "euclidean")
@@ -199,21 +199,21 @@ def test_a_max_distance_of_zero_keeps_equal_points(
 
 
 @every_kind
-def test_a_product_has_no_greatest_distance(kind: Points) -> None:
+def test_max_distance_is_refused_under_the_inner_product(kind: Points) -> None:
     with refused("max_distance", "max_distance"):
         an_index("lsh_div", "inner_product", kind).query(np.ones(DIMS), max_distance=1)
 
 
-# The dial.
+# The diversity.
 
 
 @every_kind
 @every_metric
 @pytest.mark.parametrize("search", [*SEARCHES, "auto"])
-def test_without_diversity_every_selector_is_nearest_byte_for_byte(
+def test_at_diversity_0_every_selector_gives_the_nearest(
     search: Search, metric: Metric, kind: Points
 ) -> None:
-    """At 0 the selector makes no difference, but for the paper's own, which never rests."""
+    """Answers are bitwise equal, except with the `printed` variant, which always diversifies."""
     for family in ("lsh_div", "cells"):
         index, asked = an_index(family, metric, kind), queries(9, metric)
         nearest = index.query(asked, k=20, diversity=0, selector="nearest", search=search)
@@ -233,8 +233,10 @@ def test_without_diversity_every_selector_is_nearest_byte_for_byte(
 @every_kind
 @every_metric
 @pytest.mark.parametrize("k", [2, 8])
-def test_with_diversity_alone_the_query_only_begins(metric: Metric, kind: Points, k: int) -> None:
-    """At 1 the first is the nearest, and the rest are the twin's, chosen for difference alone."""
+def test_at_diversity_1_only_the_first_result_depends_on_the_query(
+    metric: Metric, kind: Points, k: int
+) -> None:
+    """The first result is the nearest; all others are chosen only for their differences."""
     index, asked = an_index("lsh_div", metric, kind), queries(3, metric)
     nearest = index.query(asked, k=1, search="exact", selector="nearest")
     for selector, variant in SELECTIONS[1:]:
@@ -246,7 +248,7 @@ def test_with_diversity_alone_the_query_only_begins(metric: Metric, kind: Points
         twin = twin_of(index)
         for row, query in enumerate(asked):
             if k == 8:
-                continue  # Zero vectors and points twice tie in ways that rounding decides.
+                continue  # Zero vectors and repeated points tie in ways that rounding decides.
             check_row(twin, query, result, row)
 
 
@@ -262,7 +264,7 @@ def test_k_of_one_is_the_nearest(metric: Metric, kind: Points) -> None:
             assert found.ids.tolist() == nearest
 
 
-# Points of all kinds.
+# Points of special kinds.
 
 
 @cache
@@ -275,8 +277,10 @@ def with_zeros(metric: Metric, kind: Points) -> Index:
 @every_search
 @every_kind
 @pytest.mark.parametrize("metric", LENGTHY)
-def test_zero_vectors_are_points_like_others(metric: Metric, kind: Points, search: Search) -> None:
-    """Where a metric sees no directions they may be indexed, asked for and found."""
+def test_zero_vectors_are_found_under_euclidean_and_inner_product(
+    metric: Metric, kind: Points, search: Search
+) -> None:
+    """They may be indexed, queried and found."""
     index, twin = with_zeros(metric, kind), points_of(with_zeros(metric, kind))
     asked = np.concatenate((np.zeros((1, DIMS), np.float32), queries(2, metric)))
     for given in KINDS:
@@ -294,10 +298,10 @@ def test_zero_vectors_are_points_like_others(metric: Metric, kind: Points, searc
 
 
 @every_index
-def test_points_that_are_all_equal_go_by_id(
+def test_equal_points_are_returned_in_order_of_ids(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """Nothing tells them apart: the lowest ids come first, whatever selects."""
+    """This holds for every selector."""
     points = np.repeat(drawn(4, DIMS, 2, "cosine")[:1], 40, axis=0)
     ids = np.random.default_rng(1).permutation(40)
     given: dict[str, Any] = {} if family == "cells" else {"n_tables": 1, "n_bits": 2}
@@ -315,8 +319,8 @@ def test_points_that_are_all_equal_go_by_id(
 
 @every_kind
 @pytest.mark.parametrize("metric", METRICS[:2])
-def test_near_duplicates_keep_their_order(metric: Metric, kind: Points) -> None:
-    """Points a hundred-thousandth apart are told apart, and no cosine is above 1."""
+def test_near_duplicates_are_ranked_accurately(metric: Metric, kind: Points) -> None:
+    """Points that differ by one part in 10,000 are ranked right, and no cosine exceeds 1."""
     rng = np.random.default_rng(11)
     points = rng.standard_normal(128) + 1e-4 * rng.standard_normal((500, 128))
     asked = points[:20] + 1e-5 * rng.standard_normal((20, 128))
@@ -340,7 +344,7 @@ def normal(rows: int = 20, dims: int = 4) -> FloatArray:
 
 
 def spoiled(row: int, value: float) -> FloatArray:
-    """Return good queries but for one entry of one row; 0 makes the whole row zero."""
+    """Return valid queries with one entry of one row replaced; 0 makes the whole row zero."""
     queries = normal()
     queries[row, ... if value == 0 else 2] = value
     return queries
@@ -371,7 +375,7 @@ def test_wrong_queries_are_refused(queries: npt.ArrayLike, pattern: str) -> None
         index.query(queries)
 
 
-def test_nearest_ignores_the_dial() -> None:
+def test_nearest_ignores_the_diversity() -> None:
     index, asked = an_index("lsh_sdiv", "cosine", "dense"), queries(5, "cosine")
     plain = index.query(asked, selector="nearest", diversity=0)
     for diversity, variant in ((0.5, "printed"), (1.0, "marginal")):
@@ -381,7 +385,7 @@ def test_nearest_ignores_the_dial() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_columns_have_the_types_and_shapes_they_say(rows: int) -> None:
+def test_columns_have_the_documented_dtypes_and_shapes(rows: int) -> None:
     result = an_index("lsh_div", "cosine", "dense").query(queries(rows, "cosine"), k=4)
     for column, dtype, shape in (
         (result.ids, np.int64, (rows, 4)),
@@ -396,12 +400,12 @@ def test_columns_have_the_types_and_shapes_they_say(rows: int) -> None:
         assert column.dtype == dtype
         assert column.shape == shape
     assert result.generation == 1
-    # The index has 240 points: the default limit is above that.
+    # The index has 240 points, fewer than the default hash limit, so the search is exact.
     assert (result.parameters.search, result.parameters.candidates_limit) == ("exact", 200)
 
 
-def test_auto_scans_where_all_that_may_be_probed_holds_too_few() -> None:
-    """Probing ends where its room does; then all codes are read, and there is an answer."""
+def test_auto_scans_if_all_probes_find_too_few_points() -> None:
+    """Probing ends when its memory is full; then all codes are scanned."""
     points = clustered(3000, DIMS, 6, 0.1)
     index = taking(Index.build(points, n_tables=1, n_bits=24), "tables")
     far = -points[:4]
@@ -414,7 +418,7 @@ def test_auto_scans_where_all_that_may_be_probed_holds_too_few() -> None:
 
 
 @pytest.mark.parametrize("search", ["tables", "scan", "exact"])
-def test_auto_is_the_search_that_build_chose(search: Search) -> None:
+def test_auto_uses_the_search_chosen_by_the_build(search: Search) -> None:
     index = taking(an_index("lsh_sdiv", "cosine", "dense"), search)
     asked = queries(5, "cosine")
     auto = index.query(asked, k=4, hash_limit=60, candidates_limit=4)
@@ -437,7 +441,7 @@ def test_auto_is_the_search_that_build_chose(search: Search) -> None:
     ],
 )
 @pytest.mark.parametrize("points", ["many", "equal", "opposite"])
-def test_the_ends_of_the_build_parameters(given: dict[str, Any], points: str) -> None:
+def test_extreme_build_parameters(given: dict[str, Any], points: str) -> None:
     vectors = clustered(50, 6, 2, 0.1)
     if points != "many":
         vectors[:] = vectors[0]

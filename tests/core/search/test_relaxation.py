@@ -1,4 +1,4 @@
-"""The paper's Eq. 3: shares against scipy's solver, selections against every one there is."""
+"""The relaxation of the paper's Eq. 3 against scipy's solver, and its selections against all."""
 
 from dataclasses import replace
 from itertools import product
@@ -38,7 +38,7 @@ def problem(case: Case) -> tuple[CandidateSet, Numbers, Numbers]:
 
 
 def check_shares(relaxed: Relaxed, k: int) -> None:
-    """Check that shares are within bounds, exactly, and that there are k in all."""
+    """Check that shares lie in [0, 1] and sum up to k."""
     assert ((relaxed.shares >= 0) & (relaxed.shares <= 1)).all()
     assert abs(relaxed.shares.sum() - k) < 1e-9 * k
 
@@ -50,10 +50,10 @@ def check_shares(relaxed: Relaxed, k: int) -> None:
     diversity=st.sampled_from([0.01, 0.1, 0.5, 0.9, 1.0]),
     printed=st.booleans(),
 )
-def test_shares_are_as_good_as_a_general_solvers(
+def test_shares_are_as_good_as_those_of_scipy(
     case: Case, k: int, diversity: float, printed: bool
 ) -> None:
-    """Eq. 1 is above scipy's optimum by no more than the gap, and the gap is small."""
+    """Eq. 1 exceeds scipy's optimum by no more than the gap, and the gap is small."""
     count = len(case.vectors)
     among, costs, apart = problem(case)
     k, beta = min(k, count), 1.0 if printed else diversity
@@ -64,14 +64,14 @@ def test_shares_are_as_good_as_a_general_solvers(
     found = selectors.eq_1(prices, apart, relaxed.shares, beta)
     best = selectors.relaxed(prices, apart, k, beta)
     least = selectors.eq_1(prices, apart, best, beta)
-    # Of all corners none is worse than this by definition of the range.
+    # The tolerance is relative to the worst selection, which is approximated by some corners.
     most = max(selectors.eq_1(prices, apart, corner, beta) for corner in corners(count, k, costs))
     room = case.room * k * k + 1e-7 * abs(least)
     assert least - room <= found <= least + relaxation.TOLERANCE * max(most - found, 0) + room
 
 
 def corners(count: int, k: int, costs: Numbers) -> list[Numbers]:
-    """Return some selections: the nearest, the farthest, and a few hundred at random."""
+    """Return some selections: the nearest, the farthest, and a few hundred random ones."""
     rng = np.random.default_rng(0)
     orders = [np.argsort(costs), np.argsort(-costs), *(rng.permutation(count) for _ in range(300))]
     found = np.zeros((len(orders), count))
@@ -83,10 +83,13 @@ def corners(count: int, k: int, costs: Numbers) -> list[Numbers]:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
 @pytest.mark.parametrize("printed", [False, True])
-def test_selections_against_every_one_there_is(
+def test_rounded_selections_come_near_the_best_of_all(
     metric: Metrics, stored_sparse: bool, printed: bool
 ) -> None:
-    """Of 11 points 4: none beats the shares; exchanges end near the best, the paper's farther."""
+    """No selection of 4 of 11 points beats the shares.
+
+    `exchange` ends near the best selection, and `top_k`, the paper's rounding, farther from it.
+    """
     closed: dict[str, list[float]] = {"top_k": [], "exchange": []}
     for seed, diversity in product(range(8), (0.05, 0.2, 0.6)):
         case = Case.draw(seed, 11, 6, 0, metric, stored_sparse=stored_sparse)
@@ -115,8 +118,8 @@ def test_selections_against_every_one_there_is(
     assert np.mean(closed["exchange"]) > np.mean(closed["top_k"])
 
 
-def test_the_printed_objective_is_that_of_another_dial() -> None:
-    """Eq. 3 without (1 - lambda) is Eq. 1 at lambda / (1 + lambda): the same shares."""
+def test_the_printed_objective_equals_another_diversity() -> None:
+    """Eq. 3 without (1 - lambda) is Eq. 1 at lambda / (1 + lambda), with the same shares."""
     case = Case.draw(1, 30, 8)
     among, _, _ = problem(case)
     printed = relax(among, 5, 0.7, 1.0)
@@ -126,10 +129,10 @@ def test_the_printed_objective_is_that_of_another_dial() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
-def test_working_candidates_are_enough(
+def test_small_working_sets_reach_the_same_optimum(
     monkeypatch: pytest.MonkeyPatch, metric: Metrics, stored_sparse: bool
 ) -> None:
-    """Begun with few that work, none joining but a few, or rows forgotten: as good to the gap."""
+    """Few candidates begin, few join at a time, or cached distances are dropped."""
     case = Case.draw(3, 300, 20, 0.2, metric, stored_sparse=stored_sparse)
     among, costs, apart = problem(case)
     values = []
@@ -146,8 +149,8 @@ def test_working_candidates_are_enough(
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_equal_points_have_nothing_to_trade(metric: Metrics) -> None:
-    """Where all selections are alike the gap is none."""
+def test_equal_points_have_no_duality_gap(metric: Metrics) -> None:
+    """All selections have the same value."""
     case = Case.draw(1, 1, 5, 0, metric)
     case.vectors = np.repeat(case.vectors, 40, axis=0)
     relaxed = relax(problem(case)[0], 4, 0.5, 0.5)
@@ -157,7 +160,7 @@ def test_equal_points_have_nothing_to_trade(metric: Metrics) -> None:
 
 @examples
 @given(values=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1), data=st.data())
-def test_mark_least_marks_the_first_of_the_least(values: list[float], data: Any) -> None:  # noqa: ANN401  # hypothesis' own
+def test_mark_least_marks_the_k_lowest_values(values: list[float], data: Any) -> None:  # noqa: ANN401  # hypothesis' own
     k = data.draw(st.integers(1, len(values)))
     given_values, chosen = np.array(values), np.empty(len(values))
     total = qp.mark_least(given_values, k, np.empty(len(values), np.float32), chosen)
@@ -168,8 +171,8 @@ def test_mark_least_marks_the_first_of_the_least(values: list[float], data: Any)
 
 @examples
 @given(case=cases([9], [17], [0.0]))
-def test_means_are_by_share(case: Case) -> None:
-    """The mean is that of points, or of directions, and sums of products are what they say."""
+def test_means_are_weighted_by_shares(case: Case) -> None:
+    """Under the inner product the mean is of directions."""
     among, metric = candidates_of(case), case.metric
     shares = np.array([1, 0, 0.25, 0, 0.75, 0, 1, 0, 0])
     found = qp.mean_of(among.points, among.rows, 9, shares, 3)
@@ -180,8 +183,11 @@ def test_means_are_by_share(case: Case) -> None:
     assert qp.sum_of_products(shares, shares) == 1 + 0.0625 + 0.5625 + 1
 
 
-def test_a_query_says_how_it_was_rounded_and_how_sure_it_is() -> None:
-    """Both roundings, by their shares; one gap per row, and none with other selectors."""
+def test_results_report_the_rounding_and_the_duality_gap() -> None:
+    """There is one gap per row, and none with other selectors.
+
+    `exchange` reaches an objective no worse than `top_k`.
+    """
     points = np.random.default_rng(0).standard_normal((400, 12)).astype(np.float32)
     index = Index.build(points)
     whole: dict[str, Any] = {"k": 8, "search": "exact", "hash_limit": 0, "candidates_limit": 0}

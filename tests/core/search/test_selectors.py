@@ -1,4 +1,4 @@
-"""`rerank`, `max_sum` and `dpp` against their twins, and what they promise."""
+"""`rerank`, `max_sum` and `dpp` agree with the reference and keep their guarantees."""
 
 import math
 from itertools import combinations
@@ -37,7 +37,7 @@ def parameters(k: int, diversity: float, selector: Selector) -> EffectiveParamet
 
 
 def picked(case: Case, wanted: EffectiveParameters) -> tuple[Any, Picks]:
-    """Return the rows that were picked, and all that is said of them."""
+    """Return the picked rows, and the kernel's full result."""
     among = candidates_of(case)
     picks = select(among, wanted, case.metric)
     assert not among.scratch.dense.any()
@@ -51,7 +51,7 @@ def value_of(
     before: list[int],
     row: int,
 ) -> float:
-    """Return what the twin says of picking a row after others; it computes all picks anew."""
+    """Return the reference value of picking a row after others, computed from scratch."""
     near = definitions.nearest_rows(points, query, range(len(points.vectors)))
     k, relevance = min(wanted.k, len(near)), 1 - wanted.diversity
     if wanted.selector == "dpp":
@@ -73,7 +73,7 @@ def value_of(
 
 
 def has_copies(points: definitions.Points, rows: list[int]) -> bool:
-    """Tell whether two points have the same direction, or place, but for rounding."""
+    """Tell whether two points have the same direction or position, up to rounding."""
     return any(selectors.length(points, *pair) < 2.0**-9 for pair in combinations(rows, 2))
 
 
@@ -84,10 +84,13 @@ def has_copies(points: definitions.Points, rows: list[int]) -> bool:
     diversity=st.sampled_from([0.01, 0.1, 0.3, 0.5, 0.9, 1.0]),
     selector=st.sampled_from(SELECTORS),
 )
-def test_every_step_takes_the_best(
+def test_every_pick_minimises_the_formula(
     case: Case, k: int, diversity: float, selector: Selector
 ) -> None:
-    """Each pick minimises its formula over what is left, and the value is reported."""
+    """Each pick minimises its selector's formula over the remaining candidates.
+
+    The value reported is that of the formula.
+    """
     count, wanted = len(case.vectors), parameters(k, diversity, selector)
     rows, picks = picked(case, wanted)
     assert len(set(rows)) == len(rows) == min(k, count)
@@ -103,10 +106,10 @@ def test_every_step_takes_the_best(
         }
         room = case.room * (1 + step) + 1e-3 * case.room**0.5
         if selector == "dpp":
-            # Rounding moves the logarithm of a small variance by this much.
+            # Rounding changes the logarithm of a small variance by up to this much.
             room += 0.02
         elif has_copies(points, near):
-            # The root of a distance that is 0 but for a rounding of 2**-22 is 2**-11.
+            # A distance of 0 may be rounded to 2**-22, whose square root is 2**-11.
             room += 2 * 2.0**-11
         assert truth[row] <= min(truth.values()) + room
         assert abs(-value - truth[row]) <= room
@@ -118,8 +121,8 @@ def test_every_step_takes_the_best(
     selector=st.sampled_from(SELECTORS),
     diversity=st.sampled_from([0.05, 0.3, 1.0]),
 )
-def test_the_picks_are_the_twins(case: Case, selector: Selector, diversity: float) -> None:
-    """On points in general position the picks are the same, one by one."""
+def test_picks_agree_with_the_reference(case: Case, selector: Selector, diversity: float) -> None:
+    """Points are in general position, so that there are no ties."""
     wanted = parameters(9, diversity, selector)
     twin = selectors.select(case.points(), case.query, range(40), wanted)
     assert picked(case, wanted)[0] == [row for row, _ in twin]
@@ -128,10 +131,10 @@ def test_the_picks_are_the_twins(case: Case, selector: Selector, diversity: floa
 @examples
 @given(seed=seeds, diversity=st.floats(0.01, 1), k=st.integers(2, 5))
 @pytest.mark.parametrize("metric", METRICS)
-def test_max_sum_reaches_half_of_the_best(
+def test_max_sum_reaches_half_of_the_optimum(
     metric: Metrics, seed: int, diversity: float, k: int
 ) -> None:
-    """No selection has more than twice the relevance and distances of the greedy one."""
+    """No selection has more than twice the value of the greedy one."""
     case = Case.draw(seed, 9, 3, 0.3, metric)
     chosen, _ = picked(case, parameters(k, diversity, "max_sum"))
     points, near, relevance = case.points(), list(range(9)), 1 - diversity
@@ -146,8 +149,10 @@ def test_max_sum_reaches_half_of_the_best(
 @examples
 @given(seed=seeds)
 @pytest.mark.parametrize("metric", METRICS)
-def test_roots_of_distances_keep_the_triangle_inequality(metric: Metrics, seed: int) -> None:
-    """Going round is never shorter, zero vectors included: what the guarantee rests on."""
+def test_square_roots_of_differences_satisfy_the_triangle_inequality(
+    metric: Metrics, seed: int
+) -> None:
+    """The guarantee of `max_sum` depends on it; it holds for zero vectors too."""
     case = Case.draw(seed, 8, 3, 0.3, metric)
     case.vectors[2] = 0 if metric != "cosine" else case.vectors[3]
     points = case.points()
@@ -159,8 +164,8 @@ def test_roots_of_distances_keep_the_triangle_inequality(metric: Metrics, seed: 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
-def test_dpp_leaves_copies_for_last(metric: Metrics, stored_sparse: bool) -> None:
-    """Where relevance has no say all that differ come first, then copies, nearest first."""
+def test_dpp_picks_copies_last(metric: Metrics, stored_sparse: bool) -> None:
+    """At diversity 1, distinct points come first, and then copies, nearest first."""
     case = Case.draw(4, 12, 20, 0, metric, stored_sparse=stored_sparse)
     case.vectors[6:] = case.vectors[:6]
     rows, picks = picked(case, parameters(12, 1.0, "dpp"))
@@ -171,15 +176,15 @@ def test_dpp_leaves_copies_for_last(metric: Metrics, stored_sparse: bool) -> Non
     assert np.isfinite(picks.values).all()
 
 
-def test_dpp_goes_on_where_the_space_is_full() -> None:
-    """In three dimensions three unit vectors hold all the volume; ten come back all the same."""
+def test_dpp_returns_k_results_in_a_space_of_fewer_dimensions() -> None:
+    """Three unit vectors span the space, and seven more are still picked."""
     rows, picks = picked(Case.draw(1, 30, 3), parameters(10, 0.5, "dpp"))
     assert len(set(rows)) == 10
-    # Close to relevance alone once nothing is left.
+    # The values are close to relevance alone once no volume is left.
     assert (np.diff(picks.values[4:]) <= 1e-3).all()
 
 
-def test_rerank_sees_more_as_the_dial_turns() -> None:
+def test_rerank_considers_more_candidates_at_higher_diversity() -> None:
     case = Case.draw(2, 50, 9)
     near = definitions.nearest_rows(case.points(), case.query, range(50))
     for diversity, length in ((0.01, 10), (0.25, 20), (0.5, 30), (1.0, 50)):
@@ -198,8 +203,8 @@ def test_no_candidates_give_no_picks(selector: Selector) -> None:
 
 @examples
 @given(case=cases([12], [17], [0.3]))
-def test_far_from_is_how_far_apart_points_are(case: Case) -> None:
-    """Every distance from a candidate is the twin's, and from itself none."""
+def test_far_from_returns_the_differences_from_a_candidate(case: Case) -> None:
+    """They agree with the reference; the difference of a candidate from itself is 0."""
     among = candidates_of(case)
     far = np.full(13, 9, np.float32)
     for pick in (0, 7):
@@ -215,7 +220,7 @@ def test_far_from_is_how_far_apart_points_are(case: Case) -> None:
 
 @examples
 @given(number=st.floats(1e-5, 2.0**60))
-def test_logarithms_are_those_of_the_library(number: float) -> None:
+def test_logarithm_agrees_with_the_standard_library(number: float) -> None:
     assert math.isclose(
         max_sum_dpp.logarithm(number), math.log(number), rel_tol=1e-15, abs_tol=3e-16
     )
