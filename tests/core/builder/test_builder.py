@@ -1,4 +1,4 @@
-"""What may be indexed and asked, what may not, and what is said of it."""
+"""Builds: accepted and refused input, failures, warnings and progress."""
 
 import contextlib
 import resource
@@ -35,7 +35,7 @@ def normal(rows: int = 20, dims: int = 4, seed: int = 0) -> FloatArray:
 
 
 def spoiled(row: int, value: float, rows: int = 20) -> FloatArray:
-    """Return good vectors but for one entry of one row; 0 makes the whole row zero."""
+    """Return valid vectors with one entry of one row replaced; 0 makes the whole row zero."""
     vectors = normal(rows)
     vectors[row, ... if value == 0 else 2] = value
     return vectors
@@ -94,14 +94,14 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 def test_a_wrong_build_is_refused(
     tmp_path: Path, given: dict[str, Any], field: str, pattern: str, kept: bool
 ) -> None:
-    """What is wrong is named by its field, and the row where it is one; nothing is left behind."""
+    """The error names the field, and the row if one is at fault; no file is left behind."""
     path = tmp_path / "root" / "points" if kept else None
     with refused(field, pattern):
         Index.build(**{"vectors": normal()} | given, path=path)
     assert list((tmp_path / "root").rglob("*")) == []
 
 
-def test_the_row_named_is_that_of_the_upload() -> None:
+def test_errors_name_the_row_of_the_whole_upload() -> None:
     builder = IndexBuilder(MemoryStore(), BuildParameters())
     builder.append(normal(30))
     with pytest.raises(InvalidArgumentError, match="row 34 "):
@@ -136,17 +136,17 @@ def test_more_rows_than_the_limit_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["Upper", "-a", "a b", "a" * 64, "ä"])
 def test_a_folder_that_cannot_be_an_index_is_refused(tmp_path: Path, name: str) -> None:
-    """The folder's name is the index's, so it follows the rule of names."""
+    """The folder's name is the name of the index, so it follows the rule for names."""
     with refused("path"):
         Index.build(normal(), path=tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-# Builds that meet another, or run out of room.
+# Builds that meet another build or run out of disk space.
 
 
-def test_building_over_an_index_takes_replace(tmp_path: Path) -> None:
-    """A replacement that fails leaves the previous generation, byte for byte."""
+def test_building_over_an_index_requires_replace(tmp_path: Path) -> None:
+    """A replacement that fails leaves the previous generation unchanged."""
     path = tmp_path / "points"
     before = Index.build(normal(), path=path).query(normal(2)).ids.tolist()
     with pytest.raises(IndexExistsError):
@@ -164,7 +164,7 @@ def test_building_over_an_index_takes_replace(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond `size` bytes, as on a disk that is full."""
+    """Limit the size of files that this process writes, to simulate a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -175,7 +175,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("expected", [None, 40_000])
 def test_a_full_disk_ends_a_build_and_leaves_nothing(tmp_path: Path, expected: int | None) -> None:
-    """Where there is no room the build says so: before the first row if it knows how many come."""
+    """If the number of rows is announced, the build fails before the first row."""
     path = tmp_path / "points"
     Index.build(normal(), path=path)
     before = sorted(tmp_path.rglob("*"))
@@ -199,7 +199,7 @@ def test_a_disk_that_fills_up_while_hashing_leaves_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-# What a build leaves out, and what it tells.
+# Skipped rows, and what an index reports.
 
 
 @pytest.mark.parametrize("kind", get_args(Points))
@@ -218,8 +218,8 @@ def test_zero_vectors_are_refused_or_skipped(kind: Points) -> None:
     assert Index.build(normal(10), zero_vectors="skip").info.warnings == ()
 
 
-def test_a_named_search_that_misses_the_target_says_so() -> None:
-    """No index is warned of, since `auto` reaches the target; tables that miss it say so."""
+def test_a_requested_search_that_misses_the_target_causes_a_warning() -> None:
+    """The index itself has no warning, since `auto` reaches the target."""
     spread = np.random.default_rng(0).standard_normal((4_000, 64))
     index = Index.build(spread, n_bits=10, target_recall=1.0)
     assert index.info.warnings == ()
@@ -231,7 +231,7 @@ def test_a_named_search_that_misses_the_target_says_so() -> None:
     assert easy.query(spread[:2], search="tables").warnings == ()
 
 
-def test_skipped_rows_take_their_labels_along() -> None:
+def test_ids_and_categories_of_skipped_rows_are_skipped() -> None:
     vectors = normal(6)
     vectors[2] = 0
     index = Index.build(
@@ -246,7 +246,7 @@ def test_skipped_rows_take_their_labels_along() -> None:
     assert index.engine._arrays["subtopics"].tolist() == [-1, 1, 3, -1, 5]
 
 
-def test_ids_may_be_any_numbers() -> None:
+def test_ids_may_be_any_integers_up_to_int64() -> None:
     ids = [2**63 - 1, 5, 0, 10**15]
     vectors = normal(4)
     vectors[3] = vectors[1] = vectors[0]
@@ -255,7 +255,7 @@ def test_ids_may_be_any_numbers() -> None:
     assert result.ids[0].tolist() == [5, 10**15, 2**63 - 1, 0]
 
 
-def test_an_index_tells_what_it_is(tmp_path: Path) -> None:
+def test_index_info_describes_the_index(tmp_path: Path) -> None:
     info = Index.build(normal(2000, 40), path=tmp_path / "a-name", subtopics=[3] * 2000).info
     assert (info.name, info.generation, info.rows, info.dims) == ("a-name", 1, 2000, 40)
     assert info.parameters["n_bits"] == 9
@@ -289,7 +289,7 @@ def test_an_index_tells_what_it_is(tmp_path: Path) -> None:
         ({"hash_family": "lsh_sdiv"}, {"n_components", "n_bits", "n_tables", "n_probes", "search"}),
     ],
 )
-def test_an_index_says_what_was_chosen_and_why(
+def test_index_info_lists_choices_with_reasons(
     tmp_path: Path, given: dict[str, Any], chosen: set[str]
 ) -> None:
     info = Index.build(normal(500, 12), path=tmp_path / "points", **given).info
@@ -335,7 +335,7 @@ def test_a_build_reports_its_progress(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> None:
-    """Who is told may cancel by raising; nothing is left behind."""
+    """A progress callback cancels the build by raising; no file is left behind."""
 
     def cancel(step: Progress) -> None:
         if step.stage == "tables":
@@ -348,7 +348,7 @@ def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> 
 
 @pytest.mark.parametrize("expected", [0, 1, 20, 500])
 def test_an_announced_number_of_rows_may_be_wrong(tmp_path: Path, expected: int) -> None:
-    """It reserves room and gives progress an end; the index holds what came."""
+    """It reserves disk space and sets the progress total; the index holds the rows received."""
     with staging(tmp_path / "points", replace=False) as stage:
         builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)
         builder.append(normal())

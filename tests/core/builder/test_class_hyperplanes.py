@@ -1,4 +1,7 @@
-"""Hyperplanes learned of the points, and what dense queries of sparse points take by them."""
+"""Hyperplanes learned from points, and the search that `auto` chooses by them.
+
+They stand for dense queries of sparse points when a build measures its searches.
+"""
 
 import json
 from collections.abc import Callable
@@ -36,7 +39,7 @@ CLASSES, DIMS = 4, 40
 
 
 def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
-    """Return unit points (rows, DIMS), mostly zeros, and their categories: a column of each."""
+    """Return unit points (rows, DIMS), mostly zeros, and their categories; each has a column."""
     rng = np.random.default_rng(seed)
     classes = rng.integers(0, CLASSES, rows)
     points = rng.random((rows, DIMS)) * (rng.random((rows, DIMS)) < 0.1)
@@ -46,13 +49,13 @@ def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
 
 
 def sparse_rows(points: FloatArray) -> SparseRows:
-    """Return the same rows, sparse."""
+    """Return the rows as sparse rows."""
     return SparseRows.of(sparse.csr_array(points))
 
 
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
-    """The dual form finds what the primal one does, a category at a time."""
+    """The dual solution agrees with the primal one for each category."""
     points, classes = labelled(rows, seed)
     told = np.where(classes[:, np.newaxis] == np.arange(CLASSES), 1.0, -1.0)
     found = normals(sparse_rows(points), (points @ points.T).astype(np.float64), told)
@@ -61,8 +64,8 @@ def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
         np.testing.assert_allclose(normal, reference.ridge_normal(points, column), atol=1e-4)
 
 
-def test_a_category_lies_on_its_side() -> None:
-    """Every normal gives nearly all points of one category more than nearly all others."""
+def test_a_learned_hyperplane_separates_a_category() -> None:
+    """Nearly all points of one category have greater products than nearly all others."""
     points, classes = labelled(3_000)
     found = class_hyperplanes(sparse_rows(points), classes, 0)
     assert found.shape == (8 * CLASSES, DIMS)
@@ -78,10 +81,10 @@ def test_a_category_lies_on_its_side() -> None:
 
 
 @pytest.mark.parametrize("learn", [class_hyperplanes, group_means])
-def test_the_same_seed_learns_the_same(
+def test_learning_with_a_seed_is_reproducible(
     learn: Callable[..., FloatArray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte for byte; another seed draws another sample."""
+    """Results are bitwise equal; another seed draws another sample."""
     monkeypatch.setattr(module, "_SAMPLE_ROWS_MAX", 300)
     points, classes = labelled(500)
     told = (sparse_rows(points), classes)[: 2 if learn is class_hyperplanes else 1]
@@ -99,13 +102,13 @@ def test_the_same_seed_learns_the_same(
     ],
     ids=["none", "one", "each its own", "few", "few others"],
 )
-def test_nothing_to_tell_apart(classes: IntArray) -> None:
-    """No categories, one of all points, or too few of each: nothing is learned."""
+def test_no_hyperplanes_are_learned_without_two_large_categories(classes: IntArray) -> None:
+    """There are no categories, only one, or too few points in each."""
     points, _ = labelled(300)
     assert class_hyperplanes(sparse_rows(points), classes, 0).shape == (0, DIMS)
 
 
-def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_is_bounded_by_stored_values(monkeypatch: pytest.MonkeyPatch) -> None:
     points, classes = labelled(1_000)
     monkeypatch.setattr(module, "_SAMPLE_NUMBERS_MAX", 500)
     sizes: list[int] = []
@@ -119,8 +122,8 @@ def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatc
     assert 0 < sizes[0] < 700
 
 
-def test_points_without_numbers() -> None:
-    """Of rows of zeros nothing is learned, and of some among others nothing breaks."""
+def test_zero_rows_are_ignored() -> None:
+    """Nothing is learned from zero rows alone, and some zero rows cause no error."""
     points, classes = labelled(300)
     empty = sparse_rows(np.zeros_like(points))
     assert class_hyperplanes(empty, classes, 0).shape == group_means(empty, 0).shape == (0, DIMS)
@@ -132,7 +135,7 @@ def test_points_without_numbers() -> None:
 
 
 @pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
-def test_lengths_change_nothing(length: float) -> None:
+def test_the_scale_of_points_changes_no_hyperplane(length: float) -> None:
     points, classes = labelled(300)
     rows, scaled = sparse_rows(points), sparse_rows(points * np.float32(length))
     for learned, expected in (
@@ -143,7 +146,7 @@ def test_lengths_change_nothing(length: float) -> None:
 
 
 @given(rows=st.integers(1, 50), share=st.floats(0, 1), seed=st.integers(0, 2**32))
-def test_products_are_those_of_dense_rows(rows: int, share: float, seed: int) -> None:
+def test_inner_products_agree_with_dense_rows(rows: int, share: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((rows, DIMS)) * (
         rng.random((rows, DIMS)) < share * rng.random(DIMS)
@@ -152,7 +155,7 @@ def test_products_are_those_of_dense_rows(rows: int, share: float, seed: int) ->
     np.testing.assert_allclose(found, points @ points.T, atol=1e-4)
 
 
-def test_many_categories_and_many_columns() -> None:
+def test_hyperplanes_of_many_categories_and_many_columns() -> None:
     points, _ = labelled(1_000)
     classes = np.arange(1_000) % 90
     assert len(class_hyperplanes(sparse_rows(points), classes, 0)) == QUERIES_MAX
@@ -166,20 +169,20 @@ def test_many_categories_and_many_columns() -> None:
 # Means of groups.
 
 
-def test_means_are_of_neighbours() -> None:
-    """A mean is nearest to points of its group: with four categories as groups, of one category."""
+def test_group_means_are_means_of_similar_points() -> None:
+    """Here the groups are the categories, so most points near a mean have one category."""
     points, classes = labelled(3_000)
     found = group_means(sparse_rows(points), 0)
     assert found.shape == (QUERIES_MAX, DIMS)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
     assert (found >= 0).all()
-    # A mean of points of all categories alike would have a share of .25.
+    # A mean over points of all categories alike would have a share of .25.
     nearest = np.argsort(-(found @ points.T), axis=1)[:, :50]
     shares = [np.bincount(classes[row]).max() / 50 for row in nearest]
     assert np.mean(shares) > 0.8
 
 
-# What `auto` takes by them.
+# The search that `auto` chooses by hyperplanes.
 
 
 def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
@@ -190,11 +193,11 @@ def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
 
 @cache
 def usual() -> Index:
-    """Return the index of sparse points with categories, for tests that change nothing of it."""
+    """Return a shared index of sparse points with categories, which tests must not change."""
     return made()
 
 
-def test_build_asks_with_them_where_there_are_categories() -> None:
+def test_a_build_with_categories_measures_hyperplane_queries() -> None:
     info = usual().info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
     assert [cost.search for cost in info.search_costs_dense] == [
@@ -211,7 +214,7 @@ def test_build_asks_with_them_where_there_are_categories() -> None:
         assert index.info.search_costs_dense == ()
 
 
-def test_build_asks_with_means_where_there_are_no_categories() -> None:
+def test_a_build_without_categories_measures_group_means() -> None:
     info = made(categories=None).info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
     (choice,) = (each for each in info.choices if each.parameter == "search_dense")
@@ -222,7 +225,7 @@ def test_build_asks_with_means_where_there_are_no_categories() -> None:
     assert few.search_costs_dense == ()
 
 
-def test_dense_queries_take_what_was_found_for_them() -> None:
+def test_dense_queries_use_the_search_measured_for_them() -> None:
     index = usual()
     both = without_pools(index, auto_search="tables", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)
@@ -253,8 +256,8 @@ def test_dense_queries_take_what_was_found_for_them() -> None:
     assert alone.query(points, hash_limit=100).parameters.search == "tables"
 
 
-def test_dense_rows_that_look_like_points_are_warned_of() -> None:
-    """Where `auto` takes another search for hyperplanes than for points, and only there."""
+def test_dense_queries_that_look_like_points_cause_a_warning() -> None:
+    """They do so only if `auto` chooses another search for hyperplanes than for points."""
     index = usual()
     both = without_pools(index, auto_search="exact", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)
@@ -276,14 +279,16 @@ def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     assert [each.code for each in few.warnings] == [*warned, "FEWER_THAN_K_FOUND"]
     assert codes(both, sparse.csr_array(points)) == []
     assert codes(both, points, search="scan") == []
-    assert both.query(points).parameters.search == "exact"  # there are hardly more to hash
+    assert (
+        both.query(points).parameters.search == "exact"
+    )  # the default hash limit includes nearly all points
     assert both.query(points).warnings == ()
     alike = stating(both, auto_search_dense="exact")
     assert codes(alike, points) == []
 
 
-def test_documents_vote_as_points() -> None:
-    """In dense form too: they are no hyperplanes."""
+def test_dense_documents_are_searched_like_points() -> None:
+    """Documents are not hyperplanes, even in dense form."""
     points, classes = labelled(1_000)
     index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
     both = without_pools(index, auto_search="tables", auto_search_dense="scan")
@@ -298,8 +303,8 @@ def test_documents_vote_as_points() -> None:
     assert votes[0].labels.tobytes() == votes[1].labels.tobytes()
 
 
-def test_a_manifest_keeps_it() -> None:
-    """As text; one of a version before it has none, and opens."""
+def test_a_manifest_stores_the_search_of_dense_queries() -> None:
+    """A manifest of an earlier version lacks the fields and still opens."""
     manifest = usual().engine.manifest
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest

@@ -1,4 +1,4 @@
-"""Which family `auto` becomes: trials beside counts made the slow way, and what they decide."""
+"""The hash family that `auto` chooses: its trials agree with a slow count, and decide."""
 
 import re
 from typing import Any, Literal
@@ -15,25 +15,25 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.types import Choice, FloatArray, HashFamily, Points
 from divgrpc.vectors import Rows, SparseRows
 
-# So few that every point is in the trial, which then has the default query's candidates.
+# There are so few points that the trial uses all, with the candidates of a default query.
 ROWS, QUERIES, DIMS, COMPONENTS = 2_200, 60, 384, 16
 CANDIDATES, HASHED = 200, 800
-# A family is better where its share is greater by more.
+# A family is preferred only if its share is greater by more than this.
 MARGIN = 0.005
 
 Spread = Literal["flat", "round"]
 
 
 def unit(rows: npt.NDArray[np.floating[Any]]) -> FloatArray:
-    """Return the rows at length 1."""
+    """Return the rows scaled to length 1."""
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
 def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArray:
     """Return unit rows (rows, DIMS), dense or mostly zeros.
 
-    Round ones lie in all directions alike. Flat ones lie near a plane of few directions, which
-    components find.
+    Round rows have all directions alike. Flat rows lie near a subspace of few dimensions, which
+    principal components find.
     """
     rng = np.random.default_rng(seed)
     scale = np.full(DIMS, 1.0)
@@ -48,12 +48,12 @@ def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArr
 
 
 def as_kind(rows: FloatArray, kind: Points) -> Rows:
-    """Return the same rows as Build holds them."""
+    """Return the rows in the form that a build holds."""
     return SparseRows.of(sparse.csr_array(rows)) if kind == "sparse" else rows
 
 
 def share_by_hand(points: FloatArray, queries: FloatArray, kind: Points, family: Any) -> float:  # noqa: ANN401  # a HashFamily
-    """Return the mean share of the nearest that a scan hashes, of points that tie any of them."""
+    """Return the mean share of the nearest candidates that a scan hashes; ties count as nearest."""
     form: Any = sparse.csr_array if kind == "sparse" else np.asarray
     index = Index.build(form(points), hash_family=family, n_components=COMPONENTS)
     found = index.query(
@@ -71,17 +71,17 @@ def share_by_hand(points: FloatArray, queries: FloatArray, kind: Points, family:
 
 
 def shares_of(reason: str) -> tuple[float, float]:
-    """Return the shares that a reason names, of lsh_div and of lsh_sdiv."""
+    """Return the shares of lsh_div and lsh_sdiv that a reason states."""
     plain, inside = re.findall(r"0\.\d{3}|1\.000", reason)
     return float(plain), float(inside)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize(("spread", "better"), [("flat", "lsh_sdiv"), ("round", "lsh_div")])
-def test_the_family_that_finds_more_is_taken(
+def test_the_family_with_the_greater_share_is_chosen(
     kind: Points, spread: Spread, better: HashFamily
 ) -> None:
-    """Both shares are those counted by hand, and whichever suits the points is taken."""
+    """Both shares agree with a slow count."""
     rows = drawn(ROWS + QUERIES, spread, kind)
     points, queries = rows[:ROWS], rows[ROWS:]
     asked = BuildParameters(n_components=COMPONENTS)
@@ -94,8 +94,8 @@ def test_the_family_that_finds_more_is_taken(
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("flatness", [0.3, 0.5, 0.7, 0.9])
-def test_the_choice_follows_from_the_shares(kind: Points, flatness: float) -> None:
-    """Whatever lies between flat and round: lsh_sdiv where it finds more by the margin."""
+def test_the_choice_agrees_with_the_reported_shares(kind: Points, flatness: float) -> None:
+    """For points between flat and round, lsh_sdiv is chosen if its share exceeds the margin."""
     flat, round_ = (drawn(ROWS, spread, kind, seed=3) for spread in ("flat", "round"))
     points = as_kind(unit(flatness * flat + (1 - flatness) * round_), kind)
     family, reason = choose_family(BuildParameters(n_components=COMPONENTS), points, None)
@@ -105,7 +105,7 @@ def test_the_choice_follows_from_the_shares(kind: Points, flatness: float) -> No
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_two_trials_are_one(kind: Points) -> None:
+def test_trials_with_the_same_seed_are_equal(kind: Points) -> None:
     points = as_kind(drawn(6_000, "round", kind), kind)
     asked = BuildParameters(n_components=COMPONENTS, seed=5)
     first = choose_family(asked, points, None)
@@ -113,7 +113,7 @@ def test_two_trials_are_one(kind: Points) -> None:
     assert choose_family(BuildParameters(n_components=COMPONENTS, seed=6), points, None) != first
 
 
-def test_a_build_has_the_family_of_its_trial() -> None:
+def test_a_build_uses_the_family_of_the_trial() -> None:
     points = drawn(ROWS, "flat", "dense")
     family, reason = choose_family(BuildParameters(n_components=COMPONENTS), points, None)
     manifest = Index.build(points, n_components=COMPONENTS).engine.manifest
@@ -121,7 +121,7 @@ def test_a_build_has_the_family_of_its_trial() -> None:
     assert Choice("hash_family", "lsh_sdiv", reason) in manifest.choices
 
 
-def test_a_family_by_name_is_not_tried() -> None:
+def test_a_given_family_is_used_without_a_trial() -> None:
     points = drawn(ROWS, "flat", "dense")
     for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells"):
         assert choose_family(BuildParameters(hash_family=name), points, None) == (name, "")
@@ -131,16 +131,19 @@ def test_a_family_by_name_is_not_tried() -> None:
     ("rows", "components", "start"),
     [(ROWS, DIMS, "all dimensions are hashed"), (1_999, COMPONENTS, "only 1,999 points")],
 )
-def test_where_nothing_can_differ_nothing_is_tried(rows: int, components: int, start: str) -> None:
-    """With every dimension hashed, or so few points that an exact search is as fast."""
+def test_no_trial_runs_if_families_cannot_differ(rows: int, components: int, start: str) -> None:
+    """All dimensions are hashed, or there are so few points that an exact search is as fast."""
     points = drawn(rows, "flat", "dense")
     family, reason = choose_family(BuildParameters(n_components=components), points, None)
     assert family == "lsh_div"
     assert reason.startswith(start)
 
 
-def test_cells_are_taken_as_far_as_they_reach() -> None:
-    """Above the share that a quarter of them holds no target takes them; nor do tables or bits."""
+def test_cells_are_chosen_up_to_the_recall_they_reach() -> None:
+    """They are chosen if the target is at most the share found in a quarter of them.
+
+    They are never chosen if n_tables or n_bits is given, or for few points.
+    """
     rng = np.random.default_rng(0)
     centres = 2 * rng.standard_normal((60, 24))
     points = unit(centres[rng.integers(0, 60, CELLS_ROWS_MIN)] + rng.standard_normal((1, 24)))

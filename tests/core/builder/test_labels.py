@@ -1,4 +1,4 @@
-"""Labels in a build: kept in the same generation, reported, refused where they do not fit."""
+"""Labels in a build: stored with the generation, described, and refused if they do not fit."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def leml(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
     return Index.build(X, **(given | told))
 
 
-def test_a_generation_keeps_its_labels(tmp_path: Path) -> None:
+def test_a_generation_stores_its_labels(tmp_path: Path) -> None:
     kept = leml(path=tmp_path / "kept")
     opened = Index.open(tmp_path / "kept")
     for mode in ("embedding", "neighbour_vote"):
@@ -70,8 +70,8 @@ def test_a_generation_describes_its_labels() -> None:
     assert (votes.label_count, votes.rank, votes.index) == (6, 0, None)
 
 
-def test_the_factors_are_hashed_as_the_points_are() -> None:
-    """Tables, bits and components are those of the build, as far as factors have columns."""
+def test_label_factors_are_hashed_like_the_points() -> None:
+    """Tables, bits and components are those of the build, limited by the rank of the factors."""
     section = leml(
         hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5
     ).engine.manifest.labels
@@ -89,7 +89,7 @@ def test_the_factors_are_hashed_as_the_points_are() -> None:
 def test_factors_have_fewer_components_than_points(
     told: dict[str, int], tables: int, bits: int
 ) -> None:
-    """Under pca_hash what the points allow may be more bits than the factors have components."""
+    """Under pca_hash, fewer components allow fewer bits than the points have."""
     section = leml(hash_family="pca_hash", **told).engine.manifest.labels
     assert section is not None
     assert section.index is not None
@@ -97,7 +97,7 @@ def test_factors_have_fewer_components_than_points(
     assert (inner.n_tables, inner.n_bits) == (tables, bits)
 
 
-def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
+def test_the_hierarchy_is_stored_as_a_tree(tmp_path: Path) -> None:
     leml(path=tmp_path / "kept")
     labels = Index.open(tmp_path / "kept").engine.labels
     assert labels is not None
@@ -122,7 +122,7 @@ def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
     ],
 )
 def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
-    """Every array is checked, those of the index in the index too."""
+    """Every array is checked, including those of the index over label factors."""
     leml(path=tmp_path / "kept")
     path = tmp_path / "kept" / "1" / f"{name}.npy"
     data = bytearray(path.read_bytes())
@@ -142,14 +142,14 @@ def test_an_index_of_an_older_format_opens(tmp_path: Path) -> None:
     assert Index.open(tmp_path / "stored").engine.labels is None
 
 
-def test_no_labels_leave_no_trace(tmp_path: Path) -> None:
+def test_an_index_without_labels_stores_no_label_arrays(tmp_path: Path) -> None:
     Index.build(X, path=tmp_path / "plain")
     names = set(IndexFolder(tmp_path / "plain").open().arrays)
     assert not [name for name in names if "label" in name or name == "feature_map"]
 
 
-def test_a_training_reports_and_can_be_ended(tmp_path: Path) -> None:
-    """Stages come in order; a build that ends while it trains leaves nothing."""
+def test_training_reports_progress_and_can_be_cancelled(tmp_path: Path) -> None:
+    """Stages come in order; a build cancelled during training leaves no files."""
     seen: list[Progress] = []
     leml(progress=seen.append)
     stages = list(dict.fromkeys(each.stage for each in seen))
@@ -166,7 +166,7 @@ def test_a_training_reports_and_can_be_ended(tmp_path: Path) -> None:
         assert list((tmp_path / "root").iterdir()) == []
 
 
-def test_rows_that_are_left_out_take_their_labels_along() -> None:
+def test_labels_of_skipped_rows_are_skipped() -> None:
     rows = X.copy()
     rows[[0, 5]] = 0
     built = Index.build(rows, labels=Y, zero_vectors="skip")
@@ -178,10 +178,10 @@ def test_rows_that_are_left_out_take_their_labels_along() -> None:
         assert sorted(labels[labels >= 0].tolist()) == truth
 
 
-def test_a_trained_model_can_be_brought() -> None:
-    """A model trained on the points as an index has them, of unit length, is the one it trains."""
+def test_a_given_trained_model_equals_one_trained_by_the_build() -> None:
+    """The model is trained on the points as stored, which have unit length."""
     inside, parameters = leml(), LabelParameters(rank=3, regularisation=1.0, iterations=2)
-    # Scaled once more, rows differ in their last digits, and singular vectors may turn about.
+    # Normalising rows twice changes their last digits, which may flip singular vectors.
     model = train(inside.engine._arrays["vectors"], Y, parameters).model
     outside = Index.build(X, label_model=model)
     for name in ("feature_map", "label_offset", "label_index.vectors"):
@@ -223,7 +223,9 @@ def test_a_trained_model_can_be_brought() -> None:
         ("label_model", {"label_model": (np.zeros((6, 3)), MAP)}),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, field: str, told: dict[str, Any]) -> None:
+def test_invalid_labels_are_refused_by_field(
+    tmp_path: Path, field: str, told: dict[str, Any]
+) -> None:
     with refused(field):
         leml(path=tmp_path / "root" / "wrong", **told)
     assert not (tmp_path / "root").exists() or list((tmp_path / "root").iterdir()) == []
@@ -238,7 +240,7 @@ def test_labels_come_with_every_row_or_with_none() -> None:
         builder.append(X[3:5], labels=np.ones((2, 5)))
 
 
-def test_factors_of_zeros_are_counted() -> None:
+def test_zero_label_factors_cause_a_warning() -> None:
     factors = FACTORS.copy()
     factors[[1, 4]] = 0
     (warning,) = Index.build(X, label_model=(factors, MAP)).info.warnings
@@ -261,15 +263,17 @@ def test_factors_of_zeros_are_counted() -> None:
         ),
     ],
 )
-def test_nodes_that_lead_nowhere_are_counted(edges: list[tuple[int, int]], message: str) -> None:
-    """Children above the labels that are no parents are in the one warning of a hierarchy."""
+def test_hierarchy_nodes_without_labels_cause_a_warning(
+    edges: list[tuple[int, int]], message: str
+) -> None:
+    """One warning counts unreached labels and leaf nodes that are not labels."""
     warnings = [w for w in leml(hierarchy=edges).info.warnings if w.field == "hierarchy"]
     assert bool(warnings) == bool(message)
     assert not warnings or message in warnings[0].message
 
 
-def test_a_document_too_long_once_embedded_is_called_by_its_number() -> None:
-    """Before any is labelled, however many there are; so in an evaluation."""
+def test_a_document_too_long_when_embedded_is_refused_by_row() -> None:
+    """It is found before any document is labelled, in predictions and evaluations."""
     index = Index.build(X, labels=Y, label_model=(FACTORS, MAP * 1e10))
     documents = np.tile(np.abs(X) + 0.1, (20, 1))
     documents[301] *= 1e8

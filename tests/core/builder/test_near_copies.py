@@ -1,4 +1,4 @@
-"""What Build takes for near-copies: a gap next to the points, or next to nothing."""
+"""The default threshold of near-copies, which a build measures."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ def mean_apart(vectors: Vectors) -> float:
 
 
 def threshold(vectors: Vectors, metric: Metric) -> float:
-    """Return the default threshold that Build measures."""
+    """Return the default threshold that a build measures."""
     if metric == "cosine":
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return near_copy_threshold(
@@ -36,7 +36,7 @@ def threshold(vectors: Vectors, metric: Metric) -> float:
 
 
 def threshold_of_all(vectors: Vectors, metric: Metric) -> float:
-    """Return what `near_copy_threshold` does for so few points that it looks at all of them."""
+    """Return the threshold by a slow implementation that samples nothing."""
     rows = vectors.astype(np.float64)
     if metric != "euclidean":
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -61,8 +61,8 @@ def threshold_of_all(vectors: Vectors, metric: Metric) -> float:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("seed", range(6))
-def test_the_threshold_is_the_twins(metric: Metrics, seed: int) -> None:
-    """Over copies, points of few dimensions, a cluster of nearly all points, and equal ones."""
+def test_the_threshold_agrees_with_the_reference(metric: Metrics, seed: int) -> None:
+    """Cases are copies, few dimensions, a cluster of nearly all points, equal points and a cone."""
     rng = np.random.default_rng(seed)
     cases: tuple[Vectors, ...] = (
         copies(seed, 20, 6, metric=metric),
@@ -76,7 +76,7 @@ def test_the_threshold_is_the_twins(metric: Metrics, seed: int) -> None:
         assert threshold(vectors.astype(np.float32), metric) == pytest.approx(expected, abs=1e-6)
 
 
-def test_sparse_points_have_the_threshold_of_dense_ones() -> None:
+def test_sparse_and_dense_points_have_the_same_threshold() -> None:
     vectors = copies(1, 40, 5)
     dense, stored = Index.build(vectors), Index.build(sparse.csr_array(vectors))
     assert dense.info.duplicate_threshold == stored.info.duplicate_threshold
@@ -84,8 +84,8 @@ def test_sparse_points_have_the_threshold_of_dense_ones() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("number", [3, 10, 30])
-def test_copies_have_a_gap_next_to_them(metric: Metrics, number: int) -> None:
-    """The threshold is in it, however many copies there are: all of them are within, no others."""
+def test_the_threshold_separates_copies_from_other_points(metric: Metrics, number: int) -> None:
+    """For any number of copies, all copies of an item are collapsed, and nothing else is."""
     items = definitions.unit(np.random.default_rng(number).standard_normal((60, DIMS)))
     jitter = np.random.default_rng(0).standard_normal((60 * number, DIMS)) * 0.02
     vectors = (3 * (items.repeat(number, axis=0) + jitter)).astype(np.float32)
@@ -99,7 +99,7 @@ def test_copies_have_a_gap_next_to_them(metric: Metrics, number: int) -> None:
 
 
 def _healthy(name: str) -> FloatArray:
-    """Return points of which none are copies."""
+    """Return points without copies."""
     rng = np.random.default_rng(11)
     points: dict[str, Any] = {
         "a map": lambda: rng.random((4_000, 2)) + 1,
@@ -133,9 +133,9 @@ _NAMES = [
 _CASES = [(name, metric) for name in _NAMES for metric in METRICS]
 
 
-# Directions from the origin of a map lie on an arc, where 4,000 points are equal to a millionth.
+# Under cosine, the points of a map lie on a short arc, where 4,000 points nearly coincide.
 @pytest.mark.parametrize(("name", "metric"), [*_CASES, ("a map", "euclidean")])
-def test_without_copies_hardly_anything_is_collapsed(name: str, metric: Metrics) -> None:
+def test_hardly_any_points_without_copies_are_collapsed(name: str, metric: Metrics) -> None:
     vectors = _healthy(name)
     index = Index.build(vectors, metric=metric)
     queries = vectors[:: max(1, len(vectors) // 60)]
@@ -149,8 +149,8 @@ def test_without_copies_hardly_anything_is_collapsed(name: str, metric: Metrics)
         assert result.scores.mean() >= 0.99 * plain.scores.mean()
 
 
-def test_the_default_is_what_build_measured() -> None:
-    """A query that names no threshold has the index's, and one that keeps copies has none."""
+def test_queries_use_the_threshold_that_the_build_measured() -> None:
+    """A query with keep_duplicates has no threshold."""
     vectors = copies(2, 300, 1, metric="euclidean") * 100 + 7
     index = Index.build(vectors, metric="euclidean")
     result = index.query(vectors[:1])
@@ -161,7 +161,7 @@ def test_the_default_is_what_build_measured() -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "inner_product"])
-def test_points_in_one_direction_are_not_all_copies(metric: Metrics) -> None:
+def test_points_in_a_narrow_cone_are_not_collapsed(metric: Metrics) -> None:
     vectors = np.abs(copies(2, 300, 1)) + np.float32(2)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     assert (vectors @ vectors.T).min() > 0.95
@@ -169,7 +169,7 @@ def test_points_in_one_direction_are_not_all_copies(metric: Metrics) -> None:
     assert not index.query(vectors[:20]).stats.collapsed.any()
 
 
-def test_a_crowd_of_equal_points_does_not_hide_what_copies_are() -> None:
+def test_many_equal_points_do_not_distort_the_threshold() -> None:
     vectors = np.concatenate((np.repeat(copies(3, 1, 1), 400, axis=0), copies(4, 20, 1)))
     result = Index.build(vectors).query(vectors[:1])
     assert len(set(result.ids[0].tolist())) == 10

@@ -1,4 +1,4 @@
-"""LEML: its loss, its two solves, its steps, and training with it."""
+"""LEML: its loss, its two solves, its iteration steps, and training with it."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +34,7 @@ examples = settings(max_examples=40)
 def make_data(
     n: int, d: int, count: int, seed: int, density: float = 0.3
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Return documents and labels that depend on their features."""
+    """Return documents, and labels that depend on their features."""
     rng = np.random.default_rng(seed)
     documents = (rng.random((n, d)) < density) * rng.random((n, d))
     scores = documents @ rng.standard_normal((d, 3)) @ rng.standard_normal((3, count))
@@ -82,7 +82,7 @@ def test_loss_falls_and_agrees_with_its_definition(
 @given(st.integers(6, 30), st.integers(2, 12), st.integers(2, 8), st.integers(0, 99))
 @examples
 def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
-    """With enough inner iterations both factors are the dense closed forms."""
+    """With enough inner iterations both factors equal the dense closed forms."""
     rank, weight = min(d, count, 3), 0.7
     training, x, y = begin(make_data(n, d, count, seed), rank, weight, inner=200)
     with pytest.MonkeyPatch.context() as patch:
@@ -110,7 +110,7 @@ def test_training_converges_to_a_zero_gradient() -> None:
 
 
 def test_first_factors_are_singular_vectors() -> None:
-    """With few labels the start spans the leading right singular vectors of X'Y exactly."""
+    """With few labels the first factors are the leading right singular vectors of X'Y."""
     documents, labels = make_data(80, 30, 9, 2)
     training, x, y = begin((documents, labels), 4, 1.0)
     right = np.linalg.svd(x.T @ y)[2][:4].T
@@ -118,7 +118,7 @@ def test_first_factors_are_singular_vectors() -> None:
 
 
 def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At full rank the first feature map, times the first label factors, is ridge regression."""
+    """At full rank the first feature map times the first label factors is ridge regression."""
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     data = make_data(80, 15, 6, 3)
     training, x, y = begin(data, 6, 2.0, inner=100)
@@ -128,12 +128,14 @@ def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_stored_and_applied_moments_agree(monkeypatch: pytest.MonkeyPatch, *, dense: bool) -> None:
-    """X'X is stored or applied, for sparse and dense rows, in one block or column by column.
+def test_precomputed_and_implicit_moments_agree(
+    monkeypatch: pytest.MonkeyPatch, *, dense: bool
+) -> None:
+    """X'X is stored or applied implicitly, for sparse and dense rows, in blocks or by columns.
 
-    Conjugate gradients usually end at 1 % of the residual of a whole block of columns. A block of
+    Conjugate gradients usually stop at 1 % of the residual of a whole block of columns. A block of
     one column takes another number of steps, which depends on the rounding of the processor. Here
-    every solve goes on to the precision of float32, so that both ways solve the same systems and
+    every solve continues to the precision of float32, so that both ways solve the same systems and
     differ only by rounding.
     """
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
@@ -155,7 +157,7 @@ def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float
     return np.asarray(model.embed(documents) @ model.label_factors.T)
 
 
-def test_a_seed_gives_the_same_bytes() -> None:
+def test_training_with_a_seed_is_reproducible() -> None:
     data = make_data(120, 25, 14, 5)
     one, other = (train(*data, LabelParameters(seed=7)) for _ in range(2))
     for name in ("label_factors", "feature_map", "offset"):
@@ -167,8 +169,8 @@ def test_a_seed_gives_the_same_bytes() -> None:
     )
 
 
-def test_open_parameters_are_chosen() -> None:
-    """The choice is the best trial; trials vary no parameter that is set."""
+def test_parameters_that_are_not_given_are_chosen_by_trials() -> None:
+    """The choice is the best trial; parameters that are given are not varied."""
     data = make_data(150, 30, 20, 6)
     trained = train(*data)
     chosen = trained.parameters
@@ -188,8 +190,8 @@ def test_open_parameters_are_chosen() -> None:
     assert train(*data, LabelParameters(rank=5, iterations=3, regularisation=2)).trials == ()
 
 
-def test_held_out_rows_add_no_features() -> None:
-    """A sample trains only the features that it has."""
+def test_trials_train_only_features_of_their_sample() -> None:
+    """Features that occur only in held-out rows are left out."""
     documents, labels = make_data(100, 40, 6, 7, density=0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_selection, "_TRAINED_ROWS_MAX", 20)
@@ -199,7 +201,7 @@ def test_held_out_rows_add_no_features() -> None:
     assert trained.trials
 
 
-def test_empty_columns_change_nothing() -> None:
+def test_empty_columns_change_no_trained_factor() -> None:
     documents, labels = make_data(90, 25, 14, 12)
     plain = train(documents, labels)
     columns, ids = np.arange(25) * 700 + 3, np.arange(14) * 700
@@ -228,8 +230,10 @@ def test_training_skips_labels_without_documents(monkeypatch: pytest.MonkeyPatch
     assert set(seen) == {(26, 14)}
 
 
-def test_factors_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any work. All columns and labels count, used or not, and the constant feature."""
+def test_too_large_label_factors_are_refused_before_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All columns and labels count, used or not, and so does the constant feature."""
     monkeypatch.setitem(LIMITS, "label_factor_numbers_max", 100)
     monkeypatch.setattr(training, "choose", None)
     for d, count in ((25, 3), (3, 26)):
@@ -238,7 +242,7 @@ def test_factors_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("width", [3, 6, 9, 4_000])
-def test_the_largest_rank_counts_columns_in_use(width: int) -> None:
+def test_the_maximum_rank_depends_on_columns_in_use(width: int) -> None:
     rng = np.random.default_rng(2)
     x = widened(sparse.csr_array(rng.random((30, 3)) + 0.1), np.arange(3) * width // 3, width)
     y = sparse.csr_array(rng.random((30, 50)) < 0.3)
@@ -247,7 +251,7 @@ def test_the_largest_rank_counts_columns_in_use(width: int) -> None:
         train(x, y, LabelParameters(rank=5))
 
 
-def test_progress_is_reported_and_may_end_the_training() -> None:
+def test_progress_is_reported_and_may_cancel_the_training() -> None:
     data, seen = make_data(100, 20, 10, 8), list[Progress]()
     train(*data, LabelParameters(tolerance=0), seen.append)
     assert [step.stage for step in seen if step.stage == "choosing"]
@@ -272,7 +276,7 @@ def test_progress_is_reported_and_may_end_the_training() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 5), (2, 7, 1), (30, 2, 2)])
-def test_the_smallest_data_are_learned(shape: tuple[int, int, int]) -> None:
+def test_training_works_on_the_smallest_data(shape: tuple[int, int, int]) -> None:
     documents = np.ones(shape[:2], np.float32)
     documents[-1] = 0
     labels = np.ones((shape[0], shape[2]))
@@ -294,7 +298,7 @@ def test_the_smallest_data_are_learned(shape: tuple[int, int, int]) -> None:
         (np.ones((3, 2)), np.ones((3, 2)), LabelParameters(regularisation=1e12), "regularisation"),
     ],
 )
-def test_wrong_data_are_refused(
+def test_invalid_training_data_are_refused(
     documents: npt.NDArray[np.float64], labels: object, parameters: LabelParameters, field: str
 ) -> None:
     with refused(field):
@@ -317,10 +321,10 @@ def test_wrong_parameters_are_refused(field: str, value: Any) -> None:  # noqa: 
 @pytest.mark.parametrize(
     ("name", "least"), [("bibtex", [62.5, 38.2, 28.0]), ("delicious", [65.7, 60.1, 55.5])]
 )
-def test_default_training_reaches_the_published(
+def test_default_training_reaches_the_published_precision(
     data_folder: Path, name: str, least: list[float]
 ) -> None:
-    """P@1, P@3 and P@5 on the test documents are no worse than what LEML's authors report."""
+    """P@1, P@3 and P@5 on the test documents are no worse than LEML's authors report."""
     split = documents.read(data_folder, name)
     model = train(split.documents, split.labels).model
     result = list(precisions(split, model.predict(split.test_documents).labels).values())
@@ -331,15 +335,17 @@ sizes, seeds = st.integers(0, 30), st.integers(0, 2**32 - 1)
 
 
 def drawn(seed: int, count: int, rows: int, columns: int) -> list[FloatArray]:
-    """Draw matrices of normal numbers, and after them one row."""
+    """Draw `count` matrices of normal numbers, and one more row."""
     rng = np.random.default_rng(seed)
     shapes = [(rows, columns)] * count + [(columns,)]
     return [rng.standard_normal(shape, np.float32) for shape in shapes]
 
 
 @given(sizes, st.integers(1, 20), st.integers(1, 12), seeds, st.integers(1, 9))
-def test_sparse_product_is_summed_in_order(m: int, d: int, r: int, seed: int, block: int) -> None:
-    """Value by value in float32, on any number of threads; rows without a value are zeros."""
+def test_sparse_product_sums_values_in_stored_order(
+    m: int, d: int, r: int, seed: int, block: int
+) -> None:
+    """Sums are in float32 on any number of threads; rows without values are zeros."""
     rng = np.random.default_rng(seed)
     rows = SparseRows.of(sparse.random_array((m, d), density=0.3, rng=rng, format="csr"))
     columns = rng.standard_normal((d, r), np.float32)
@@ -352,7 +358,7 @@ def test_sparse_product_is_summed_in_order(m: int, d: int, r: int, seed: int, bl
 
 
 @given(sizes, st.integers(1, 12), seeds)
-def test_steps_are_what_they_say(rows: int, columns: int, seed: int) -> None:
+def test_iteration_steps_agree_with_their_formulas(rows: int, columns: int, seed: int) -> None:
     found, residual, direction, image, scales = drawn(seed, 4, rows, columns)
     weight = np.float32(0.7)
     sums = np.zeros(columns)
@@ -374,7 +380,7 @@ def test_steps_are_what_they_say(rows: int, columns: int, seed: int) -> None:
 
 
 @given(sizes, st.integers(1, 12), seeds, st.integers(1, 40))
-def test_squares_are_added_up_over_blocks(rows: int, columns: int, seed: int, block: int) -> None:
+def test_squares_are_summed_over_blocks(rows: int, columns: int, seed: int, block: int) -> None:
     matrix, _ = drawn(seed, 1, rows, columns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leml, "_UPDATED_NUMBERS", block)
@@ -382,8 +388,8 @@ def test_squares_are_added_up_over_blocks(rows: int, columns: int, seed: int, bl
     assert found == pytest.approx(reference.column_sums(matrix, matrix), rel=1e-12)
 
 
-def test_rows_outside_the_range_are_left_alone() -> None:
-    """Threads write their own rows."""
+def test_rows_outside_the_range_stay_unchanged() -> None:
+    """Each thread writes only to its own range of rows."""
     found, residual, direction, image, scales = drawn(1, 4, 9, 3)
     before = found.copy()
     sums = np.zeros(3)

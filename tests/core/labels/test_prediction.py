@@ -1,4 +1,4 @@
-"""Prediction of labels in process: twins, limits and errors."""
+"""Prediction of labels in process: agreement with the reference, limits and errors."""
 
 import itertools
 from functools import cache
@@ -81,7 +81,7 @@ def columns(result: LabelResult) -> list[bytes]:
 
 @examples
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
-def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored: bool) -> None:
+def test_embedded_documents_agree_with_the_reference(seed: int, unit: bool, stored: bool) -> None:
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((5, FEATURES)) * (rng.random((5, FEATURES)) < 0.5)).astype("f4")
     rows[:, 0] = 1
@@ -96,10 +96,10 @@ def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored:
         assert embed(alone, MAP, offset, unit=unit).tobytes() == result[number].tobytes()
 
 
-# `qp_relax` has no twin here: its tests compare it with a general solver.
+# `qp_relax` has no reference implementation; its tests compare it with a general solver.
 @pytest.mark.parametrize("selector", sorted({*get_args(Selector)} - {"qp_relax"}))
 @pytest.mark.parametrize("diversity", [0.0, 0.4, 1.0])
-def test_predictions_agree_with_their_twin(selector: Selector, diversity: float) -> None:
+def test_predictions_agree_with_the_reference(selector: Selector, diversity: float) -> None:
     parameters = PredictParameters(
         top_k=4, diversity=diversity, selector=selector, search="exact", candidates_limit=9
     )
@@ -132,11 +132,11 @@ def test_labels_are_searched_like_points(family: HashFamily, search: Search) -> 
     assert result.parameters.search == truth.parameters.search
 
 
-def test_an_exact_search_ends_early_and_finds_the_same() -> None:
-    """Label factors are stored by descending length, so few are scored."""
+def test_an_exact_search_of_labels_ends_early() -> None:
+    """Label factors are stored by descending length, so few are scored, with the same answer."""
     lengths = np.linalg.norm(inner(index()).engine._arrays["vectors"], axis=1)
     assert (np.diff(lengths) <= 1e-6).all()
-    # As points the long ones come last, so a search must see all.
+    # In the index of points the long rows come last, so a search must score all.
     many = np.concatenate((np.full((3_000, RANK), 1e-4, "f4"), FACTORS))
     long_tailed = Index.build(X, label_model=(many, MAP))
     plain = Index.build(many, metric="inner_product")
@@ -157,7 +157,7 @@ def test_an_exact_search_ends_early_and_finds_the_same() -> None:
 
 @pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(40, 10), (0, 10), (40, 0), (700, 3)])
 def test_a_scan_ends_when_labels_are_too_short(hash_limit: int, candidates_limit: int) -> None:
-    """It agrees with its twin, and scores few labels."""
+    """It agrees with the reference and scores few labels."""
     rng = np.random.default_rng(1)
     lengths = rng.permutation((1 + np.arange(4_000)) ** -0.8)
     built = Index.build(X, label_model=(rng.standard_normal((4_000, 6)) * lengths[:, None], MAP))
@@ -185,8 +185,8 @@ def test_a_batch_agrees_with_single_documents() -> None:
 # Thresholds and limits.
 
 
-def test_a_seed_fixes_the_model() -> None:
-    """Labels may be sparse or dense, and change no answer of a query."""
+def test_training_with_a_seed_builds_the_same_index() -> None:
+    """Labels may be sparse or dense, and do not change the answers of queries."""
     told: dict[str, Any] = {"label_model": "leml", "rank": 3, "regularisation": 1.0}
     first, *others = (
         Index.build(X, labels=labels, iterations=2, **told).engine._arrays
@@ -248,7 +248,7 @@ def test_one_label_and_one_document() -> None:
 
 
 def test_every_selector_takes_both_ends_of_diversity() -> None:
-    """At 0 it returns the labels with the largest products, at 1 a full list."""
+    """Diversity 0 returns the labels with the largest products, and 1 returns full lists."""
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     best = np.argsort(-(queries @ FACTORS.T), axis=1, kind="stable")[:, :5]
     for selector in get_args(Selector):
@@ -262,7 +262,7 @@ def test_every_selector_takes_both_ends_of_diversity() -> None:
 
 @pytest.mark.parametrize("vote", get_args(Vote))
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
-def test_votes_agree_with_their_twin(vote: Vote, metric: Metric) -> None:
+def test_votes_agree_with_the_reference(vote: Vote, metric: Metric) -> None:
     built = index(metric=metric)
     options: dict[str, Any] = {"diversity": 0.2, "search": "exact"}
     result = built.predict_labels(
@@ -307,7 +307,7 @@ def test_votes_agree_with_their_twin(vote: Vote, metric: Metric) -> None:
     candidates_limit=[4, -1],
     seed=[-1],
 )
-def test_a_wrong_parameter_is_named(mode: Mode, field: str, value: Any) -> None:  # noqa: ANN401
+def test_invalid_parameters_are_refused(mode: Mode, field: str, value: Any) -> None:  # noqa: ANN401
     neighbours: dict[str, Any] = {"neighbours": 5} if "limit" in field else {}
     with refused(field):
         index().predict_labels(X, **({"mode": mode, field: value} | neighbours))
@@ -326,12 +326,12 @@ def test_a_wrong_parameter_is_named(mode: Mode, field: str, value: Any) -> None:
         ([["a"] * FEATURES], "must be a matrix of numbers"),
     ],
 )
-def test_wrong_documents_are_named(documents: RowsLike, message: str, mode: Mode) -> None:
+def test_invalid_documents_are_refused(documents: RowsLike, message: str, mode: Mode) -> None:
     with refused("documents", message):
         index().predict_labels(documents, mode=mode)
 
 
-def test_a_mode_needs_its_part_of_the_index() -> None:
+def test_a_mode_is_refused_without_labels_or_model() -> None:
     nothing = Index.build(X)
     votes = Index.build(X, labels=Y)
     model = Index.build(X, label_model=(FACTORS, MAP))
@@ -348,7 +348,7 @@ def test_a_mode_needs_its_part_of_the_index() -> None:
     assert model.predict_labels(X).counts.min() == 5
 
 
-def test_scores_are_those_of_the_model() -> None:
+def test_scores_are_products_of_embeddings_and_factors() -> None:
     built = Index.build(X, labels=Y, label_model="leml", rank=4, regularisation=0.5, iterations=3)
     arrays = built.engine._arrays
     factors: FloatArray = np.empty_like(arrays["label_index.vectors"])
@@ -377,8 +377,8 @@ def factors(count: int = 7, dims: int = 4, rank: int = 3) -> tuple[FloatArray, F
     st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), max_size=4), st.integers(1, 6)
 )
 @examples
-def test_best_labels_agree_with_their_twin(rows: list[list[int]], count: int) -> None:
-    """Largest score first; of equal scores the smaller label comes first."""
+def test_best_labels_agree_with_the_reference(rows: list[list[int]], count: int) -> None:
+    """The largest score comes first; of equal scores, the smaller label comes first."""
     scores = np.array(rows, np.float32).reshape(-1, 6)
     labels, best = best_labels(scores, count)
     expected = [reference.best(dict(enumerate(row)), count) for row in rows]
@@ -386,8 +386,8 @@ def test_best_labels_agree_with_their_twin(rows: list[list[int]], count: int) ->
     assert np.array_equal(best, np.take_along_axis(scores, labels, axis=1))
 
 
-def test_every_label_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predictions are the largest of X V H', for sparse and dense rows, in any number of blocks."""
+def test_predict_returns_the_labels_of_largest_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores are X V H', for sparse and dense rows, in any number of blocks."""
     label_factors, feature_map = factors()
     label_model = LabelModel.of_factors(label_factors, feature_map)
     documents = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
@@ -402,7 +402,7 @@ def test_every_label_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lists_have_top_k_places() -> None:
-    """Places beyond the labels are empty, and places below the threshold."""
+    """Places without a label, or below the threshold, are empty."""
     label_model = LabelModel.of_factors([[1.0], [3.0], [2.0]], [[1.0]])
     all_there = label_model.predict([[2.0]], top_k=5)
     assert all_there.labels.tolist() == [[1, 2, 0, -1, -1]]
@@ -413,8 +413,8 @@ def test_lists_have_top_k_places() -> None:
     assert some.counts.tolist() == [1, 0]
 
 
-def test_a_trained_model_scales_documents() -> None:
-    """Longer documents get the same labels; one without features gets those of the offset."""
+def test_a_trained_model_ignores_the_length_of_documents() -> None:
+    """A document without features gets the labels of the offset."""
     rng = np.random.default_rng(3)
     documents = rng.random((60, 8))
     trained = train(documents, rng.random((60, 5)) < 0.4).model

@@ -1,4 +1,4 @@
-"""What a build and a query can be told: checks, defaults, limits."""
+"""Parameters of builds and queries: validation, defaults and limits."""
 
 import json
 import math
@@ -34,7 +34,7 @@ NO_LIMITS = (-1, 9, 1.5, True, math.nan, 2**63)
     sampling=NO_WORDS,
     rounding=NO_WORDS,
 )
-def test_a_wrong_query_parameter_is_named(field: str, value: Any) -> None:  # noqa: ANN401  # any
+def test_invalid_query_parameters_are_refused_by_field(field: str, value: Any) -> None:  # noqa: ANN401  # any
     with refused(field, field):
         QueryParameters(**{field: value})
 
@@ -51,14 +51,14 @@ def test_a_wrong_query_parameter_is_named(field: str, value: Any) -> None:  # no
     hyperplanes=[""],
     zero_vectors=[""],
 )
-def test_a_wrong_build_parameter_is_named(field: str, value: Any) -> None:  # noqa: ANN401  # any
+def test_invalid_build_parameters_are_refused_by_field(field: str, value: Any) -> None:  # noqa: ANN401  # any
     with refused(field, field):
         BuildParameters(**{field: value})
 
 
 @pytest.mark.parametrize("word", get_args(HashFamily))
 @pytest.mark.parametrize("metric", get_args(Metric))
-def test_every_family_goes_with_every_metric(word: HashFamily, metric: Metric) -> None:
+def test_every_family_combines_with_every_metric(word: HashFamily, metric: Metric) -> None:
     parameters = BuildParameters(hash_family=word, metric=metric)
     assert (parameters.hash_family, parameters.metric) == (word, metric)
 
@@ -72,14 +72,14 @@ def test_every_family_goes_with_every_metric(word: HashFamily, metric: Metric) -
         (QueryParameters, "epsilon", {"epsilon": 0.5, "hash_limit": 100}),
     ],
 )
-def test_what_does_not_go_together_is_named(
+def test_contradicting_parameters_are_refused_by_field(
     table: type, field: str, options: dict[str, Any]
 ) -> None:
     with refused(field, field):
         table(**options)
 
 
-def test_numpy_numbers_are_numbers() -> None:
+def test_numpy_numbers_become_python_numbers() -> None:
     parameters = QueryParameters(
         k=np.int32(5),  # type: ignore[arg-type]
         diversity=np.float32(0.5),  # type: ignore[arg-type]
@@ -98,8 +98,8 @@ def test_numpy_numbers_are_numbers() -> None:
     assert taken == QueryParameters(selector="mmr", k=7, diversity=0.5)
 
 
-def test_parameters_hold_plain_python() -> None:
-    """A manifest is JSON: what a build was told can be written, whatever numpy type it came in."""
+def test_build_parameters_can_be_written_as_json() -> None:
+    """A manifest is JSON, so parameters given as numpy numbers become Python numbers."""
     parameters = BuildParameters(
         n_tables=np.int8(100),  # type: ignore[arg-type]
         n_bits=np.uint16(8),  # type: ignore[arg-type]
@@ -112,8 +112,11 @@ def test_parameters_hold_plain_python() -> None:
     assert small.resolve(10_000, "scan").candidates_limit == 1000
 
 
-def test_defaults_are_those_of_the_design() -> None:
-    """max(200, 10 k) candidates, four times as many hashed points, a dial of 0.15."""
+def test_default_query_parameters() -> None:
+    """There are max(200, 10 k) candidates and four times as many hashed points.
+
+    Diversity is 0.15.
+    """
     effective = QueryParameters().resolve(1_000_000, "tables")
     assert (effective.k, effective.diversity) == (10, 0.15)
     assert (effective.selector, effective.variant) == ("greedy", "marginal")
@@ -133,7 +136,7 @@ def test_defaults_are_those_of_the_design() -> None:
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 1e300])
 @pytest.mark.parametrize("rows", [1, 35_000, 1_000_000])
 def test_epsilon_gives_the_hash_limit(epsilon: float, rows: int) -> None:
-    """Charikar's 2 n^(1/(1+epsilon)), never below k."""
+    """It is Charikar's 2 n^(1/(1+epsilon)), but at least k."""
     effective = QueryParameters(epsilon=epsilon).resolve(rows, "tables")
     assert effective.hash_limit == max(10, math.ceil(2 * rows ** (1 / (1 + epsilon))))
 
@@ -142,7 +145,7 @@ def test_epsilon_gives_the_hash_limit(epsilon: float, rows: int) -> None:
     ("rows", "hash_limit", "search"),
     [(1000, 0, "exact"), (1000, 1000, "exact"), (1000, 999, "scan"), (10, None, "exact")],
 )
-def test_auto_is_exact_where_every_point_is_asked_for(
+def test_auto_is_exact_if_the_limits_include_every_point(
     rows: int, hash_limit: int | None, search: str
 ) -> None:
     assert QueryParameters(hash_limit=hash_limit).resolve(rows, "scan").search == search
@@ -156,10 +159,8 @@ def test_a_named_search_is_kept(search: str) -> None:
 
 
 @pytest.mark.parametrize(("n_probes", "used"), [(None, 8), (1, 1), (9, 9), (40, 40), (41, 40)])
-def test_probes_are_as_tuned_or_as_asked_up_to_what_there_is(
-    n_probes: int | None, used: int
-) -> None:
-    """Only a search over tables has any: the dial is idle with the others, as sampling is."""
+def test_n_probes_is_tuned_or_given_up_to_the_maximum(n_probes: int | None, used: int) -> None:
+    """Other searches than `tables` ignore n_probes without a warning."""
     for asked in ("tables", "auto"):
         told = QueryParameters(n_probes=n_probes, search=asked)
         assert told.resolve(10_000, "tables", probes=(8, 40)).n_probes == used
@@ -171,7 +172,7 @@ def test_probes_are_as_tuned_or_as_asked_up_to_what_there_is(
 
 
 @pytest.mark.parametrize("field", ["hash_limit", "candidates_limit"])
-def test_a_limit_equal_to_k_is_a_warning(field: str) -> None:
+def test_a_limit_equal_to_k_causes_a_warning(field: str) -> None:
     of_limit: dict[int, dict[str, Any]] = {limit: {field: limit} for limit in (0, 10, 11)}
     (warning,) = QueryParameters(**of_limit[10]).warnings()
     assert (warning.code, warning.field) == (f"{field.upper()}_EQUALS_K", field)
@@ -190,8 +191,8 @@ def test_k_times_candidates_is_bounded_whatever_the_search(search: str) -> None:
     assert hashed.resolve(rows, "tables").hash_limit == 40_000
 
 
-def test_a_selectors_work_is_bounded_by_the_dimensions_too() -> None:
-    """One row takes some seconds at most; nearest, which compares no pairs, is not concerned."""
+def test_the_work_of_a_selector_is_bounded_by_dimensions() -> None:
+    """One row takes a few seconds at most; `nearest` compares no pairs and is not limited."""
     asked: dict[str, Any] = {"k": 10_000, "candidates_limit": 10_000}
     assert QueryParameters(**asked).resolve(10**6, "scan", 256).k == 10_000
     with refused("candidates_limit", "at 1024 dimensions"):
@@ -199,8 +200,8 @@ def test_a_selectors_work_is_bounded_by_the_dimensions_too() -> None:
     assert QueryParameters(**asked, selector="nearest").resolve(10**6, "scan", 1024).k == 10_000
 
 
-def test_sparse_candidates_count_by_the_numbers_they_hold() -> None:
-    """35,000 points of 48,000 words, of which they use 400 each, are no more than of 400 dims."""
+def test_the_work_on_sparse_candidates_depends_on_stored_values() -> None:
+    """35,000 points with 400 values each in 48,000 columns count like points of 400 dimensions."""
     asked: dict[str, Any] = {"k": 30, "candidates_limit": 0, "hash_limit": 0}
     for selector in get_args(Selector):
         parameters = QueryParameters(**asked, selector=selector)
@@ -212,8 +213,8 @@ def test_sparse_candidates_count_by_the_numbers_they_hold() -> None:
         QueryParameters(**asked).resolve(35_000, "scan", 48_000, "sparse", 40_000 * 35_000)
 
 
-def test_dpp_and_qp_relax_have_limits_of_their_own() -> None:
-    """A factor has a row per pick, and a relaxation goes over all candidates even for k = 1."""
+def test_dpp_and_qp_relax_have_lower_limits() -> None:
+    """`dpp` stores a row per pick, and `qp_relax` uses all candidates even for k = 1."""
     most = LIMITS["dpp_k_times_candidates_max"]
     asked: dict[str, Any] = {"k": 1000, "selector": "dpp"}
     fitting = QueryParameters(**asked, candidates_limit=most // 1000)
@@ -222,7 +223,7 @@ def test_dpp_and_qp_relax_have_limits_of_their_own() -> None:
         QueryParameters(**asked, candidates_limit=most // 1000 + 1).resolve(10**6, "scan")
     defaults = QueryParameters(**asked, keep_duplicates=True).resolve(10**6, "scan")
     assert defaults.candidates_limit == most // 1000
-    # Near-copies are looked for by comparing each with each.
+    # Finding near-copies compares all pairs of candidates.
     compared = QueryParameters(**asked).resolve(10**6, "scan")
     assert compared.candidates_limit == LIMITS["compared_candidates_max"]
     single: dict[str, Any] = {"k": 1, "candidates_limit": 0, "hash_limit": 0}
@@ -231,8 +232,8 @@ def test_dpp_and_qp_relax_have_limits_of_their_own() -> None:
         QueryParameters(**single, selector="qp_relax").resolve(4_000_000, "scan", 256)
 
 
-def test_minus_zero_is_zero() -> None:
-    """Equal parameters leave no trace of how they were written."""
+def test_minus_zero_becomes_zero() -> None:
+    """Equal parameters are also printed equally."""
     assert str(QueryParameters(diversity=-0.0, max_distance=-0.0)).count("-0.0") == 0
 
 
@@ -243,7 +244,7 @@ def test_minus_zero_is_zero() -> None:
     rows=st.integers(1, 2**31 - 1),
     search=st.sampled_from(["auto", "tables", "scan", "scan_hamming", "exact"]),
 )
-def test_whatever_resolves_is_within_the_limits(
+def test_resolved_parameters_are_within_the_limits(
     k: int, candidates_limit: int | None, hash_limit: int | None, rows: int, search: Search
 ) -> None:
     try:
@@ -259,5 +260,5 @@ def test_whatever_resolves_is_within_the_limits(
 
 
 @given(k=st.integers(1, 10_000), rows=st.integers(1, 2**31 - 1))
-def test_defaults_suit_every_k(k: int, rows: int) -> None:
+def test_default_limits_accept_every_k(k: int, rows: int) -> None:
     assert QueryParameters(k=k).resolve(rows, "tables").k == k

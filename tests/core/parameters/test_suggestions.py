@@ -1,4 +1,4 @@
-"""Errors that suggest: unknown parameters, words of other libraries, columns of arrays."""
+"""Errors that suggest a fix: unknown parameters, names of other libraries, arrays of objects."""
 
 import string
 from collections.abc import Callable
@@ -37,12 +37,12 @@ POINTS = np.eye(4, dtype=np.float32)
 
 @pytest.fixture(scope="module")
 def index() -> Index:
-    """Return the index of four points."""
+    """Return an index of four points."""
     return Index.build(POINTS, hash_family="lsh_div")
 
 
 def fault(call: Callable[..., object], **named: object) -> InvalidArgumentError:
-    """Return what a call raises."""
+    """Return the error that a call raises."""
     with pytest.raises(InvalidArgumentError) as caught:
         call(**named)
     return caught.value
@@ -50,7 +50,7 @@ def fault(call: Callable[..., object], **named: object) -> InvalidArgumentError:
 
 @pytest.mark.parametrize("table", TABLES)
 @given(st.text(string.ascii_lowercase + "_", min_size=1, max_size=20))
-def test_every_unknown_word_is_refused_and_every_known_one_is_not(table: Any, name: str) -> None:  # noqa: ANN401  # a dataclass
+def test_unknown_parameters_are_refused(table: Any, name: str) -> None:  # noqa: ANN401  # a dataclass
     if name in table.__dataclass_fields__:
         return
     error = fault(table, **{name: 1})
@@ -61,7 +61,7 @@ def test_every_unknown_word_is_refused_and_every_known_one_is_not(table: Any, na
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_letter_too_few_suggests_the_parameter(table: Any) -> None:  # noqa: ANN401  # a dataclass
+def test_a_missing_letter_suggests_the_parameter(table: Any) -> None:  # noqa: ANN401  # a dataclass
     for name in (field for field in table.__dataclass_fields__ if len(field) > 5):
         error = fault(table, **{name[:-2] + name[-1]: 1})
         assert str(error).endswith(f": did you mean {name}?")
@@ -83,7 +83,9 @@ def test_a_letter_too_few_suggests_the_parameter(table: Any) -> None:  # noqa: A
         ("searh", "did you mean search?"),
     ],
 )
-def test_words_of_others_name_ours(index: Index, name: str, told: str) -> None:
+def test_parameters_of_other_libraries_suggest_those_of_divgrpc(
+    index: Index, name: str, told: str
+) -> None:
     assert told in str(fault(QueryParameters, **{name: 1}))
     assert told in str(fault(index.query, queries=POINTS[0], **{name: 1}))
     assert "use top_k" in str(fault(index.predict_labels, documents=POINTS, k=3))
@@ -105,11 +107,11 @@ def test_words_of_others_name_ours(index: Index, name: str, told: str) -> None:
         ("metric", "manhattan", "one of cosine, euclidean, inner_product, got 'manhattan'"),
     ],
 )
-def test_a_build_suggests_words_and_metrics(name: str, value: object, told: str) -> None:
+def test_a_build_suggests_parameters_and_metrics(name: str, value: object, told: str) -> None:
     assert told in str(fault(Index.build, vectors=POINTS, **{name: value}))
 
 
-def test_a_call_is_named_in_its_error(index: Index) -> None:
+def test_errors_name_the_method_called(index: Index) -> None:
     for call, named in (
         (Index.build, {"vectors": POINTS}),
         (index.query, {"queries": POINTS}),
@@ -120,14 +122,14 @@ def test_a_call_is_named_in_its_error(index: Index) -> None:
 
 
 @pytest.mark.parametrize("name", suggestions.BUILD_ONLY)
-def test_a_query_says_what_belongs_to_a_build(index: Index, name: str) -> None:
+def test_a_query_refuses_parameters_of_a_build(index: Index, name: str) -> None:
     of_build, of_query = BuildParameters.__dataclass_fields__, QueryParameters.__dataclass_fields__
     assert set(suggestions.BUILD_ONLY) == set(of_build) - set(of_query)
     message = str(fault(index.query, queries=POINTS, **{name: 1}))
     assert message.endswith(f": {name} is set when an index is built, for all its queries")
 
 
-def test_every_foreign_word_leads_to_one_of_ours() -> None:
+def test_every_suggestion_is_an_existing_parameter_or_value() -> None:
     ours = {name for table in TABLES for name in table.__dataclass_fields__}
     ours |= {"replace", "progress"}
     for foreign, words in suggestions._PARAMETERS.items():
@@ -157,14 +159,14 @@ def test_every_foreign_word_leads_to_one_of_ours() -> None:
         ("variant", "xyzzy", "got 'xyzzy'"),
     ],
 )
-def test_unknown_values_name_the_nearest(field: str, word: object, told: str) -> None:
+def test_unknown_values_suggest_the_closest_value(field: str, word: object, told: str) -> None:
     error = fault(QueryParameters, **{field: word})
     assert error.field == field
     assert str(error).endswith(told)
 
 
 @pytest.mark.parametrize(("word", "ours"), METRIC_ALIASES.items())
-def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa: ANN401  # words of MetricWord
+def test_metric_aliases_are_accepted(word: Any, ours: str) -> None:  # noqa: ANN401  # words of MetricWord
     assert as_metric(word) == as_metric(word.upper()) == ours
     assert BuildParameters(metric=word.upper()).metric == ours
     assert BuildParameters(metric=word).metric == ours
@@ -172,8 +174,8 @@ def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa:
     assert built.info.parameters["metric"] == ours
 
 
-def test_what_is_no_matrix_says_how_to_make_one(index: Index) -> None:
-    """A column of arrays, as tables have them, and one vector, which is a query and no index."""
+def test_input_that_is_no_matrix_gets_advice(index: Index) -> None:
+    """A column of arrays should be stacked; a single vector is a query but no set of points."""
     column: Any = np.empty(4, object)
     column[:] = list(POINTS)
     assert "np.stack(column)" in str(fault(Index.build, vectors=column))

@@ -1,4 +1,4 @@
-"""Labels picked by the hierarchy: beside the twin, at every end, in both modes, and refused."""
+"""Labels picked by `hierarchy`: agreement with the reference, corner cases and refusals."""
 
 from typing import Any, get_args
 
@@ -34,13 +34,13 @@ def index() -> Index:
 
 
 def columns(result: LabelResult) -> list[bytes]:
-    """Return an answer's bytes."""
+    """Return the bytes of a result's columns."""
     arrays = (result.labels, result.scores, result.selection_scores, result.counts)
     return [array.tobytes() for array in arrays]
 
 
 def branches_of(edges: list[tuple[int, int]], labels: int, roots: list[int] | None) -> Branches:
-    """Return the branches of a graph as an index keeps them."""
+    """Return the branches of a graph in the form in which an index stores them."""
     above, below = np.array(edges).reshape(-1, 2).T
     tree = LabelTree.of_edges(above, below, labels, roots)
     return Branches.of(tree.parents.astype(np.int32), tree.depths.astype(np.int32), labels)
@@ -49,7 +49,7 @@ def branches_of(edges: list[tuple[int, int]], labels: int, roots: list[int] | No
 def pick(
     tree: Branches, scores: list[tuple[int, float]], k: int, diversity: float
 ) -> list[tuple[int, float]]:
-    """Pick of one row of labels with scores, best first."""
+    """Pick from one row of labels with scores, best first."""
     labels = np.array([[label for label, _ in scores]])
     worth = np.array([[score for _, score in scores]], np.float32)
     found = tree.pick(labels, worth, np.array([len(scores)], np.uint32), k, diversity)
@@ -65,11 +65,11 @@ def pick(
 
 @examples
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-6, 0.05, 0.3, 0.7, 1.0]), st.booleans())
-def test_picks_agree_with_their_twin(seed: int, diversity: float, several: bool) -> None:
-    """Graphs with several parents, cycles and labels above labels; equal scores, labels unknown."""
+def test_picks_agree_with_the_reference(seed: int, diversity: float, several: bool) -> None:
+    """Graphs have several parents, cycles and labels above labels; some scores are equal."""
     rng = np.random.default_rng(seed)
     labels, nodes = int(rng.integers(1, 25)), 40
-    # Most edges lead to a larger node, some back; a root may itself be a label.
+    # Most edges lead to a later node, and some lead back; a root may itself be a label.
     edges = [tuple(sorted(rng.choice(nodes, 2, replace=False).tolist())) for _ in range(60)]
     edges += [(child, parent) for parent, child in edges[:5]]
     order = rng.permutation(nodes)
@@ -87,7 +87,7 @@ def test_picks_agree_with_their_twin(seed: int, diversity: float, several: bool)
     assert [value for _, value in found] == [np.float32(value) for _, value in truth]
 
 
-# Two genera of two species under one root: 0 and 1 are siblings, 2 is in the other genus.
+# Two genera of two species under one root; 0 and 1 are siblings, 2 is in the other genus.
 SPECIES = [(4, 5), (4, 6), (5, 0), (5, 1), (6, 2), (6, 3)]
 
 
@@ -98,17 +98,17 @@ LEVEL = [(1, 1.0), (0, 0.5), (2, 0.0)]
 @pytest.mark.parametrize(
     ("edges", "roots", "scores", "diversity", "picks"),
     [
-        # The sibling is worth .7 * .9, the other genus .7 * .5 + .3.
+        # The sibling has the value .7 * .9, and the label in the other genus .7 * .5 + .3.
         (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.3, [0, 2]),
         (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.2, [0, 1]),
-        # Of equal scores the label of the other genus comes before one that no root reaches.
+        # Of equal scores, the label in the other genus comes before a label that no root reaches.
         (SPECIES[:-1], None, [(0, 1.0), (3, 0.5), (2, 0.5), (1, 0.0)], 0.1, [0, 2, 3]),
         (SPECIES[:-1], None, [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)], 0.5, [3, 0, 2]),
-        # A label that is the root meets every other at the root, which is on no level.
+        # A label that is the root shares only the root with other labels, which is on no level.
         (ROOTED, [0], [(3, 1.0), (4, 0.9), (0, 0.8), (2, 0.0)], 0.3, [3, 0]),
-        # A label of two parents hangs under the smaller.
+        # A label with two parents belongs to the smaller one.
         ([*SPECIES[:3], (6, 0), (6, 2)], [4], [(0, 1.0), (1, 0.6), (2, 0.5)], 0.5, [0, 2]),
-        # Labels of one level cannot be told apart.
+        # Labels on one level all differ equally, so scores decide.
         ([(3, 0), (3, 1), (3, 2)], [3], LEVEL, 1.0, [1, 0, 2]),
         ([(0, 3), (1, 3), (2, 3)], [0, 1, 2], LEVEL, 1.0, [1, 0, 2]),
     ],
@@ -141,7 +141,7 @@ def test_values_by_hand() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_at_zero_it_gives_the_best_labels(index: Index, mode: Mode) -> None:
+def test_at_diversity_0_hierarchy_gives_the_best_labels(index: Index, mode: Mode) -> None:
     plain = index.predict_labels(ASKED, mode=mode, diversity=0, selector="nearest")
     found = index.predict_labels(ASKED, mode=mode, diversity=0, selector="hierarchy")
     assert columns(found) == columns(plain)
@@ -151,10 +151,13 @@ def test_at_zero_it_gives_the_best_labels(index: Index, mode: Mode) -> None:
 @pytest.mark.parametrize("threshold", [None, 0.2])
 @pytest.mark.parametrize("diversity", [0.05, 0.5, 1.0])
 @pytest.mark.parametrize("mode", MODES)
-def test_predictions_are_picked_of_the_best_labels(
+def test_predictions_are_picked_from_the_best_labels(
     index: Index, mode: Mode, diversity: float, threshold: float | None
 ) -> None:
-    """Of the 50 best by product, or of most votes of greedy neighbours, as the twin picks."""
+    """The picks from the 50 best labels agree with the reference.
+
+    Embeddings rank labels by product, and `neighbour_vote` by the votes of diverse neighbours.
+    """
     told: dict[str, Any] = {"mode": mode, "search": "exact", "threshold": threshold}
     dial = 0.0 if mode == "embedding" else diversity
     every = index.predict_labels(ASKED, top_k=50, diversity=dial, selector="greedy", **told)
@@ -175,7 +178,7 @@ def test_predictions_are_picked_of_the_best_labels(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_batch_gives_what_its_documents_give(
+def test_a_batch_gives_the_predictions_of_its_documents(
     index: Index, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = columns(index.predict_labels(ASKED, mode=mode, diversity=0.4))
@@ -188,7 +191,7 @@ def test_a_batch_gives_what_its_documents_give(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_dial_raises_drank(index: Index, mode: Mode) -> None:
+def test_a_greater_diversity_raises_drank(index: Index, mode: Mode) -> None:
     assert index.engine.labels is not None
     assert index.engine.labels.tree is not None
     drank = [
@@ -221,7 +224,7 @@ def test_defaults_depend_on_mode_and_hierarchy(index: Index) -> None:
     assert PredictParameters().filled(hierarchy=True).diversity == 0.05
 
 
-def test_more_labels_than_candidates(index: Index) -> None:
+def test_top_k_above_the_number_of_labels_and_at_the_limits(index: Index) -> None:
     found = index.predict_labels(ASKED, top_k=200, diversity=0.5)
     assert found.counts.tolist() == [labelled_documents.LABELS] * 40
     assert [warning.code for warning in found.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
@@ -236,7 +239,9 @@ def test_more_labels_than_candidates(index: Index) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("diversity", [0.0, 0.5, None])
-def test_an_index_without_a_hierarchy_refuses_it(mode: Mode, diversity: float | None) -> None:
+def test_hierarchy_is_refused_without_a_hierarchy_and_for_queries(
+    mode: Mode, diversity: float | None
+) -> None:
     bare = Index.build(
         X, labels=labelled_documents.labels_of(X), label_model=labelled_documents.factors()
     )

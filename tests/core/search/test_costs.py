@@ -1,4 +1,4 @@
-"""What `auto` takes, from counts that are made up; counts beside loops that count one by one."""
+"""The search that `auto` chooses from counted work, and the counts themselves."""
 
 import time
 from dataclasses import replace
@@ -27,7 +27,7 @@ def pool(candidates: int, recall: float, n_probes: int = 0, **counts: float) -> 
 
 
 def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
-    """Return costs of searches that find so much of each number of candidates."""
+    """Return search costs in which a search has this recall for each number of candidates."""
     exact = tuple(pool(size, 1.0, points_scored=ROWS) for size in POOLS)
     scans = tuple(
         pool(size, recall, points_scored=4 * size, codes_read=ROWS)
@@ -44,8 +44,11 @@ def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
     )
 
 
-def test_the_cheapest_that_reaches_the_target_is_taken_by_candidates() -> None:
-    """Between two numbers the larger counts; past the last a scan only if it has much to spare."""
+def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
+    """Between two measured numbers of candidates, the larger applies.
+
+    Above the largest, a scan is chosen only if its recall is well above the target.
+    """
     measured = costs([0.99, 0.99, 0.96, 0.8], [0.96, 0.7, 0.4, 0.2])
     table = SearchTable(measured, SHAPE, 0.95, ("tables", 3))
     taken = {size: table.at(size) for size in (1, 10, 11, 50, 200, 201, 1_000, 5_000)}
@@ -77,10 +80,13 @@ def test_the_cheapest_that_reaches_the_target_is_taken_by_candidates() -> None:
         ((0.96, 81), (0.84, 20), "exact"),
     ],
 )
-def test_each_search_must_be_clearly_cheaper_than_the_last_that_was_good_enough(
+def test_a_search_is_preferred_only_if_clearly_cheaper(
     scan: tuple[float, float], tables: tuple[float, float], chosen: Search
 ) -> None:
-    """By a fifth, and only where it finds enough; prices are in hundredths of an exact search's."""
+    """A search must reach the target and cost a fifth less than the last one taken.
+
+    Prices are in hundredths of the cost of an exact search.
+    """
     exact = pool(10, 1, points_scored=ROWS)
     whole = nanoseconds("exact", exact, SHAPE)
 
@@ -100,8 +106,8 @@ def test_each_search_must_be_clearly_cheaper_than_the_last_that_was_good_enough(
     assert choose(by_search, SHAPE, 0.9) == chosen
 
 
-def test_a_default_query_hashes_what_build_found_to_be_enough() -> None:
-    """Between two measured numbers on a line; what a query names stands."""
+def test_the_default_hash_limit_is_interpolated_from_measurements() -> None:
+    """A hash limit given by a query is kept."""
     measured = costs([1] * 4, [0] * 4)
     scans = tuple(
         replace(each, hash_limit=limit)
@@ -131,8 +137,8 @@ def test_a_default_query_hashes_what_build_found_to_be_enough() -> None:
     assert limits(hash_limit=0) == (0, 200)
 
 
-def test_few_hashed_points_make_a_small_pool() -> None:
-    """A quarter of a limit that is below the default is what it can be measured by."""
+def test_a_small_hash_limit_makes_a_small_pool() -> None:
+    """A hash limit below the default counts as measured for a quarter as many candidates."""
     asked = QueryParameters(hash_limit=400)
     assert pool_of(asked.resolve(ROWS, "scan"), ROWS) == 100
     assert pool_of(QueryParameters().resolve(ROWS, "scan"), ROWS) == 200
@@ -140,8 +146,8 @@ def test_few_hashed_points_make_a_small_pool() -> None:
     assert pool_of(every.resolve(ROWS, "scan"), ROWS) == ROWS
 
 
-def test_entries_of_lists_are_counted_as_a_search_reads_them() -> None:
-    """One by one, of every column of a query; none where a search goes over all points."""
+def test_list_entries_are_counted_for_the_columns_of_a_query() -> None:
+    """The count is zero if the search scans all points instead."""
     rng = np.random.default_rng(0)
     points = rng.random((2_000, 300)) * (rng.random((2_000, 300)) < 0.02)
     points[:, 0] += 1
@@ -154,7 +160,7 @@ def test_entries_of_lists_are_counted_as_a_search_reads_them() -> None:
     assert not index.engine._searcher.entries_listed(points[:2].astype(np.float32), 10).any()
 
 
-def test_counts_are_what_searches_read() -> None:
+def test_measured_counts_agree_with_the_statistics_of_queries() -> None:
     rng = np.random.default_rng(0)
     points = rng.standard_normal((6_000, 32)).astype(np.float32)
     index = Index.build(points, n_bits=10)
@@ -170,7 +176,7 @@ def test_counts_are_what_searches_read() -> None:
             assert np.mean(stats.buckets_probed) == pytest.approx(counted.n_probes)
 
 
-def test_an_older_index_takes_the_search_that_it_names() -> None:
+def test_an_older_index_uses_its_stored_search() -> None:
     points = np.random.default_rng(0).standard_normal((3_000, 16)).astype(np.float32)
     index = Index.build(points, hash_family="lsh_div")
     old = tuple(replace(cost, pools=()) for cost in index.info.search_costs)
@@ -181,14 +187,17 @@ def test_an_older_index_takes_the_search_that_it_names() -> None:
 
 
 @pytest.mark.parametrize("count", [60, 3_000])
-def test_the_reason_of_a_search_lets_one_follow_the_rule(count: int) -> None:
-    """It has the figures of all that `auto` may take; by them the rule comes to the same search."""
+def test_the_reason_of_a_search_states_the_figures_of_the_rule(count: int) -> None:
+    """It lists recall and time of each search that `auto` may choose.
+
+    Applying the rule to these figures gives the same choice.
+    """
     points = np.random.default_rng(6).standard_normal((count, 16)).astype(np.float32)
     info = Index.build(points, hash_family="lsh_div").info
     reason = next(choice.reason for choice in info.choices if choice.parameter == "search")
     for cost in info.search_costs:
         figures = f"{cost.search} finds {cost.recall:.3f} at {cost.microseconds:.0f} us"
-        # Auto never takes the scan by Hamming distance.
+        # `auto` never chooses the scan by Hamming distance.
         assert (figures in reason) == (cost.search != "scan_hamming")
     measured = {cost.search: cost for cost in info.search_costs}
     taken: Search = "exact"
@@ -199,7 +208,7 @@ def test_the_reason_of_a_search_lets_one_follow_the_rule(count: int) -> None:
 
 
 def crowded(topics: int, copies: int, seed: int = 0) -> FloatArray:
-    """Return unit points: twenty stories of each topic, and near-copies of each story."""
+    """Return unit points: twenty items of each topic, with near-copies of each item."""
     rng = np.random.default_rng(seed)
 
     def unit(*shape: int) -> FloatArray:
@@ -213,7 +222,7 @@ def crowded(topics: int, copies: int, seed: int = 0) -> FloatArray:
 
 
 @given(needed=st.integers(1, 4_000))
-def test_about_the_fewest_probes_are_taken(needed: int) -> None:
+def test_tuning_takes_about_the_fewest_probes_needed(needed: int) -> None:
     curve, tried = tuning._Curve(0.9), 1
     while not curve.choice:
         bound = 0.9 * np.log(tried) / np.log(needed) if needed > 1 else 1.0
@@ -223,7 +232,7 @@ def test_about_the_fewest_probes_are_taken(needed: int) -> None:
     assert curve.choice <= needed + 1
 
 
-def test_probes_that_find_less_are_given_up() -> None:
+def test_tuning_stops_when_more_probes_find_less() -> None:
     curve = tuning._Curve(0.9)
     for probes in (16, 32, 64, 128):
         assert not curve.choice
@@ -233,8 +242,8 @@ def test_probes_that_find_less_are_given_up() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=50))
-def test_a_lower_bound_is_below_the_mean(shares: list[float]) -> None:
-    """By 1.645 standard errors, computed here once more; and never below zero."""
+def test_the_lower_bound_is_the_mean_less_1_645_standard_errors(shares: list[float]) -> None:
+    """The bound is never below zero."""
     mean = sum(shares) / len(shares)
     variance = sum((share - mean) ** 2 for share in shares) / (len(shares) - 1)
     expected = max(0.0, mean - 1.645 * (variance / len(shares)) ** 0.5)
@@ -242,7 +251,7 @@ def test_a_lower_bound_is_below_the_mean(shares: list[float]) -> None:
     assert found == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_slow_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_clock_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     points = crowded(20, 10)
     whole = Index.build(points).engine.manifest.to_json()
     for seconds in (1, 1_000):
@@ -253,8 +262,8 @@ def test_a_slow_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("copies", [1, 10, 30])
-def test_auto_finds_the_candidates_that_a_selector_sees(copies: int, kind: str) -> None:
-    """Of points that crowd too, for points and for others, at every number of candidates."""
+def test_auto_reaches_the_target_recall_of_crowded_points(copies: int, kind: str) -> None:
+    """The target holds at every number of candidates, for points as queries and for others."""
     points = crowded(1 + 240 // copies, copies)
     if kind == "sparse":
         points = np.where(np.abs(points) > 0.12, points, 0).astype(np.float32)
@@ -270,6 +279,6 @@ def test_auto_finds_the_candidates_that_a_selector_sees(copies: int, kind: str) 
             found = index.engine.answer(stored_as(queries, kind), told)  # type: ignore[arg-type]
             last = -np.partition(-products, candidates - 1, axis=1)[:, candidates - 1]
             near = np.take_along_axis(products, found.ids, axis=1) >= last[:, np.newaxis] - 1e-5
-            # As much below as 60 queries can tell.
+            # The tolerance is what 60 queries can resolve.
             assert near.mean() >= 0.95 - 0.02
     assert index.info.warnings == ()

@@ -1,4 +1,4 @@
-"""How many of the true nearest are found, where lengths vary by 100, by every family and metric."""
+"""Recall by family and metric, of points whose lengths differ by a factor of 100."""
 
 from functools import cache
 from typing import get_args
@@ -13,7 +13,7 @@ from support.mixed_indexes import stored_as
 
 ROWS, DIMS, QUERIES, K = 6_000, 48, 100, 10
 KINDS: tuple[Points, ...] = get_args(Points)
-# As much of the target as a sample of Build's own points may promise too much.
+# Tolerance for the difference between a build's sample of its own points and other queries.
 SLACK = 0.05
 
 
@@ -36,7 +36,7 @@ def an_index(family: HashFamily, metric: Metric, kind: Points) -> Index:
 
 @cache
 def truth(metric: Metric, kind: Points) -> IntArray:
-    """Return the nearest by a product of matrices, which shares no code with the index."""
+    """Return the nearest points by matrix products, which share no code with the index."""
     points, asked = (drawn(rows, seed, kind) for rows, seed in ((ROWS, 1), (QUERIES, 2)))
     wide, queries = (sparse.csr_array(m).toarray().astype(np.float64) for m in (points, asked))
     products = queries @ wide.T
@@ -58,10 +58,12 @@ def recall(index: Index, search: Search, metric: Metric, kind: Points) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("family", get_args(HashFamily))
-def test_recall_is_what_was_asked_for(family: HashFamily, metric: Metric, kind: Points) -> None:
-    """At default limits `auto` finds the target of nine tenths, nearly; a scan nearly all.
+def test_default_limits_reach_the_target_recall(
+    family: HashFamily, metric: Metric, kind: Points
+) -> None:
+    """The recall of `auto` is close to the target 0.9 or above, and that of a scan 0.97.
 
-    The queries are new ones. Exact search finds all but ties that rounding decides.
+    The queries are not points. Exact search misses only ties that rounding decides.
     """
     index = an_index(family, metric, kind)
     assert recall(index, "exact", metric, kind) > 0.999
@@ -69,20 +71,19 @@ def test_recall_is_what_was_asked_for(family: HashFamily, metric: Metric, kind: 
     assert recall(index, "auto", metric, kind) >= 0.9 - SLACK
     costs = {cost.search: cost.recall for cost in index.info.search_costs}
     assert costs[index.info.auto_search] >= 0.9
-    # What Build measured of tables or cells holds for others, as far as 64 points can tell.
+    # The measured recall of tables or cells holds within the resolution of a sample of 64 points.
     assert recall(index, "tables", metric, kind) >= costs["tables"] - 3 * SLACK
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))
-def test_cells_find_more_where_more_is_asked_for(metric: Metric) -> None:
-    """A higher target takes more cells and finds more of the nearest."""
+def test_a_higher_target_probes_more_cells_and_finds_more(metric: Metric) -> None:
     points = drawn(ROWS, 1, "dense")
     low, high = (
         Index.build(points, hash_family="cells", metric=metric, target_recall=target)
         for target in (0.5, 0.99)
     )
     assert low.info.n_probes < high.info.n_probes
-    # Even few cells hold nearly all of the ten nearest, but not of the 200 that a selector sees.
+    # Even a few cells contain nearly all of the ten nearest, but not of the 200 candidates.
     queries = drawn(QUERIES, 2, "dense")
     found = []
     for index in (low, high):
@@ -98,8 +99,8 @@ def test_cells_find_more_where_more_is_asked_for(metric: Metric) -> None:
 
 
 @pytest.mark.parametrize(("offset", "spread"), [(1_000, 0.1), (10_000, 1)])
-def test_recall_is_measured_far_from_the_origin_too(offset: float, spread: float) -> None:
-    """Differences that products in float32 would lose are what the neighbours are told by."""
+def test_recall_is_measured_accurately_far_from_the_origin(offset: float, spread: float) -> None:
+    """Neighbours differ by less than the rounding errors of float32 products."""
     rng = np.random.default_rng(5)
     points = (offset + spread * rng.standard_normal((3_000, 32))).astype(np.float32)
     index = Index.build(points, metric="euclidean", hash_family="lsh_div", centred=True)

@@ -1,4 +1,4 @@
-"""Same points, parameters and seed: same index; same request: same bytes."""
+"""Equal points, parameters and seeds give equal indexes, and equal requests give equal bytes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -44,7 +44,7 @@ def arrays_of(index: Index) -> dict[str, bytes]:
 # Queries.
 
 
-def test_threads_give_the_bytes_of_one_thread() -> None:
+def test_threads_give_the_answers_of_one_thread() -> None:
     index, asked = shared_index(), normal(64, 3)
     requests = [(s, v, n) for s in SEARCHES for v in VARIANTS for n in (1, 3, 64)]
 
@@ -59,8 +59,8 @@ def test_threads_give_the_bytes_of_one_thread() -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(Points))
-def test_a_caller_keeps_what_it_gave(kind: Points) -> None:
-    """Neither the points nor the queries of a caller are changed, and no copy of them kept."""
+def test_arrays_of_the_caller_are_neither_changed_nor_kept(kind: Points) -> None:
+    """A later change of the caller's points does not change the index."""
     points, asked = stored_as(normal(50, 4), kind), stored_as(3 * normal(3, 5), kind)
     before = dense(points).tobytes(), dense(asked).tobytes()
     index = Index.build(points)
@@ -71,7 +71,7 @@ def test_a_caller_keeps_what_it_gave(kind: Points) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "list", "fortran", "strided", "one row"])
-def test_any_form_of_numbers_gives_the_same_answer(kind: str) -> None:
+def test_any_array_layout_gives_the_same_answer(kind: str) -> None:
     asked = normal(4, 6).astype(np.float16).astype(np.float32)
     wide = np.zeros((4, 3 * DIMS), np.float32)
     wide[:, ::3] = asked
@@ -89,8 +89,8 @@ def test_any_form_of_numbers_gives_the_same_answer(kind: str) -> None:
     assert same_bytes(alone, row_of(expected, 2))
 
 
-def test_the_length_of_a_query_does_not_matter() -> None:
-    """Under cosine a query is its direction; powers of two change not one bit."""
+def test_the_length_of_a_query_does_not_matter_under_cosine() -> None:
+    """Scaling by a power of two changes no bit of the answer."""
     asked = normal(5, 7)
     assert same_bytes(shared_index().query(asked * 4096), shared_index().query(asked))
 
@@ -99,7 +99,9 @@ def test_the_length_of_a_query_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-def test_memory_folder_and_reopened_are_one_index(tmp_path: Path, labelled: bool) -> None:
+def test_indexes_in_memory_in_a_folder_and_reopened_are_equal(
+    tmp_path: Path, labelled: bool
+) -> None:
     labels: dict[str, npt.ArrayLike] = {}
     if labelled:
         labels = {"ids": np.arange(ROWS)[::-1] * 10**9, "categories": np.arange(ROWS) % 5}
@@ -120,7 +122,7 @@ def test_memory_folder_and_reopened_are_one_index(tmp_path: Path, labelled: bool
 
 @cache
 def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
-    """Return points, three of them zeros, their labels, and the index of the others."""
+    """Return points with three zero rows, their labels, and the index without these rows."""
     points = np.where(normal(300, 1) > 0, normal(300, 1), 0)
     points[[0, 100, 299]] = 0
     labels = sparse.csr_array(np.random.default_rng(4).random((300, 6)) < 0.4)
@@ -142,8 +144,8 @@ def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
 
 @pytest.mark.parametrize("block", [1, 7, 299, 300])
 @pytest.mark.parametrize("kind", get_args(Points))
-def test_blocks_of_any_size_make_one_index(kind: Points, block: int) -> None:
-    """However an upload is cut, rows keep their numbers, those that are left out counted."""
+def test_block_sizes_of_an_upload_change_nothing(kind: Points, block: int) -> None:
+    """Rows keep their numbers in the whole upload, with skipped rows counted."""
     points, labels, whole = unequal_rows(kind)
     assert whole.rows == 297
     trained = LabelParameters(rank=3, regularisation=1.0, iterations=2)
@@ -158,8 +160,8 @@ def test_blocks_of_any_size_make_one_index(kind: Points, block: int) -> None:
     assert found.ids.tolist() == [[1], [298]]
 
 
-def test_where_points_lie_makes_no_difference() -> None:
-    """Points in another order, with their ids, give the same ids: draws and ties go by id."""
+def test_the_order_of_points_makes_no_difference() -> None:
+    """Points in another order, with their ids, give the same answers, as ties go by id."""
     points = normal(300, 1)
     points[200:] = points[100:200]
     ids = np.random.default_rng(2).permutation(10**5)[:300] * 10**13
@@ -192,10 +194,10 @@ def points() -> FloatArray:
     return np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
 
 
-def test_what_is_remembered_answers_as_what_is_new(
+def test_cached_plans_answer_like_new_ones(
     points: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many threads ask in more ways than an index remembers: each gets its own answer."""
+    """Threads use more parameter sets than the cache holds, and each gets its own answer."""
     monkeypatch.setattr(engine, "_CACHED_PLANS_MAX", 3)
     ways = [
         QueryParameters(k=k, diversity=diversity, search=search, hash_limit=60)
@@ -216,7 +218,7 @@ def test_what_is_remembered_answers_as_what_is_new(
             assert ids.tolist() == alone[way].tolist()
 
 
-def test_a_refusal_is_not_remembered_as_a_way(points: FloatArray) -> None:
+def test_refused_parameters_are_not_cached(points: FloatArray) -> None:
     index = Index.build(points, metric="inner_product")
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="max_distance"):

@@ -1,4 +1,4 @@
-"""Files of an index that are changed, short or missing are noticed, and are no dead end."""
+"""Changed, truncated or missing files of an index are noticed, and the index can be replaced."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ def refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vectors", "codes"])
-def test_a_flipped_bit_in_an_array_is_noticed(folder: Path, name: str) -> None:
+def test_a_flipped_bit_in_an_array_is_damage(folder: Path, name: str) -> None:
     path = folder / "1" / f"{name}.npy"
     whole = path.read_bytes()
     for position in range(len(whole)):
@@ -40,8 +40,8 @@ def test_a_flipped_bit_in_an_array_is_noticed(folder: Path, name: str) -> None:
     IndexFolder(folder).open()
 
 
-def test_a_flipped_bit_in_the_manifest_is_noticed(folder: Path) -> None:
-    """Every byte of a manifest is checked, digits included, which still parse."""
+def test_a_flipped_bit_in_the_manifest_is_damage(folder: Path) -> None:
+    """Every byte is checked, also digits, which still parse."""
     path = folder / "1" / "manifest.json"
     whole = path.read_bytes()
     truth = json.loads(whole)
@@ -49,7 +49,7 @@ def test_a_flipped_bit_in_the_manifest_is_noticed(folder: Path) -> None:
         flip(path, position, bit=position % 7)
         with contextlib.suppress(ValueError):
             if json.loads(path.read_bytes()) == truth:
-                continue  # between two words; nothing is said differently
+                continue  # A change of white space does not change the content.
         with pytest.raises((IndexDamagedError, OtherFormatError)):
             IndexFolder(folder).open()
     path.write_bytes(whole)
@@ -58,21 +58,21 @@ def test_a_flipped_bit_in_the_manifest_is_noticed(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json"])
 @pytest.mark.parametrize("length", [0, 7, 64, -2])
-def test_a_truncated_file_is_noticed(folder: Path, name: str, length: int) -> None:
+def test_a_truncated_file_is_damage(folder: Path, name: str, length: int) -> None:
     path = folder / "1" / name
     path.write_bytes(path.read_bytes()[:length])
     refused(folder)
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json", "."])
-def test_a_missing_file_is_noticed(folder: Path, name: str) -> None:
+def test_a_missing_file_is_damage(folder: Path, name: str) -> None:
     target = folder / "1" / name
     shutil.rmtree(target) if target.is_dir() else target.unlink()
     refused(folder)
 
 
 @pytest.mark.parametrize("text", ["", "one", "1.5", "-1", "../other", "1\n2\n", "\ufffd", "9"])
-def test_a_damaged_pointer_is_noticed(folder: Path, text: str) -> None:
+def test_a_pointer_to_no_generation_is_damage(folder: Path, text: str) -> None:
     (folder / "CURRENT").write_text(text)
     refused(folder)
 
@@ -92,12 +92,12 @@ NESTED = "[" * 100_000 + "]" * 100_000
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00", INFINITE, NESTED]
 )
-def test_a_manifest_of_anything_else_is_damage(folder: Path, text: str) -> None:
+def test_a_manifest_of_other_content_is_damage(folder: Path, text: str) -> None:
     (folder / "1" / "manifest.json").write_text(text)
     refused(folder)
 
 
-def test_a_newer_format_is_named(folder: Path) -> None:
+def test_a_newer_format_is_refused(folder: Path) -> None:
     path = folder / "1" / "manifest.json"
     later = {"format": "divgrpc-index", "format_version": FORMAT_VERSION + 1, "new": "things"}
     path.write_text(json.dumps(later))
@@ -107,8 +107,8 @@ def test_a_newer_format_is_named(folder: Path) -> None:
         IndexFolder(folder).open()
 
 
-def test_an_older_format_opens_unless_its_arrays_were_other_ones(tmp_path: Path) -> None:
-    """Cells and terms of a scan are read as format 5 has them, and refused before it."""
+def test_an_older_format_opens_unless_its_arrays_differ(tmp_path: Path) -> None:
+    """Cells and scan terms changed in format 5, so older indexes with them are refused."""
     points = np.random.default_rng(0).standard_normal((40, 8))
     kinds: list[tuple[str, dict[str, Any], bool]] = [
         ("tables", {"hash_family": "lsh_div"}, True),
@@ -129,7 +129,7 @@ def test_an_older_format_opens_unless_its_arrays_were_other_ones(tmp_path: Path)
 
 
 def test_a_damaged_index_can_be_replaced_and_deleted(folder: Path) -> None:
-    """Damage is no dead end: a new build takes the place, or the index goes."""
+    """A new build replaces the damaged generation."""
     flip(folder / "1" / "vectors.npy", -1)
     (folder / "1" / "manifest.json").write_text("{")
     assert publish(folder, 2.0, replace=True) == 2

@@ -1,4 +1,4 @@
-"""What Query takes where its caller names nothing: set, kept, read, lost with its generation."""
+"""Stored query defaults: set, stored, read, and dropped with their generation."""
 
 import json
 from dataclasses import replace
@@ -32,8 +32,8 @@ def index(tmp_path: Path) -> Index:
     return Index.build(random_points(100), path=tmp_path / "kept")
 
 
-def test_what_is_named_goes_before(index: Index) -> None:
-    """The default stands in for every parameter of its own that a query does not name."""
+def test_parameters_of_a_query_override_the_default(index: Index) -> None:
+    """The default replaces only parameters that the query does not give."""
     index.set_default(DEFAULT)
     used = index.query(random_points(1)).parameters
     assert (used.diversity, used.selector, used.search) == (0.8, "mmr", "exact")
@@ -56,17 +56,17 @@ def test_what_is_named_goes_before(index: Index) -> None:
         ({"hash_limit": 0, "k": 99}, 0, None),
     ],
 )
-def test_limits_give_way(
+def test_default_limits_that_conflict_with_a_query_are_ignored(
     named: dict[str, Any], hash_limit: int | None, candidates_limit: int | None
 ) -> None:
-    """A default never makes an error of a query that is right without it."""
+    """A default never makes a query invalid that is valid without it."""
     told = named_over_default(named, DEFAULT)
     assert (told["hash_limit"], told["candidates_limit"]) == (hash_limit, candidates_limit)
     assert named_over_default(named, None) == named
 
 
-def test_it_is_kept_beside_the_generation(index: Index, tmp_path: Path) -> None:
-    """Whoever opens the index has it, and no file of the generation has changed."""
+def test_the_default_is_stored_next_to_the_generation(index: Index, tmp_path: Path) -> None:
+    """Whoever opens the index reads it, and no file of the generation changes."""
     folder = tmp_path / "kept"
     before = {path.name: path.read_bytes() for path in (folder / "1").iterdir()}
     stamp = IndexFolder(folder).pointer_stamp()
@@ -82,8 +82,8 @@ def test_it_is_kept_beside_the_generation(index: Index, tmp_path: Path) -> None:
     assert Index.open(folder).default is index.default is None
 
 
-def test_a_new_generation_begins_without(index: Index, tmp_path: Path) -> None:
-    """A rebuild drops the default and its file, and the old generation can set none any more."""
+def test_a_new_generation_has_no_default(index: Index, tmp_path: Path) -> None:
+    """A rebuild removes the default and its file; the old generation can no longer set one."""
     index.set_default(DEFAULT)
     built = Index.build(random_points(100, seed=1), path=tmp_path / "kept", replace=True)
     assert built.default is None
@@ -94,8 +94,8 @@ def test_a_new_generation_begins_without(index: Index, tmp_path: Path) -> None:
     assert index.default == DEFAULT
 
 
-def test_one_of_another_build_is_nobodys(index: Index, tmp_path: Path) -> None:
-    """A default that a crash left, of a generation of the same number, is not taken."""
+def test_a_default_of_another_build_is_ignored(index: Index, tmp_path: Path) -> None:
+    """A crash may leave the default of an earlier generation with the same number."""
     index.set_default(DEFAULT)
     text = (tmp_path / "kept" / "1.default.json").read_text()
     IndexFolder(tmp_path / "kept").delete()
@@ -114,8 +114,8 @@ def test_one_of_another_build_is_nobodys(index: Index, tmp_path: Path) -> None:
         lambda text: text.replace("mmr", "nmr"),
     ],
 )
-def test_damage_is_told(index: Index, tmp_path: Path, spoil: Any) -> None:  # noqa: ANN401  # a function
-    """A changed digit is damage, not another answer."""
+def test_a_changed_default_file_is_damage(index: Index, tmp_path: Path, spoil: Any) -> None:  # noqa: ANN401  # a function
+    """A changed digit is noticed."""
     index.set_default(DEFAULT)
     path = tmp_path / "kept" / "1.default.json"
     path.write_text(spoil(path.read_text()))
@@ -123,7 +123,7 @@ def test_damage_is_told(index: Index, tmp_path: Path, spoil: Any) -> None:  # no
         Index.open(tmp_path / "kept")
 
 
-def test_leftovers_are_swept(index: Index, tmp_path: Path) -> None:
+def test_left_over_default_files_are_swept(index: Index, tmp_path: Path) -> None:
     index.set_default(DEFAULT)
     for name in ("1.default.json.new", "7.default.json"):
         (tmp_path / "kept" / name).write_text("")
@@ -135,13 +135,13 @@ def test_leftovers_are_swept(index: Index, tmp_path: Path) -> None:
     ]
 
 
-def test_a_build_under_way_comes_first(index: Index, tmp_path: Path) -> None:
-    """While a build holds the index no default is set: it would be lost a moment later."""
+def test_no_default_is_set_during_a_build(index: Index, tmp_path: Path) -> None:
+    """The build's new generation would drop it at once."""
     with staging(tmp_path / "kept", replace=True), pytest.raises(BuildUnderWayError):
         index.set_default(DEFAULT)
 
 
-def test_memory_has_defaults_too() -> None:
+def test_an_index_in_memory_has_a_default() -> None:
     index = Index.build(random_points(50))
     index.set_default(DEFAULT)
     assert index.query(random_points(1)).parameters.selector == "mmr"

@@ -1,4 +1,4 @@
-"""Generations on disk: staged, published, replaced, swept."""
+"""Generations of an index on disk: staged, published, replaced and swept."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_a_published_generation_reads_back(folder: Path) -> None:
-    """What was written is what is read; arrays are files for numpy, and cannot be changed."""
+    """Arrays read back as written; they are numpy files, mapped read-only."""
     assert (names_in(folder.parent), names_in(folder)) == (["digits"], ["1", "CURRENT"])
     generation = IndexFolder(folder).open()
     assert generation.arrays["vectors"].tolist() == vectors(1.0).tolist()
@@ -52,7 +52,7 @@ def test_a_published_generation_reads_back(folder: Path) -> None:
 def test_a_generation_is_synced_before_it_serves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrays, manifest and folder are on disk before the rename, the pointer before its own."""
+    """Arrays, manifest and folder are synced before they are renamed, and so is the pointer."""
     log: list[str] = []
     sync, rename = os.fsync, os.rename
 
@@ -73,8 +73,8 @@ def test_a_generation_is_synced_before_it_serves(
     assert log[pointed + 1 :] == ["digits", folder.parent.name]
 
 
-def test_rows_that_are_announced_and_never_sent_cost_nothing(tmp_path: Path) -> None:
-    """Room is made as rows arrive; more than there can be is refused at once."""
+def test_disk_space_is_reserved_only_as_rows_arrive(tmp_path: Path) -> None:
+    """More rows than could be stored are refused at once."""
     with staging(tmp_path / "root" / "digits", replace=False) as stage:
         stage.begin("vectors", np.float32, (DIMS,), rows=10_000_000)
         stage.append("vectors", vectors(1.0))
@@ -95,8 +95,8 @@ def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
     assert not opened.flags.writeable
 
 
-def test_generations_grow(folder: Path) -> None:
-    """The old one's files go, and whoever has mapped them keeps their pages."""
+def test_generation_numbers_increase(folder: Path) -> None:
+    """Files of the old generation are deleted, but readers that mapped them keep their data."""
     old = IndexFolder(folder).open()
     assert [publish(folder, float(n), replace=True) for n in range(2, 5)] == [2, 3, 4]
     assert names_in(folder) == ["4", "CURRENT"]
@@ -104,8 +104,8 @@ def test_generations_grow(folder: Path) -> None:
     assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(4.0).tolist()
 
 
-def test_the_stamp_changes_with_every_publish(folder: Path) -> None:
-    """A reader that compares stamps notices every new generation, and the end of the index."""
+def test_the_pointer_stamp_changes_with_every_publish(folder: Path) -> None:
+    """Readers that compare stamps notice every new generation, and a deleted index."""
     index, stamps = IndexFolder(folder), []
     stamps.append(index.pointer_stamp())
     for n in range(5):
@@ -122,7 +122,7 @@ def test_the_stamp_changes_with_every_publish(folder: Path) -> None:
 
 
 def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
-    """And holds nothing that keeps the next build out."""
+    """The refusal leaves no lock behind."""
     with pytest.raises(IndexExistsError), staging(folder, replace=False):
         pytest.fail("the block must not be entered")
     with staging(folder, replace=True), pytest.raises(BuildUnderWayError):
@@ -132,8 +132,8 @@ def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_second_build_of_a_name_under_way_is_refused(tmp_path: Path, replace: bool) -> None:
-    """Another name is free, and `sweep` leaves alone whatever somebody holds the lock of."""
+def test_a_second_build_of_the_same_name_is_refused(tmp_path: Path, replace: bool) -> None:
+    """Builds of other names are possible, and `sweep` skips names that are locked."""
     with staging(tmp_path / "digits", replace=False) as stage:
         write(stage)
         with pytest.raises(BuildUnderWayError), staging(tmp_path / "digits", replace=replace):
@@ -143,7 +143,7 @@ def test_a_second_build_of_a_name_under_way_is_refused(tmp_path: Path, replace: 
         assert stage.publish(manifest()).manifest.generation == 1
 
 
-def test_a_root_has_one_owner(tmp_path: Path) -> None:
+def test_a_root_folder_can_be_locked_once(tmp_path: Path) -> None:
     with (
         lock_root(tmp_path / "root"),
         pytest.raises(StorageInUseError),
@@ -185,8 +185,8 @@ def test_an_exception_leaves_nothing_behind(
     assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(1.0).tolist()
 
 
-def test_a_killed_build_is_swept(folder: Path) -> None:
-    """By `sweep`, or by the next build, as the lock dies with its holder."""
+def test_files_of_a_killed_build_are_removed(folder: Path) -> None:
+    """`sweep` or the next build removes them, as the lock of a killed process is released."""
     before = sorted(folder.parent.rglob("*"))
     die_while_building(folder)
     die_while_building(folder.parent / "fresh")
@@ -201,8 +201,13 @@ def test_a_killed_build_is_swept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("pointer", [False, True])
-def test_a_crash_before_the_pointer_moves_keeps_the_old(folder: Path, pointer: bool) -> None:
-    """Between the renames of a publish, or while the pointer is written; the number is free."""
+def test_a_crash_before_the_pointer_moves_keeps_the_old_generation(
+    folder: Path, pointer: bool
+) -> None:
+    """The crash comes between the renames of a publish, or while the pointer is written.
+
+    The number of the new generation is used again.
+    """
     shutil.copytree(folder / "1", folder / "2")
     if pointer:
         (folder / "CURRENT.new").write_text("2")
@@ -213,7 +218,7 @@ def test_a_crash_before_the_pointer_moves_keeps_the_old(folder: Path, pointer: b
 
 
 def test_a_first_build_that_crashed_before_the_pointer_is_no_index(folder: Path) -> None:
-    """A folder without a pointer is neither listed nor in the way."""
+    """A folder without a pointer is not listed and does not prevent a build."""
     (folder / "CURRENT").unlink()
     assert list_indexes(folder.parent) == []
     with pytest.raises(IndexNotFoundError):
@@ -238,7 +243,7 @@ def test_indexes_are_listed_by_name(tmp_path: Path) -> None:
     assert list_indexes(tmp_path) == ["a", "a-1", "b"]
 
 
-def test_names_outside_the_pattern_are_refused() -> None:
+def test_invalid_index_names_are_refused() -> None:
     for name in ("", ".", "..", "../x", "a/b", "A", "-a", "_a", "a" * 64, "a\n", "a b", "ä", "a\0"):
         with pytest.raises(InvalidArgumentError) as caught:
             check_index_name(name)
@@ -249,7 +254,7 @@ def test_names_outside_the_pattern_are_refused() -> None:
 
 
 def until(done: threading.Event, act: Callable[[], object]) -> int:
-    """Do something again and again, at least once; returns how often."""
+    """Call a function repeatedly, at least once, and return the number of calls."""
     times = 0
     while not times or not done.is_set():
         act()
@@ -258,7 +263,7 @@ def until(done: threading.Event, act: Callable[[], object]) -> int:
 
 
 def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> None:
-    """Do some work while others do theirs over and over; what any of them raises is raised."""
+    """Run `work` while other threads repeat the others, and raise the exceptions of any of them."""
     done = threading.Event()
     with ThreadPoolExecutor(len(others)) as pool:
         running = [pool.submit(until, done, other) for other in others]
@@ -271,7 +276,7 @@ def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> Non
 
 
 def test_readers_never_see_a_half_published_generation(folder: Path) -> None:
-    """Opened at any moment of a replacement, an index is whole: the old one or the new one."""
+    """An index opened during a replacement is entirely the old or entirely the new generation."""
     seen: list[int] = []
 
     def read() -> None:
@@ -291,7 +296,7 @@ def test_readers_never_see_a_half_published_generation(folder: Path) -> None:
 
 
 def test_sweeping_disturbs_neither_builders_nor_readers(folder: Path) -> None:
-    """`sweep` takes the lock of each name, so a build that it meets is refused and comes back."""
+    """`sweep` locks each name briefly; a build refused for that reason is tried again."""
 
     def replace_once() -> None:
         while True:
@@ -315,7 +320,7 @@ def test_sweeping_disturbs_neither_builders_nor_readers(folder: Path) -> None:
     assert IndexFolder(folder).read_info().generation == 21
 
 
-def test_of_many_builders_at_once_one_wins(tmp_path: Path) -> None:
+def test_only_one_of_several_simultaneous_builds_succeeds(tmp_path: Path) -> None:
     start, outcomes = threading.Barrier(8), Counter[str]()
 
     def build() -> None:
@@ -334,7 +339,7 @@ def test_of_many_builders_at_once_one_wins(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["digits"]
 
 
-def test_a_deleted_index_is_not_found_at_any_moment(folder: Path) -> None:
+def test_readers_during_deletions_see_a_whole_index_or_none(folder: Path) -> None:
     def read() -> None:
         try:
             generation = IndexFolder(folder).open()

@@ -1,7 +1,7 @@
-"""Recorded answers, and stored indexes of formats 1 and 5 that must stay readable.
+"""Recorded answers, and stored indexes of formats 1 and 5, which must stay readable.
 
-Run as a script, this file records anew all but the index of format 1, which this version cannot
-write; review what it changed before committing it:
+Run as a script, this file records everything again except the index of format 1, which this version
+cannot write. Review the changes before you commit them:
 
     .venv/bin/python tests/core/storage/test_golden.py
 """
@@ -42,14 +42,14 @@ Case = tuple[str, dict[str, Any]]
 
 
 def digits() -> FloatArray:
-    """Return 1,797 scanned digits, 64 grey values each."""
+    """Return 1,797 scanned digits of 64 grey values each."""
     images: FloatArray = load_digits().data.astype(np.float32)
     return images
 
 
 @cache
 def digits_index() -> Index:
-    """Index the digits but for the first twenty, which ask."""
+    """Return an index of all digits but the first twenty, which serve as queries."""
     return Index.build(
         digits()[20:], ids=range(20, 1797), hash_family="lsh_div", hyperplanes="gaussian", seed=1
     )
@@ -66,7 +66,7 @@ def sparse_index() -> Index:
 
 
 def sparse_rows(rows: int, seed: int) -> sparse.csr_array:
-    """Draw rows of 40 columns, whose lengths vary by 100."""
+    """Draw rows of 40 columns with lengths that differ by a factor of 100."""
     rng = np.random.default_rng(seed)
     drawn = sparse.random_array((rows, 40), density=0.2, rng=rng, format="csr")
     drawn.data *= np.repeat(10 ** rng.uniform(0, 2, rows), np.diff(drawn.indptr))
@@ -78,7 +78,7 @@ def queries_of_stored() -> FloatArray:
 
 
 def cases() -> Iterator[Case]:
-    """Yield every search and selection by name, with its parameters."""
+    """Yield every combination of search, selection and sampling by name, with its parameters."""
     for search in SEARCHES:
         for selector, variant in SELECTIONS:
             for sampling in ("uniform", "nearest") if search != "exact" else ("uniform",):
@@ -115,7 +115,7 @@ def ask_sparse(parameters: dict[str, Any]) -> list[str]:
 
 
 def in_hexadecimal(result: QueryResult) -> list[str]:
-    """Return ids, scores and selection scores of all rows, to the last bit."""
+    """Return the bytes of ids, scores and selection scores as hexadecimal strings."""
     columns = (result.ids, result.scores, result.selection_scores)
     return [column.astype(column.dtype.newbyteorder("<")).tobytes().hex() for column in columns]
 
@@ -133,7 +133,7 @@ def test_digits_are_answered_as_recorded(name: str, parameters: dict[str, Any]) 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=[name for name, _ in CASES])
 def test_a_stored_index_answers_as_recorded(name: str, parameters: dict[str, Any]) -> None:
-    """An index written by the first version of the format gives the bytes that it gave."""
+    """An index of format 1 gives bitwise the same answers as when it was written."""
     assert ask_stored(parameters) == recorded()[f"stored {name}"]
 
 
@@ -141,11 +141,11 @@ def test_a_stored_index_answers_as_recorded(name: str, parameters: dict[str, Any
 def test_a_stored_sparse_index_with_cells_answers_as_recorded(
     name: str, parameters: dict[str, Any]
 ) -> None:
-    """An index of the second version of the format, under euclidean, gives the bytes it gave."""
+    """A Euclidean index of format 5 gives bitwise the same answers as when it was written."""
     assert ask_sparse(parameters) == recorded()[f"sparse {name}"]
 
 
-def test_a_stored_index_describes_itself_as_recorded() -> None:
+def test_stored_indexes_have_the_recorded_arrays_and_info() -> None:
     info, second = stored_index().info, sparse_index().info
     assert arrays_of(stored_index()) == recorded()["arrays"]
     assert arrays_of(sparse_index()) == recorded()["arrays of sparse"]
@@ -157,7 +157,7 @@ def test_a_stored_index_describes_itself_as_recorded() -> None:
     assert "search" in {choice.parameter for choice in second.choices}
 
 
-def test_everything_recorded_is_compared() -> None:
+def test_every_recorded_answer_is_compared() -> None:
     names = {f"{index} {name}" for index in ("digits", "stored", "sparse") for name, _ in CASES}
     assert set(recorded()) == names | {"arrays", "arrays of sparse"}
 
@@ -167,7 +167,7 @@ def arrays_of(index: Index) -> dict[str, list[Any]]:
 
 
 def record() -> None:
-    """Write the index of format 5 and all answers anew."""
+    """Write the index of format 5 and all answers again."""
     shutil.rmtree(SPARSE, ignore_errors=True)
     Index.build(
         sparse_rows(80, 7),

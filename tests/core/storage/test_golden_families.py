@@ -47,7 +47,7 @@ _BUILDS: Final[Mapping[str, dict[str, Any]]] = {
 }
 _SPARSE: Final = {"sparse", "sparse_topics"}
 _TOPICS: Final = {"topics", "sparse_topics"}
-# Indexes whose builds have the same bytes on every processor.
+# Indexes whose builds write the same bytes on every processor.
 _SAME_BYTES: Final = {"lsh_div", "lsh_sdiv", "sparse", "sparse_topics", "factors"}
 _DEFAULT: Final = QueryDefault(0.6, "mmr", "corrected", "scan", 40, 25)
 _THRESHOLD: Final = 0.25
@@ -119,7 +119,7 @@ def build(name: str, folder: Path) -> None:
 
 
 def queries(name: str) -> FloatArray | sparse.csr_array:
-    """Return three queries: a point, one near a point, and one of its own."""
+    """Return three queries: a point, a vector near a point, and a random vector."""
     rng = np.random.default_rng(23)
     near = points()[[5, 40]] + np.array([[0.0], [0.3]], np.float32)
     rows = np.concatenate((near, rng.standard_normal((1, 9)).astype(np.float32)))
@@ -197,9 +197,10 @@ def layout(name: str, content: bytes) -> str:
 
 @pytest.mark.parametrize("name", _BUILDS)
 def test_a_build_writes_the_files_recorded(name: str, tmp_path: Path) -> None:
-    """A new build writes the same files: the same bytes, or where they may differ the same layout.
+    """A new build writes the same files, with the same bytes or at least the same layout.
 
-    Where principal components are learned, their last bits depend on the processor.
+    Bytes may differ if principal components are learned, as their last bits depend on the
+    processor.
     """
     build(name, tmp_path)
     recorded_files, files = contents(_FOLDER / name), contents(tmp_path)
@@ -210,13 +211,13 @@ def test_a_build_writes_the_files_recorded(name: str, tmp_path: Path) -> None:
         assert layout(file, content) == layout(file, recorded_files[file]), file
 
 
-def test_everything_recorded_is_compared() -> None:
+def test_every_recorded_answer_is_compared() -> None:
     names = {f"{name}: {query}" for name, query in _CASES} | set(_BUILDS)
     assert set(recorded()) == names | {f"predict: {case}" for case in _PREDICTIONS}
 
 
 def record() -> None:
-    """Write all indexes and their answers anew."""
+    """Write all indexes and their answers again."""
     shutil.rmtree(_FOLDER, ignore_errors=True)
     _FOLDER.mkdir()
     answers: dict[str, Any] = {}
