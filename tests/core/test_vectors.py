@@ -245,7 +245,10 @@ def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None
 
 @pytest.mark.parametrize("first", ["dense", "sparse"])
 def test_dense_and_sparse_blocks_do_not_mix(first: str) -> None:
-    """The first block decides; a refused block of the other kind leaves the others intact."""
+    """The first block decides.
+
+    Refusing a block of the other kind keeps the rows received before.
+    """
     points = drawn()
     blocks = [points, sparse.csr_array(points)]
     one, other = blocks if first == "dense" else reversed(blocks)

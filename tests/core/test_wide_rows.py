@@ -1,7 +1,7 @@
 """Sparse rows of very many columns are answered like narrow ones, at the cost of their values.
 
-Only few columns hold values, wherever they are, so that the reference implementations can restrict
-themselves to those.
+Only a few columns hold values, so that the reference implementations can restrict themselves to
+these columns.
 """
 
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Slow reference implementations of the core's queries; tests compare the two.
+"""Slow reference implementations of the core's queries, with which tests compare the core.
 
 They are written from the definitions, in float64 and plain Python, and never optimised, so that
 they are easy to verify by reading. Two things are taken from an index because the definitions leave

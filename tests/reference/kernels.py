@@ -91,7 +91,8 @@ def dense_square(row: Singles) -> float:
 def sketch(rows: Floats, places: npt.NDArray[np.int32], sums: int) -> npt.NDArray[np.float64]:
     """Return rows (n, d) as sums (n, sums).
 
-    A negative place means value j is subtracted at ~place.
+    Dimension j is added to sum places[j], or subtracted from sum ~places[j] if places[j] is
+    negative.
     """
     sketched = np.zeros((len(rows), sums))
     for row, line in enumerate(rows):
@@ -131,7 +132,10 @@ def hamming(a: Bits, b: Bits) -> int:
 
 
 def levels(query_margins: Floats) -> list[int]:
-    """Return margins as integers from -7 to 7; the largest margin becomes 7, halves go to even."""
+    """Return margins as integers from -7 to 7, halves rounded to even.
+
+    The margin of largest magnitude becomes 7 or -7.
+    """
     most = max(abs(float(m)) for m in query_margins)
     return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
 
@@ -189,9 +193,9 @@ def estimates(
     """Return the distances estimated from codes, less a part that is the same for all points.
 
     `bits` (n, B) are the codes, `terms` (2, n) their offsets and factors, and `bases` (n,) the
-    distances of the points' centres. With `signs`, only the signs of the query's margins are used.
-    The estimates are computed in float32 in the core's order of operations, so that the same
-    estimates tie.
+    distances from the query to the points' centres. With `signs`, only the signs of the query's
+    margins are used. The estimates are computed in float32 in the core's order of operations, so
+    that the same estimates tie.
     """
     own = np.asarray(query_margins, np.float32)
     unit = np.abs(own).max() / np.float32(7)
@@ -297,7 +301,7 @@ def collision_probability(distance: float) -> float:
 
 
 def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
-    """Return the number of tables that miss a point at this distance with this probability."""
+    """Return the number of tables that miss a point at this distance with at most this chance."""
     whole_key = collision_probability(distance) ** n_bits
     return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
 
@@ -324,9 +328,9 @@ def reach(
     bounds: npt.NDArray[np.float32] | None,
     wanted: int,
 ) -> tuple[int, int]:
-    """Return the row before which the `wanted` largest products lie, and how many rows are scored.
+    """Return how many leading rows hold the `wanted` largest products, and how many are scored.
 
-    Returns the number of rows and 0 if the bounds do not pay: if the bound halfway is at least half
+    Returns all rows and 0 if skipping rows is not worthwhile: if the bound halfway is at least half
     the first bound, or if more than one row in 32 would be scored.
     """
     block, looked_at = 256, 8
@@ -344,10 +348,10 @@ def reach(
 def rare_lists(
     rows: npt.NDArray[np.float32], share: float
 ) -> tuple[list[list[tuple[int, float]]], list[float]]:
-    """Return each column's list of (row, value), and each row's length over the other columns.
+    """Return the (row, value) lists of rare columns, and each row's length over the others.
 
-    A column has an empty list if more than `share` of the rows have a value in it. The lengths are
-    over these columns.
+    A column is common if more than `share` of the rows have a value in it. The list of a common
+    column is empty, and the lengths are computed over the common columns.
     """
     held = [[(row, float(value)) for row, value in enumerate(column) if value] for column in rows.T]
     common = [len(each) > share * len(rows) for each in held]

@@ -18,15 +18,18 @@ def objective(query: Floats, chosen: Floats, diversity: float) -> float:
 
 
 def gap_closed(value: float, nearest: float, exhaustive: float) -> float:
-    """Return 0 if J is as of the nearest neighbours, 1 if it is as of greedy over all points."""
+    """Return the share of the gap in J that is closed.
+
+    It is 0 if J is that of the nearest neighbours, and 1 if J is that of greedy over all points.
+    """
     return (nearest - value) / (nearest - exhaustive)
 
 
 def loss(relevances: Sequence[float], places: Sequence[int]) -> float:
     """Return the share of the candidates' relevance that the picks give up; 0 if all are equal.
 
-    `relevances` are those of all candidates, nearest first. `places` are the picks' positions in
-    it.
+    `relevances` are those of all candidates, nearest first. `places` are the picks' positions among
+    the candidates.
     """
     nearest = sum(relevances[: len(places)]) / len(places)
     every = sum(relevances) / len(relevances)
@@ -38,8 +41,8 @@ def loss(relevances: Sequence[float], places: Sequence[int]) -> float:
 def automatic_dial(relevances: Sequence[float], k: int, factor: float) -> float:
     """Return the automatic diversity before rounding.
 
-    It grows with the lead of the k nearest over the mean candidate, as a share of the lead of the
-    nearest.
+    It grows with the lead of the k nearest candidates over the mean, relative to the lead of the
+    nearest candidate.
     """
     every = sum(relevances) / len(relevances)
     kept = (sum(relevances[:k]) / k - every) / (relevances[0] - every)

@@ -348,7 +348,10 @@ def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> 
 
 @pytest.mark.parametrize("expected", [0, 1, 20, 500])
 def test_an_announced_number_of_rows_may_be_wrong(tmp_path: Path, expected: int) -> None:
-    """It reserves disk space and sets the progress total; the index holds the rows received."""
+    """The announced number reserves disk space and sets the progress total.
+
+    The index holds the rows received.
+    """
     with staging(tmp_path / "points", replace=False) as stage:
         builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)
         builder.append(normal())

@@ -39,7 +39,10 @@ CLASSES, DIMS = 4, 40
 
 
 def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
-    """Return unit points (rows, DIMS), mostly zeros, and their categories; each has a column."""
+    """Return unit points (rows, DIMS), mostly zeros, and their categories.
+
+    Column c has a large value in the points of category c.
+    """
     rng = np.random.default_rng(seed)
     classes = rng.integers(0, CLASSES, rows)
     points = rng.random((rows, DIMS)) * (rng.random((rows, DIMS)) < 0.1)
@@ -257,7 +260,7 @@ def test_dense_queries_use_the_search_measured_for_them() -> None:
 
 
 def test_dense_queries_that_look_like_points_cause_a_warning() -> None:
-    """They do so only if `auto` chooses another search for hyperplanes than for points."""
+    """The warning appears only if `auto` chooses another search for hyperplanes than for points."""
     index = usual()
     both = without_pools(index, auto_search="exact", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)

@@ -1,4 +1,4 @@
-"""The hash family that `auto` chooses: its trials agree with a slow count, and decide."""
+"""The trials by which `auto` chooses a hash family agree with a slow count."""
 
 import re
 from typing import Any, Literal
@@ -140,9 +140,9 @@ def test_no_trial_runs_if_families_cannot_differ(rows: int, components: int, sta
 
 
 def test_cells_are_chosen_up_to_the_recall_they_reach() -> None:
-    """They are chosen if the target is at most the share found in a quarter of them.
+    """Cells are chosen if the target is at most the share found in a quarter of them.
 
-    They are never chosen if n_tables or n_bits is given, or for few points.
+    Cells are never chosen if n_tables or n_bits is given, or for few points.
     """
     rng = np.random.default_rng(0)
     centres = 2 * rng.standard_normal((60, 24))

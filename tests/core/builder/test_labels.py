@@ -32,7 +32,7 @@ EDGES = [(6, 0), (6, 1), (7, 2), (7, 3), (8, 6), (8, 7), (6, 3)]
 FACTORS, MAP = RNG.standard_normal((6, 3)), RNG.standard_normal((8, 3))
 
 
-def leml(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
+def leml(**told: Any) -> Index:  # noqa: ANN401  # parameters of a build
     """Return a small index with everything that labels can have."""
     given: dict[str, Any] = {"labels": Y, "label_names": NAMES, "hierarchy": EDGES}
     if told.get("label_model", "leml") == "leml":
@@ -273,7 +273,7 @@ def test_hierarchy_nodes_without_labels_cause_a_warning(
 
 
 def test_a_document_too_long_when_embedded_is_refused_by_row() -> None:
-    """It is found before any document is labelled, in predictions and evaluations."""
+    """The row is found before any document is labelled, in predictions and evaluations."""
     index = Index.build(X, labels=Y, label_model=(FACTORS, MAP * 1e10))
     documents = np.tile(np.abs(X) + 0.1, (20, 1))
     documents[301] *= 1e8

@@ -46,7 +46,7 @@ GRID = LabelGrid(
 )
 
 
-def built(**told: Any) -> Index:  # noqa: ANN401  # any option's
+def built(**told: Any) -> Index:  # noqa: ANN401  # values of any type
     """Build an index of the points with their labels and given factors."""
     with_labels: dict[str, Any] = {
         "labels": Y[:POINTS],
@@ -68,7 +68,7 @@ def rows(index: Index) -> list[EvaluateLabelRow]:
     return evaluated(index, grid=GRID, per_document=True)
 
 
-def evaluated(index: Index, **told: Any) -> list[EvaluateLabelRow]:  # noqa: ANN401  # any option's
+def evaluated(index: Index, **told: Any) -> list[EvaluateLabelRow]:  # noqa: ANN401  # values of any type
     """Evaluate on the documents that are not points of the index."""
     return list(evaluate_labels(index, X[POINTS:], Y[POINTS:], **told))
 
@@ -248,7 +248,7 @@ def test_each_setting_occurs_once() -> None:
 def test_invalid_arguments_are_refused_before_any_work(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def field(**told: Any) -> str:  # noqa: ANN401  # any option's
+    def field(**told: Any) -> str:  # noqa: ANN401  # values of any type
         given = {"documents": X[POINTS:], "labels": Y[POINTS:]} | told
         with pytest.raises(InvalidArgumentError) as caught:
             evaluate_labels(index, **given)
@@ -279,7 +279,10 @@ def test_invalid_arguments_are_refused_before_any_work(
 
 
 def test_the_best_threshold_of_each_mode_is_stored() -> None:
-    """It is the threshold of the choice with the greatest goal; predictions use it by default."""
+    """The stored threshold is that of the choice with the greatest goal.
+
+    Predictions use it by default.
+    """
     index = built()
     grid = replace(GRID, searches=("exact",))
     found = evaluated(index, grid=grid, set_default=True)

@@ -26,7 +26,7 @@ EDGES = [(12 + label // 4, label) for label in range(12)] + [(15, 12), (15, 13),
 MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
 
-def built(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
+def built(**told: Any) -> Index:  # noqa: ANN401  # parameters of a build
     """Return an index with labels, a model and a hierarchy."""
     given = {"labels": Y, "label_model": (FACTORS, MAP), "hierarchy": EDGES}
     return Index.build(X, **(given | told))
@@ -79,7 +79,10 @@ def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[in
 
 @pytest.mark.parametrize("mode", MODES)
 def test_quantiles_of_scores_are_tried_by_default(mode: Mode) -> None:
-    """The chosen threshold is an observed score, and over all documents no worse than none."""
+    """The chosen threshold is an observed score.
+
+    Over all documents it is no worse than predicting without a threshold.
+    """
     index, asked = built(), PredictParameters(mode=mode)
     found = choose_threshold(index, X, Y, asked)
     scores = index.predict_labels(X, mode=mode).scores
@@ -180,7 +183,10 @@ def test_an_index_without_labels_has_no_threshold() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_threshold_of_minus_infinity_overrides_a_stored_one(mode: Mode) -> None:
-    """Minus infinity means no threshold, also for one stored; a grid's None means the same."""
+    """Minus infinity means no threshold, as None does in a grid.
+
+    Storing it removes the stored threshold.
+    """
     own = built()
     plain = own.predict_labels(X, mode=mode)
     own.set_threshold(0.5, mode)

@@ -88,7 +88,7 @@ def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
 
 @pytest.mark.parametrize("metric", ["cosine", "inner_product"])
 def test_a_neighbour_of_negative_product_has_no_vote(metric: Metric) -> None:
-    """Its weight is zero, and a label without votes is not predicted."""
+    """The neighbour's weight is zero, and a label without votes is not predicted."""
     index = Index.build(np.array([[-1.0, 0]]), metric=metric)
     found = neighbour_vote(index, np.array([[1.0, 0]]), np.ones((1, 2)), parameters=EXACT)
     assert found.counts.tolist() == [0]

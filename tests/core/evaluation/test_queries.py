@@ -46,7 +46,7 @@ def labels(n: int = N) -> tuple[IntArray, IntArray]:
     return categories, subtopics
 
 
-def built(points: object, **options: Any) -> Index:  # noqa: ANN401  # any option's
+def built(points: object, **options: Any) -> Index:  # noqa: ANN401  # values of any type
     """Build an index with categories, sub-topics and custom ids."""
     categories, subtopics = labels()
     return Index.build(

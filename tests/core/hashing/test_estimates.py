@@ -92,7 +92,7 @@ def test_the_estimate_of_a_points_own_square_is_unbiased(seed: int, dims: int) -
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("dims", [64, 256])
 def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> None:
-    """The error is the product of the residuals of code and query orthogonal to the code (RaBitQ).
+    """The error is the product of the parts of point and query orthogonal to the code (RaBitQ).
 
     The cosine c between a code and its point is about 0.80 with one bit, 0.94 with two and 0.99
     with four. The error relative to both lengths therefore has a standard deviation of sqrt(1 / c^2
@@ -233,7 +233,7 @@ def test_codes_in_cells_encode_the_difference_from_the_centre(
             wanted = (way @ way + 2 * shift, 2 * stretch)
             if metric == "inner_product":
                 wanted = (0, stretch)
-            # Rounding errors, and the signs of differences close to zero.
+            # Tolerance for rounding errors and for the signs of differences close to zero.
             lost = np.array([place @ place, np.linalg.norm(place)])
             room = np.abs(wanted) / 200 + 3e-6 * lost
             assert (np.abs(twin.terms[:, row] - wanted) <= room).all()

@@ -71,7 +71,7 @@ def test_n_components_may_exceed_the_hyperplanes_of_a_code(components: int) -> N
 
 
 def test_the_number_of_components_depends_on_the_variance_within_cells() -> None:
-    """Clusters in few dimensions with points that vary in all are hashed in all dimensions."""
+    """All dimensions are hashed if points within clusters vary in all, even if centres do not."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((4_000, 128)).astype(np.float32)
     points[:, :10] += 20 * rng.standard_normal((100, 10))[rng.integers(0, 100, 4_000)]

@@ -250,7 +250,10 @@ def test_orthogonal_hyperplanes_have_less_variance(distance: float) -> None:
 @pytest.mark.parametrize("n_bits", [1, 8, 16])
 @pytest.mark.parametrize("failure", [0.5, 0.1, 0.001])
 def test_tables_needed_is_the_minimum(distance: float, n_bits: int, failure: float) -> None:
-    """It fails with at most the given probability, and one table fewer fails with a greater one."""
+    """With this number the failure probability is at most the given one.
+
+    With one table fewer it is greater.
+    """
     tables = tables_needed(distance, n_bits, failure)
     missed = 1 - collision_probability(distance) ** n_bits
     assert missed**tables <= failure * (1 + 1e-9)

@@ -182,7 +182,7 @@ def test_searches_together_agree_with_the_reference(metric: Metric, place: int) 
     ],
 )
 def test_other_queries_are_searched_one_by_one(count: int, options: Options) -> None:
-    """Queries run one by one if they are two, keep most of the points or read few points."""
+    """Two queries, queries that keep most of the points, and queries that read few points."""
     _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(count, "cosine"), options)
     assert calls == [0, 0]
 
@@ -273,7 +273,7 @@ def test_nearest_of_falling_lengths_counts_its_results_as_candidates() -> None:
     ],
 )
 def test_an_index_gives_the_size_of_its_exact_batches(options: Options, expected: int) -> None:
-    """With this number a server splits no such batch into smaller slices."""
+    """The number tells a server not to split such a batch into smaller slices."""
     index, queries = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
     parameters = QueryParameters(**options)
     with searched_together():

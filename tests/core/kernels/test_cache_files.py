@@ -132,7 +132,7 @@ def test_cached_kernels_serve_another_copy_of_the_package(folder: Path, tmp_path
 
 
 def test_a_damaged_kernel_is_compiled_again_with_one_message(folder: Path) -> None:
-    """The kernel is replaced ahead, so the process that uses it compiles nothing."""
+    """Compiler processes replace it, so the process that needs the kernel compiles nothing."""
     damaged = file_of(folder, SMALL)
     damaged.write_bytes(damaged.read_bytes()[:100])
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}

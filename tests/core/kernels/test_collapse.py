@@ -63,7 +63,7 @@ def threshold_of(metric: Metrics) -> float:
 def test_kept_candidates_agree_with_the_reference(
     seed: int, items: int, metric: Metrics, dims: int, data: st.DataObject
 ) -> None:
-    """They agree computed all at once, and one by one in any order."""
+    """Kept candidates agree, computed all at once or one by one in any order."""
     vectors = copies(seed, items, 6, metric=metric, dims=dims)
     query = np.asarray(definitions.unit(np.random.default_rng(seed).standard_normal(dims)))
     case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
@@ -93,7 +93,7 @@ def test_kept_candidates_agree_with_the_reference(
 def test_each_pick_is_the_best_of_the_kept_candidates(
     seed: int, items: int, rule: Rule, metric: Metrics, data: st.DataObject
 ) -> None:
-    """Each step is compared with the reference's values, and the counts with the reference's."""
+    """Each pick's value and the counts agree with those of the reference."""
     k, pool = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 30))
     diversity = data.draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
     vectors = copies(seed, items, 6, metric=metric)

@@ -218,7 +218,7 @@ def test_a_distance_within_the_limit_is_exact(cols: int) -> None:
     """
     for seed in range(20):
         left, right = matrix(1, cols, seed), matrix(1, cols, seed + 100)
-        # Large entries first, last or anywhere vary where the partial sum exceeds the limit.
+        # Large entries at different places vary where the partial sum exceeds the limit.
         left[0, :: seed + 1] *= 100
         whole = np.float32(distance(left, 0, right, 0))
         below = np.nextafter(whole, np.float32(-1))

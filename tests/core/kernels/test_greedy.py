@@ -88,9 +88,9 @@ class Case:
         )
 
     def inverses(self) -> Vectors:
-        """Return the inverse lengths under the inner product, 0 for zero vectors.
+        """Return the inverse lengths of points, 0 for zero vectors.
 
-        Else an empty array.
+        The array is empty except under the inner product.
         """
         long = np.linalg.norm(self.vectors.astype(np.float64), axis=1)
         kept = long[: len(long) if self.metric == "inner_product" else 0]
@@ -169,7 +169,7 @@ def parameters(k: int, diversity: float, rule: Rule) -> EffectiveParameters:
 
 
 def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> None:
-    """Check by the reference's values that each pick is the best at its step."""
+    """Check that each pick is the best at its step, according to the reference's values."""
     picks, values = case.select(wanted, rows)
     assert len(set(picks)) == len(picks)
     points, k = case.points(), min(wanted.k, len(rows))

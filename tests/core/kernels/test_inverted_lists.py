@@ -21,7 +21,7 @@ from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, Metric
 from reference import kernels
 
-# A threshold that some of the nearest points exceed, and most do not.
+# Thresholds by metric for which some of the nearest points are near-copies and most are not.
 NEAR: dict[Metric, float] = {"cosine": 0.3, "euclidean": 12.0, "inner_product": 0.2}
 seeds = st.integers(0, 2**32 - 1)
 counts = st.sampled_from([1, 2, 5, 40, 300])

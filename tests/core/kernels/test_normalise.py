@@ -116,7 +116,7 @@ def test_lengths_agree_with_the_definition(seed: int, dims: int, scale: int) -> 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 2e19])
 def test_lengths_that_overflow_when_squared_are_not_finite(value: float) -> None:
-    """This is how rows that are too long or not finite are detected, dense and sparse."""
+    """Rows that are too long or not finite are detected by their lengths, dense and sparse."""
     rows, lengths = np.array([[1, 0], [value, 0]], np.float32), np.empty(2, np.float32)
     normalise.lengths(rows, lengths)
     assert np.isfinite(lengths).tolist() == [True, False]

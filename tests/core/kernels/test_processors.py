@@ -320,7 +320,7 @@ def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
 
 
 def test_a_part_is_inlined_into_its_caller() -> None:
-    """It returns what a kernel returns, and no separate version of it is compiled."""
+    """A part returns what a kernel returns, and no separate version of it is compiled."""
 
     def callee(a: npt.NDArray[np.int64], n: int) -> int:
         if n > 2:

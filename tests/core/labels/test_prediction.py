@@ -157,7 +157,7 @@ def test_an_exact_search_of_labels_ends_early() -> None:
 
 @pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(40, 10), (0, 10), (40, 0), (700, 3)])
 def test_a_scan_ends_when_labels_are_too_short(hash_limit: int, candidates_limit: int) -> None:
-    """It agrees with the reference and scores few labels."""
+    """The scan agrees with the reference and scores few labels."""
     rng = np.random.default_rng(1)
     lengths = rng.permutation((1 + np.arange(4_000)) ** -0.8)
     built = Index.build(X, label_model=(rng.standard_normal((4_000, 6)) * lengths[:, None], MAP))

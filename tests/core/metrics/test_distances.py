@@ -85,7 +85,7 @@ def test_objective_by_hand(base: FloatArray) -> None:
 
 
 def test_undefined_objectives_and_distances_are_nan(base: FloatArray) -> None:
-    """They are undefined for short or empty lists, lists without pairs, and inner products."""
+    """Both are undefined for short or empty lists, lists without pairs, and inner products."""
     result = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
     assert np.isnan(objective(result, 0.3)).tolist() == [True, False]
     assert result.mean[0] == result.least[0] > 0

@@ -67,7 +67,7 @@ def test_worked_examples(labels: str, expected: Fraction) -> None:
 
 
 def test_a_shallow_label_is_padded() -> None:
-    """A leaf below A gets a dummy node: with x1 and b1 drank is 1/3 + 1/2 of 2/3."""
+    """A leaf below A gets a dummy node; with x1 and b1, drank is 1/3 + 1/2 * 2/3."""
     assert drank(ABOVE | {"y": "A"}, "x1 y b1") == pytest.approx(2 / 3)
 
 
@@ -100,7 +100,7 @@ def test_fewer_than_two_labels_have_zero(labels: list[int]) -> None:
 
 
 def test_graphs_are_pruned_breadth_first() -> None:
-    """A node keeps a parent of the level above, the smallest of several; cycles and loops go."""
+    """A node keeps its parent from the level above, the smallest of several; cycles are removed."""
     edges = [(6, 3), (6, 5), (5, 2), (3, 2), (2, 0), (3, 0), (0, 6), (0, 0), (5, 1), (5, 1), (2, 5)]
     parents, children = zip(*edges, strict=True)
     tree = LabelTree.of_edges(parents, children, 3, roots=[6])
@@ -177,7 +177,10 @@ def test_h_combines_precision_and_drank() -> None:
 
 
 def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:
-    """EuroVoc with related pairs in both directions keeps every label, and drank differs."""
+    """EuroVoc with related pairs in both directions keeps every label.
+
+    Drank is lower for siblings than for random sets.
+    """
     with np.load(data_folder / "eurovoc_hierarchy.npz", allow_pickle=False) as file:
         a, b, count, root = (file[n] for n in ("related_a", "related_b", "n_labels", "root"))
         parents = np.concatenate([file["edge_parent"], a, b])

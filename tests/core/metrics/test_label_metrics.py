@@ -44,8 +44,8 @@ def test_every_metric_by_hand() -> None:
     assert result[2][1] == pytest.approx([1, 1, 1])
     assert metrics.set_precision(lists).tolist() == [1 / 2, 1]
     assert metrics.set_recall(lists).tolist() == [1 / 2, 3 / 4]
-    # The true labels found are 0 at one place, also 1 and 5 at two, and also 2 at three. Five
-    # labels occur.
+    # The true labels found are {0} within one place, {0, 1, 5} within two and {0, 1, 2, 5} within
+    # three. Five labels occur.
     assert metrics.coverage_at(lists).tolist() == [1 / 5, 3 / 5, 4 / 5]
     inverse = np.arange(1.0, COUNT + 1)
     # The best list has 2 and 1 for the first document (3 + 2), and 7, 5 and 2 for the second (8 + 6

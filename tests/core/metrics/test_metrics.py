@@ -153,7 +153,7 @@ def test_empty_places_count_as_wrong() -> None:
 def test_normalised_entropy_stays_between_zero_and_one() -> None:
     """The entropy of one sub-topic is 0, not -0.
 
-    That of equally frequent sub-topics is at most 1.
+    The entropy of equally frequent sub-topics is at most 1.
     """
     assert not np.signbit(measured([0, 5])["normalised_entropy"])
     for many in range(2, 40):

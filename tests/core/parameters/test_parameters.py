@@ -136,7 +136,7 @@ def test_default_query_parameters() -> None:
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 1e300])
 @pytest.mark.parametrize("rows", [1, 35_000, 1_000_000])
 def test_epsilon_gives_the_hash_limit(epsilon: float, rows: int) -> None:
-    """It is Charikar's 2 n^(1/(1+epsilon)), but at least k."""
+    """The limit is Charikar's 2 n^(1/(1+epsilon)), but at least k."""
     effective = QueryParameters(epsilon=epsilon).resolve(rows, "tables")
     assert effective.hash_limit == max(10, math.ceil(2 * rows ** (1 / (1 + epsilon))))
 

@@ -188,7 +188,7 @@ def test_an_older_index_uses_its_stored_search() -> None:
 
 @pytest.mark.parametrize("count", [60, 3_000])
 def test_the_reason_of_a_search_states_the_figures_of_the_rule(count: int) -> None:
-    """It lists recall and time of each search that `auto` may choose.
+    """The reason lists recall and time of each search that `auto` may choose.
 
     Applying the rule to these figures gives the same choice.
     """

@@ -132,7 +132,7 @@ def fall_off_step(
 def test_the_automatic_diversity_agrees_with_the_reference(
     seed: int, count: int, k: int, factor: float, metric: Metrics
 ) -> None:
-    """It depends on the share of the best candidate's lead that the k nearest keep."""
+    """The diversity depends on the share of the best candidate's lead that the k nearest keep."""
     distances = np.sort(np.random.default_rng(seed).uniform(0, 4, count).astype(np.float32))
     k = min(k, count)
     step = fall_off_step(distances, k, factor, metric)

@@ -59,7 +59,7 @@ def columns(found: QueryResult) -> list[bytes]:
 def test_a_search_through_cells_allocates_less_than_all_points(
     metric: Metric, search: Search
 ) -> None:
-    """This holds also if all points in the cells may become candidates."""
+    """The memory stays small even if all points in the cells may become candidates."""
     index = fresh(built(metric))
     index.query(np.ones((5, DIMS)), search=search)
     index.query(np.ones((5, DIMS)), search="tables", hash_limit=0, candidates_limit=0)
@@ -67,7 +67,7 @@ def test_a_search_through_cells_allocates_less_than_all_points(
 
 
 def test_an_exact_search_enlarges_only_the_candidates() -> None:
-    """Memory for all points is not used for the codes of a search through cells."""
+    """Only rows and distances of candidates grow to all points, and the codes of cells do not."""
     index = fresh(built("euclidean"))
     index.query(np.ones(DIMS), search="exact")
     index.query(np.ones(DIMS), search="tables")

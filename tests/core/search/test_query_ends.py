@@ -66,7 +66,10 @@ def test_without_limits_every_point_is_a_candidate(metric: Metric, kind: Points)
 def test_limits_of_zero_and_of_k(
     family: HashFamily, metric: Metric, search: Search, hash_limit: int, candidates_limit: int
 ) -> None:
-    """0 means no limit; a limit of k leaves the selector only the order, and warns."""
+    """0 means no limit.
+
+    A limit of k lets the selector choose only the order, with a warning.
+    """
     for kind in KINDS:
         index, asked = an_index(family, metric, kind), queries(2, metric)
         result = index.query(
@@ -280,7 +283,6 @@ def with_zeros(metric: Metric, kind: Points) -> Index:
 def test_zero_vectors_are_found_under_euclidean_and_inner_product(
     metric: Metric, kind: Points, search: Search
 ) -> None:
-    """They may be indexed, queried and found."""
     index, twin = with_zeros(metric, kind), points_of(with_zeros(metric, kind))
     asked = np.concatenate((np.zeros((1, DIMS), np.float32), queries(2, metric)))
     for given in KINDS:

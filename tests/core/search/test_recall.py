@@ -61,7 +61,7 @@ def recall(index: Index, search: Search, metric: Metric, kind: Points) -> float:
 def test_default_limits_reach_the_target_recall(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """The recall of `auto` is close to the target 0.9 or above, and that of a scan 0.97.
+    """`auto` reaches the target recall of 0.9 within a tolerance, and a scan reaches 0.97.
 
     The queries are not points. Exact search misses only ties that rounding decides.
     """

@@ -152,7 +152,7 @@ def test_max_sum_reaches_half_of_the_optimum(
 def test_square_roots_of_differences_satisfy_the_triangle_inequality(
     metric: Metrics, seed: int
 ) -> None:
-    """The guarantee of `max_sum` depends on it; it holds for zero vectors too."""
+    """The guarantee of `max_sum` depends on this inequality, which holds for zero vectors too."""
     case = Case.draw(seed, 8, 3, 0.3, metric)
     case.vectors[2] = 0 if metric != "cosine" else case.vectors[3]
     points = case.points()
@@ -204,7 +204,7 @@ def test_no_candidates_give_no_picks(selector: Selector) -> None:
 @examples
 @given(case=cases([12], [17], [0.3]))
 def test_far_from_returns_the_differences_from_a_candidate(case: Case) -> None:
-    """They agree with the reference; the difference of a candidate from itself is 0."""
+    """Differences agree with the reference, and a candidate differs from itself by 0."""
     among = candidates_of(case)
     far = np.full(13, 9, np.float32)
     for pick in (0, 7):

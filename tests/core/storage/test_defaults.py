@@ -115,7 +115,7 @@ def test_a_default_of_another_build_is_ignored(index: Index, tmp_path: Path) -> 
     ],
 )
 def test_a_changed_default_file_is_damage(index: Index, tmp_path: Path, spoil: Any) -> None:  # noqa: ANN401  # a function
-    """A changed digit is noticed."""
+    """A change of a single digit is noticed."""
     index.set_default(DEFAULT)
     path = tmp_path / "kept" / "1.default.json"
     path.write_text(spoil(path.read_text()))

@@ -2,8 +2,8 @@
 
 The indexes cover every hash family, metric and kind of points, near-copies, categories, stored
 defaults, trained labels and imported label factors. A change of the code must read the same files,
-write the same files and give the same answers. Run as a script, this file records all of them anew;
-review its changes before you commit them:
+write the same files and give the same answers. Run as a script, this file records all of them
+again; review its changes before you commit them:
 
     .venv/bin/python tests/core/storage/test_golden_families.py
 """
