@@ -1,4 +1,4 @@
-"""BuildOnce: the index that the stream makes, from one message, and the same refusals."""
+"""BuildOnce makes the same index and the same refusals as Build, from a single message."""
 
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 def streamed_as_one(name: str, case: Case) -> index_pb2.BuildOnceRequest:
-    """Return the messages that the Python client would stream as one message."""
+    """Return the messages that the Python client would stream, merged into one message."""
     arguments = {**_NO_COLUMNS, "replace": False, **case.arguments}
     messages = upload(name, case.vectors, case.options, **arguments)
     header = messages.header.header
@@ -49,24 +49,24 @@ def streamed_as_one(name: str, case: Case) -> index_pb2.BuildOnceRequest:
 
 
 def _renumbered(chunk: index_pb2.BuildChunk) -> index_pb2.BuildOnceRequest:
-    """Return the fields of a chunk under their numbers in a BuildOnceRequest."""
+    """Return the fields of a chunk, keyed by their field numbers in a BuildOnceRequest."""
     return index_pb2.BuildOnceRequest(**{field.name: value for field, value in chunk.ListFields()})
 
 
 def files(server: RunningServer, name: str) -> dict[str, bytes]:
-    """Return the arrays of an index's first generation, those of its labels too."""
+    """Return the arrays of an index's first generation, including those of its labels."""
     folder = server.folder / "data" / name / "1"
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.npy")}
 
 
 def sparse_points() -> csr_array:
-    """Return sparse rows with at least one number each."""
+    """Return sparse rows, each with at least one value."""
     points = random_points(ROWS)
     return csr_array(np.where(np.abs(points) > 1, points, 0) + np.eye(ROWS, DIMS))
 
 
 def label_arguments() -> dict[str, Any]:
-    """Return labels of every row, their names and their hierarchy."""
+    """Return the labels of every row, the label names and the label hierarchy."""
     rng = np.random.default_rng(3)
     return {
         "labels": csr_array(rng.random((ROWS, LABELS)) < 0.4),
@@ -116,8 +116,8 @@ def test_once_and_stream_make_the_same_index(
         client.delete_index(name)
 
 
-def test_numbers_in_plain_fields_are_enough(stub: DiverseIndexStub, client: Client) -> None:
-    """`values` instead of `data`, as tools without bytes write it, makes the same points."""
+def test_values_build_the_same_index_as_data(stub: DiverseIndexStub, client: Client) -> None:
+    """Tools that cannot write packed bytes set `values` instead of `data`."""
     points = random_points(20)
     dense = vectors_pb2.DenseMatrix(rows=20, cols=DIMS, values=points.ravel().tolist())
     vectors = vectors_pb2.Vectors(dense=dense)

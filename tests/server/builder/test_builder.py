@@ -1,4 +1,4 @@
-"""The builder without its process: the order and the contents of an upload."""
+"""A builder in this process: the order and the contents of an upload."""
 
 import socket
 from contextlib import nullcontext
@@ -42,7 +42,7 @@ SHORT.vectors.dense.data = SHORT.vectors.dense.data[:-1]
 
 
 def empty(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
-    """Return a chunk without rows, with fields of its matrix."""
+    """Return a chunk without rows; `fields` are set in its matrix."""
     matrix = vectors_pb2.DenseMatrix(cols=DIMS, **fields)
     return index_pb2.BuildRequest(
         chunk=index_pb2.BuildChunk(vectors=vectors_pb2.Vectors(dense=matrix))
@@ -66,7 +66,7 @@ def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a me
 
 
 def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
-    """A header, chunks and a commit make a generation; a chunk may be empty."""
+    """A header, chunks (one of them empty) and a commit make a generation."""
     steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
     events = build_here(tmp_path, *steps)
     assert events[0] == Frame.EVENT
@@ -144,7 +144,7 @@ def test_a_wrong_upload_names_its_field(tmp_path: Path, steps: list[Message], fi
 
 
 def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
-    """Sparse chunks make an index of sparse points; a chunk may be empty."""
+    """Sparse chunks, one of them empty, make an index of sparse points."""
     steps = [header("index"), sparse(ONES[:0]), sparse(ONES), sparse(ONES), commit(6)]
     build_here(tmp_path, *steps)
     info = Index.open(tmp_path / "index").info
@@ -173,7 +173,7 @@ def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
-    """Because the caller may hang up when it has the outcome."""
+    """The caller may hang up as soon as it has received the outcome."""
     front_end, builder_end = job_frames.pair()
     control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kinds: list[Frame] = []
@@ -187,8 +187,8 @@ def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
         assert received_frames(front_end) == [Frame.RESULT]
 
 
-def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
-    """A front that hangs up ends the build, and nothing is left behind."""
+def test_a_front_that_hangs_up_ends_the_build(tmp_path: Path) -> None:
+    """Nothing is left behind."""
     ours, builder_end = job_frames.pair()
     with builder_end:
         with ours:

@@ -1,4 +1,4 @@
-"""The labels of an upload: what a builder refuses, with the field of the error."""
+"""The labels of an upload: what a builder refuses, and which field the error names."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -39,7 +39,7 @@ def dense(matrix: object) -> vectors_pb2.DenseMatrix:
 
 
 def edges(parents: list[int], children: list[int], **fields: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return the field of a label chunk that is a hierarchy."""
+    """Return a hierarchy as the field of a label chunk."""
     return {"hierarchy": labels_pb2.Hierarchy(parents=parents, children=children, **fields)}
 
 
@@ -74,7 +74,7 @@ EDGES = labels_pb2.Hierarchy(parents=[4, 4], children=[0, 1])
         ([sets([0, 1, 1, 3], [0, 2, 2])], "labels.ids"),
         ([sets([0, 0, 0, 0], [], 0)], "labels"),
         ([sets([0, 0, 0, 0], [], LIMITS["labels_max"] + 1)], "labels"),
-        # Every chunk has labels or none, and all have as many.
+        # Either all chunks have labels or none has, and all give the same number of labels.
         ([GOOD, None], "labels"),
         ([GOOD, sets([0, 1, 2, 4], [0, 1, 2, 3], 5)], "labels"),
     ],
@@ -122,7 +122,7 @@ def test_wrong_labels_of_rows(
 def test_a_wrong_plan_names_its_field(
     tmp_path: Path, plan: labels_pb2.LabelPlan, fields: dict[str, Any], field: str
 ) -> None:
-    """The error names the field of the plan or of a label chunk."""
+    """The error names the wrong field of the plan or of a label chunk."""
     steps = (label_chunk(**fields), chunk(ONES, labels=GOOD), commit(3))
     assert wrong_field(tmp_path, header("a", labels=plan), *steps) == field
 
@@ -137,7 +137,7 @@ def test_a_wrong_plan_names_its_field(
     ],
     ids=["no rows", "factor of two widths", "nothing to learn from", "after rows"],
 )
-def test_a_wrong_order_of_labels(
+def test_labels_that_do_not_fit_earlier_messages(
     tmp_path: Path,
     plan: labels_pb2.LabelPlan | None,
     steps: list[index_pb2.BuildRequest],
@@ -159,7 +159,7 @@ def test_a_wrong_order_of_labels(
 def test_a_wrong_build_leaves_nothing(
     stub: DiverseIndexStub, clean: str, steps: tuple[index_pb2.BuildRequest, ...], field: str
 ) -> None:
-    """Over the wire that is INVALID_ARGUMENT with the field, and nothing is left behind."""
+    """The call ends as INVALID_ARGUMENT with the field, and nothing is left behind."""
     details = refusal(stub, *steps)
     assert (details.code, details.fields) == (grpc.StatusCode.INVALID_ARGUMENT, (field,))
     assert clean
@@ -168,10 +168,10 @@ def test_a_wrong_build_leaves_nothing(
 @pytest.mark.parametrize(
     "limit", ["label_factor_numbers_max", "hierarchy_edges_max", "label_names_bytes_max"]
 )
-def test_more_than_a_build_may_bring(
+def test_label_chunks_over_a_limit_are_refused(
     limit: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Chunks count against the limits before they are stored."""
+    """Chunks are counted against the limits before they are stored."""
     monkeypatch.setitem(LIMITS, limit, 7)
     part = labels_pb2.LabelChunk(
         label_factors=dense(np.ones((1, 2))), hierarchy=EDGES, label_names=NAMES
@@ -179,7 +179,7 @@ def test_more_than_a_build_may_bring(
     with closing(LabelUpload(index_pb2.BuildHeader(labels=BROUGHT), tmp_path)) as upload:
         upload.add(part)
         if limit != "label_names_bytes_max":
-            # A chunk has two numbers or edges, and four names.
+            # Each chunk adds two factor values, two edges and four bytes of names.
             upload.add(part)
             upload.add(part)
         with pytest.raises(LimitExceededError, match="at most 7"):
@@ -188,7 +188,7 @@ def test_more_than_a_build_may_bring(
 
 
 def test_a_cancelled_training_leaves_nothing(client: Client, clean: str) -> None:
-    """A caller who leaves while labels are trained ends the builder and what it wrote."""
+    """If the caller leaves while labels are trained, the builder ends and its files are removed."""
 
     def stop(progress: Progress) -> None:
         if progress.stage == "training labels":

@@ -1,4 +1,4 @@
-"""Which status each error gets, and what the caller may see of a fault."""
+"""The status of each error, and what a caller learns of an internal fault."""
 
 import errno
 from typing import Any
@@ -15,7 +15,7 @@ from support.status_details import details_of_status
 
 
 class Heard:
-    """A log that keeps what it was told."""
+    """A log that keeps the events written to it."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -35,12 +35,12 @@ CORE = [kind for kind in subclasses(errors.DivgrpcError) if kind.__module__ == "
 
 @pytest.mark.parametrize("kind", CORE, ids=lambda kind: kind.__name__)
 def test_every_error_of_the_core_has_a_status(kind: type[errors.DivgrpcError]) -> None:
-    """Each is in the table itself, or it would pass for its parent without anybody saying so."""
+    """An error that the table lacks would silently get the status of its base class."""
     assert kind in statuses.TABLE
 
 
 def test_an_error_carries_its_details() -> None:
-    """ErrorInfo always, BadRequest with the field, RetryInfo where waiting helps."""
+    """A status has ErrorInfo, BadRequest if a field is wrong, and RetryInfo if a retry can help."""
     heard = Heard()
     status = statuses.explain(errors.InvalidArgumentError("k", "k must be 1"), "id-1", heard)
     details = details_of_status(StatusCode.INVALID_ARGUMENT, status)
@@ -57,7 +57,7 @@ def test_an_error_carries_its_details() -> None:
 
 
 def test_a_long_message_is_cut() -> None:
-    """Trailers have a limit, so messages do too."""
+    """Trailers carry the message, and gRPC limits their size."""
     status = statuses.explain(errors.InvalidArgumentError("k", "x" * 100_000), "id", Heard())
     assert len(status.SerializeToString()) < 8_000
 
@@ -74,15 +74,15 @@ def test_a_long_message_is_cut() -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_errors_that_are_not_ours_but_expected(error: Exception, code: int) -> None:
-    """What the machine or a caller may cause is no fault of ours, and not logged as one."""
+def test_errors_of_callers_and_the_machine_are_not_logged(error: Exception, code: int) -> None:
+    """Bad requests and exhausted resources are no faults of the server."""
     heard = Heard()
     assert statuses.explain(error, "id", heard).code == code
     assert heard.events == []
 
 
 def test_a_fault_is_logged_and_not_shown() -> None:
-    """The caller gets an id and no text; the log has the id and the whole error."""
+    """The caller gets only an error id. The log has the same id and the exception."""
     heard = Heard()
     fault = ValueError("secret /path/to/file")
     status = statuses.explain(fault, "request-9", heard)

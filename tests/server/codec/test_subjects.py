@@ -1,4 +1,4 @@
-"""What a call is about, read from its bytes."""
+"""The subject of a call (index, rows, k) for the access log, read from the request's bytes."""
 
 import json
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ METHODS = ["Query", "PredictLabels", "Evaluate", "EvaluateLabels", "GetIndex", "
 
 
 def told(found: Subject) -> dict[str, object]:
-    """Return what a line has of a subject, both forms being the same."""
+    """Return the fields of a subject, after checking that its two formats agree."""
     parsed: dict[str, object] = json.loads("{" + found.in_json.removesuffix(", ") + "}")
     assert found.for_people == "".join(f" {name}={value}" for name, value in parsed.items())
     return parsed
 
 
 def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
-    """Return so many rows of two columns."""
+    """Return `rows` rows of two columns."""
     if not sparse:
         return encode_dense(np.ones((rows, 2), np.float32))
     indptr = np.arange(rows + 1)
@@ -32,8 +32,8 @@ def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
 
 
 @given(rows=st.integers(0, 50), k=st.integers(0, 99), sparse=st.booleans())
-def test_a_query_is_about_its_index_rows_and_k(rows: int, k: int, sparse: bool) -> None:
-    """The line has what the request sets, numbers that will be refused as well."""
+def test_the_subject_of_a_query_has_index_rows_and_k(rows: int, k: int, sparse: bool) -> None:
+    """Values that the server will refuse are logged as the request sets them."""
     request = query_pb2.QueryRequest(index="images", queries=vectors(rows, sparse), k=k)
     assert told(read("Query", request.SerializeToString())) == {
         "index": "images",
@@ -43,7 +43,7 @@ def test_a_query_is_about_its_index_rows_and_k(rows: int, k: int, sparse: bool) 
 
 
 def test_a_query_that_sets_no_k_gets_the_default() -> None:
-    """A k that is not set is ten; a k of zero stays zero, and so does a top_k."""
+    """An unset `k` is logged as 10; a `k` or `top_k` of 0 is logged as 0."""
     rows = vectors(2, sparse=False)
     unset = query_pb2.QueryRequest(index="images", queries=rows).SerializeToString()
     assert told(read("Query", unset)) == {"index": "images", "rows": 2, "k": 10}
@@ -53,8 +53,8 @@ def test_a_query_that_sets_no_k_gets_the_default() -> None:
     assert told(read("PredictLabels", labels.SerializeToString()))["k"] == 0
 
 
-def test_other_calls_say_what_they_have() -> None:
-    """Labels have top_k, evaluations have rows, and other calls name an index."""
+def test_subjects_of_other_methods() -> None:
+    """PredictLabels has rows and `top_k`, Evaluate has rows, and GetIndex has only the index."""
     rows = vectors(4, sparse=False)
     predicted = predict_pb2.PredictLabelsRequest(index="papers", documents=rows)
     assert told(read("PredictLabels", predicted.SerializeToString())) == {
@@ -71,7 +71,7 @@ def test_other_calls_say_what_they_have() -> None:
 
 @dataclass
 class Message:
-    """What one message of a stream asks for."""
+    """The index, the number of rows and the `k` of one message of a stream."""
 
     index: str
     rows: int
@@ -89,8 +89,8 @@ class Message:
         max_size=6,
     )
 )
-def test_a_stream_is_about_all_of_its_queries(messages: list[Message]) -> None:
-    """Rows are added up, several indexes are "*", and k is there where all agree on it."""
+def test_the_subject_of_a_stream_combines_its_queries(messages: list[Message]) -> None:
+    """Rows are summed, several indexes become "*", and `k` is logged if all queries agree on it."""
     stream = StreamSubject()
     for message in messages:
         query = query_pb2.QueryRequest(
@@ -111,7 +111,7 @@ def test_a_stream_is_about_all_of_its_queries(messages: list[Message]) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @given(st.binary(max_size=200))
 def test_any_bytes_have_a_subject(method: str, request: bytes) -> None:
-    """Bytes that are no message are about nothing, and every line stays one line of JSON."""
+    """Malformed requests have an empty subject, and each log line stays one line of JSON."""
     found = read(method, request)
     assert "\n" not in found.in_json + found.for_people
     told(found)
@@ -119,12 +119,12 @@ def test_any_bytes_have_a_subject(method: str, request: bytes) -> None:
 
 @given(st.text(max_size=80))
 def test_a_name_cannot_forge_a_line(name: str) -> None:
-    """Only what may name an index is quoted."""
+    """The log quotes a name only if it is a valid index name."""
     found = subject(name, 1)
     assert found is NO_SUBJECT or told(found) == {"index": name, "rows": 1}
 
 
 @pytest.mark.parametrize("name", ['x", "code": "OK', "x\nx", "x" * 64, ""])
-def test_what_names_no_index_is_left_out(name: str) -> None:
-    """Quotes, line ends and names of great length are not logged."""
+def test_an_invalid_index_name_is_not_logged(name: str) -> None:
+    """Names with quotes or line ends, and names that are too long, are not logged."""
     assert subject(name, 1, 1) is NO_SUBJECT

@@ -1,4 +1,4 @@
-"""What an evaluator does with its calls, without a process around it."""
+"""How an evaluator serves calls; it runs in a thread of the test process."""
 
 import socket
 import threading
@@ -29,7 +29,7 @@ CATEGORIES = np.arange(20) % 2
 
 
 class Evaluator:
-    """An evaluator in a thread of this process; the supervisor's channel to it, and its end."""
+    """An evaluator in a thread, with the supervisor's end of its channel."""
 
     def __init__(self, root: Path) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -45,7 +45,7 @@ class Evaluator:
 
     @contextmanager
     def call(self, **fields: object) -> Iterator[socket.socket]:
-        """Hand over a call of Evaluate, and yield the front's end of it."""
+        """Hand over a call of Evaluate, and yield the front's end of its socket."""
         request = {
             "index": "small",
             "queries": encode_dense(QUERIES),
@@ -60,13 +60,13 @@ class Evaluator:
             with theirs:
                 self.channel.send(Message("call", 0, "tag"), theirs.fileno())
             job_frames.send(ours, Frame.EVALUATE, message.SerializeToString())
-            # The evaluator may have answered before the last byte.
+            # The evaluator may answer before it has read the last frame.
             with suppress(BrokenPipeError):
                 job_frames.send(ours, Frame.END)
             yield ours
 
     def hang_up(self) -> None:
-        """Do as a supervisor that ends, and wait."""
+        """Close the channel, as a supervisor that ends does, and wait for the thread."""
         self.channel.close()
         self._thread.join(20)
         assert not self._thread.is_alive()
@@ -74,7 +74,7 @@ class Evaluator:
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Evaluator]:
-    """Yield an evaluator beside an index with categories."""
+    """Yield an evaluator that serves an index with categories."""
     Index.build(random_points(200), categories=np.arange(200) % 2, path=tmp_path / "small")
     evaluator = Evaluator(tmp_path)
     yield evaluator
@@ -82,7 +82,7 @@ def one(tmp_path: Path) -> Iterator[Evaluator]:
 
 
 def frames(link: socket.socket) -> list[tuple[Frame, bytes]]:
-    """Return what an evaluator says of a call, to the last frame."""
+    """Return all frames that an evaluator sends for a call."""
     found = [job_frames.receive(link)]
     while found[-1][0] not in (Frame.RESULT, Frame.STATUS):
         found.append(job_frames.receive(link))
@@ -90,7 +90,7 @@ def frames(link: socket.socket) -> list[tuple[Frame, bytes]]:
 
 
 def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) -> None:
-    """Progress, then rows, then the supervisor hears that the process is free again."""
+    """Each call gets progress, then rows; then the supervisor is told that the process is free."""
     expected = list(
         evaluate(
             Index.open(tmp_path / "small"),
@@ -117,8 +117,8 @@ def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) ->
         assert received[0] == Message("ready")
 
 
-def test_what_is_wrong_with_a_call_ends_it_alone(one: Evaluator) -> None:
-    """A status comes back, and the process takes the next call."""
+def test_a_refused_call_does_not_end_the_evaluator(one: Evaluator) -> None:
+    """The caller gets a status, and the process takes the next call."""
     for fields, code in (
         ({"ks": [0]}, code_pb2.INVALID_ARGUMENT),
         ({"index": "nobody"}, code_pb2.NOT_FOUND),
@@ -131,10 +131,10 @@ def test_what_is_wrong_with_a_call_ends_it_alone(one: Evaluator) -> None:
         assert frames(link)[-1][0] == Frame.RESULT
 
 
-def test_an_error_in_the_midst_ends_all_threads(
+def test_an_error_in_one_thread_stops_the_others(
     one: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No thread goes on with queries of a call that has failed."""
+    """No thread continues with queries of a call that has failed."""
     asked: list[int] = []
 
     def fail(_: Engine, queries: object, __: object) -> None:
@@ -151,8 +151,8 @@ def test_an_error_in_the_midst_ends_all_threads(
     assert len(asked) <= 2
 
 
-def test_progress_comes_while_threads_are_at_work() -> None:
-    """Every so many seconds, also where nothing has been measured meanwhile; errors end it."""
+def test_progress_is_sent_at_a_fixed_interval() -> None:
+    """Progress is sent even if nothing was measured since. An error in a thread is raised."""
     from concurrent.futures import Future
 
     pending: Future[None] = Future()

@@ -1,4 +1,4 @@
-"""Whom a front takes on, by a clock that stands still unless it is moved."""
+"""Admission of calls to a front's queue, with a clock that only the test moves."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ SMALL, LARGE = b"four", bytes(packets.SMALL_MAX + 1)
 
 
 class Line:
-    """Calls held by an admission, and a clock."""
+    """An admission, the calls that it holds, and a clock."""
 
     def __init__(self, payload: bytes = SMALL, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.now = 100.0
@@ -24,7 +24,7 @@ class Line:
         self.held: list[Request] = []
 
     def ask(self, seconds: float = math.inf, payload: bytes = b"") -> Request:
-        """Add a call that its caller waits so many seconds for."""
+        """Add a call whose deadline is `seconds` from now."""
         payload = payload or self.payload
         self.admission.check(payload, self.now + seconds)
         self.held.append(Request(len(self.held), self.now + seconds, Op.QUERY, "", payload))
@@ -32,11 +32,11 @@ class Line:
         return self.held[-1]
 
     def full(self, *, full: bool = True) -> None:
-        """Say that no worker has room for these calls, or that one has."""
+        """Tell the admission whether every worker is busy with calls of this kind."""
         self.admission.measure(kind_of(self.payload), full=full)
 
     def serve(self, calls: int, seconds: float) -> None:
-        """Answer calls, so many seconds later, while no worker has room."""
+        """Answer `calls` calls after `seconds` seconds in which every worker was busy."""
         self.now += seconds
         for _ in range(calls):
             self.admission.release(self.held.pop(), answered=True)
@@ -44,7 +44,7 @@ class Line:
 
 
 def busy(payload: bytes = SMALL) -> Line:
-    """Return a line of ten that takes a tenth of a second per call."""
+    """Return a line that holds ten calls, at a pace of 0.1 seconds per call."""
     line = Line(payload)
     for _ in range(30):
         line.ask()
@@ -54,8 +54,8 @@ def busy(payload: bytes = SMALL) -> Line:
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
-def test_a_call_that_would_wait_for_long_is_refused(payload: bytes) -> None:
-    """Ten calls of a tenth of a second are a second, which is half of what a caller must have."""
+def test_a_call_is_refused_if_its_wait_exceeds_half_of_its_time(payload: bytes) -> None:
+    """Ten calls of 0.1 seconds are a wait of one second, so a caller must have two."""
     line = busy(payload)
     with pytest.raises(QueueFullError, match="before the deadline"):
         line.ask(1.99)
@@ -66,16 +66,16 @@ def test_a_call_that_would_wait_for_long_is_refused(payload: bytes) -> None:
     line.ask()
 
 
-def test_a_passed_deadline_is_refused_under_load_alone() -> None:
-    """Where nobody waits, who has no time left is told so by a worker."""
+def test_a_passed_deadline_is_refused_only_under_load() -> None:
+    """Without load the call is admitted, and the worker reports that its deadline has passed."""
     line = busy()
     with pytest.raises(QueueFullError):
         line.ask(-1.0)
     Line().ask(-1.0)
 
 
-def test_nobody_is_refused_while_a_worker_has_room() -> None:
-    """A call that goes out at once is taken on; a moment later it may be full again, as before."""
+def test_no_call_is_refused_while_a_worker_is_free() -> None:
+    """The known pace applies again if all workers are busy again a moment later."""
     line = busy()
     line.full(full=False)
     line.ask(0.01)
@@ -85,8 +85,8 @@ def test_nobody_is_refused_while_a_worker_has_room() -> None:
         line.ask(0.01)
 
 
-def test_what_was_learnt_is_forgotten_where_there_was_room_for_long() -> None:
-    """The next crowd may ask for something else."""
+def test_the_pace_is_forgotten_after_a_worker_was_free_for_long() -> None:
+    """Later calls may be of a different kind, so the old pace says nothing about them."""
     line = busy()
     line.full(full=False)
     line.now += 0.2
@@ -94,8 +94,8 @@ def test_what_was_learnt_is_forgotten_where_there_was_room_for_long() -> None:
     line.ask(0.01)
 
 
-def test_time_in_which_nobody_asks_is_not_measured() -> None:
-    """A batch holds the only worker for long; single calls pass it, seconds apart."""
+def test_idle_time_is_not_measured() -> None:
+    """A batch occupies the only worker. Single calls, seconds apart, are answered in between."""
     line = Line()
     line.ask(payload=LARGE)
     line.admission.measure("large", full=True)
@@ -109,8 +109,8 @@ def test_time_in_which_nobody_asks_is_not_measured() -> None:
         line.admission.measure("large", full=True)
 
 
-def test_batches_are_not_ahead() -> None:
-    """Batches do not keep a small call from its turn."""
+def test_large_calls_do_not_count_in_the_wait_of_small_calls() -> None:
+    """Small and large calls have separate queues and paces."""
     line = busy()
     others = [line.ask(payload=LARGE) for _ in range(10)]
     line.ask(2.01)
@@ -124,8 +124,8 @@ def test_batches_are_not_ahead() -> None:
     line.ask(2.21)
 
 
-def test_the_pace_follows_the_calls() -> None:
-    """Each window counts as much as all before it, and is as long as an answer takes to come."""
+def test_the_pace_is_a_moving_average() -> None:
+    """Each window counts as much as all windows before it; a window without an answer goes on."""
     line = busy()
     for _ in range(8):
         line.ask()
@@ -136,8 +136,8 @@ def test_the_pace_follows_the_calls() -> None:
     line.ask(11.01)
 
 
-def test_a_pace_that_nothing_bears_out_is_forgotten() -> None:
-    """Where all should have been answered and none was, nobody is refused for what was before."""
+def test_a_pace_is_forgotten_if_no_answers_confirm_it() -> None:
+    """By the old pace every held call would be answered, but none was."""
     line = busy()
     line.serve(0, 0.99)
     with pytest.raises(QueueFullError):
@@ -150,8 +150,8 @@ def test_a_pace_that_nothing_bears_out_is_forgotten() -> None:
     line.ask(18.01)
 
 
-def test_callers_who_leave_say_nothing_of_the_pace() -> None:
-    """A call that was given up, or that a dead worker left, took no worker's time."""
+def test_unanswered_calls_do_not_change_the_pace() -> None:
+    """A call that was cancelled, or lost with its worker, is not counted as an answer."""
     line = busy()
     for _ in range(10):
         line.ask()
@@ -163,8 +163,8 @@ def test_callers_who_leave_say_nothing_of_the_pace() -> None:
     line.ask(4.01)
 
 
-def test_bounds_hold_without_a_pace() -> None:
-    """Calls and bytes are bounded for whoever waits, and what leaves makes room."""
+def test_calls_and_bytes_are_bounded_before_a_pace_is_known() -> None:
+    """The bounds hold for callers without a deadline too, and a call that ends frees its place."""
     line = Line(queue_calls=2)
     line.ask()
     line.ask()

@@ -1,4 +1,4 @@
-"""What a front says of indexes whose files are anything but indexes."""
+"""What a front reports of an index whose files are damaged."""
 
 import asyncio
 import errno
@@ -38,7 +38,7 @@ DAMAGES = {"manifest": folder_for_manifest, "pointer": folder_for_pointer}
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
 def test_one_bad_index_hides_no_other(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """It is listed with a warning beside the sound one, and is DATA_LOSS by itself."""
+    """ListIndexes lists it with a warning; GetIndex reports it as DATA_LOSS."""
     Index.build(random_points(50), path=tmp_path / "sound")
     shutil.copytree(tmp_path / "sound", tmp_path / "bad")
     damage(tmp_path / "bad")
@@ -61,10 +61,10 @@ def test_one_bad_index_hides_no_other(tmp_path: Path, damage: Callable[[Path], N
         (MemoryError(), OutOfMemoryError),
     ],
 )
-def test_whatever_reading_one_raises(
+def test_any_error_of_reading_an_index_is_reported(
     error: Exception, meaning: type[DivgrpcError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is a fault of the index's files, unless the machine has run out of something."""
+    """The error means that the index is damaged, unless memory or descriptors have run out."""
 
     def fail(_: IndexFolder) -> IndexInfo:
         raise error

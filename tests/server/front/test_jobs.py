@@ -1,4 +1,4 @@
-"""Building over the wire: what is refused, and that nothing half built is left or served."""
+"""Builds over the wire: what is refused, and that no partial index is kept or served."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ ONES = np.ones((3, DIMS), np.float32)
 
 
 def large(name: str, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN401  # a message's types
-    """Return a request whose message is nearly as large as it may be."""
+    """Return a request whose message is nearly of the maximum size."""
     rows = (LIMITS["message_bytes_max"] - 1024) // 4 // DIMS
     return once(name, random_points(rows), **fields)
 
@@ -44,22 +44,24 @@ def large(name: str, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN4
 def test_a_wrong_upload_names_its_field(
     stub: DiverseIndexStub, clean: str, messages: list[Message], field: str
 ) -> None:
-    """INVALID_ARGUMENT with the field, and nothing is left behind."""
+    """The call ends as INVALID_ARGUMENT with the field, and nothing is left behind."""
     details = refusal(stub, *messages)
     assert (details.code, details.fields) == (INVALID, (field,))
     assert clean
 
 
 def test_a_bad_row_is_counted_from_the_first_chunk(stub: DiverseIndexStub, clean: str) -> None:
-    """The number of a bad row is its place in the upload."""
+    """The error gives the position of the row in the whole upload."""
     bad = ONES.copy()
     bad[1, 1] = np.nan
     details = refusal(stub, header(clean), chunk(ONES), chunk(bad), commit(6))
     assert "row 4" in details.message
 
 
-def test_a_name_in_use(server: RunningServer, stub: DiverseIndexStub, client: Client) -> None:
-    """Without `replace` an index stays as it is; with it the generation goes up."""
+def test_replacing_an_index_must_be_asked_for(
+    server: RunningServer, stub: DiverseIndexStub, client: Client
+) -> None:
+    """Without `replace` the build of an existing index fails; with it the generation increases."""
     place(server, "used", ONES + np.arange(3)[:, None])
     with pytest.raises(IndexExistsError):
         client.build("used", ONES)
@@ -71,7 +73,7 @@ def test_a_name_in_use(server: RunningServer, stub: DiverseIndexStub, client: Cl
 
 
 def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
-    """A second build of the same name is ABORTED, and the first goes on."""
+    """A second build of the same name is ABORTED, and the first continues."""
     first = Held(stub, "twice")
     for messages in ([header("twice"), chunk(ONES), commit(3)], [once("twice", ONES)]):
         details = refusal(stub, *messages)
@@ -82,8 +84,8 @@ def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
     assert list(first.call)[-1].done.rows == 3
 
 
-def test_more_builds_than_may_be(server: RunningServer, stub: DiverseIndexStub) -> None:
-    """A third build at a time is RESOURCE_EXHAUSTED, with a time to retry after."""
+def test_a_third_build_at_a_time_is_refused(server: RunningServer, stub: DiverseIndexStub) -> None:
+    """The status is RESOURCE_EXHAUSTED with a retry delay."""
     held = [Held(stub, name) for name in ("full-a", "full-b")]
     for message in (header("full-c"), once("full-c", ONES)):
         details = refusal(stub, message)
@@ -97,7 +99,7 @@ def test_more_builds_than_may_be(server: RunningServer, stub: DiverseIndexStub) 
 def test_a_cancelled_build_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
-    """Cancelling ends the builder; the name is free and nothing is left."""
+    """Cancelling ends the builder and removes its files."""
     held = Held(stub, clean)
     held.send(chunk(random_points(1000)))
     assert next(held.call).HasField("progress")
@@ -108,7 +110,7 @@ def test_a_cancelled_build_leaves_nothing(
 
 
 def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> None:
-    """A caller who vanishes is a caller who cancelled."""
+    """A lost connection cancels the build."""
     with server.channel() as lost:
         held = Held(DiverseIndexStub(lost), clean)
         held.send(chunk(ONES))
@@ -134,7 +136,7 @@ def test_a_deadline_that_passes_during_a_build(
 def test_a_failed_replacement_leaves_the_old_generation(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """Whatever ends a build, the generation before goes on serving."""
+    """If a build fails for any reason, the previous generation is still served."""
     place(server, "kept", random_points(100))
     before = client.query("kept", ONES[0])
     held = Held(stub, "kept", replace=True)
@@ -151,10 +153,10 @@ def test_a_failed_replacement_leaves_the_old_generation(
     eventually(lambda: [path.name for path in index_folders(server, "kept")] == ["kept"])
 
 
-def test_a_replacement_in_one_message_that_fails(
+def test_a_failed_build_once_leaves_the_old_generation(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """A builder that dies is UNAVAILABLE, and the old generation still serves."""
+    """If the builder dies, the call is UNAVAILABLE and the previous generation is still served."""
     place(server, "once-kept", ONES)
     call = stub.BuildOnce.future(large("once-kept", replace=True))
     eventually(lambda: len(index_folders(server, "once-kept")) > 1)
@@ -165,10 +167,10 @@ def test_a_replacement_in_one_message_that_fails(
     assert client.query("once-kept", ONES[0], k=3).generation == 1
 
 
-def test_a_cancelled_message_leaves_nothing(
+def test_a_cancelled_build_once_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
-    """The builder ends in the middle of its work, and at a deadline too."""
+    """The builder ends during its work if the call is cancelled or its deadline passes."""
     with pytest.raises(grpc.RpcError) as caught:
         stub.BuildOnce(large(clean), timeout=0.2)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -182,7 +184,7 @@ def test_a_cancelled_message_leaves_nothing(
 
 
 def test_a_build_reports_its_progress(client: Client) -> None:
-    """A build says which stage it is at, and how many rows it has done."""
+    """A build reports its current stage."""
     events: list[Progress] = []
     client.build("progress", random_points(), progress=events.append)
     stages = [progress.stage for progress in events]
@@ -190,8 +192,8 @@ def test_a_build_reports_its_progress(client: Client) -> None:
     assert {"hashing", "tables", "tuning"} <= set(stages)
 
 
-def test_a_message_of_the_greatest_size_is_built(stub: DiverseIndexStub, client: Client) -> None:
-    """The largest message that gRPC accepts becomes an index; for a larger one there is Build."""
+def test_a_message_of_the_maximum_size_is_built(stub: DiverseIndexStub, client: Client) -> None:
+    """BuildOnce takes messages up to the limit, and refers to Build for larger ones."""
     message = large("large")
     most = LIMITS["message_bytes_max"]
     assert most - 2048 < message.ByteSize() <= most
@@ -205,7 +207,7 @@ def test_a_message_of_the_greatest_size_is_built(stub: DiverseIndexStub, client:
 
 
 def test_a_stream_may_stay_open_until_done(stub: DiverseIndexStub) -> None:
-    """A caller need not end its side of the stream to get its index."""
+    """The caller need not close its side of the stream to get the outcome."""
     held = Held(stub, "open-ended")
     held.send(chunk(ONES))
     held.send(commit(3))
@@ -213,14 +215,13 @@ def test_a_stream_may_stay_open_until_done(stub: DiverseIndexStub) -> None:
 
 
 def test_half_precision_rows_are_widened(client: Client) -> None:
-    """float16 rows build the index of the numbers they stand for."""
+    """float16 rows build the index of the same values in float32."""
     points = random_points(50).astype(np.float16)
     client.build("half", points)
     result = client.query("half", points[7].astype(np.float32), k=1)
     assert result.ids[0, 0] == 7
 
 
-def test_zero_rows_in_a_chunk_are_nothing(stub: DiverseIndexStub) -> None:
-    """An empty chunk among others is not a fault."""
+def test_a_chunk_without_rows_is_accepted(stub: DiverseIndexStub) -> None:
     steps = [header("sparse-upload"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
     assert build(stub, *steps).rows == 3

@@ -1,4 +1,4 @@
-"""How calls travel through the pool: together, in lanes, within bounds."""
+"""How a pool distributes calls: packets, separate credits for large calls, and bounds."""
 
 import asyncio
 import socket
@@ -13,8 +13,8 @@ from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settl
 
 
 @on_stage()
-async def test_calls_that_wait_travel_together(stage: Stage) -> None:
-    """Two packets go out at once; what comes meanwhile shares the next one."""
+async def test_waiting_calls_share_a_packet(stage: Stage) -> None:
+    """The first two packets are sent at once; calls that arrive later share the next packet."""
     link = stage.attach(1)
     calls = [stage.ask(b"ab%d" % number) for number in range(10)]
     first, second = await packet(link), await packet(link)
@@ -30,8 +30,8 @@ async def test_calls_that_wait_travel_together(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_packet_holds_no_more_than_it_may(stage: Stage) -> None:
-    """Large small calls fill packets one by one; nothing is lost or cut."""
+async def test_a_packet_stays_within_its_size(stage: Stage) -> None:
+    """Small calls of 30 kB are sent at most two per packet, and each is answered."""
     link = stage.attach(1)
     calls = [stage.ask(bytes([number]) * 30_000) for number in range(9)]
     sizes = []
@@ -45,14 +45,14 @@ async def test_a_packet_holds_no_more_than_it_may(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_large_call_goes_to_a_worker_with_nothing_to_do(stage: Stage) -> None:
-    """Before one that has lent a credit, and to that one where all others have a batch."""
+async def test_a_large_call_goes_to_an_idle_worker(stage: Stage) -> None:
+    """A worker that has lent a credit gets the call only if all others have a batch."""
     links = [stage.attach(1), stage.attach(2)]
     calls = [stage.ask(bytes(100_000))]
     await packet(links[0])
     answer(links[0], small=0, lent=1)
     await settle()
-    # Many small ones before the other count for less than a batch.
+    # To the pool, a small call weighs less than a batch, however many small calls there are.
     calls.append(stage.ask(b"small"))
     await packet(links[1])
     calls[0].cancel()
@@ -69,8 +69,8 @@ async def test_a_large_call_goes_to_a_worker_with_nothing_to_do(stage: Stage) ->
 
 @pytest.mark.parametrize("spent", [True, False])
 @on_stage()
-async def test_what_was_lent_is_taken_back(stage: Stage, *, spent: bool) -> None:
-    """Whether a batch came against it or not: from then on one at a time again."""
+async def test_a_lent_credit_is_taken_back(stage: Stage, *, spent: bool) -> None:
+    """Afterwards the worker gets one batch at a time again, whether the credit was spent or not."""
     link = stage.attach(1)
     calls = [stage.ask(bytes(100_000))]
     (under_way,) = await packet(link)
@@ -90,8 +90,8 @@ async def test_what_was_lent_is_taken_back(stage: Stage, *, spent: bool) -> None
 
 
 @on_stage()
-async def test_large_calls_have_a_lane_of_their_own(stage: Stage) -> None:
-    """One large call at a time goes to a worker, and small ones pass it."""
+async def test_small_calls_overtake_large_calls(stage: Stage) -> None:
+    """A worker gets one large call at a time, and small calls meanwhile."""
     link = stage.attach(1)
     large = [stage.ask(bytes([number]) * 100_000) for number in range(2)]
     small = stage.ask(b"small")
@@ -108,8 +108,8 @@ async def test_large_calls_have_a_lane_of_their_own(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_work_is_shared(stage: Stage) -> None:
-    """Calls go to the worker with the most room, and a line is split between those that come."""
+async def test_waiting_calls_are_divided_among_workers(stage: Stage) -> None:
+    """Calls go to the worker with the most free credits, and workers share a queue."""
     links = [stage.attach(1), stage.attach(2)]
     calls = [stage.ask(b"%d" % number) for number in range(12)]
     taken = [await packet(link) for link in links]
@@ -124,8 +124,8 @@ async def test_work_is_shared(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_withdrawn_call_leaves_the_line(stage: Stage) -> None:
-    """It is never sent if it waits, and its worker is told if it was sent."""
+async def test_a_cancelled_call_leaves_the_queue(stage: Stage) -> None:
+    """A waiting call is never sent. If it was sent already, its worker gets a CANCEL."""
     link = stage.attach(1)
     calls = [stage.ask(b"%d" % number) for number in range(4)]
     (sent,), (other,) = await packet(link), await packet(link)
@@ -141,8 +141,8 @@ async def test_a_withdrawn_call_leaves_the_line(stage: Stage) -> None:
 
 
 @on_stage(queue_calls=4, queue_bytes=1000)
-async def test_a_full_queue_refuses(stage: Stage) -> None:
-    """Calls and bytes are bounded; who is answered or leaves makes room."""
+async def test_a_full_queue_refuses_calls(stage: Stage) -> None:
+    """Calls and bytes are bounded; a call that is answered or cancelled frees its place."""
     link = stage.attach(1)
     calls = [stage.ask(b"x" * 300) for _ in range(3)]
     await settle()
@@ -161,8 +161,8 @@ async def test_a_full_queue_refuses(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_who_cannot_be_served_in_time_is_refused_while_workers_are_full(stage: Stage) -> None:
-    """A large call that takes for ever counts for nothing, a worker's death ends the measure."""
+async def test_a_call_that_would_be_late_is_refused_while_workers_are_full(stage: Stage) -> None:
+    """An unanswered large call does not affect the pace, and a worker's death resets it."""
     link = stage.attach(1)
     calls = [stage.ask(b"x" * 100_000), *(stage.ask(b"%d" % number) for number in range(4))]
     await packet(link)
@@ -185,8 +185,8 @@ async def test_who_cannot_be_served_in_time_is_refused_while_workers_are_full(st
 
 
 @on_stage()
-async def test_large_calls_are_measured_by_their_own_answers(stage: Stage) -> None:
-    """One that would wait for longer than half of its time is refused; a small one is not."""
+async def test_large_calls_have_their_own_pace(stage: Stage) -> None:
+    """A large call that would wait too long is refused; a small call is not."""
     link = stage.attach(1)
     calls = [stage.ask(bytes(100_000)) for _ in range(3)]
     first = await packet(link)
@@ -201,8 +201,8 @@ async def test_large_calls_are_measured_by_their_own_answers(stage: Stage) -> No
 
 
 @on_stage(queue_calls=2)
-async def test_what_goes_to_every_worker_takes_no_room(stage: Stage) -> None:
-    """However often: a queue for two calls takes two, and no third."""
+async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -> None:
+    """After five such requests a queue for two calls still takes two calls, and refuses a third."""
     link = stage.attach(1)
     for _ in range(5):
         prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"x", FOREVER, ""))
@@ -215,12 +215,12 @@ async def test_what_goes_to_every_worker_takes_no_room(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_worker_that_reads_too_slowly(stage: Stage) -> None:
-    """What does not fit its socket waits here, and goes out when it is heard again."""
+async def test_packets_wait_while_a_socket_is_full(stage: Stage) -> None:
+    """A packet that does not fit the socket is sent when the worker answers again."""
     ours, theirs = packets.pair()
     with theirs:
         stage.pool.attach(1, packets.Link(ours))
-        # Room for one such packet, against credits for two.
+        # The socket's buffer holds one such packet, while the credits allow two.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
         link = packets.Link(theirs)
         calls = [stage.ask(b"%d" % number * 7_000) for number in range(2)]
@@ -239,8 +239,8 @@ async def test_a_worker_that_reads_too_slowly(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_generation_waits_for_every_worker(stage: Stage) -> None:
-    """Preparing it ends when each worker has opened it, or is gone; a refresh is only told."""
+async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
+    """PREPARE ends when each worker has opened the generation or died; REFRESH expects no reply."""
     links = [stage.attach(1), stage.attach(2)]
     prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, ""))
     (request,) = await packet(links[0])
@@ -256,8 +256,8 @@ async def test_a_generation_waits_for_every_worker(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_everyone_is_asked(stage: Stage) -> None:
-    """`ask_all` hears every worker but those that end meanwhile; large payloads travel too."""
+async def test_ask_all_returns_the_replies_of_the_living(stage: Stage) -> None:
+    """Workers that die meanwhile are left out. Large payloads are sent too."""
     links = [stage.attach(serial) for serial in range(3)]
     ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
     asked = asyncio.ensure_future(ask())

@@ -1,4 +1,4 @@
-"""Workers of a pool that die, say nothing or are not there: what becomes of the calls."""
+"""What becomes of calls if workers die, send nothing or do not exist."""
 
 import asyncio
 from contextlib import suppress
@@ -13,8 +13,8 @@ from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settl
 
 
 @on_stage()
-async def test_what_a_dead_worker_left_is_tried_alone(stage: Stage) -> None:
-    """The innocent are answered; the guilty one fails, and is refused from then on."""
+async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> None:
+    """The call that kills a second worker fails and is refused from then on; the others succeed."""
     first = stage.attach(1)
     calls = [stage.ask(b"call %d" % number) for number in range(3)]
     await packet(first)
@@ -44,7 +44,7 @@ async def test_what_a_dead_worker_left_is_tried_alone(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_repaired_index_ends_the_quarantine(stage: Stage) -> None:
-    """A query that ended two workers is tried again once its index is another."""
+    """A query that ended two workers is tried again once its index has changed."""
     call = stage.ask(b"guilty")
     for serial in range(2):
         link = stage.attach(serial)
@@ -63,7 +63,7 @@ async def test_a_repaired_index_ends_the_quarantine(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_worker_at_its_last_slice_is_not_idle(stage: Stage) -> None:
-    """One that has lent a credit works, though nobody waits for it: no suspect goes there."""
+    """A worker that has lent a credit is still computing, so it gets no suspect call."""
     links = [stage.attach(1), stage.attach(2)]
     batch = stage.ask(bytes(100_000))
     (begun,) = await packet(links[0])
@@ -83,8 +83,8 @@ async def test_a_worker_at_its_last_slice_is_not_idle(stage: Stage) -> None:
 
 
 @on_stage()
-async def test_a_death_has_the_index_looked_at(stage: Stage) -> None:
-    """Before a suspect is tried, every other worker compares the files of its index."""
+async def test_a_death_makes_other_workers_check_the_index(stage: Stage) -> None:
+    """Before a suspect call is retried, every other worker checks the files of its index."""
     links = [stage.attach(1), stage.attach(2)]
     payload = query_pb2.QueryRequest(index="short").SerializeToString()
     call = stage.ask(payload)
@@ -100,7 +100,7 @@ async def test_a_death_has_the_index_looked_at(stage: Stage) -> None:
 
 @on_stage(worker_silence=0.2)
 async def test_a_silent_worker_is_reported_once(stage: Stage) -> None:
-    """One that has work and says nothing hangs; one that has none may be silent."""
+    """A worker that has work and sends nothing hangs; a worker without work may be silent."""
     stage.attach(1)
     stage.attach(2)
     call = stage.ask(b"call")
@@ -112,8 +112,8 @@ async def test_a_silent_worker_is_reported_once(stage: Stage) -> None:
 
 
 @on_stage(worker_silence=0.5)
-async def test_a_sign_of_life_is_enough(stage: Stage) -> None:
-    """An empty packet says that a worker is at work."""
+async def test_an_empty_packet_is_a_sign_of_life(stage: Stage) -> None:
+    """A worker that sends empty packets is not reported as hanging."""
     link = stage.attach(1)
     call = stage.ask(b"call")
     (request,) = await packet(link)
@@ -127,8 +127,8 @@ async def test_a_sign_of_life_is_enough(stage: Stage) -> None:
 
 
 @on_stage(worker_silence=0.5)
-async def test_a_query_comes_to_a_worker_that_was_idle(stage: Stage) -> None:
-    """Its silence counts from the query, not from its last packet."""
+async def test_silence_counts_from_the_query(stage: Stage) -> None:
+    """A worker that was idle before the query is not reported at once."""
     link = stage.attach(1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stage.report_made.wait(), 1)
@@ -141,8 +141,8 @@ async def test_a_query_comes_to_a_worker_that_was_idle(stage: Stage) -> None:
 
 
 @on_stage(worker_silence=0.5)
-async def test_a_build_comes_to_a_worker_that_was_idle(stage: Stage) -> None:
-    """One that had nothing to do for long is not taken for silent when it is told to prepare."""
+async def test_silence_counts_from_the_prepare_request(stage: Stage) -> None:
+    """A worker that was idle before PREPARE, and sends empty packets since, is not reported."""
     link = stage.attach(1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stage.report_made.wait(), 1)
@@ -159,7 +159,7 @@ async def test_a_build_comes_to_a_worker_that_was_idle(stage: Stage) -> None:
 
 @on_stage()
 async def test_notes_that_fill_a_socket_do_not_end_a_worker(stage: Stage) -> None:
-    """One that reads nothing for a while, and has no work, gets calls again afterwards."""
+    """A worker without work that reads nothing for a while gets calls again afterwards."""
     link = stage.attach(1)
     for _ in range(2_000):
         stage.pool.refresh("name")
@@ -172,8 +172,8 @@ async def test_notes_that_fill_a_socket_do_not_end_a_worker(stage: Stage) -> Non
 
 
 @on_stage(worker_wait=0.1)
-async def test_no_worker_at_all(stage: Stage) -> None:
-    """A call waits for the first worker, but not for ever."""
+async def test_a_call_without_workers_waits_for_a_limited_time(stage: Stage) -> None:
+    """A worker that attaches in time answers it; otherwise it is UNAVAILABLE."""
     early = stage.ask(b"early")
     await settle()
     link = stage.attach(1)
@@ -187,7 +187,7 @@ async def test_no_worker_at_all(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_worker_that_tries_a_suspect_is_not_full(stage: Stage) -> None:
-    """Calls that wait meanwhile are not timed: they wait for what the suspect does, not in turn."""
+    """Calls that wait for the outcome of a suspect call do not affect the pace."""
     first = stage.attach(1)
     suspect = stage.ask(b"suspect")
     await packet(first)

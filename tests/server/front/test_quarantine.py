@@ -1,4 +1,4 @@
-"""What is remembered of queries that ended two workers, and for how long."""
+"""How a quarantine identifies queries that ended two workers, and for how long it holds them."""
 
 import pytest
 
@@ -9,18 +9,18 @@ from divgrpc_server.ipc.packets import Op
 
 
 def query(index: str = "index", k: int = 3) -> bytes:
-    """Return a Query's message."""
+    """Return the message of a Query."""
     return query_pb2.QueryRequest(index=index, k=k).SerializeToString()
 
 
 def stream_query(number: int, k: int = 3) -> bytes:
-    """Return a message of a QueryStream with the query that `query` returns."""
+    """Return a QueryStream message that contains the same query as `query` returns."""
     inner = query_pb2.QueryRequest(index="index", k=k)
     return query_pb2.QueryStreamRequest(correlation_id=number, query=inner).SerializeToString()
 
 
-def test_a_query_is_known_again() -> None:
-    """The same bytes are, others are not."""
+def test_a_query_is_recognised() -> None:
+    """Only a query with the same bytes is held."""
     held = Quarantine(lambda _: None)
     assert not held.holds(Op.QUERY, query())
     held.add(Op.QUERY, query())
@@ -28,8 +28,8 @@ def test_a_query_is_known_again() -> None:
     assert not held.holds(Op.QUERY, query(k=4))
 
 
-def test_a_stream_gives_a_query_another_number() -> None:
-    """It is the same query all the same, on a stream, on another, or by itself."""
+def test_a_query_is_recognised_under_another_correlation_id() -> None:
+    """The same query is held on any stream, and as a call of Query."""
     held = Quarantine(lambda _: None)
     held.add(Op.STREAM, stream_query(1))
     assert held.holds(Op.STREAM, stream_query(2))
@@ -37,8 +37,8 @@ def test_a_stream_gives_a_query_another_number() -> None:
     assert not held.holds(Op.STREAM, stream_query(1, k=4))
 
 
-def test_documents_to_label_are_known_again() -> None:
-    """So is the index that they are for."""
+def test_a_prediction_is_recognised() -> None:
+    """`index_of` returns the index of a prediction too."""
     held = Quarantine(lambda _: None)
     request = predict_pb2.PredictLabelsRequest(index="papers", top_k=3).SerializeToString()
     assert index_of(Op.PREDICT, request) == "papers"
@@ -46,8 +46,8 @@ def test_documents_to_label_are_known_again() -> None:
     assert held.holds(Op.PREDICT, request)
 
 
-def test_bytes_that_are_no_message_are_known_again() -> None:
-    """Even what cannot be parsed has a fingerprint, and an index of no name."""
+def test_malformed_messages_are_recognised() -> None:
+    """Malformed bytes have a fingerprint, and their index name is empty."""
     held = Quarantine(lambda _: None)
     for op in (Op.QUERY, Op.STREAM, Op.PREDICT):
         assert index_of(op, b"\xff") == ""
@@ -55,8 +55,8 @@ def test_bytes_that_are_no_message_are_known_again() -> None:
         assert held.holds(op, b"\xff")
 
 
-def test_a_minute_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it a query is tried again; one that was added again waits from then on."""
+def test_a_query_is_held_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding the query again starts the minute again."""
     now = 1_000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     held = Quarantine(lambda _: None)
@@ -73,8 +73,8 @@ def test_a_minute_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not held.holds(Op.QUERY, query(k=1))
 
 
-def test_another_generation_is_another_matter() -> None:
-    """Queries of an index are forgotten when it changes, those of others are not."""
+def test_a_changed_index_frees_its_queries() -> None:
+    """Queries of other indexes are still held."""
     stamps = {"index": 1, "other": 1}
     held = Quarantine(stamps.__getitem__)
     held.add(Op.QUERY, query())
@@ -87,7 +87,7 @@ def test_another_generation_is_another_matter() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a number of queries the oldest are forgotten first."""
+    """Beyond the maximum number of queries, the oldest are forgotten first."""
     monkeypatch.setattr(quarantine, "_ENTRIES_MAX", 3)
     held = Quarantine(lambda _: None)
     for k in range(1, 6):

@@ -22,15 +22,14 @@ def question(number: int, name: str, rows: FloatArray) -> query_pb2.QueryStreamR
     return query_pb2.QueryStreamRequest(correlation_id=number, query=query)
 
 
-def test_a_stream_answers_what_calls_answer(client: Client, served: Served) -> None:
-    """The results of a stream are those of single calls."""
+def test_a_stream_returns_the_results_of_single_calls(client: Client, served: Served) -> None:
     streamed = list(client.query_stream(served.name, served.queries, in_flight=16))
     for query, result in zip(served.queries, streamed, strict=True):
         assert result.ids.tobytes() == client.query(served.name, query).ids.tobytes()
 
 
 def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Served) -> None:
-    """Two thousand messages at once are all answered, each once."""
+    """All of 2,000 messages sent at once are answered, each once."""
     count = 2_000
     messages = (question(n, served.name, served.queries[n % 64]) for n in range(count))
     answers = list(stub.QueryStream(messages, timeout=30))
@@ -39,7 +38,7 @@ def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Ser
 
 
 def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Served) -> None:
-    """Its error comes inside the stream, with all details, and the others are answered."""
+    """The stream carries its error with all details, and the other queries are answered."""
     good = question(1, served.name, served.queries[0])
     bad = question(2, "nobody", served.queries[0])
     wrong = question(3, served.name, served.queries[0])
@@ -71,10 +70,10 @@ def test_large_and_small_messages_share_a_stream(
     assert list(answers[-1].response.ids)[:40_000] == whole.ids.ravel().tolist()
 
 
-def test_a_cancelled_stream_leaves_the_server_well(
+def test_a_cancelled_stream_does_not_affect_other_calls(
     channel: grpc.Channel, client: Client, served: Served
 ) -> None:
-    """Cancelling with queries under way ends them; others go on."""
+    """Its running queries end, and other calls are answered."""
     steps: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def forever() -> Iterator[bytes]:

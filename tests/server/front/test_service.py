@@ -1,4 +1,4 @@
-"""How calls end: what a caller sees of a fault, and what the access log has of every end."""
+"""How calls end: what a caller sees of an internal fault, and what the access log records."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ CONFIG = Config(log_level="error")
 
 
 class Context:
-    """As much of gRPC's context as a handler uses, for one call with one message `b""`."""
+    """The part of gRPC's context that a handler uses, for one call with the message `b""`."""
 
     def __init__(self, metadata: tuple[tuple[str, str], ...] = (), remaining: float = 10) -> None:
         self._metadata = metadata
@@ -41,7 +41,7 @@ class Context:
         self.ended: Details | None = None
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return what the caller sent besides the message."""
+        """Return the metadata that the caller sent."""
         return self._metadata
 
     def time_remaining(self) -> float:
@@ -49,7 +49,7 @@ class Context:
         return self._remaining
 
     def peer(self) -> str:
-        """Return who calls."""
+        """Return the caller's address."""
         return "ipv4:127.0.0.1:1"
 
     async def read(self) -> object:
@@ -57,7 +57,7 @@ class Context:
         return self._messages.pop(0)
 
     async def write(self, message: bytes) -> None:
-        """Take a message."""
+        """Discard a message."""
 
     async def abort(self, code: grpc.StatusCode, _: str, trailers: Any) -> None:  # noqa: ANN401
         """End the call."""
@@ -66,17 +66,17 @@ class Context:
 
 
 async def fail(*_: object, **__: object) -> Any:  # noqa: ANN401  # whatever it stands in for
-    """Fail as no code of ours is meant to."""
+    """Raise an error that the server does not expect."""
     raise KeyError(TEXT)
 
 
 def fail_at_once(*_: object, **__: object) -> Any:  # noqa: ANN401  # as above
-    """Fail without being awaited."""
+    """Raise the same error without being awaited."""
     raise KeyError(TEXT)
 
 
 class CallDetails(NamedTuple):
-    """What gRPC asks a service for a handler with."""
+    """The argument with which gRPC asks a service for a handler."""
 
     method: str
     invocation_metadata: None = None
@@ -89,7 +89,7 @@ def build_header(index: str, **parameters: Any) -> index_pb2.BuildRequest:  # no
 
 
 class Parts:
-    """A service and its parts, any of which a test may break."""
+    """A service and its parts; tests replace some by parts that fail."""
 
     def __init__(self, access: AccessLog | None = None) -> None:
         log = logs.configure(CONFIG, "test")
@@ -130,7 +130,7 @@ BROKEN: dict[str, Callable[[Parts], None]] = {
 
 
 class Reading(Context):
-    """A call whose caller sends one message, or None for none in time."""
+    """A call whose caller sends one message, or none in time if the message is None."""
 
     def __init__(self, message: bytes | None) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Reading(Context):
 def test_a_wrong_header_is_refused_before_a_builder_starts(
     tmp_path: Path, header: index_pb2.BuildRequest | None, reason: str
 ) -> None:
-    """No builder is asked for where the header says that the build must fail."""
+    """No builder is started if the header alone shows that the build must fail."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / POINTER).write_text("1\n")
 
@@ -178,7 +178,7 @@ def test_a_wrong_header_is_refused_before_a_builder_starts(
 
 @pytest.mark.parametrize("method", BROKEN)
 def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
-    """INTERNAL with an error id that the log has too; no text of the fault."""
+    """The caller gets INTERNAL and an error id, which the log has too, but not the fault's text."""
 
     async def scene() -> tuple[Details, list[Any]]:
         parts, context = Parts(), Context()
@@ -198,8 +198,8 @@ def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
 
 
 @pytest.mark.parametrize(("remaining", "code"), [(5.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")])
-def test_a_caller_who_leaves_is_noted(remaining: float, code: str) -> None:
-    """Being cancelled is passed on to gRPC, and has its line in the access log."""
+def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
+    """The cancellation is passed on to gRPC, and the access log has a line for the call."""
 
     async def scene() -> str:
         reading, writing = os.pipe()
