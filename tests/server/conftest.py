@@ -1,4 +1,4 @@
-"""A small index on the session's server, and ways to ask for what the client never would."""
+"""A small index on the session's server, and calls that the client would never send."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,13 +29,13 @@ def channel(server: RunningServer) -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="session")
 def stub(channel: grpc.Channel) -> DiverseIndexStub:
-    """Return the generated stub, as other languages have it."""
+    """Return the generated stub, which clients in other languages use too."""
     return DiverseIndexStub(channel)
 
 
 @pytest.fixture(scope="session")
 def evaluated(server: RunningServer) -> str:
-    """Build an index with labels and ids of its own."""
+    """Build an index with categories, sub-topics and ids."""
     rows = np.arange(EVALUATED_ROWS)
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
     place(server, "evaluated", random_points(EVALUATED_ROWS), ids=rows * 3, **labels)

@@ -1,4 +1,4 @@
-"""Wrong requests: the status of each error, and the field that it names."""
+"""Invalid requests: the status of each error, and the field that it names."""
 
 import math
 from typing import Any
@@ -34,7 +34,7 @@ PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 ONE_ROW = encode_dense(np.ones((1, DIMS), np.float32))
-# Points of an index with four labels, and two documents.
+# The points of an index with four labels, and two documents to label.
 X = np.eye(5, dtype=np.float32)[np.arange(30) % 5]
 TWO = X[:2]
 FACTORS, MAP = np.ones((4, 2), np.float32), np.ones((5, 2), np.float32)
@@ -42,7 +42,7 @@ FACTORS, MAP = np.ones((4, 2), np.float32), np.ones((5, 2), np.float32)
 
 @pytest.fixture(scope="module", autouse=True)
 def indexes(server: RunningServer, served: Served, evaluated: str) -> None:
-    """Build the indexes that requests name; three of them lack labels, a model or both."""
+    """Build the indexes that requests name; three of them lack labels, a label model or both."""
     assert (served.name, evaluated) == ("served", "evaluated")
     labels = np.eye(4)[np.arange(30) % 4]
     place(server, "both", X, labels=labels, label_model=(FACTORS, MAP))
@@ -54,12 +54,12 @@ def indexes(server: RunningServer, served: Served, evaluated: str) -> None:
 
 
 def dense(**fields: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # a message's own types
-    """Return a matrix with one row of numbers, but for `fields`."""
+    """Return a dense matrix of one row of ones, in which `fields` are replaced."""
     given = {"rows": 1, "cols": DIMS, "data": np.ones(DIMS, np.float32).tobytes(), **fields}
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(**given))
 
 
-# The fields of a request that is right.
+# The fields of a valid request of each method.
 REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Query": (query_pb2.QueryRequest, {"index": "served", "queries": ONE_ROW}),
     "PredictLabels": (
@@ -93,7 +93,7 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def refusal(stub: DiverseIndexStub, method: str = "Query", **fields: Any) -> Details:  # noqa: ANN401  # a message's types
-    """Return the details of a call that must fail; `fields` replace those of a right request."""
+    """Return the details of a call that must fail; `fields` replace those of a valid request."""
     kind, right = REQUESTS[method]
     with pytest.raises(grpc.RpcError) as caught:
         # A stream fails at its first event.
@@ -245,7 +245,7 @@ WRONG = {
 def test_a_wrong_request_names_its_field(
     stub: DiverseIndexStub, method: str, fields: dict[str, Any], field: str
 ) -> None:
-    """INVALID_ARGUMENT before any event, with the field as the contract spells it."""
+    """INVALID_ARGUMENT comes before any event and names the field as the .proto files do."""
     details = refusal(stub, method, **fields)
     assert (details.code, details.reason) == (INVALID, "INVALID_ARGUMENT")
     assert details.fields == (field,)
@@ -255,16 +255,16 @@ def test_a_wrong_request_names_its_field(
 
 
 @pytest.mark.parametrize("other", [{"diversity": 0.3}, {"lose_at_most": 0.1}])
-def test_a_dial_that_is_set_twice_names_the_fields(
+def test_contradicting_diversities_are_refused(
     stub: DiverseIndexStub, other: dict[str, Any]
 ) -> None:
-    """The sentence has the names that a request has."""
+    """The message uses the field names of the request."""
     sentence = "diversity, diversity_auto and lose_at_most are three ways to set the dial"
     assert sentence in refusal(stub, diversity_auto=True, **other).message
 
 
-def test_a_bad_row_is_called_by_its_number(client: Client, served: Served) -> None:
-    """In a batch of any size the first bad row is named, however the server cuts the batch."""
+def test_a_bad_row_is_named_by_its_number(client: Client, served: Served) -> None:
+    """The number is that of the first bad row in the batch, whatever slice of it fails."""
     queries = np.repeat(served.queries[:1], 200, axis=0)
     queries[137, 3] = np.nan
     with pytest.raises(InvalidArgumentError, match="row 137"):
@@ -278,14 +278,14 @@ def test_more_rows_than_a_query_may_have(stub: DiverseIndexStub) -> None:
 
 
 def test_an_answer_too_large_for_a_message(stub: DiverseIndexStub) -> None:
-    """What could not be sent is refused before it is computed."""
+    """An answer that cannot be sent is refused before it is computed."""
     queries = encode_dense(np.ones((5_000, DIMS), np.float32))
     details = refusal(stub, queries=queries, k=1_000)
     assert (details.code, details.reason) == (EXHAUSTED, "REPLY_TOO_LARGE")
 
 
 def test_more_results_than_points(client: Client, served: Served) -> None:
-    """Asking for more than there is gives all there is, and a warning."""
+    """If `k` exceeds the number of points, all points are returned with a warning."""
     result = client.query(served.name, served.queries[0], k=5_000)
     assert result.counts.tolist() == [len(served.points)]
     assert [warning.code for warning in result.warnings] == ["FEWER_THAN_K_POINTS"]
@@ -294,7 +294,7 @@ def test_more_results_than_points(client: Client, served: Served) -> None:
 def test_more_results_than_points_for_many_rows(
     server: RunningServer, stub: DiverseIndexStub
 ) -> None:
-    """The size of an answer is reckoned with the points there are, not with what is asked."""
+    """The size of an answer is estimated from the number of points, if that is less than `k`."""
     place(server, "few", random_points(40))
     queries = encode_dense(random_points(1_000))
     request = query_pb2.QueryRequest(index="few", queries=queries, k=10_000)
@@ -302,8 +302,8 @@ def test_more_results_than_points_for_many_rows(
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-def test_an_index_that_is_not_there(stub: DiverseIndexStub, client: Client, method: str) -> None:
-    """NOT_FOUND, which the client raises as the core's own error."""
+def test_an_unknown_index_is_not_found(stub: DiverseIndexStub, client: Client, method: str) -> None:
+    """The client raises the core's `IndexNotFoundError`."""
     assert (
         refusal(
             stub, method, **({"categories": [0, 1]} if method == "Evaluate" else {}), index="nobody"
@@ -328,8 +328,8 @@ PATHS = (
 
 @pytest.mark.parametrize("payload", [b"\xff\xff\xff", b"\x0a\xff", b"\x08" * 40_001])
 @pytest.mark.parametrize("path", PATHS)
-def test_bytes_that_are_no_message(channel: grpc.Channel, path: str, payload: bytes) -> None:
-    """Malformed protobuf, small or large, is INVALID_ARGUMENT in every method."""
+def test_a_malformed_message_is_refused(channel: grpc.Channel, path: str, payload: bytes) -> None:
+    """Every method ends as INVALID_ARGUMENT."""
     call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{path}")
     with pytest.raises(grpc.RpcError) as caught:
         list(call(iter([payload]), timeout=10))
@@ -338,15 +338,15 @@ def test_bytes_that_are_no_message(channel: grpc.Channel, path: str, payload: by
 
 
 @pytest.mark.parametrize("method", ["Query", "GetIndex", "DeleteIndex"])
-def test_a_name_that_is_no_text(channel: grpc.Channel, method: str) -> None:
-    """A name whose bytes are no UTF-8 makes a message malformed."""
+def test_a_name_that_is_not_utf8_is_refused(channel: grpc.Channel, method: str) -> None:
+    """Such a name makes the whole message malformed."""
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, method)(b"\x0a\x02\xff\xfe", timeout=10)
     assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
-    """RESOURCE_EXHAUSTED says what a message may have; gRPC itself refuses four times as much."""
+    """The message of RESOURCE_EXHAUSTED gives the limit. gRPC itself refuses four times as much."""
     most = LIMITS["message_bytes_max"]
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, "Query")(bytes(most + 1), timeout=10)
@@ -385,8 +385,8 @@ def test_no_fault_shows_a_path(stub: DiverseIndexStub) -> None:
 
 
 @pytest.mark.parametrize("mode", ["embedding", "neighbour_vote"])
-def test_a_bad_document_is_called_by_its_number(client: Client, mode: Mode) -> None:
-    """However large the batch: before any work is done."""
+def test_a_bad_document_is_named_by_its_number(client: Client, mode: Mode) -> None:
+    """Batches of several messages are checked too, before any prediction."""
     documents = np.tile(X, (40, 1))
     documents[777] = 0
     with pytest.raises(InvalidArgumentError, match="documents row 777 has no feature"):
@@ -409,7 +409,7 @@ def test_a_bad_document_is_called_by_its_number(client: Client, mode: Mode) -> N
 def test_an_index_without_labels_or_model(
     client: Client, index: str, mode: Mode, rows: int
 ) -> None:
-    """FAILED_PRECONDITION, with the mode to blame; the other mode answers where it can."""
+    """The call is FAILED_PRECONDITION and names `mode`; the other mode works if possible."""
     with pytest.raises(RpcError) as caught:
         client.predict_labels(index, np.tile(X, (100, 1))[:rows], mode=mode)
     assert caught.value.code == PRECONDITION
@@ -419,10 +419,10 @@ def test_an_index_without_labels_or_model(
         assert client.predict_labels(index, X, mode=other).counts.min() > 0
 
 
-def test_names_too_large_for_a_message(
+def test_label_names_count_in_the_size_of_an_answer(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """RESOURCE_EXHAUSTED says so before any work is done; names are counted when they are there."""
+    """An answer that label names make too large is refused before it is computed."""
     wide = np.ones((9_000, 2), np.float32)
     names = ["x" * LIMITS["label_name_bytes_max"]] * 9_000
     place(server, "wide-labels", X, label_model=(wide, MAP), label_names=names)
@@ -433,13 +433,13 @@ def test_names_too_large_for_a_message(
         )
         assert details.code == EXHAUSTED
         assert details.reason == "REPLY_TOO_LARGE"
-    # The client cuts the batch to what a message holds.
+    # The client splits the batch into calls whose answers fit a message.
     found = client.predict_labels("wide-labels", np.tile(X, (3, 1)), top_k=60)
     assert found.names == (tuple(names[:60]),) * 90
 
 
 def test_an_index_without_categories(server: RunningServer, client: Client) -> None:
-    """FAILED_PRECONDITION: categories, sub-topics to choose by; NOT_FOUND: the index."""
+    """Evaluate is FAILED_PRECONDITION without the categories or sub-topics that it needs."""
     place(server, "plain", random_points(90))
     queries, asked = random_points(9), np.arange(9)
     with pytest.raises(UnfitIndexError) as unfit:
@@ -454,8 +454,8 @@ def test_an_index_without_categories(server: RunningServer, client: Client) -> N
         list(client.evaluate("nobody", queries, asked))
 
 
-def test_the_client_refuses_axes_that_the_wire_cannot_carry(client: Client, evaluated: str) -> None:
-    """Empty axes would be defaults on the wire; a message has its size."""
+def test_the_client_refuses_invalid_axes(client: Client, evaluated: str) -> None:
+    """For example, an empty axis would be taken for the default on the wire."""
     one = np.ones((5, DIMS))
     for axis, values in (
         ("ks", []),

@@ -1,4 +1,4 @@
-"""What is wrong with sparse rows is said alike by Build, Query and QueryStream, the field named."""
+"""Invalid sparse rows: Build, Query and QueryStream refuse them with the same field."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def rows(
     /,
     **fields: Any,  # noqa: ANN401  # a message's own types
 ) -> vectors_pb2.Vectors:
-    """Return sparse rows, of ones unless told otherwise, but for `fields`."""
+    """Return sparse rows in which `fields` are replaced; values are ones by default."""
     data = np.ones(len(indices)) if values is None else np.asarray(values)
     given = {
         "rows": len(indptr) - 1,
@@ -49,14 +49,14 @@ def rows(
 
 
 def refused_query(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors) -> Details:
-    """Return what Query says."""
+    """Return the details of the error of Query."""
     with pytest.raises(grpc.RpcError) as caught:
         stub.Query(query_pb2.QueryRequest(index=name, queries=vectors), timeout=30)
     return details_of(caught.value)
 
 
 def refused_item(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors) -> Details:
-    """Return what QueryStream says, which goes on with the next item."""
+    """Return the error of a query on a QueryStream, which must answer the next query."""
     bad = query_pb2.QueryRequest(index=name, queries=vectors)
     good = query_pb2.QueryRequest(index=name, queries=rows([0, 1], [0]))
     items = [
@@ -75,7 +75,7 @@ CALLS: dict[str, Refuse] = {"queries": refused_query, "stream": refused_item}
 
 @pytest.fixture(scope="module")
 def names(server: RunningServer, served: Served) -> dict[str, str]:
-    """Return the names of an index of dense points and one of sparse points."""
+    """Return the names of an index of dense points and an index of sparse points."""
     points = np.where(served.points > 0.5, served.points, 0)[:200] + np.eye(200, DIMS)
     place(server, "served-sparse", csr_array(points))
     return {"dense": served.name, "sparse": "served-sparse"}
@@ -118,7 +118,7 @@ WRONG = [
 @pytest.mark.parametrize("points", ["dense", "sparse"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(("vectors", "field"), WRONG)
-def test_sparse_queries_that_are_wrong(
+def test_invalid_sparse_queries_name_the_field(
     stub: DiverseIndexStub,
     names: dict[str, str],
     *,
@@ -127,7 +127,7 @@ def test_sparse_queries_that_are_wrong(
     vectors: vectors_pb2.Vectors,
     field: str,
 ) -> None:
-    """INVALID_ARGUMENT with the field of the contract, whatever the points are."""
+    """The call ends as INVALID_ARGUMENT, on dense and on sparse points."""
     details = CALLS[call](stub, names[points], vectors)
     assert (details.code, details.fields) == (INVALID, ("queries" + field,))
 
@@ -154,10 +154,10 @@ def test_a_wrong_sparse_upload(stub: DiverseIndexStub) -> None:
 
 @pytest.mark.parametrize("points", ["dense", "sparse"])
 @pytest.mark.parametrize("call", ["queries", "stream"])
-def test_rows_of_other_dimensions(
+def test_sparse_queries_have_the_columns_of_the_index(
     stub: DiverseIndexStub, names: dict[str, str], call: str, points: str
 ) -> None:
-    """Sparse queries have as many columns as the index, shown or not."""
+    """A query with more or fewer columns is refused, even if its values fit."""
     for cols in (DIMS - 1, DIMS + 1):
         details = CALLS[call](stub, names[points], rows([0, 1], [0], cols=cols))
         assert details.code == INVALID
@@ -165,8 +165,8 @@ def test_rows_of_other_dimensions(
         assert f"{DIMS} columns" in details.message
 
 
-def test_a_bad_sparse_row_is_called_by_its_number(client: Client, names: dict[str, str]) -> None:
-    """In a batch the first bad row is named, however the server cuts the batch."""
+def test_a_bad_sparse_row_is_named_by_its_number(client: Client, names: dict[str, str]) -> None:
+    """The number is that of the first bad row in the batch, whatever slice of it fails."""
     queries = csr_array(np.eye(400, DIMS, dtype=np.float32) + 0.1)
     queries.data[137 * DIMS] = np.nan
     for name in names.values():
@@ -175,7 +175,7 @@ def test_a_bad_sparse_row_is_called_by_its_number(client: Client, names: dict[st
 
 
 def test_the_number_of_a_bad_row_is_its_place_in_the_upload(tmp_path: Path) -> None:
-    """Rows are counted over all chunks, sparse ones too."""
+    """Sparse rows are counted over all chunks of the upload."""
     chunks = [
         index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
         for vectors in (rows([0, 1, 2], [0, 1]), rows([0, 1, 2], [0, 1], [1, np.nan]))
@@ -184,8 +184,10 @@ def test_the_number_of_a_bad_row_is_its_place_in_the_upload(tmp_path: Path) -> N
         build_here(tmp_path, header("never"), *chunks, commit(4))
 
 
-def test_malformed_items_end_no_worker(channel: grpc.Channel, names: dict[str, str]) -> None:
-    """A stream of nothing but broken rows answers each of them."""
+def test_malformed_stream_queries_are_all_answered(
+    channel: grpc.Channel, names: dict[str, str]
+) -> None:
+    """A stream of malformed rows gets an error for each query."""
     bad = query_pb2.QueryRequest(index=names["sparse"], queries=rows([0, 2], [3, 3]))
     items = [
         query_pb2.QueryStreamRequest(correlation_id=i, query=bad).SerializeToString()
@@ -199,10 +201,10 @@ def test_malformed_items_end_no_worker(channel: grpc.Channel, names: dict[str, s
     assert all(answer.error.code == INVALID.value[0] for answer in answers)
 
 
-def test_distances_under_a_metric_that_has_none(
+def test_max_distance_needs_a_metric_with_distances(
     server: RunningServer, client: Client, served: Served
 ) -> None:
-    """`max_distance` is refused where relevance is a product, in every call and size of batch."""
+    """Under `inner_product`, Query and QueryStream refuse `max_distance` in batches of any size."""
     place(server, "served-product", served.points[:200], metric="inner_product")
     with refused("max_distance"):
         client.query("served-product", served.queries[:40], max_distance=1.0)

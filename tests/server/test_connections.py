@@ -13,7 +13,7 @@ _ACK = 1
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
-    """Return a frame of the connection itself."""
+    """Return an HTTP/2 frame of stream 0."""
     return struct.pack(">I", len(payload))[1:] + bytes([kind, 0, 0, 0, 0, 0]) + payload
 
 
@@ -28,7 +28,7 @@ def receive(connection: socket.socket, size: int) -> bytes:
 
 
 def next_frame(connection: socket.socket) -> tuple[int, int, bytes]:
-    """Return the kind, the flags and the payload of what comes next."""
+    """Return the kind, the flags and the payload of the next frame."""
     head = receive(connection, 9)
     return head[3], head[4], receive(connection, int.from_bytes(head[:3], "big"))
 
@@ -37,7 +37,7 @@ def next_frame(connection: socket.socket) -> tuple[int, int, bytes]:
 def test_some_pings_in_a_row_are_answered_and_many_are_not(
     server: RunningServer, pings: int, kept: bool
 ) -> None:
-    """Libraries ping as they measure the network; who does nothing else is told to go."""
+    """Client libraries ping to measure the network. A client that only pings is disconnected."""
     host, port = server.target.rsplit(":", 1)
     answered = 0
     with socket.create_connection((host, int(port)), timeout=10) as connection:

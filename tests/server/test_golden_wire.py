@@ -1,9 +1,8 @@
 """Recorded requests of every method, byte for byte, and the server's recorded answers.
 
-They hold a change of the code to the same bytes on the wire.
-`support.golden_requests` makes the requests.
-Answers are compared without the fields in `UNSTEADY`, and with those in `_ROUNDED` rounded; all
-other bytes must be the same. Run as a script, this file records all of it anew; review its changes
+A change of the code must leave these bytes as they are. `support.golden_requests` makes the
+requests. Before answers are compared, the fields in `UNSTEADY` are cleared and those in `_ROUNDED`
+are rounded. To record requests and answers again, run this file as a script, and review the changes
 before you commit them:
 
     PYTHONPATH=tests .venv/bin/python tests/server/test_golden_wire.py
@@ -42,8 +41,8 @@ _EVALUATION: Final = {
     "row.on_front": "a comparison of measured times",
     "progress.seconds_left": "an estimate from the clock",
 }
-# By method: the fields that differ between runs or machines, each with the reason. A name in
-# brackets picks the elements of a repeated field that have this name.
+# The fields of each method that differ between runs or machines, each with the reason. A name in
+# brackets selects the elements of a repeated field that have this name.
 UNSTEADY: Final = {
     "Evaluate": _EVALUATION,
     "EvaluateLabels": _EVALUATION,
@@ -58,8 +57,8 @@ UNSTEADY: Final = {
         "kernels_total": "depends on the kernels cached before the start",
     },
 }
-# By method: the fields that are rounded to 12 digits. The sums of linear algebra behind intervals
-# differ in their last bits between processors.
+# The fields of each method that are rounded to 12 digits. Confidence intervals are computed by
+# linear algebra, whose last bits differ between processors.
 _ROUNDED: Final = {
     "Evaluate": ("row.metrics.low", "row.metrics.high"),
     "EvaluateLabels": tuple(
@@ -68,7 +67,7 @@ _ROUNDED: Final = {
         for end in ("low", "high")
     ),
 }
-# Fields that no recorded call has, each with the reason.
+# Fields and enum values that occur in no recorded call, each with the reason.
 _NOT_RECORDED: Final = {
     "EvaluateTimes": "cleared",
     "EvaluateRow.on_front": "cleared",
@@ -92,7 +91,7 @@ def unsteady(method: str) -> bool:
 
 
 def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
-    """Yield each message at a path of `UNSTEADY` with the name of its field."""
+    """Yield each message that `path` leads to, with the name of the field in it."""
     first, _, rest = path.partition(".")
     name, _, element = first.rstrip("]").partition("[")
     if not rest:
@@ -106,7 +105,7 @@ def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
 
 
 def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
-    """Tell whether an event reports progress before the end, which depends on the clock."""
+    """Tell whether an event reports progress before the end; their number depends on the clock."""
     if method == "Build":
         return bool(message.HasField("progress"))
     if not method.startswith("Evaluate") or not message.HasField("progress"):
@@ -115,9 +114,9 @@ def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message 
 
 
 def steady(method: str, answers: Iterable[bytes]) -> list[str]:
-    """Return answers in hexadecimal, without what differs between runs or machines.
+    """Return answers in hexadecimal, without the fields that differ between runs or machines.
 
-    A stream of queries is answered in any order; its answers are sorted by correlation id.
+    Answers of a QueryStream come in any order, so they are sorted by correlation id.
     """
     if not unsteady(method):
         return [answer.hex() for answer in answers]
@@ -185,32 +184,31 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
-    """Return a channel to a server of its own, which serves the golden indexes."""
+    """Return a channel to a separate server, which serves the golden indexes."""
     with _serving(tmp_path_factory.mktemp("golden")) as channel:
         yield channel
 
 
 @pytest.mark.parametrize("name", recorded())
 def test_a_recorded_request_gets_the_recorded_bytes(golden: grpc.Channel, name: str) -> None:
-    """The same request bytes get the same answer bytes, but for `UNSTEADY` and `_ROUNDED`."""
+    """The fields in `UNSTEADY` are left out, and those in `_ROUNDED` are rounded."""
     method, requests, answers = recorded()[name]
     answers_now = call(golden, method, [bytes.fromhex(request) for request in requests])
     assert steady(method, answers_now) == answers
 
 
 def test_requests_have_the_bytes_that_were_recorded() -> None:
-    """The generated code writes the recorded bytes, and no recorded call is left over."""
+    """The generated code writes the recorded bytes, and every recorded call is compared."""
     record = {name: (method, requests) for name, (method, requests, _) in recorded().items()}
     assert written() == record
 
 
 def test_every_method_is_recorded() -> None:
-    """The service has no method without a recorded call."""
     assert {method for method, _, _ in recorded().values()} == set(_METHODS)
 
 
 def declared_in(kind: Descriptor, seen: set[str]) -> set[str]:
-    """Return the names of all fields and enum values of a message and of the messages in it."""
+    """Return the names of all fields and enum values that a message and its parts declare."""
     if kind.full_name in seen or not kind.full_name.startswith(_PACKAGE):
         return set()
     seen.add(kind.full_name)
@@ -225,7 +223,7 @@ def declared_in(kind: Descriptor, seen: set[str]) -> set[str]:
 
 
 def present_in(message: Message) -> set[str]:
-    """Return the names of the fields and enum values in a message and in the messages in it."""
+    """Return the names of the fields and enum values that are set in a message and its parts."""
     names: set[str] = set()
     for field, value in message.ListFields():
         names.add(field.full_name.removeprefix(_PACKAGE))
@@ -239,7 +237,7 @@ def present_in(message: Message) -> set[str]:
 
 
 def test_every_field_and_enum_value_is_recorded() -> None:
-    """Each is set in a recorded request or answer, unless `_NOT_RECORDED` says why it is not."""
+    """Each occurs in a recorded request or answer, unless `_NOT_RECORDED` gives a reason."""
     present, declared = set[str](), set[str]()
     for method_ in _METHODS.values():
         for message in (method_.input_type, method_.output_type):
@@ -252,7 +250,7 @@ def test_every_field_and_enum_value_is_recorded() -> None:
 
 
 def record() -> None:
-    """Write all requests and answers anew."""
+    """Write all requests and answers to the record."""
     with tempfile.TemporaryDirectory() as folder, _serving(Path(folder)) as channel:
         answers = {
             name: [method, requests, steady(method, call(channel, method, _bytes(requests)))]

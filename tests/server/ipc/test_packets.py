@@ -1,4 +1,4 @@
-"""Packets and the memory files that go with them."""
+"""Packets of requests and replies, and the memory files that carry large payloads."""
 
 import os
 
@@ -27,7 +27,7 @@ replies = st.builds(
 
 @given(st.lists(requests, max_size=20))
 def test_requests_survive_packing(items: list[Request]) -> None:
-    """In their order, and with the size that `request_bytes` gives."""
+    """Unpacking returns the requests in order. `request_bytes` returns their packed sizes."""
     packet = b"".join(packets.pack_request(item) for item in items)
     assert list(packets.unpack_requests(memoryview(packet), -1)) == items
     assert len(packet) == sum(packets.request_bytes(item) for item in items)
@@ -35,7 +35,7 @@ def test_requests_survive_packing(items: list[Request]) -> None:
 
 @given(st.lists(replies, max_size=20), st.integers(0, 2), st.integers(0, 1), st.integers(-1, 1))
 def test_replies_survive_packing(items: list[Reply], small: int, large: int, lent: int) -> None:
-    """In their order, with the credits before them."""
+    """Unpacking returns the credits, and the replies in order."""
     packet = packets.pack_credits(small, large, lent)
     packet += b"".join(packets.pack_reply(item) for item in items)
     assert packets.unpack_credits(memoryview(packet)) == (small, large, lent)
@@ -65,28 +65,28 @@ def test_a_large_payload_travels_by_memory_file() -> None:
 
 
 def fill(link: packets.Link) -> None:
-    """Send more than a socket holds."""
+    """Send more than a socket buffers."""
     for _ in range(100):
         link.send(bytes(packets.PACKET_BYTES))
 
 
-def test_a_payload_without_its_file_is_lost() -> None:
-    """If the receiver got no descriptor, it gets an item LOST."""
+def test_a_reply_without_its_memory_file_is_lost() -> None:
+    """A receiver that got no descriptor unpacks a reply with outcome LOST."""
     packet = packets.pack_credits(1, 0) + packets.pack_reply(
         Reply(7, Outcome.ANSWER, b"large"), in_memfd=True
     )
     assert list(packets.unpack_replies(memoryview(packet), -1)) == [Reply(7, Outcome.LOST, b"")]
 
 
-def test_a_request_without_its_file_is_lost() -> None:
-    """The worker still gets the id and the tag, for its error."""
+def test_a_request_without_its_memory_file_is_lost() -> None:
+    """The worker still gets the id and the tag, which its error needs."""
     request = Request(7, 1.0, Op.QUERY, "tag", b"large")
     packet = memoryview(packets.pack_request(request, in_memfd=True))
     assert list(packets.unpack_requests(packet, -1)) == [Request(7, 1.0, Op.LOST, "tag", b"")]
 
 
 def test_only_send_waiting_waits() -> None:
-    """Empty and full links raise at once; `send_waiting` has a time limit."""
+    """`receive` and `send` raise at once if they would block; `send_waiting` waits first."""
     ours, other_end = packets.pair()
     near, far = packets.Link(ours), packets.Link(other_end)
     with pytest.raises(BlockingIOError):
@@ -99,8 +99,7 @@ def test_only_send_waiting_waits() -> None:
     far.close()
 
 
-def test_three_full_packets_fit_a_link() -> None:
-    """The packets that credits allow never fill the socket."""
+def test_packets_within_the_credits_fit_a_link() -> None:
     ours, other_end = packets.pair()
     near, far = packets.Link(ours), packets.Link(other_end)
     for _ in range(packets.SMALL_CREDITS + packets.LARGE_CREDITS):

@@ -54,15 +54,14 @@ def test_lines_are_json() -> None:
     assert line["timestamp"].startswith(time.strftime("%Y-%m-%dT", time.gmtime()))
 
 
-def test_lines_are_for_people() -> None:
-    """The console format has method, code and duration first."""
+def test_console_lines_start_with_method_code_and_duration() -> None:
     (line,) = asyncio.run(written(Config(log_format="console"), 1)).splitlines()
     assert "Query OK 1.250 ms request_id=id-0" in line
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
-    """The index, the rows and k are in the line, if the call has them."""
+    """A line has the index, the number of rows and `k`, if the call has them."""
 
     async def write() -> str:
         reading, writing = os.pipe()
@@ -85,13 +84,13 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
 
 
 @pytest.mark.parametrize("config", [Config(access_log=False), Config(log_level="warning")])
-def test_lines_can_be_left_out(config: Config) -> None:
-    """Without an access log, or above its level."""
+def test_no_line_is_written_if_the_access_log_is_off(config: Config) -> None:
+    """Access lines have level info, so a higher log level switches them off too."""
     assert asyncio.run(written(config, 3)) == ""
 
 
 def test_lines_are_flushed_by_a_timer() -> None:
-    """A line is written soon without a flush."""
+    """A line is written soon even if nothing flushes the log."""
 
     async def wait() -> bytes:
         reading, writing = os.pipe()
@@ -123,7 +122,7 @@ def test_a_closed_pipe_blocks_nothing() -> None:
 @pytest.mark.parametrize("in_json", [True, False])
 @pytest.mark.parametrize("make", [os.pipe, sockets], ids=["pipe", "socket"])
 def test_dropped_lines_are_counted(make: Callable[[], tuple[int, int]], in_json: bool) -> None:
-    """A writer to a full pipe is not blocked, and logs later how many lines are missing."""
+    """Writing to a full pipe does not block; a later line gives the number of dropped lines."""
     reading, writing = make()
     assert os.get_blocking(writing)
     sink = LogSink(writing, in_json=in_json)

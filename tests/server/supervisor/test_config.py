@@ -1,4 +1,4 @@
-"""Sources of the configuration, and the values that it refuses."""
+"""The sources of the configuration, and the values that it refuses."""
 
 import dataclasses
 import subprocess
@@ -14,7 +14,7 @@ from support.refusals import refused
 
 
 def test_defaults_are_for_one_machine() -> None:
-    """Without any source the server listens on the loopback address only."""
+    """By default the server listens on the loopback address only."""
     config = load({}, {}, None)
     assert config == Config()
     assert (config.host, config.port) == ("127.0.0.1", 50051)
@@ -23,7 +23,7 @@ def test_defaults_are_for_one_machine() -> None:
 
 
 def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:
-    """Each source overrides the next, option by option."""
+    """Each option is taken from the first of arguments, environment and file that sets it."""
     file = tmp_path / "server.toml"
     file.write_text('workers = 2\nfronts = 2\ngrace = 2\nlog_level = "debug"\naccess_log = false\n')
     environment = {"DIVGRPC_FRONTS": "3", "DIVGRPC_GRACE": "3.5", "DIVGRPC_REFLECTION": "no"}
@@ -70,14 +70,14 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_wrong_option_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 2, and a line with the valid range."""
+    """The exit code is 2, and a line on stderr gives the valid range."""
     assert run(["--workers", "0"], {}) == 2
     assert "workers must be between 1 and 1024" in capsys.readouterr().err
     assert run([], {"DIVGRPC_CONFIG": "/nowhere"}) == 2
 
 
 def test_help_names_every_option() -> None:
-    """Every field of the configuration is an option with a sentence of help."""
+    """Every field of the configuration is an option with a help text."""
     text = parser().format_help()
     for field in dataclasses.fields(Config):
         assert "--" + field.name.replace("_", "-") in text
@@ -94,8 +94,10 @@ def test_help_names_every_option() -> None:
         ("divgrpc_server.builder.__main__", ("grpc", "numba")),
     ],
 )
-def test_each_process_loads_what_it_needs(module: str, absent: tuple[str, ...]) -> None:
-    """No compiler in fronts, no gRPC in workers, neither in the supervisor."""
+def test_processes_do_not_import_what_they_do_not_need(
+    module: str, absent: tuple[str, ...]
+) -> None:
+    """For example, fronts do not import numba, and workers do not import gRPC."""
     program = f"import sys, {module}; print([m for m in {absent!r} if m in sys.modules])"
     output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

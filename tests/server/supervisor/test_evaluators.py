@@ -1,4 +1,4 @@
-"""Evaluators that wait for a call, as the supervisor sees them."""
+"""How the supervisor keeps an idle evaluator for the next call."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from divgrpc_server.supervisor.supervisor import Supervisor
 
 
 def waiting() -> Mock:
-    """Return an evaluator whose call is over; it does what a child does with its timer."""
+    """Return a mocked evaluator whose call is over; it cancels its timer as a `Child` does."""
     evaluator = Mock(role="evaluator", serial=7, expiry=None, ready=False)
     evaluator.cancel_expiry.side_effect = lambda: Child.cancel_expiry(evaluator)
     evaluator.exited.done.return_value = False
@@ -23,14 +23,14 @@ def waiting() -> Mock:
 
 @pytest.fixture
 def idle_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Let evaluators wait no longer than a moment."""
+    """Shorten the time that an evaluator may be idle, and return it."""
     monkeypatch.setattr(module, "_EVALUATOR_IDLE_SECONDS", 0.05)
     return 0.05
 
 
 @pytest.mark.parametrize("is_used", [False, True])
 def test_an_evaluator_ends_unless_it_is_used_again(idle_seconds: float, is_used: bool) -> None:
-    """After its call it waits for the next one, for so long; a call takes that back."""
+    """An idle evaluator ends after a time, unless another call starts before."""
 
     async def scene() -> None:
         supervisor = Supervisor(Config(), Path("/nowhere"), Mock())

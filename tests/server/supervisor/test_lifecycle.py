@@ -1,4 +1,4 @@
-"""Start, replacement of processes, and end of servers."""
+"""How servers start, replace their processes and end."""
 
 import fcntl
 import os
@@ -43,7 +43,7 @@ def all_processes(server: RunningServer) -> list[int]:
 
 
 def run_to_its_end(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a server that must fail to start."""
+    """Run a server that must fail to start, and return its exit code and output."""
     return subprocess.run(
         [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments],
         env={**os.environ, **environment},
@@ -55,15 +55,16 @@ def run_to_its_end(*arguments: str, **environment: str) -> "subprocess.Completed
 
 
 def embedded_folders(server: RunningServer) -> list[Path]:
-    """Return the folder in memory that the log of a server names."""
+    """Return the in-memory data folder that the server's log names."""
     words = server.log.replace('"', " ").split()
     return [Path(word) for word in words if "/divgrpc-" in word]
 
 
 def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
-    """Check is NOT_SERVING meanwhile, with two numbers in its trailers, as GetServerInfo has them.
+    """While kernels are compiled, Check is NOT_SERVING and its trailers tell how many are ready.
 
-    Another process seems to compile: this test, which holds the lock and writes one file.
+    GetServerInfo returns the same two numbers. The test holds the lock of the kernel cache and
+    writes one file there, so to the server it looks like another process that compiles.
     """
     folder = tmp_path / "cache" / cache_files.cache_folder().name
     folder.mkdir(parents=True)
@@ -102,7 +103,7 @@ def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
 
 
 def test_roles_are_processes_and_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
-    """`ps` shows each role; when a front is killed, calls go to the other one or a new one."""
+    """`ps` shows the role of each process. If a front is killed, another one serves its calls."""
     arguments = ("--data-dir", str(data), "--workers", "2", "--fronts", "2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         workers = server.pids("worker")
@@ -119,7 +120,10 @@ def test_roles_are_processes_and_fronts_share_the_port(tmp_path: Path, data: Pat
 
 
 def test_the_port_and_the_data_folder_belong_to_one_server(tmp_path: Path, data: Path) -> None:
-    """A second server on either does not start; a killed front comes back, with its workers."""
+    """A second server on the same port or data folder does not start.
+
+    A killed front is replaced and uses the same workers.
+    """
     with (
         RunningServer(tmp_path, "--data-dir", str(data)) as server,
         Client(server.target, timeout=30) as client,
@@ -138,7 +142,7 @@ def test_the_port_and_the_data_folder_belong_to_one_server(tmp_path: Path, data:
 
 
 def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
-    """Health is NOT_SERVING, running calls finish, later ones are refused, the exit code is 0."""
+    """Health becomes NOT_SERVING, running calls finish, new calls fail and the exit code is 0."""
     arguments = ("--data-dir", str(data), "--workers", "1")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         stub, health = DiverseIndexStub(channel), health_pb2_grpc.HealthStub(channel)
@@ -159,8 +163,7 @@ def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
         assert server.process.wait(STOP_SECONDS) == 0
 
 
-def test_calls_end_after_the_grace(tmp_path: Path, data: Path) -> None:
-    """And so do builds and workers that hang."""
+def test_calls_builds_and_hanging_workers_end_after_the_grace(tmp_path: Path, data: Path) -> None:
     arguments = ("--data-dir", str(data), "--workers", "1", "--grace", "0.2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         stub = DiverseIndexStub(channel)
@@ -181,7 +184,7 @@ def test_calls_end_after_the_grace(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_stream_ends_when_the_server_does(tmp_path: Path, data: Path) -> None:
-    """An idle QueryStream ends as UNAVAILABLE, and does not delay the server."""
+    """An idle QueryStream ends as UNAVAILABLE and does not delay the end of the server."""
     with (
         RunningServer(tmp_path, "--data-dir", str(data), "--grace", "30") as server,
         server.channel() as channel,
@@ -195,7 +198,7 @@ def test_a_stream_ends_when_the_server_does(tmp_path: Path, data: Path) -> None:
 
 
 def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamResponse]:
-    """Return a QueryStream that has answered one query and is idle."""
+    """Return an idle QueryStream whose only query has been answered."""
     steps: queue.SimpleQueue[query_pb2.QueryStreamRequest] = queue.SimpleQueue()
     steps.put(query_pb2.QueryStreamRequest(correlation_id=1, query=QUERY))
     call = stub.QueryStream(iter(steps.get, None), timeout=60)
@@ -204,7 +207,7 @@ def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamRespons
 
 
 def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> None:
-    """All children end, even stopped ones; the port is free; the next start cleans up."""
+    """All children end, stopped ones too. The port is free; the next start removes old files."""
     arguments = ("--data-dir", str(data), "--workers", "2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         held = Held(DiverseIndexStub(channel), "unfinished")
@@ -223,9 +226,9 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> No
 
 
 def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
-    """Without a data directory the server logs it, serves, and leaves nothing behind.
+    """Without a data folder the server logs that indexes are in memory and removes them at its end.
 
-    Its ready file has the address, and calls after its end are UNAVAILABLE.
+    The ready file has the server's address. Calls after the end of the server are UNAVAILABLE.
     """
     ready = tmp_path / "ready"
     with (
@@ -246,7 +249,7 @@ def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
-    """By the next server, which leaves the folder of a running server alone."""
+    """The next server removes it, but not the folder of a running server."""
     with RunningServer(tmp_path) as killed:
         (left,) = embedded_folders(killed)
         killed.process.kill()
@@ -262,8 +265,8 @@ def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
             assert folder.is_dir()
 
 
-def test_children_that_never_come_up(tmp_path: Path) -> None:
-    """The server logs it and ends, and leaves no process."""
+def test_a_server_whose_children_cannot_start_gives_up(tmp_path: Path) -> None:
+    """The server logs the reason and exits with code 1."""
     broken = tmp_path / "broken" / "numba"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('no compiler here')\n")
