@@ -1,4 +1,4 @@
-"""Evaluate over the wire: what it gives, what it refuses, and what becomes of it when things go."""
+"""Evaluate over the wire: its results, what it refuses, and faults during an evaluation."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ GRID: dict[str, Any] = {
     "seed": 7,
 }
 ONE: dict[str, Any] = {"selectors": ("greedy",), "ks": (5,)}
-# An evaluator has a low priority, and other programs may be at work beside the tests.
+# Evaluators have a low priority, and other programs may run besides the tests.
 WAIT_SECONDS = 60.0
 # Long enough for something to happen meanwhile.
 LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limits": ((0, 0),)}
@@ -55,7 +55,7 @@ CATEGORIES = np.arange(90) % 3
 
 @pytest.fixture(scope="module")
 def core(server: RunningServer, evaluated: str) -> Index:
-    """Open the index of evaluations in this process."""
+    """Open the index `evaluated` in this process."""
     return Index.open(server.folder / "data" / evaluated)
 
 
@@ -66,7 +66,7 @@ def evaluate_both(
     grid: dict[str, Any],
     **options: Any,  # noqa: ANN401  # of `evaluate`
 ) -> list[EvaluateRow]:
-    """Return the rows of an evaluation over the wire, which are those of the core."""
+    """Return the rows of an evaluation over the wire, which must equal those of the core."""
     wire = list(client.evaluate("evaluated", queries, **grid, **options))
     options.pop("progress", None)
     assert_same_rows(wire, list(evaluate(core, queries, grid=Grid(**grid), **options)))
@@ -74,10 +74,10 @@ def evaluate_both(
 
 
 @pytest.mark.parametrize("per_query", [False, True])
-def test_the_wire_gives_what_the_core_gives(
+def test_the_wire_gives_the_rows_of_the_core(
     client: Client, core: Index, queries: FloatArray, per_query: bool
 ) -> None:
-    """Every figure of every row and choice but the times, whichever thread measured it."""
+    """All rows are equal except for the measured times."""
     events: list[Progress] = []
     options: dict[str, Any] = {"categories": CATEGORIES, "folds": 4, "per_query": per_query}
     wire = evaluate_both(client, core, queries, GRID, progress=events.append, **options)
@@ -88,8 +88,10 @@ def test_the_wire_gives_what_the_core_gives(
     assert {progress.stage for progress in events} == {"evaluating"}
 
 
-def test_roundings_travel(client: Client, core: Index, queries: FloatArray) -> None:
-    """`qp_relax` is tried with each of its roundings, and has a choice for each."""
+def test_each_rounding_of_qp_relax_is_evaluated(
+    client: Client, core: Index, queries: FloatArray
+) -> None:
+    """A row with a choice by folds is returned for each rounding."""
     grid: dict[str, Any] = {
         "selectors": ("qp_relax",),
         "roundings": ("top_k", "exchange"),
@@ -100,20 +102,20 @@ def test_roundings_travel(client: Client, core: Index, queries: FloatArray) -> N
     assert [row.parameters.rounding for row in wire if row.by_fold] == ["top_k", "exchange"]
 
 
-def test_relevant_ids_and_sparse_queries_travel(
+def test_relevant_ids_and_sparse_queries_are_evaluated(
     client: Client, core: Index, queries: FloatArray
 ) -> None:
-    """Lists of ids are as good as categories, and sparse rows as dense ones."""
+    """Relevant ids may replace categories, and sparse queries may replace dense ones."""
     relevant = [np.arange(number, N, 7) * 3 for number in range(len(queries))]
     evaluate_both(client, core, queries, ONE, relevant=relevant)
     thin = csr_array(np.where(np.abs(queries) > 0.3, queries, 0))
     evaluate_both(client, core, thin, ONE, categories=CATEGORIES)
 
 
-def test_the_default_holds_at_once(
+def test_a_new_default_applies_at_once(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """Every worker takes the winner for what a query does not name, and `get_index` shows it."""
+    """Every worker uses the default for parameters that a query leaves unset; GetIndex shows it."""
     rows = np.arange(N)
     place(server, "tuned", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
     row_list = list(
@@ -144,10 +146,10 @@ def test_the_default_holds_at_once(
     assert client.query("tuned", queries[:1]).parameters.diversity == 0.15
 
 
-def test_queries_too_large_for_a_message(
+def test_queries_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, queries: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They travel in several, and their rows are those of all; a default they cannot set."""
+    """The rows are those of all queries. Such an evaluation cannot set a default."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
     events: list[Progress] = []
     options: dict[str, Any] = {"categories": CATEGORIES, "folds": 4, "per_query": True}
@@ -174,7 +176,7 @@ def test_queries_too_large_for_a_message(
 def long_run(
     client: Client, evaluated: str, events: list[Progress], settings: int
 ) -> Iterator[EvaluateRow]:
-    """Begin what takes a while, and longer the more settings there are."""
+    """Start a long evaluation, whose time grows with `settings`."""
     return client.evaluate(
         evaluated,
         random_points(2_000, seed=5),
@@ -186,7 +188,7 @@ def long_run(
 
 
 def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
-    """Draw rows in a thread, whatever they end with."""
+    """Draw all rows in a thread, and ignore an error at the end."""
 
     def draw() -> None:
         with suppress(RpcError):
@@ -197,10 +199,10 @@ def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
     return thread
 
 
-def test_small_queries_do_not_wait_and_cancelling_ends_the_evaluator(
+def test_queries_are_answered_during_an_evaluation(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
-    """Workers answer while an evaluation uses every core; its process ends with its caller."""
+    """Workers answer while the evaluator uses every core. A cancelled evaluator ends."""
     events: list[Progress] = []
     with Client(server.target) as caller:
         thread = draw_in_a_thread(long_run(caller, evaluated, events, 200))
@@ -216,10 +218,10 @@ def test_small_queries_do_not_wait_and_cancelling_ends_the_evaluator(
     assert client.query(evaluated, random_points(1)).counts[0] == 10
 
 
-def test_evaluations_take_turns_in_one_process(
+def test_evaluations_reuse_a_process(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
-    """An evaluation that ends, well or not, leaves its process to the next one."""
+    """The process serves the next evaluation whether the last one succeeded or failed."""
     list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     pids = server.pids("evaluator")
     with pytest.raises(InvalidArgumentError):
@@ -231,7 +233,7 @@ def test_evaluations_take_turns_in_one_process(
 def test_an_evaluator_has_a_low_priority(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
-    """It runs below the server, and so does its session, where the kernel groups by session."""
+    """On kernels that schedule by session, its session has a low priority too."""
     expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     for pid in server.pids("evaluator"):
@@ -242,10 +244,10 @@ def test_an_evaluator_has_a_low_priority(
 
 
 @pytest.mark.parametrize("role", ["worker", "evaluator"])
-def test_a_killed_process_costs_nothing(
+def test_a_killed_process_does_not_fail_an_evaluation(
     server: RunningServer, client: Client, core: Index, queries: FloatArray, role: str
 ) -> None:
-    """A worker has no part in it; another evaluator begins anew if the first is killed."""
+    """Workers take no part in it, and if the evaluator is killed, a second one starts again."""
     options = LONG | {"diversities": np.linspace(0.1, 0.9, 30).tolist(), "ks": (10,)}
     events: list[Progress] = []
 
@@ -262,7 +264,7 @@ def test_a_killed_process_costs_nothing(
 def test_an_evaluator_that_is_killed_twice(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
-    """UNAVAILABLE, and the server serves on."""
+    """The call is UNAVAILABLE, and the server still serves."""
     events: list[Progress] = []
 
     def on_progress(progress: Progress) -> None:
@@ -282,10 +284,10 @@ def test_an_evaluator_that_is_killed_twice(
     assert list(client.evaluate(evaluated, random_points(5), [0] * 5))
 
 
-def test_a_file_that_is_cut_short_meanwhile(
+def test_a_file_that_is_truncated_during_an_evaluation(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """DATA_LOSS: the evaluator dies of it, and the next one compares the lengths of the files."""
+    """The first evaluator dies. The next one checks the lengths of files and reports DATA_LOSS."""
     rows = np.arange(N)
     place(server, "cut", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
 
@@ -299,10 +301,10 @@ def test_a_file_that_is_cut_short_meanwhile(
     assert caught.value.code == grpc.StatusCode.DATA_LOSS
 
 
-def test_an_index_that_is_deleted_meanwhile(
+def test_an_index_that_is_deleted_during_an_evaluation(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """Its last generation is evaluated to the end; NOT_FOUND the next time."""
+    """The deleted generation is evaluated to the end; the next call is NOT_FOUND."""
     rows = np.arange(N)
     place(server, "deleted", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
     events: list[Progress] = []
@@ -317,10 +319,10 @@ def test_an_index_that_is_deleted_meanwhile(
         list(client.evaluate("deleted", queries, CATEGORIES, **ONE))
 
 
-def test_one_generation_from_first_to_last(
+def test_an_evaluation_stays_on_one_generation(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """A build meanwhile changes nothing."""
+    """An index that is replaced meanwhile does not change its rows."""
     rows = np.arange(N)
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
     place(server, "pinned", random_points(N), **labels)
@@ -340,8 +342,7 @@ def test_one_generation_from_first_to_last(
     assert client.get_index("pinned").generation == 2
 
 
-def test_a_deadline_holds(client: Client, evaluated: str) -> None:
-    """A run that takes longer than its deadline ends with it."""
+def test_a_deadline_ends_an_evaluation(client: Client, evaluated: str) -> None:
     many = random_points(2_000, seed=5)
     dials = np.linspace(0.1, 0.9, 200).tolist()
     start = time.monotonic()
@@ -355,8 +356,10 @@ def test_a_deadline_holds(client: Client, evaluated: str) -> None:
     assert time.monotonic() - start < 20
 
 
-def test_only_so_many_at_a_time(server: RunningServer, client: Client, evaluated: str) -> None:
-    """A third evaluation is told to come back later."""
+def test_a_third_evaluation_at_a_time_is_refused(
+    server: RunningServer, client: Client, evaluated: str
+) -> None:
+    """The status is RESOURCE_EXHAUSTED with a retry delay."""
     assert client.server_info().limits["evaluations_max"] == 2
     events: list[list[Progress]] = [[], []]
     with Client(server.target) as caller:

@@ -1,4 +1,4 @@
-"""EvaluateLabels over the wire: what it gives, what it refuses, and what becomes of it."""
+"""EvaluateLabels over the wire: its results and what it refuses."""
 
 import asyncio
 from collections.abc import Iterator
@@ -53,13 +53,13 @@ FEWER: dict[str, Any] = {"searches": ("auto",), "limits": ((None, None),)}
 
 @pytest.fixture(scope="module")
 def core(server: RunningServer) -> Index:
-    """Return an index with labels that the server serves."""
+    """Place an index with labels on the server, and return it."""
     return place(server, NAME, X, **labelled_documents.everything())
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: bool) -> None:
-    """Every figure of every row and choice but the times, whichever thread measured it."""
+def test_the_wire_gives_the_rows_of_the_core(client: Client, core: Index, dense: bool) -> None:
+    """All rows are equal except for the measured times."""
     events: list[Progress] = []
     documents, truth = DOCUMENTS[:40], TRUTH[:40]
     if dense:
@@ -76,10 +76,10 @@ def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: 
     assert {progress.stage for progress in events} == {"evaluating"}
 
 
-def test_documents_too_many_for_a_message(
+def test_documents_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They travel in several, some of them without any label; their rows are those of all."""
+    """The rows are those of all documents, even if some messages have no labels."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     events: list[Progress] = []
     blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
@@ -100,7 +100,7 @@ def test_documents_too_many_for_a_message(
 def test_an_index_replaced_by_one_without_a_model_between_messages(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ABORTED, as for any other: the index that was named was right when the call began."""
+    """The call is ABORTED, as if the index had been replaced by any other."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     cut = messages_of_evaluate.Evaluation.messages
     options: Any = {"selectors": ["nearest"], "modes": ["embedding"], "folds": 0}
@@ -121,10 +121,10 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
         client.delete_index("torn")
 
 
-def test_what_several_messages_cannot_have(
+def test_the_client_checks_an_evaluation_of_several_messages(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A default; and what the server would refuse of the whole is refused before any is sent."""
+    """It refuses a default, and invalid fields before the first message is sent."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     plain = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, **ONE))
     assert_same_rows(plain, list(evaluate_labels(core, DOCUMENTS, TRUTH, grid=LabelGrid(**ONE))))
@@ -142,10 +142,10 @@ def test_what_several_messages_cannot_have(
         client.evaluate_labels(NAME, DOCUMENTS, TRUTH)
 
 
-def test_more_documents_than_one_call_may_ask(
+def test_limits_of_one_call_do_not_bound_an_evaluation(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do limits on rows, and on what comes back of them, bound an evaluation."""
+    """Limits on rows and on labels per answer only make the client send more messages."""
     del core
     whole = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, **ONE))
     for limits, name, least in (
@@ -160,10 +160,10 @@ def test_more_documents_than_one_call_may_ask(
     assert_same_rows(list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, **ONE)), whole)
 
 
-def test_a_row_fits_a_message(
+def test_rows_with_values_of_each_document_fit_a_message(
     client: Client, core: Index, stub: DiverseIndexStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What would not is refused; the client asks it in several messages."""
+    """The server refuses a call whose rows would be too large; the client splits it."""
     top_k = 5_000
     most = documents_per_message_max(top_k)
     documents = sparse.vstack([DOCUMENTS] * 4)[: most + 30]
@@ -185,8 +185,8 @@ def test_a_row_fits_a_message(
     assert_same_rows(parts, list(evaluate_labels(core, DOCUMENTS, TRUTH, **options)))
 
 
-def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
-    """And nothing is known of how frequent labels are, or how far apart, where that is so."""
+def test_the_asynchronous_client_gives_the_same_rows(server: RunningServer, core: Index) -> None:
+    """An index of factors alone has no frequencies of labels and no distances between them."""
 
     async def evaluated(name: str) -> list[EvaluateLabelRow]:
         async with AsyncClient(server.target) as client:
@@ -203,8 +203,10 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
     assert np.isnan(row.metrics["drank"].value)
 
 
-def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> None:
-    """Those of the choices that say so, each for its mode; predictions have them at once."""
+def test_set_default_keeps_the_best_threshold_of_each_mode(
+    client: Client, server: RunningServer
+) -> None:
+    """Predictions use them at once."""
     before = place(server, "labels-kept", X, **labelled_documents.everything())
     folder = server.folder / "data" / "labels-kept"
     grid = GRID | FEWER | {"selectors": ("nearest", "greedy"), "thresholds": (0.2, 0.6)}
@@ -223,8 +225,10 @@ def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> 
         )
 
 
-def test_what_an_index_lacks(server: RunningServer, client: Client) -> None:
-    """FAILED_PRECONDITION: labels, a model, labels to vote with; NOT_FOUND: the index."""
+def test_an_index_without_labels_or_a_model_is_refused(
+    server: RunningServer, client: Client
+) -> None:
+    """FAILED_PRECONDITION names `mode` or `selector`; an unknown index is NOT_FOUND."""
     place(server, "unlabelled", X)
     place(server, "voting", X, labels=labelled_documents.labels_of(X))
     place(server, "modelled", X, label_model=labelled_documents.factors())
@@ -245,8 +249,8 @@ def test_what_an_index_lacks(server: RunningServer, client: Client) -> None:
         list(client.evaluate_labels("nobody", DOCUMENTS, TRUTH))
 
 
-def test_the_client_refuses_what_the_wire_cannot_carry(client: Client) -> None:
-    """Empty axes would be defaults on the wire."""
+def test_the_client_refuses_invalid_axes(client: Client) -> None:
+    """For example, an empty axis would be taken for the default on the wire."""
     for field, fields in (
         ("top_ks", []),
         ("modes", "embedding"),

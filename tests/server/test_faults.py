@@ -1,4 +1,4 @@
-"""Workers that die or hang, full queues, callers who leave: the status that each caller gets."""
+"""The status of calls when workers die or hang, queues are full or resources run out."""
 
 import os
 import resource
@@ -34,7 +34,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class Served(NamedTuple):
-    """A server that has an index `small`, and ways to call it."""
+    """A server with an index `small`, and clients of it."""
 
     server: RunningServer
     stub: DiverseIndexStub
@@ -67,14 +67,14 @@ def pair_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def pair(pair_server: Served) -> Served:
-    """Return the server with two workers, both of them up."""
+    """Return the server with two workers, after both have started."""
     pair_server.await_workers(2)
     return pair_server
 
 
 @pytest.fixture(scope="module")
 def single_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a server with one worker, whose calls hardly wait for it."""
+    """Run a server with one worker; calls wait 0.1 seconds for it to start."""
     arguments = ("--workers", "1", "--worker-wait", "0.1")
     with serving(tmp_path_factory.mktemp("single"), *arguments) as served:
         yield served
@@ -82,7 +82,7 @@ def single_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def single(single_server: Served) -> Served:
-    """Return the server with one worker, which is up."""
+    """Return the server with one worker, after it has started."""
     single_server.await_workers(1)
     return single_server
 
@@ -97,7 +97,7 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def strict(strict_server: Served) -> Served:
-    """Return the server with low limits, its worker up."""
+    """Return the server with low limits, after its worker has started."""
     strict_server.await_workers(1)
     return strict_server
 
@@ -109,14 +109,14 @@ def query(rows: int = 1, seed: int = 0) -> query_pb2.QueryRequest:
 
 
 def long_batch() -> query_pb2.QueryRequest:
-    """Return a query that is work for minutes."""
+    """Return a batch that keeps a worker busy for minutes."""
     batch = query(rows=4_000)
     batch.selector, batch.k = query_pb2.SELECTOR_QP_RELAX, 50
     return batch
 
 
 def computing(pids: Sequence[int]) -> int:
-    """Return whichever of idle processes begins to compute first."""
+    """Return the id of the first of these idle processes that begins to compute."""
     before = {pid: cpu_seconds(pid) for pid in pids}
     busy: list[int] = []
 
@@ -137,7 +137,7 @@ def health(server: RunningServer) -> int:
 
 @contextmanager
 def stopped(*pids: int) -> Iterator[None]:
-    """Keep processes from running for as long as the block lasts."""
+    """Stop processes by SIGSTOP while the block runs."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -150,7 +150,7 @@ def stopped(*pids: int) -> Iterator[None]:
 
 @contextmanager
 def limited(pid: int, kind: int, limit: int) -> Iterator[None]:
-    """Lower a soft resource limit of a process for as long as the block lasts."""
+    """Lower a soft resource limit of a process while the block runs."""
     soft, hard = resource.prlimit(pid, kind)
     resource.prlimit(pid, kind, (limit, hard))
     try:
@@ -160,16 +160,16 @@ def limited(pid: int, kind: int, limit: int) -> Iterator[None]:
 
 
 def await_front(stub: DiverseIndexStub, calls: int = 1) -> None:
-    """Wait until the front has seen `calls` queries made on the stub's connection.
+    """Wait until the front has received `calls` queries that the stub has sent.
 
-    Queries wait in a queue of their own; the front takes one for each call of another queue.
+    Queries wait in a separate queue. The front takes one query for each call of other methods.
     """
     for _ in range(calls):
         stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=5)
 
 
 def asking(client: Client, stop: threading.Event) -> int:
-    """Ask until told to stop; returns how often. Any failure is raised."""
+    """Query until `stop` is set, and return the number of calls; any failure is raised."""
     calls = 0
     rng = np.random.default_rng(threading.get_ident() % 1000)
     while not stop.is_set():
@@ -179,8 +179,8 @@ def asking(client: Client, stop: threading.Event) -> int:
     return calls
 
 
-def test_a_killed_worker_costs_no_call(pair: Served) -> None:
-    """With two workers and no retries in the client, killing workers fails no call."""
+def test_killing_one_of_two_workers_fails_no_call(pair: Served) -> None:
+    """The client does not retry."""
     stop = threading.Event()
     with ThreadPoolExecutor(2) as threads:
         loads = [threads.submit(asking, pair.client, stop) for _ in range(2)]
@@ -196,7 +196,7 @@ def test_a_killed_worker_costs_no_call(pair: Served) -> None:
 
 
 def test_a_query_that_ends_workers_is_tried_twice(pair: Served) -> None:
-    """The second death is UNAVAILABLE; the same query again is refused without a try."""
+    """After the second death the call is UNAVAILABLE, and later the same query is refused."""
     guilty = long_batch()
     call = pair.stub.Query.future(guilty, timeout=60)
     workers = pair.server.pids("worker")
@@ -217,8 +217,8 @@ def test_a_query_that_ends_workers_is_tried_twice(pair: Served) -> None:
     assert len(pair.stub.Query(query(), timeout=10).ids) == 10
 
 
-def test_a_file_that_is_cut_short_under_the_workers(pair: Served) -> None:
-    """The reader dies and the others check first: the call and all after it are DATA_LOSS."""
+def test_a_truncated_file_costs_at_most_one_worker(pair: Served) -> None:
+    """The other workers check the files first, so this call and later calls are DATA_LOSS."""
     place(pair.server, "cut", random_points(300))
     queries = [query(seed=seed) for seed in range(40)]
     for request in queries:
@@ -238,7 +238,7 @@ def test_a_file_that_is_cut_short_under_the_workers(pair: Served) -> None:
 
 
 def test_a_worker_that_hangs_is_replaced(strict: Served) -> None:
-    """Its callers get DEADLINE_EXCEEDED, or their answer from another worker."""
+    """A call ends at its deadline; a call with more time is answered by the new worker."""
     (hanging,) = strict.server.pids("worker")
     with stopped(hanging):
         patient = strict.stub.Query.future(query(), timeout=60)
@@ -250,8 +250,8 @@ def test_a_worker_that_hangs_is_replaced(strict: Served) -> None:
     assert strict.server.pids("worker") != [hanging]
 
 
-def test_a_full_queue_is_refused(strict: Served) -> None:
-    """RESOURCE_EXHAUSTED with a time to wait; health and administration still answer."""
+def test_a_full_queue_refuses_queries(strict: Served) -> None:
+    """The status is RESOURCE_EXHAUSTED with a retry delay. Other services still answer."""
     with stopped(*strict.server.pids("worker")):
         calls = [strict.stub.Query.future(query(seed=seed), timeout=60) for seed in range(4)]
         await_front(strict.stub, 4)
@@ -265,8 +265,8 @@ def test_a_full_queue_is_refused(strict: Served) -> None:
         assert len(call.result().ids) == 10
 
 
-def test_an_upload_that_stands_still(strict: Served) -> None:
-    """DEADLINE_EXCEEDED after the limit, and nothing is left behind."""
+def test_an_idle_upload_is_ended(strict: Served) -> None:
+    """The call is DEADLINE_EXCEEDED after `--upload-idle` seconds, and nothing is left behind."""
     held = Held(strict.stub, "still")
     held.send(chunk(np.ones((3, DIMS))))
     with pytest.raises(grpc.RpcError) as caught:
@@ -275,8 +275,8 @@ def test_an_upload_that_stands_still(strict: Served) -> None:
     eventually(lambda: set(os.listdir(strict.server.folder / "data")) == {".lock", "small"})
 
 
-def test_no_worker_is_unavailable_and_not_healthy(single: Served) -> None:
-    """While none is up, health says NOT_SERVING, and queries wait a little, then fail."""
+def test_a_server_without_workers_is_unhealthy(single: Served) -> None:
+    """Health is NOT_SERVING, and queries wait for a short time before they are UNAVAILABLE."""
     single.server.kill("worker")
     eventually(lambda: health(single.server) == NOT_SERVING)
     with pytest.raises(grpc.RpcError) as caught:
@@ -289,8 +289,8 @@ def test_no_worker_is_unavailable_and_not_healthy(single: Served) -> None:
     assert len(single.stub.Query(query(), timeout=10).ids) == 10
 
 
-def test_a_batch_refuses_no_small_query(single: Served) -> None:
-    """The only worker has work for minutes; callers of one query, far apart, are not refused."""
+def test_a_long_batch_does_not_refuse_small_queries(single: Served) -> None:
+    """A batch occupies the only worker while single queries arrive 0.4 seconds apart."""
     whole = single.stub.Query.future(long_batch(), timeout=4)
     refusals = []
     while not whole.done():
@@ -301,9 +301,9 @@ def test_a_batch_refuses_no_small_query(single: Served) -> None:
     assert whole.code() == DEADLINE
 
 
-def test_no_room_for_an_index(single: Served) -> None:
-    """A full disk is RESOURCE_EXHAUSTED, nothing is left, and the old generation serves."""
-    # No file of a builder may grow beyond this, as if there were no room for more.
+def test_a_full_disk_ends_a_build(single: Served) -> None:
+    """RESOURCE_EXHAUSTED is returned, nothing is left, and the old generation is still served."""
+    # No file of a builder may grow beyond this size; a full disk has the same effect.
     with limited(single.server.process.pid, resource.RLIMIT_FSIZE, 200_000):
         chunks = [chunk(random_points(1_000)) for _ in range(5)]
         details = refusal(single.stub, header("small", replace=True), *chunks, commit(5_000))
@@ -313,7 +313,7 @@ def test_no_room_for_an_index(single: Served) -> None:
 
 
 def test_a_supervisor_without_descriptors(single: Served) -> None:
-    """It refuses builds and starts no process, until it has descriptors again."""
+    """It refuses builds and starts no process until descriptors are free again."""
     with limited(single.server.process.pid, resource.RLIMIT_NOFILE, 3):
         details = refusal(single.stub, header("new"), chunk(np.ones((3, DIMS))), commit(3))
         assert (details.code, bool(details.retry_after)) == (UNAVAILABLE, True)
@@ -326,7 +326,7 @@ def test_a_supervisor_without_descriptors(single: Served) -> None:
 
 
 def test_a_front_without_descriptors(single: Served) -> None:
-    """It refuses what it cannot take in, and asks for its workers again."""
+    """It refuses calls that need descriptors, and connects to its workers again afterwards."""
     await_front(single.stub)
     starts = single.server.log.count("kernels are warm")
     with limited(single.server.pids("front")[0], resource.RLIMIT_NOFILE, 3):
@@ -342,8 +342,8 @@ def test_a_front_without_descriptors(single: Served) -> None:
     assert single.client.query("small", np.ones(DIMS)).generation == 1
 
 
-def test_a_flood_is_cut_before_the_front_and_holds_up_nothing_else(tmp_path: Path) -> None:
-    """Beyond --pending-calls gRPC ends queries as CANCELLED; administration waits elsewhere."""
+def test_excess_queries_are_cancelled_and_do_not_delay_other_methods(tmp_path: Path) -> None:
+    """Beyond --pending-calls, gRPC itself ends queries as CANCELLED."""
     with serving(tmp_path, "--pending-calls", "1") as served:
         await_front(served.stub)
         with stopped(*served.server.pids("front")):
@@ -355,7 +355,7 @@ def test_a_flood_is_cut_before_the_front_and_holds_up_nothing_else(tmp_path: Pat
 
 
 def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
-    """Each has its access line, and none leaves a traceback."""
+    """Each call that is ended has an access line, and no traceback is logged."""
     with serving(tmp_path, "--workers", "1", "--grace", "0.1") as served:
         server = served.server
         with stopped(*server.pids("worker")):
@@ -364,7 +364,8 @@ def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGTERM)
             codes = [call.code() for call in calls]
             server.process.wait(20)
-        # gRPC itself ends a call that comes to a server which has stopped taking calls.
+        # A call that arrives after the server has stopped taking calls is ended by gRPC and not
+        # logged.
         count = codes.count(grpc.StatusCode.UNAVAILABLE)
         assert count > 0
         assert server.log.count('"CANCELLED"') == count
@@ -372,7 +373,7 @@ def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
 
 
 def test_descriptors_do_not_leak(server: RunningServer, client: Client) -> None:
-    """Large queries, builds and cancelled calls leave no descriptor open."""
+    """Large queries and builds leave no descriptor open."""
     client.build("leaky", random_points(400))
 
     def descriptors() -> list[int]:
