@@ -1,4 +1,4 @@
-"""A server stands what nobody should send; `support.mutations` sends a hundred thousand."""
+"""A server survives malformed requests. `support.mutations` sends as many as it is told."""
 
 import random
 
@@ -10,7 +10,7 @@ from support.mutators import change_bytes, mutated
 
 
 def test_a_thousand_mutated_requests() -> None:
-    """No status that speaks of a fault, no process replaced, and the same answers after."""
+    """No call ends with a forbidden status, no process is replaced and answers stay the same."""
     tally = run(1_000, seed=1)
     assert tally.wrong == []
     table = report(tally)
@@ -18,7 +18,7 @@ def test_a_thousand_mutated_requests() -> None:
 
 
 def test_requests_are_drawn_by_their_number() -> None:
-    """The same draw gives the same bytes, and nearly always others than it was given."""
+    """The same seed and number give the same bytes, which usually differ from the request's."""
     request = query_pb2.QueryRequest(index="dense", k=3)
     payload = request.SerializeToString()
     draws = [mutated(random.Random(f"0-{number}"), request) for number in range(200)]
@@ -28,15 +28,14 @@ def test_requests_are_drawn_by_their_number() -> None:
     assert request.SerializeToString() == payload
 
 
-def test_no_bytes_at_all_can_be_changed() -> None:
-    """Every way to change bytes takes an empty message too."""
+def test_an_empty_message_can_be_changed() -> None:
     draw = random.Random(0)
     assert all(isinstance(change_bytes(draw, b""), bytes) for _ in range(200))
 
 
 @pytest.mark.parametrize("status", sorted(FORBIDDEN))
-def test_what_must_not_be_is_told(status: str) -> None:
-    """Each status that speaks of a fault is a violation, with the number of its request."""
+def test_a_forbidden_status_is_reported(status: str) -> None:
+    """The report names the number and the method of the request."""
     tally = Tally()
     tally.note(17, "Query", status, "why")
     tally.note(18, "Query", "OK")

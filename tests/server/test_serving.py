@@ -1,4 +1,4 @@
-"""What a healthy server tells of itself: health, reflection, its indexes, its log."""
+"""What a healthy server reports: health, reflection, its indexes and its access log."""
 
 import json
 
@@ -24,7 +24,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 @pytest.mark.parametrize("service", ["", SERVICE])
 def test_a_server_that_serves_is_healthy(channel: grpc.Channel, service: str) -> None:
-    """Both the whole server and the service by name are SERVING, once and watched."""
+    """Check and Watch return SERVING for the server as a whole and for the service by its name."""
     health = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
     assert health.Check(request, timeout=5).status == SERVING
@@ -35,7 +35,7 @@ def test_a_server_that_serves_is_healthy(channel: grpc.Channel, service: str) ->
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 def test_reflection_answers_both_versions(channel: grpc.Channel, version: str) -> None:
-    """Tools list the services and can describe each of them, whichever version they speak."""
+    """Both versions of the protocol list the services and describe each of them."""
     ask = channel.stream_stream(
         f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
@@ -52,8 +52,7 @@ def test_reflection_answers_both_versions(channel: grpc.Channel, version: str) -
         assert answer.file_descriptor_response.file_descriptor_proto, answer
 
 
-def test_the_server_says_what_it_is(client: Client) -> None:
-    """Version, workers, readiness, and every limit a request can run into."""
+def test_server_info_has_versions_workers_and_limits(client: Client) -> None:
     info = client.server_info()
     assert info.version == divgrpc.__version__
     assert info.durable
@@ -76,7 +75,7 @@ def test_an_index_is_described(client: Client, served: Served) -> None:
 def test_indexes_are_listed_in_pages(
     server: RunningServer, client: Client, stub: DiverseIndexStub
 ) -> None:
-    """Pages hold what they should, in the order of names, whatever their size."""
+    """Pages have at most `page_size` indexes, in the order of their names."""
     for name in ("page-a", "page-b", "page-c"):
         place(server, name, np.eye(4, dtype=np.float32))
     names_ = [info.name for info in client.list_indexes()]
@@ -98,7 +97,7 @@ def test_indexes_are_listed_in_pages(
 
 
 def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
-    """DeleteIndex says which generation served last; nothing answers after it."""
+    """DeleteIndex returns the generation that served last, and later calls are NOT_FOUND."""
     for _ in range(2):
         place(server, "gone", np.eye(4, dtype=np.float32))
     assert client.query("gone", np.ones(4)).generation == 2
@@ -122,7 +121,7 @@ def access_lines(server: RunningServer, request_id: str) -> list[dict[str, objec
 def test_a_call_is_one_line_in_the_log(
     server: RunningServer, client: Client, served: Served
 ) -> None:
-    """One JSON line per call, good or bad, with the caller's request id."""
+    """Successful and failed calls have one JSON line each, with the caller's request id."""
     client.query(served.name, served.queries[0], request_id="good-call")
     with pytest.raises(IndexNotFoundError) as caught:
         client.query("nobody", served.queries[0], request_id="bad-call")
@@ -140,7 +139,7 @@ def test_a_call_is_one_line_in_the_log(
 def test_a_stream_is_one_line_in_the_log(
     server: RunningServer, stub: DiverseIndexStub, served: Served
 ) -> None:
-    """It has the index of its queries, their rows together, and their k."""
+    """The line has the index and `k` of its queries, and the sum of their rows."""
     queries = [
         query_pb2.QueryRequest(index=served.name, k=7, queries=encode_dense(served.queries[:rows]))
         for rows in (1, 3)
@@ -159,7 +158,7 @@ def test_a_stream_is_one_line_in_the_log(
 
 
 def test_a_request_id_cannot_forge_a_line(server: RunningServer, stub: DiverseIndexStub) -> None:
-    """Ids with quotes or of great length are replaced by one of the server's own."""
+    """The server replaces an id that has quotes or is too long."""
     for forged in ('x", "code": "OK', "y" * 500):
         stub.GetServerInfo(
             index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", forged),), timeout=5

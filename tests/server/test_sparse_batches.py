@@ -1,4 +1,4 @@
-"""Batches of sparse queries: cut by rows and by numbers, and never spread out."""
+"""How batches of sparse queries are cut into slices, and that they are never made dense."""
 
 import re
 from pathlib import Path
@@ -20,13 +20,13 @@ from divgrpc_server.worker.batches import QueryBatch
 from support.running_server import RunningServer
 from support.served_index import place
 
-# No components and no orthogonal blocks, which take their time in so many dimensions.
+# PCA components and orthogonal blocks of hyperplanes would be slow in so many dimensions.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
 WIDE = LIMITS["sparse_dims_max"]
 
 
 def few_numbers(rows: int, nonzeros: int, seed: int) -> csr_array:
-    """Return sparse rows of as many dimensions as there may be."""
+    """Return sparse rows with `nonzeros` values each, of the maximum number of dimensions."""
     rng = np.random.default_rng(seed)
     columns = np.sort(
         rng.integers(0, WIDE // nonzeros, (rows, nonzeros))
@@ -37,7 +37,7 @@ def few_numbers(rows: int, nonzeros: int, seed: int) -> csr_array:
 
 
 def answer_in_slices(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
-    """Answer a batch as a worker does; returns how many rows each slice had, and the scores."""
+    """Answer a batch as a worker does, and return the rows of each slice and all scores."""
     query = requests.Query("any", queries, QueryParameters(k=2), (("k", 2),))
     batch = QueryBatch(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
     ends = [0]
@@ -49,8 +49,8 @@ def answer_in_slices(index: Index, queries: SparseRows) -> tuple[list[int], Floa
     return np.diff(ends).tolist(), result.scores
 
 
-def test_slices_are_cut_by_numbers_too() -> None:
-    """A few rows with most of the numbers are slices of their own, and the answer is the same."""
+def test_slices_are_cut_by_stored_values() -> None:
+    """A slice has fewer rows if they have more values. The answer does not depend on slices."""
     rng = np.random.default_rng(0)
     index = Index.build(rng.standard_normal((50, 20_000)).astype(np.float32), **RANDOM)
     full = rng.standard_normal((4, 20_000)).astype(np.float32)
@@ -63,14 +63,14 @@ def test_slices_are_cut_by_numbers_too() -> None:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process ever had."""
+    """Return the peak memory use of a process."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match is not None
     return int(match[1]) * 1024
 
 
-def test_sparse_queries_are_never_spread_out(server: RunningServer, client: Client) -> None:
-    """Four thousand rows of 4,194,304 dimensions, 64 GiB if spread, cost a few megabytes."""
+def test_sparse_queries_are_never_made_dense(server: RunningServer, client: Client) -> None:
+    """4,000 rows of 4,194,304 dimensions, 64 GiB if dense, need less than 256 MiB."""
     index = place(server, "wide-sparse", few_numbers(300, 20, 1), **RANDOM)
     queries = few_numbers(4_000, 20, 2)
     client.query("wide-sparse", queries[:100])

@@ -1,4 +1,4 @@
-"""The wire gives what the core gives, byte for byte."""
+"""Queries over the wire return the same bytes as queries of an `Index` in this process."""
 
 import itertools
 from pathlib import Path
@@ -35,7 +35,7 @@ FEW = 600
 
 
 class Both(NamedTuple):
-    """An index as the wire and as the core see it, and queries (dense, sparse) of the same rows."""
+    """An index, its name on the server, and the same queries as a dense and as a sparse array."""
 
     name: str
     core: Index
@@ -43,13 +43,13 @@ class Both(NamedTuple):
 
 
 def spread(rows: int, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
-    """Return points whose lengths vary by a hundred, as inner products want them."""
+    """Return points whose norms differ by a factor of up to 100, as suits inner products."""
     scale = 10 ** np.random.default_rng(seed).uniform(-1, 1, (rows, 1))
     return (random_points(rows, dims=dims, seed=seed) * scale).astype(np.float32)
 
 
 def thinned(points: FloatArray, share: float = 0.1) -> FloatArray:
-    """Return the points with most numbers made zero, none without any left."""
+    """Return the points with most values set to zero; each keeps at least one value."""
     filled = np.random.default_rng(len(points)).random(points.shape) < share
     filled[:, 0] = True
     return np.where(filled, points, 0).astype(np.float32)
@@ -57,7 +57,7 @@ def thinned(points: FloatArray, share: float = 0.1) -> FloatArray:
 
 @pytest.fixture(scope="module", params=["lsh_sdiv", "cells"])
 def both(request: pytest.FixtureRequest, server: RunningServer) -> Both:
-    """Build a dense index of a family, with ids of its own."""
+    """Build a dense index of a hash family, with ids that differ from row numbers."""
     name = f"equal-{request.param.replace('_', '-')}"
     ids = np.arange(1500) * 7
     index = place(server, name, random_points(seed=3), hash_family=request.param, ids=ids)
@@ -68,7 +68,7 @@ def both(request: pytest.FixtureRequest, server: RunningServer) -> Both:
 @pytest.fixture(
     scope="module",
     params=[
-        # Each pair of a family, a metric and a kind of points.
+        # Each pair of a hash family and a metric, in turn with dense and with sparse points.
         (family, metric, ("dense", "sparse")[(number + column) % 2])
         for number, family in enumerate(FAMILIES)
         for column, metric in enumerate(METRICS)
@@ -76,7 +76,7 @@ def both(request: pytest.FixtureRequest, server: RunningServer) -> Both:
     ids="-".join,
 )
 def kind(request: pytest.FixtureRequest, server: RunningServer) -> Both:
-    """Build an index of a family, a metric and a kind of points."""
+    """Build an index of a hash family and a metric, of dense or sparse points."""
     family, metric, points = request.param
     dims = DIMS if points == "dense" else 200
     vectors, queries = spread(FEW, dims=dims, seed=1), spread(12, dims=dims, seed=2)
@@ -90,7 +90,7 @@ def kind(request: pytest.FixtureRequest, server: RunningServer) -> Both:
 
 
 def assert_same(wire: QueryResult, core: QueryResult) -> None:
-    """Compare everything that a result holds, numbers by their bytes."""
+    """Compare all fields of two results; arrays must have the same bytes."""
     for name in ("ids", "scores", "selection_scores", "counts", "duality_gaps", "diversities"):
         array, expected_array = getattr(wire, name), getattr(core, name)
         assert array.dtype == expected_array.dtype, name
@@ -104,10 +104,8 @@ def assert_same(wire: QueryResult, core: QueryResult) -> None:
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_every_kind_of_index_gives_what_the_core_gives(
-    kind: Both, client: Client, search: str
-) -> None:
-    """Every search and selector, on dense and sparse points and queries."""
+def test_every_kind_of_index_equals_the_core(kind: Both, client: Client, search: str) -> None:
+    """All searches and selectors are compared, with dense and with sparse queries."""
     for queries, selection in itertools.product(kind.queries, SELECTIONS):
         limits = {"k": 6, "candidates_limit": 40, "hash_limit": 200}
         options: dict[str, Any] = {"search": search, "seed": 5, **limits, **selection}
@@ -120,10 +118,10 @@ def test_every_kind_of_index_gives_what_the_core_gives(
 
 @pytest.mark.parametrize("selector", ["greedy", "mmr", "dpp"])
 @pytest.mark.parametrize("dial", [{"diversity": "auto"}, {"lose_at_most": 0.05}], ids=str)
-def test_dials_that_are_chosen_are_those_of_the_core(
+def test_chosen_diversities_equal_the_core(
     both: Both, client: Client, selector: Selector, dial: dict[str, Any]
 ) -> None:
-    """The dial of every row, and why, for one row and for a batch."""
+    """The diversity chosen for each row, and the reason, are compared for a batch and for a row."""
     for queries in both.queries:
         expected = both.core.query(queries, k=6, selector=selector, **dial)
         assert len(set(expected.diversities.tolist())) > 1
@@ -133,7 +131,7 @@ def test_dials_that_are_chosen_are_those_of_the_core(
 
 
 def test_every_kind_of_index_describes_itself(kind: Both, client: Client) -> None:
-    """What Build chose and why, and what is kept how, is the same on both sides."""
+    """GetIndex returns the same information as the index, including the choices of Build."""
     info = kind.core.info
     assert client.get_index(kind.name) == info
     assert info.choices
@@ -145,10 +143,10 @@ def test_every_kind_of_index_describes_itself(kind: Both, client: Client) -> Non
     "selection", SELECTIONS, ids=lambda selection_: "-".join(selection_.values())
 )
 @pytest.mark.parametrize("search", SEARCHES)
-def test_the_wire_gives_what_the_core_gives(
+def test_batches_of_any_size_equal_the_core(
     both: Both, client: Client, search: str, selection: dict[str, Any]
 ) -> None:
-    """Alone and in batches of 1 to 64 rows, every way of searching and selecting is the core's."""
+    """All searches and selectors are compared, for one row and for batches of 1 to 64 rows."""
     name, index, (queries, _) = both
     options = {"k": 7, "search": search, "seed": 11, "hash_limit": 300, **selection}
     core = index.query(queries, **options)
@@ -180,30 +178,30 @@ def test_the_wire_gives_what_the_core_gives(
     ],
     ids=str,
 )
-def test_every_option_travels(both: Both, client: Client, options: dict[str, Any]) -> None:
-    """Options, short rows and warnings arrive as the core has them, however a batch is cut."""
+def test_every_option_equals_the_core(both: Both, client: Client, options: dict[str, Any]) -> None:
+    """Results with fewer than `k` points and warnings are equal too."""
     name, index, _ = both
     queries = random_points(12, seed=5)
     assert_same(client.query(name, queries, **options), index.query(queries, **options))
 
 
 def test_half_precision_queries_are_widened(both: Both, client: Client) -> None:
-    """A float16 query is answered as the float32 numbers it stands for."""
+    """A float16 query is answered as the same values in float32."""
     name, index, _ = both
     queries = random_points(3, seed=6).astype(np.float16)
     assert_same(client.query(name, queries), index.query(queries.astype(np.float32)))
 
 
 def test_a_large_batch_is_one_answer(server: RunningServer, client: Client, served: Served) -> None:
-    """A batch that travels by memory file and is cut into slices is what the core answers."""
+    """The batch is sent by memory file and answered in slices, and its result equals the core's."""
     index = Index.open(Path(server.folder, "data", served.name))
     queries = random_points(3000, seed=7)
     assert queries.nbytes > 4 * 65536
     assert_same(client.query(served.name, queries), index.query(queries))
 
 
-def test_plain_numbers_are_enough(stub: DiverseIndexStub, served: Served) -> None:
-    """Query works with nothing but the generated stub and `values`, as from another language."""
+def test_values_may_replace_data_in_a_query(stub: DiverseIndexStub, served: Served) -> None:
+    """Other languages need only the generated stub and the field `values`."""
     rows, cols = served.queries[:2].shape
     matrix = vectors_pb2.DenseMatrix(
         rows=rows, cols=cols, values=served.queries[:2].ravel().tolist()

@@ -1,4 +1,4 @@
-"""Labels over the wire: built and predicted as in process, byte for byte."""
+"""Labels over the wire: builds and predictions return the same bytes as in this process."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ MODES = ("embedding", "neighbour_vote")
 
 @pytest.fixture(scope="module")
 def events() -> list[Progress]:
-    """Hold what a build tells of its progress."""
+    """Return a list for the progress events of the build."""
     return []
 
 
@@ -52,7 +52,7 @@ def core(server: RunningServer, client: Client, events: list[Progress]) -> Index
 
 
 def assert_same(wire: LabelResult, core: LabelResult) -> None:
-    """Compare everything that a result holds, numbers by their bytes."""
+    """Compare all fields of two results; arrays must have the same bytes."""
     for name in ("labels", "scores", "selection_scores", "counts"):
         ours, theirs = getattr(wire, name), getattr(core, name)
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), name
@@ -73,8 +73,8 @@ def contents(index: Index) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     }
 
 
-def test_a_build_over_the_wire_is_one_in_process(core: Index) -> None:
-    """Every array is the same but for those that measure time."""
+def test_a_build_over_the_wire_equals_one_in_process(core: Index) -> None:
+    """All arrays are equal except those that hold measured times."""
     here = Index.build(X, ids=np.arange(len(X.indptr) - 1) * 3, **labelled_documents.everything())
     assert contents(core) == contents(here)
     theirs, ours = core.engine.manifest.labels, here.engine.manifest.labels
@@ -90,8 +90,8 @@ def test_a_build_over_the_wire_is_one_in_process(core: Index) -> None:
     assert {w.code for w in core.info.warnings} == {"LABELS_OUTSIDE_HIERARCHY"}
 
 
-def test_an_index_tells_of_its_labels(core: Index, client: Client) -> None:
-    """How many labels, of which rank, trained how, found by which search."""
+def test_get_index_describes_the_labels(core: Index, client: Client) -> None:
+    """It has the number of labels, the rank, the parameters of the training and the search."""
     info = client.get_index(NAME).labels
     assert info is not None
     assert (info.label_count, info.rank) == (labelled_documents.LABELS, labelled_documents.RANK)
@@ -106,8 +106,8 @@ def test_an_index_tells_of_its_labels(core: Index, client: Client) -> None:
     assert info == core.info.labels
 
 
-def test_progress_tells_of_the_training(core: Index, events: list[Progress]) -> None:
-    """Its stage, how far it is, and the loss once there is one."""
+def test_progress_reports_the_training(core: Index, events: list[Progress]) -> None:
+    """Progress events have the stage, the total number of rows and the training loss."""
     assert core.engine.labels is not None
     training = [step for step in events if step.stage == "training labels"]
     assert training
@@ -120,10 +120,8 @@ def test_progress_tells_of_the_training(core: Index, events: list[Progress]) -> 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("search", get_args(Search))
-def test_the_wire_predicts_what_the_core_predicts(
-    core: Index, client: Client, search: str, mode: str
-) -> None:
-    """Every search and selector in both modes, sparse and dense documents, one or many."""
+def test_predictions_equal_the_core(core: Index, client: Client, search: str, mode: str) -> None:
+    """All searches and selectors are compared in both modes, for sparse and dense documents."""
     for selector in get_args(LabelSelector):
         options: dict[str, Any] = {
             "mode": mode,
@@ -161,8 +159,8 @@ def test_the_wire_predicts_what_the_core_predicts(
     ],
     ids=str,
 )
-def test_every_option_travels(core: Index, client: Client, options: dict[str, Any]) -> None:
-    """Options, documents without labels, names and warnings arrive as the core has them."""
+def test_every_option_equals_the_core(core: Index, client: Client, options: dict[str, Any]) -> None:
+    """Documents without labels, label names and warnings are equal too."""
     assert_same(
         client.predict_labels(NAME, DOCUMENTS, **options), core.predict_labels(DOCUMENTS, **options)
     )
@@ -174,7 +172,7 @@ def test_every_option_travels(core: Index, client: Client, options: dict[str, An
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
-    """A batch of several messages, cut into slices by the worker, is what the core answers."""
+    """The client sends it in several messages, the worker answers in slices, and the parts join."""
     half = labelled_documents.documents(150, seed=2)
     many = sparse.vstack([half, half], format="csr")
     once = core.predict_labels(half, mode=mode, top_k=90)
@@ -186,8 +184,7 @@ def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> 
     assert len(codes) == len(set(codes))
 
 
-def test_the_asynchronous_client_is_the_same(server: RunningServer, core: Index) -> None:
-    """It builds and predicts as its twin does."""
+def test_the_asynchronous_client_equals_the_core(server: RunningServer, core: Index) -> None:
 
     async def run() -> LabelResult:
         async with AsyncClient(server.target, timeout=30) as client:
@@ -204,7 +201,7 @@ def test_the_asynchronous_client_is_the_same(server: RunningServer, core: Index)
 def test_a_kept_threshold_is_the_default(
     server: RunningServer, client: Client, core: Index
 ) -> None:
-    """What is set on the generation holds for whoever names none, at once, in every slice."""
+    """A stored threshold applies at once to all predictions that set none."""
     index = Index.open(Path(server.folder, "data", NAME))
     index.set_threshold(0.2)
     try:
@@ -230,8 +227,8 @@ def test_a_kept_threshold_is_the_default(
     assert client.predict_labels(NAME, DOCUMENTS).parameters.threshold is None
 
 
-def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client) -> None:
-    """A prediction has its access line, with the caller's request id."""
+def test_a_prediction_is_logged(server: RunningServer, core: Index, client: Client) -> None:
+    """Its access line has the caller's request id."""
     client.predict_labels(NAME, DOCUMENTS, request_id="labels-please")
     assert core.engine.labels is not None
     eventually(lambda: "labels-please" in server.log)
@@ -240,8 +237,8 @@ def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client
 
 
 @pytest.mark.parametrize("model", ["pair", "model"])
-def test_factors_can_be_brought(server: RunningServer, client: Client, model: str) -> None:
-    """A pair of factors, or a model with an offset, travels in chunks and predicts the same."""
+def test_given_label_models_are_uploaded(server: RunningServer, client: Client, model: str) -> None:
+    """A pair of factors, or a model with an offset, predicts as in this process."""
     pair = labelled_documents.factors()
     model_given: Any = pair
     if model == "model":
@@ -262,8 +259,8 @@ def test_factors_can_be_brought(server: RunningServer, client: Client, model: st
     )
 
 
-def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
-    """Without a model the labels of the rows are kept, dense ones too, and neighbours vote."""
+def test_an_index_without_a_label_model_votes(server: RunningServer, client: Client) -> None:
+    """Such an index keeps only the labels of rows, which may be given as a dense array."""
     dense = labelled_documents.labels_of(X).toarray().astype(np.float32)
     there = place(server, "votes", X.toarray(), labels=dense)
     assert there.engine.manifest.labels is not None
@@ -276,7 +273,7 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
 
 
 def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Client) -> None:
-    """FAILED_PRECONDITION for the selector that needs one; Query knows no such selector."""
+    """The selector `hierarchy` is FAILED_PRECONDITION. Query has no such selector."""
     pair = labelled_documents.factors()
     place(server, "flat-labels", X, labels=labelled_documents.labels_of(X), label_model=pair)
     for mode, rows in itertools.product(get_args(Mode), (1, 3_000)):
@@ -291,10 +288,10 @@ def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Cl
         client.query("flat-labels", X[:2], selector=selector)
 
 
-def test_a_document_that_overflows_is_called_by_its_number(
+def test_a_document_that_overflows_is_named_by_its_number(
     server: RunningServer, client: Client
 ) -> None:
-    """Its row in the call, whatever slice it comes in."""
+    """The number is that of the row in the call, whatever slice it is in."""
     factors, feature_map = labelled_documents.factors()
     place(server, "long-factors", X, label_model=(factors, feature_map * 1e10))
     documents = np.tile(DOCUMENTS.toarray(), (20, 1))

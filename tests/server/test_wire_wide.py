@@ -1,4 +1,4 @@
-"""Sparse rows of as many columns as there may be, over the wire: as in process, byte for byte."""
+"""Sparse rows of the maximum number of columns, over the wire and in this process."""
 
 from typing import Any, get_args
 
@@ -14,7 +14,7 @@ from support.running_server import RunningServer
 from support.served_index import place
 
 WIDE = LIMITS["sparse_dims_max"]
-# The first and the last column are among those that are used.
+# The columns in use include the first and the last one.
 COLUMNS = np.linspace(0, WIDE - 1, labelled_documents.FEATURES).astype(np.int64)
 TRAINED: dict[str, Any] = {
     "label_model": "leml",
@@ -27,7 +27,7 @@ DOCUMENTS = labelled_documents.widened(labelled_documents.documents(40, seed=1),
 
 
 def brought() -> tuple[FloatArray, FloatArray]:
-    """Return label factors, and a feature map of all columns."""
+    """Return label factors, and a feature map for all columns."""
     factors, few = labelled_documents.factors()
     feature_map = np.zeros((WIDE, labelled_documents.RANK), np.float32)
     feature_map[COLUMNS] = few
@@ -35,10 +35,8 @@ def brought() -> tuple[FloatArray, FloatArray]:
 
 
 @pytest.mark.parametrize("model", ["trained", "brought", "votes"])
-def test_wide_rows_are_built_asked_and_labelled(
-    server: RunningServer, client: Client, model: str
-) -> None:
-    """Neighbours and labels are those of the index in process; a wide model travels to a build."""
+def test_wide_rows_equal_the_core(server: RunningServer, client: Client, model: str) -> None:
+    """Queries and predictions are equal, and a wide feature map can be uploaded."""
     labels = labelled_documents.labels_of(labelled_documents.documents(300))
     if model == "brought":
         info = client.build("wide", X, replace=True, labels=labels, label_model=brought())

@@ -1,4 +1,4 @@
-"""How a batch is cut into slices, by the time that rows took."""
+"""How a batch is cut into slices by the time that earlier rows took."""
 
 import time
 
@@ -9,8 +9,8 @@ from divgrpc_server.worker.batches import Pace
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, True), (0.05, False)])
-def test_a_last_slice_is_short_where_rows_before_it_were(seconds: float, *, ends: bool) -> None:
-    """Before any row was answered nobody knows; of slow rows one alone is not short."""
+def test_a_last_slice_is_short_if_earlier_rows_were_fast(seconds: float, *, ends: bool) -> None:
+    """Before the first row is answered the pace is unknown. After slow rows no slice is short."""
     rows = 10
     pace = Pace(np.zeros((rows, 4), np.float32), "greedy")
     assert not pace.ends_soon
@@ -22,15 +22,15 @@ def test_a_last_slice_is_short_where_rows_before_it_were(seconds: float, *, ends
     assert pace.ends_soon == ends
 
 
-def test_a_batch_of_one_slice_does_not_end_soon_unseen() -> None:
-    """It may be its last, and take any time."""
+def test_the_end_of_a_batch_of_one_slice_is_unknown() -> None:
+    """No earlier row tells how long the only slice takes."""
     pace = Pace(np.zeros((3, 4), np.float32), "greedy")
     assert pace.stop() == 3
     assert not pace.ends_soon
 
 
-def test_rows_searched_together_are_cut_into_no_fewer() -> None:
-    """However slow they are: fewer of them would cost more each."""
+def test_slices_have_a_minimum_for_rows_searched_together() -> None:
+    """Searching fewer rows together would cost more per row, so even slow slices have 8 rows."""
     pace, stops = Pace(np.zeros((30, 4), np.float32), "greedy"), [0]
     pace.set_shared_rows(16)
     while stops[-1] < 30:

@@ -1,4 +1,4 @@
-"""A worker without a process around it: its loop runs in a thread, fronts are played by hand."""
+"""A worker whose loop runs in a thread, while tests act as its fronts."""
 
 import math
 import os
@@ -37,7 +37,7 @@ FOREVER = math.inf
 
 @pytest.fixture
 def channel(tmp_path: Path) -> Iterator[control.Channel]:
-    """Run a worker on an index `small`, and yield the supervisor's end of its channel."""
+    """Run a worker that serves an index `small`, and yield the supervisor's end of its channel."""
     Index.build(random_points(300), path=tmp_path / "small")
     supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     config = Config(log_level="error")
@@ -54,7 +54,7 @@ def channel(tmp_path: Path) -> Iterator[control.Channel]:
 
 @pytest.fixture
 def front(channel: control.Channel) -> Iterator[Front]:
-    """Return a front of the worker, after a first query that opened the index."""
+    """Yield a front of the worker, after a first query that opened the index."""
     one = Front(channel)
     one.send(query(0))
     one.hear_until(0)
@@ -73,7 +73,7 @@ def query(
 
 
 def test_a_packet_is_answered_together(front: Front) -> None:
-    """Its answers come back in order, and with them its credit."""
+    """The replies to a packet come in one packet, in order, with its credit."""
     front.send(query(1), query(2, index="nobody"), query(3))
     packet = front.hear_credit()
     assert (packet.small, packet.large) == (1, 0)
@@ -81,24 +81,24 @@ def test_a_packet_is_answered_together(front: Front) -> None:
     assert code_of(packet.replies[1]) == code_pb2.NOT_FOUND
 
 
-def test_small_queries_pass_a_batch(front: Front) -> None:
-    """A large batch is answered in slices, and what comes meanwhile goes first."""
+def test_small_queries_overtake_a_batch(front: Front) -> None:
+    """A large batch is answered in slices, and small queries are answered between them."""
     front.send(query(1, 10_000))
     front.send(query(2))
     front.send(query(3), query(4))
     assert front.hear_until(1) == [2, 3, 4, 1]
 
 
-def test_a_request_that_lost_its_file_is_answered(front: Front) -> None:
-    """The worker says that it is out of descriptors, and gives the credit back."""
+def test_a_request_without_its_memory_file_is_refused(front: Front) -> None:
+    """The worker reports RESOURCE_EXHAUSTED and returns the credit."""
     front.link.send(frames.pack_request(query(1, 10_000), in_memfd=True))
     packet = front.hear()
     assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
     assert (packet.small, packet.large) == (0, 1)
 
 
-def test_a_file_cut_short_is_found(front: Front, tmp_path: Path) -> None:
-    """When told to look, a worker lets go of an index it could not read without dying."""
+def test_a_recheck_finds_a_truncated_file(front: Front, tmp_path: Path) -> None:
+    """A worker that read such a file would die; after RECHECK it reports DATA_LOSS instead."""
     assert generation(front, 1) == 1
     front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
     front.send(Request(0, FOREVER, Op.RECHECK, "", b"nobody"))
@@ -109,8 +109,8 @@ def test_a_file_cut_short_is_found(front: Front, tmp_path: Path) -> None:
     assert code_of(front.answer()) == code_pb2.DATA_LOSS
 
 
-def test_a_withdrawn_batch_stops(front: Front) -> None:
-    """Nobody hears of it again, and its credit comes back at once."""
+def test_a_cancelled_batch_stops(front: Front) -> None:
+    """It gets no reply, and its credit is returned at once."""
     front.send(query(1, 10_000))
     front.send(query(2))
     assert [reply.id for reply in front.hear_credit().replies] == [2]
@@ -121,8 +121,8 @@ def test_a_withdrawn_batch_stops(front: Front) -> None:
     assert front.hear_until(3) == [3]
 
 
-def test_what_was_withdrawn_before_it_was_begun(front: Front) -> None:
-    """It is not answered, and its packet's credit comes back."""
+def test_a_request_cancelled_before_it_is_started(front: Front) -> None:
+    """It gets no reply, and the credit of its packet is returned."""
     front.send(query(1, 2_000))
     front.send(query(2), query(3))
     front.send(Request(3, 0.0, Op.CANCEL, "", b""))
@@ -130,8 +130,8 @@ def test_what_was_withdrawn_before_it_was_begun(front: Front) -> None:
     assert front.hear_until(1)[-1] == 1
 
 
-def test_what_is_late_is_not_begun(front: Front) -> None:
-    """A deadline that has passed is DEADLINE_EXCEEDED without work; in a batch, between slices."""
+def test_a_request_past_its_deadline_is_not_started(front: Front) -> None:
+    """The reply is DEADLINE_EXCEEDED. The deadline of a batch is checked between slices."""
     front.send(query(1, deadline=time.monotonic() - 1))
     assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
     front.send(query(2, 10_000, deadline=time.monotonic() + 0.05))
@@ -139,7 +139,7 @@ def test_what_is_late_is_not_begun(front: Front) -> None:
 
 
 def test_credits_come_back_exactly_once(front: Front) -> None:
-    """As many as were spent, whatever became of the requests."""
+    """Each packet's credit is returned once, whether its requests succeed or fail."""
     front.send(query(1), query(2, 40))
     front.send(query(3, 3_000))
     front.send(query(4, index="nobody"))
@@ -155,8 +155,8 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
     assert front.hear().small == 1
 
 
-def test_the_next_batch_may_come_before_the_last_slice(front: Front) -> None:
-    """A credit is lent before a batch's answer, and taken back with the batch's own."""
+def test_a_credit_is_lent_before_the_last_slice(front: Front) -> None:
+    """The front can send the next batch early; the loan ends when the batch is answered."""
     front.send(query(1, 3_000))
     packet = front.hear()
     assert packet == (0, 0, [], 1)
@@ -173,10 +173,10 @@ def test_the_next_batch_may_come_before_the_last_slice(front: Front) -> None:
     ]
 
 
-def test_what_was_lent_is_taken_back_where_a_last_slice_fails(
+def test_a_lent_credit_is_taken_back_if_the_last_slice_fails(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller hears why, and the batch's credit comes back with it."""
+    """The caller gets the error, and the batch's own credit is returned with it."""
 
     def fail(_: QueryResult) -> bytes:
         raise MemoryError
@@ -190,7 +190,7 @@ def test_what_was_lent_is_taken_back_where_a_last_slice_fails(
 
 
 def test_an_answer_may_be_large(front: Front) -> None:
-    """One that no packet holds comes in a memory file."""
+    """An answer that does not fit a packet is sent in a memory file."""
     front.send(query(1, 60, k=300))
     reply = front.answer()
     assert len(reply.payload) > frames.PACKET_BYTES
@@ -198,7 +198,7 @@ def test_an_answer_may_be_large(front: Front) -> None:
 
 
 def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> None:
-    """A second front is answered while the first has a batch under way, and outlives it."""
+    """A second front is answered during a batch of the first, and after the first has hung up."""
     second = Front(channel)
     front.send(query(1, 10_000))
     second.send(query(2))
@@ -210,7 +210,7 @@ def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> No
 
 
 def test_a_new_generation_answers_at_once(front: Front, tmp_path: Path) -> None:
-    """Once the pointer has moved, no answer is of the old generation, prepared or not."""
+    """No query after the publication is answered by the old generation, even without PREPARE."""
     assert generation(front, 1) == 1
     Index.build(np.eye(DIMS, dtype=np.float32), path=tmp_path / "small", replace=True)
     assert generation(front, 2) == 2
@@ -219,7 +219,7 @@ def test_a_new_generation_answers_at_once(front: Front, tmp_path: Path) -> None:
 
 
 def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Path) -> None:
-    """It is opened before it serves, and not taken for another of the same number."""
+    """A prepared generation that is never published is not served in place of the next one."""
     with pytest.raises(InterruptedError):
         build_prepared(front, tmp_path, 10, publish=False)
     assert generation(front, 11) == 1
@@ -234,7 +234,7 @@ def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Pa
 def test_a_generation_that_takes_long_to_open(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The front hears signs of life until it is open, and queries are answered meanwhile."""
+    """Meanwhile the front gets signs of life, and queries are answered."""
     go_on = threading.Event()
 
     def open_slowly(folder: Path) -> Generation:
@@ -251,8 +251,8 @@ def test_a_generation_that_takes_long_to_open(
     assert front.hear_until(1) == [1]
 
 
-def test_a_default_holds_from_the_next_query_on(front: Front, tmp_path: Path) -> None:
-    """It is taken without opening the index anew, and a damaged one is told."""
+def test_a_new_default_applies_to_the_next_query(front: Front, tmp_path: Path) -> None:
+    """The index is not reopened. A damaged default is reported as DATA_LOSS."""
     default = QueryDefault(diversity=0.9, selector="mmr", variant="corrected", search="exact")
     index = Index.open(tmp_path / "small")
     index.set_default(default)
@@ -271,7 +271,10 @@ def test_a_default_holds_from_the_next_query_on(front: Front, tmp_path: Path) ->
 
 
 def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> None:
-    """Build `small` anew, having a worker open it first; raises where it is not to serve."""
+    """Replace `small` after a worker has prepared the new generation.
+
+    Without `publish` the build is interrupted, and `InterruptedError` is raised.
+    """
 
     def prepare(folder: Path) -> None:
         whole = StagedGeneration("small", folder.name).pack()

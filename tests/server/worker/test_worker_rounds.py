@@ -1,4 +1,4 @@
-"""What a worker does first, and what it says at its start: nothing is answered here."""
+"""The order in which a worker takes up work, and what it reports at its start."""
 
 import math
 import socket
@@ -19,10 +19,10 @@ from divgrpc_server.worker import kernel_progress
 from support.fake_front import Front
 
 
-def test_a_small_query_goes_before_the_slices_of_a_batch_that_came_before_it(
+def test_a_small_query_is_served_before_a_slice_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that has come is read, and a round begins the large one and answers the small one."""
+    """A round starts the batch and serves one small packet before it continues with a slice."""
     supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     me = control.Process(control.Channel(worker_end), Config(log_level="error"), tmp_path, 1)
     one = worker.Worker(me, logs.configure(me.config, "worker"))
@@ -71,13 +71,13 @@ _DONE = Compilation("done", 117, 117, 21.0)
     ],
     ids=["warm", "first start", "unwritable"],
 )
-def test_a_worker_tells_how_far_the_kernels_are(
+def test_a_worker_reports_the_compilation_of_kernels(
     monkeypatch: pytest.MonkeyPatch,
     states: list[Compilation],
     log_events: list[str],
     counts: list[int],
 ) -> None:
-    """The log and the supervisor hear of it; where all kernels exist, of nothing but that."""
+    """It is logged and sent to the supervisor. If all kernels are cached, only that is reported."""
     supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reports: list[compilation.Report] = []
     monkeypatch.setattr(compilation, "report_to", reports.append)
