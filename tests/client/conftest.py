@@ -1,4 +1,4 @@
-"""A scripted server, both clients of it, and the command line on a real one."""
+"""A scripted server with both clients, and the command line with a real server."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,13 +26,13 @@ def target(script: ScriptedIndex) -> Iterator[str]:
 
 @pytest.fixture(params=["sync", "aio"])
 def call(request: pytest.FixtureRequest, target: str) -> Stack:
-    """Return both clients in turn, connected to the scripted server."""
+    """Return each of the two clients, connected to the scripted server."""
     return Stack(target, awaited=request.param == "aio")
 
 
 @pytest.fixture
 def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Run a command on the session's server and return how it ended."""
+    """Run a command on the session's server, and return its exit code and output."""
 
     def run(*arguments: object) -> Ran:
         verb, *rest = map(str, arguments)

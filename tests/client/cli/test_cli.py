@@ -1,4 +1,4 @@
-"""The command line, through its main function, on a real server."""
+"""The command line, called through its main function, with a real server."""
 
 import json
 import os
@@ -66,10 +66,8 @@ def test_query_prints_a_table(run: Callable[..., Ran], index: str, vectors: Path
     assert "generation" in ran.out
 
 
-def test_a_query_says_the_dials_it_chose(
-    run: Callable[..., Ran], index: str, vectors: Path
-) -> None:
-    """As a table the least and the greatest, as JSON that of each row and why."""
+def test_chosen_diversities_are_shown(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """The table has their minimum and maximum; JSON has each row's diversity and its reason."""
     shown = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto")
     assert "diversity auto (" in shown.out
     shown = run("query", index, vectors, "--rows", "2:4", "--lose-at-most", "0.05")
@@ -116,7 +114,7 @@ def test_info_says_what_was_chosen(run: Callable[..., Ran], index: str) -> None:
 def test_info_fits_a_terminal(
     run: Callable[..., Ran], client: Client, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In 80 columns nothing is cut off, whatever else there is on the server."""
+    """At 80 columns nothing is truncated, even if another index has a long name."""
     monkeypatch.setattr(tables, "_PIPE_WIDTH", 80)
     client.build("wide" * 15, np.eye(4), metric="inner_product", replace=True)
     for command in (["info", index], ["ls"]):
@@ -125,8 +123,10 @@ def test_info_fits_a_terminal(
         assert not any("…" in line for line in lines)
 
 
-def test_info_tells_of_dense_queries(run: Callable[..., Ran], tmp_path: Path) -> None:
-    """Sparse points with categories have a second table: what dense queries cost."""
+def test_info_shows_the_search_costs_of_dense_queries(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    """The second table of an index of sparse points is for dense queries."""
     rows = scipy.sparse.csr_array(np.tile(np.eye(3, 30, dtype=np.float32), (30, 1)))
     dump_svmlight_file(rows, np.arange(90) % 3, str(tmp_path / "rows.svm"), zero_based=False)
     assert run("build", "apart", tmp_path / "rows.svm", "--categories", "labels").code == 0
@@ -252,8 +252,10 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert (end.value.code, capsys.readouterr().out) == (0, f"{divgrpc.__version__}\n")
 
 
-def test_messages_name_options(run: Callable[..., Ran], tmp_path: Path) -> None:
-    """What a message says to do is said in options; in JSON it stays as the server wrote it."""
+def test_messages_name_options_instead_of_parameters(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    """The text names `--zero-vectors`; JSON keeps the server's message."""
     np.save(tmp_path / "zero.npy", np.zeros((2, 3)))
     plain = run("build", "zeros", tmp_path / "zero.npy")
     assert (plain.code, plain.err.count("\n")) == (1, 1)
@@ -270,12 +272,12 @@ def test_rows_without_results_are_shown(run: Callable[..., Ran], index: str, vec
     assert [line.split() for line in ran.out.splitlines()[1:3]] == [["0", "none"], ["1", "none"]]
 
 
-def test_many_rows_are_asked_in_parts(
+def test_many_rows_are_sent_in_requests_of_1000_rows(
     script: ScriptedIndex, target: str, vectors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A long file is asked a thousand rows at a time, from its start where the index changes.
+    """If the index is replaced meanwhile, all rows are queried again.
 
-    Where near-copies are listed it is a hundred.
+    With --list-collapsed a request has 100 rows.
     """
     long = vectors.with_name("long.npy")
     np.save(long, np.repeat(np.arange(2500.0), 2).reshape(2500, 2))
@@ -298,7 +300,7 @@ def test_many_rows_are_asked_in_parts(
 def test_output_that_cannot_be_written(
     server: RunningServer, index: str, vectors: Path, tmp_path: Path
 ) -> None:
-    """A full disk or a folder that cannot be made is one line and exit code 1."""
+    """A full disk or an invalid folder gives one line of error and exit code 1."""
     with (
         Path("/dev/full").open("wb") as full,
         start(server.target, "query", index, vectors, stdout=full, stderr=subprocess.PIPE) as asked,
@@ -333,8 +335,8 @@ def test_interrupting_a_build_cancels_it(script: ScriptedIndex, target: str, vec
     assert script.cancelled.wait(10)
 
 
-def test_a_reader_that_leaves_is_no_fault(server: RunningServer, index: str, vectors: Path) -> None:
-    """When the pipe is closed early, as by `head`, there is no traceback."""
+def test_a_closed_pipe_gives_no_traceback(server: RunningServer, index: str, vectors: Path) -> None:
+    """Programs such as `head` close the pipe early."""
     command = ("query", index, vectors, "--json")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(server.target, *command, **pipes) as process:

@@ -1,4 +1,4 @@
-"""Near-copies on the command line, on a real server."""
+"""Near-copies on the command line, with a real server."""
 
 import json
 from collections.abc import Callable
@@ -15,9 +15,9 @@ DIMS = 16
 
 @pytest.fixture(scope="module")
 def copies(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the index `copies`, twenty points with nine near-copies each; return its vectors.
+    """Build the index `copies`, twenty points with nine near-copies each, and return its vectors.
 
-    Copies of a point have the ids from a multiple of ten on.
+    A point and its near-copies have ten consecutive ids, which start at a multiple of ten.
     """
     rng = np.random.default_rng(5)
     points = np.repeat(rng.normal(size=(20, DIMS)), 10, axis=0)

@@ -1,4 +1,4 @@
-"""`divgrpc evaluate`, through the main function, on a real server."""
+"""`divgrpc evaluate`, called through the main function, with a real server."""
 
 import csv
 import io
@@ -105,8 +105,8 @@ def test_csv_is_a_line_a_row(run: Callable[..., Ran], files: Path) -> None:
     assert [row["diversity"] for row in rows[1:3]] == ["0.2", "0.7"]
 
 
-def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client) -> None:
-    """NaN is null in JSON, nothing in CSV and in the table; lists that are short are counted."""
+def test_nan_is_shown_as_null_or_empty(capsys: pytest.CaptureFixture[str], client: Client) -> None:
+    """JSON has null; CSV and the table have an empty cell. The table counts short lists."""
     client.build("few", random_points(4), categories=[0, 0, 1, 1], replace=True)
     queries = random_points(2, seed=1)
     rows = list(client.evaluate("few", queries, [0, 1], folds=0, ks=[5], selectors=["greedy"]))
@@ -159,8 +159,8 @@ def test_wrong_commands(
     assert word in ran.err
 
 
-def test_limits_are_pairs(run: Callable[..., Ran], files: Path) -> None:
-    """What is left out of a pair is the default; 0 is none."""
+def test_a_missing_part_of_limits_is_the_default(run: Callable[..., Ran], files: Path) -> None:
+    """A limit of 0 means no limit."""
     words = ("--limits", "60:", "0:0", ":", "--folds", "0", "--json", *GRID)
     ran = run("evaluate", "judged", files, "--key", "q", "--categories", "y", *words)
     limits = [

@@ -1,4 +1,4 @@
-"""Labels on the command line: built from files, predicted, shown, and refused by file and line."""
+"""Labels on the command line: building from files, predictions, and errors that name lines."""
 
 import csv
 import io
@@ -191,10 +191,10 @@ def test_a_threshold_is_kept(
         assert found["parameters"]["threshold"] == kept
 
 
-def test_the_hierarchy_picks_labels(
+def test_the_selector_hierarchy_predicts_labels(
     run: Callable[..., Ran], client: Client, index: str, folder: Path
 ) -> None:
-    """`--selector hierarchy` is what an index with one takes anyway; its dial changes labels."""
+    """It is the default of an index with a hierarchy; --diversity changes the labels it picks."""
     words = ("predict", index, folder / "asked.txt", "--top-k", "4", "--threshold=-inf", "--json")
     by_name = ("--selector", "hierarchy")
     told = json.loads(run(*words, *by_name, "--diversity", "0.6").out)
@@ -268,7 +268,7 @@ def test_documents_that_an_index_cannot_take_are_named_by_line(
 def test_an_empty_document_of_a_build_is_named_by_its_line(
     run: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    """Where the server would refuse it; elsewhere it is built."""
+    """It is an error only if the server would refuse the row."""
     path = tmp_path / "empty.txt"
     path.write_text("3 1:1\n\n# none\n4 2:1\n 3:0\n")
     told = run("build", "holes", "--features", path)

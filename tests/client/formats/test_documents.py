@@ -1,4 +1,4 @@
-"""What stands beside documents in files: names of labels, edges of a hierarchy."""
+"""Files that accompany documents: names of labels, and edges of a hierarchy."""
 
 from pathlib import Path
 
@@ -23,8 +23,8 @@ def test_rows_of_a_range_are_not_copied() -> None:
         assert np.array_equal(matrix, rows[[3, 0]])
 
 
-def test_names_are_lines(tmp_path: Path) -> None:
-    """Line feeds alone end a name; an empty line is an empty name."""
+def test_each_line_is_a_name(tmp_path: Path) -> None:
+    """Only a line feed ends a name, and an empty line is an empty name."""
     path = tmp_path / "names.txt"
     path.write_text("a\u2028b\nc\x0cd\n\ne\n", encoding="utf-8")
     assert read_lines("label_names", path) == ["a\u2028b", "c\x0cd", "", "e"]

@@ -1,4 +1,4 @@
-"""Reading vectors and columns from files, good and bad."""
+"""Reading vectors and columns from valid and invalid files."""
 
 from pathlib import Path
 
@@ -38,14 +38,14 @@ def write_fvecs(path: Path, dims: list[int]) -> Path:
 
 
 def test_npy_is_mapped(npy: Path) -> None:
-    """An .npy is read as a view of the file, not into memory."""
+    """An .npy file is memory-mapped instead of read."""
     vectors = read_vectors(npy)
     assert np.array_equal(vectors, VECTORS)
     assert isinstance(vectors.base, np.memmap) or isinstance(vectors, np.memmap)
 
 
 def test_npz_gives_its_only_matrix(npz: Path) -> None:
-    """An .npz with one matrix needs no key; with a key, it gives that array."""
+    """An .npz file with one matrix needs no key; a key selects an array by name."""
     assert np.array_equal(read_vectors(npz), VECTORS)
     assert np.array_equal(read_vectors(npz, "train"), VECTORS)
 
@@ -107,7 +107,7 @@ def test_one_dimension_is_no_matrix(tmp_path: Path) -> None:
 
 
 def test_pickles_are_never_read(tmp_path: Path) -> None:
-    """An array of objects, which only unpickling could read, is refused."""
+    """Reading an array of objects would need unpickling, so it is refused."""
     for name in ("objects.npy", "objects.npz"):
         save = np.save if name.endswith("npy") else np.savez
         save(tmp_path / name, np.array([[object()]]), allow_pickle=True)

@@ -1,4 +1,4 @@
-"""Reading sparse rows: svmlight, documents with labels, scipy's .npz; good and bad."""
+"""Reading sparse rows from svmlight files, labelled documents and .npz files of scipy."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def test_columns_begin_where_told(
 
 
 def test_rows_may_be_empty_and_lines_may_be_blank(tmp_path: Path) -> None:
-    """A label alone is a row of zeros; blank lines and comments are no rows."""
+    """A line with only a label is a row of zeros; blank lines and comments are skipped."""
     path = written(tmp_path, "# head\n\n1\n2 1:5e-1\n   \n+3.0   2:-1\n")
     assert dense(read_vectors(path)).tolist() == [[0, 0], [0.5, 0], [0, -1]]
     assert read_column("labels", path).tolist() == [1, 2, 3]
@@ -104,8 +104,8 @@ def test_a_column_0_where_columns_begin_at_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["1,2", "x", "1.5", "nan", "1e400"])
-def test_labels_are_whole_numbers_where_asked_for(tmp_path: Path, label: str) -> None:
-    """Labels that cannot be categories are no fault until they are to be."""
+def test_labels_read_as_categories_must_be_whole_numbers(tmp_path: Path, label: str) -> None:
+    """Other labels are no error while only the vectors are read."""
     path = written(tmp_path, f"1 1:1\n{label} 1:1\n")
     assert np.array_equal(dense(read_vectors(path)), [[1], [1]])
     with pytest.raises(InvalidArgumentError, match=r"line 2: label .* is no whole number"):
@@ -180,8 +180,11 @@ def test_the_extreme_classification_format(tmp_path: Path) -> None:
     assert dense(labels).tolist() == [[1, 0, 0, 0, 1], [0] * 5, [0, 0, 1, 0, 0]]
 
 
-def test_without_a_header_sizes_are_those_seen(tmp_path: Path) -> None:
-    """The greatest feature and label count, or what is told; feature 0 says where they begin."""
+def test_sizes_without_a_header_are_inferred(tmp_path: Path) -> None:
+    """They come from the largest feature and label, unless given.
+
+    Features count from 0 if a feature 0 occurs or `base` says so.
+    """
     path = written(tmp_path, WITH_HEADER.partition("\n")[2])
     documents, labels = read_labelled(path)
     assert (documents.cols, labels.cols) == (4, 5)
@@ -251,8 +254,8 @@ def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, text: str, message: 
         read_labelled(written(tmp_path, text))
 
 
-def test_a_first_column_that_is_told_is_kept_to(tmp_path: Path) -> None:
-    """Counting from 1 a feature 0 is wrong, and the last feature of a header is right."""
+def test_a_given_first_feature_is_checked(tmp_path: Path) -> None:
+    """If features count from 1, feature 0 is an error and the header's last feature is valid."""
     path = written(tmp_path, "2 3 1\n0 3:1\n0 0:1\n")
     with pytest.raises(InvalidArgumentError, match="line 3: features are to begin at 1"):
         read_labelled(path, base="1")

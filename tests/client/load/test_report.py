@@ -1,4 +1,4 @@
-"""Figures of a run: put together from all processes, judged and shown."""
+"""Reports of load runs: figures combined from all processes, and verdicts on them."""
 
 import copy
 import json
@@ -44,7 +44,7 @@ def part(samples: np.ndarray, *, busy: float = 0.0, lags: tuple[float, ...] = ()
 def calls(
     latency: np.ndarray | float, count: int = 0, *, late: float = 0.0, code: int = OK
 ) -> np.ndarray:
-    """Return calls due evenly over the four seconds; `latency` and `late` in seconds."""
+    """Return calls whose due times are spread evenly over the run; times are in seconds."""
     latency = np.broadcast_to(latency, count or np.size(latency))
     samples = np.zeros(len(latency), SAMPLE)
     samples["due"] = BEGIN + np.arange(len(latency)) * SECONDS / len(latency)
@@ -68,7 +68,7 @@ def report(*parts: np.ndarray) -> Report:
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.lists(st.lists(st.floats(1e-4, 50), max_size=40), min_size=1, max_size=4))
 def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
-    """Whichever process reported a call, percentiles are by nearest rank over all of them."""
+    """Percentiles are by nearest rank over the calls of all processes."""
     run = empty(processes=len(parts))
     for place, latency in enumerate(parts):
         for chunk in np.array_split(calls(np.array(latency)), 3):
@@ -86,14 +86,14 @@ def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
 
 
 def test_only_calls_of_the_run_count() -> None:
-    """What was due in the warm-up or after the end is left out, whenever it was answered."""
+    """Calls that were due in the warm-up or after the end are left out."""
     samples = calls(0.5, 8)
     samples["due"] = BEGIN + np.array([-1, -0.1, 0, 1, 2, 3.9, 4, 5])
     assert len(recorded(samples).samples()) == 4
 
 
-def test_seconds_are_those_calls_were_due_in() -> None:
-    """A stall shows in the second that calls were due in, throughput where they were answered."""
+def test_latencies_are_counted_in_the_second_of_the_due_time() -> None:
+    """`answered` counts calls in the second in which they ended."""
     samples = calls(0.001, 400)
     stalled = (samples["due"] >= BEGIN + 1) & (samples["due"] < BEGIN + 2)
     samples["done"][stalled] = BEGIN + 2.5
@@ -107,7 +107,7 @@ def test_seconds_are_those_calls_were_due_in() -> None:
 
 
 def test_codes_are_counted_and_fast_refusals_are_no_latency() -> None:
-    """A deadline missed counts with its time; what was refused or never sent has none."""
+    """Latencies include missed deadlines, but not calls that were refused or never sent."""
     found = report(calls(0.01, 80), calls(2.0, 10, code=LATE), calls(0.0, 6, code=REFUSED))
     assert found["codes"] == {"OK": 80, "DEADLINE_EXCEEDED": 10, "RESOURCE_EXHAUSTED": 6}
     assert found["errors"] == pytest.approx(16 / 96)
@@ -116,15 +116,15 @@ def test_codes_are_counted_and_fast_refusals_are_no_latency() -> None:
     assert report(calls(0.0, 3, code=NOT_SENT))["codes"] == {"NOT_SENT": 3}
 
 
-def test_a_rate_counts_what_came_in_time() -> None:
-    """Answers after the end are no throughput: a queue that grew would look like speed."""
+def test_answers_after_the_end_do_not_count_in_the_rate() -> None:
+    """Otherwise a growing queue would look like a high rate."""
     late = report(calls(2.0, 400))
     assert late["rate"] == pytest.approx(50, abs=1)
     assert late["codes"] == {"OK": 400}
 
 
-def test_the_curve_ends_where_the_count_does() -> None:
-    """No percentile is told that has not one call above it."""
+def test_the_curve_ends_at_the_highest_measurable_percentile() -> None:
+    """A percentile is shown only if at least one call lies above it."""
     curve = report(calls(0.01, 400))["curve"]
     assert curve[0][0] == 0
     assert 99 < curve[-1][0] <= 100 * (1 - 1 / 400) + 1e-9
@@ -135,12 +135,12 @@ def test_the_curve_ends_where_the_count_does() -> None:
     [(0.0001, 0.005, False), (0.004, 0.005, True), (0.004, 0.5, False), (0.0015, 0.002, False)],
 )
 def test_late_calls_make_a_run_void(late: float, latency: float, void: bool) -> None:
-    """It is void where lateness is much, and much of the latency it is part of."""
+    """A run is void if calls were sent late by much, and by a large share of the latency."""
     assert bool(void_reasons(recorded(calls(latency, 400, late=late)))) is void
 
 
-def test_a_stalled_server_makes_no_run_void() -> None:
-    """A generator that was on time did its part, whatever became of the calls."""
+def test_a_stalled_server_does_not_make_a_run_void() -> None:
+    """The generator sent its calls on time."""
     run = empty()
     run.add(0, part(calls(3.0, 400), busy=0.5), BEGIN + 1)
     assert void_reasons(run) == []
@@ -201,8 +201,8 @@ def test_what_is_no_threshold_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("code", [REFUSED, grpc.StatusCode.UNAVAILABLE.value[0], NOT_SENT])
-def test_a_latency_does_not_hold_where_calls_fail(code: int) -> None:
-    """Those that failed may be the slow ones, unless a threshold says how many may fail."""
+def test_a_latency_threshold_fails_if_too_many_calls_fail(code: int) -> None:
+    """The failed calls may be the slow ones. A threshold on errors allows a share of failures."""
     thresholds = [parse_threshold("p99<20ms"), parse_threshold("service_max<20ms")]
 
     def outcomes(good: int, *more: str) -> list[tuple[object, object]]:
@@ -264,8 +264,8 @@ def test_search_finds_the_highest_rate(capacity: float) -> None:
     assert len(rates) < 20
 
 
-def test_search_ends_where_nothing_holds() -> None:
-    """It goes down to where so few calls say nothing, and ends where every rate holds."""
+def test_search_ends_if_no_rate_or_every_rate_holds() -> None:
+    """It stops at a rate with too few calls to judge, or after a number of trials."""
     rates: list[float] = []
 
     def never(rate: float) -> bool:
@@ -282,10 +282,10 @@ def test_search_ends_where_nothing_holds() -> None:
 @pytest.mark.parametrize(
     ("capacity", "generator", "void"), [(300, 1e9, False), (1e9, 300, True), (170, 180, False)]
 )
-def test_a_search_that_its_generator_ends_is_void(
+def test_a_search_that_is_limited_by_its_generator_is_void(
     capacity: float, generator: float, void: bool
 ) -> None:
-    """It found what the generator can, unless at a lower rate the server failed by itself."""
+    """It found the capacity of the generator. If the server failed at a lower rate, it is valid."""
 
     class Played(Session):
         def run(self, schedule: Schedule, **_: object) -> Run:

@@ -24,7 +24,7 @@ def times(schedule: Schedule, *, poisson: bool = False, seed: int = 0) -> np.nda
 
 
 def expected(schedule: Schedule, until: float) -> float:
-    """Return how many calls are due before a time, added up the slow way: by the area below."""
+    """Return how many calls are due before a time, from the area below the rates."""
     total = 0.0
     for step in schedule.steps:
         past = min(max(until, 0.0), step.seconds)
@@ -69,7 +69,7 @@ def test_poisson_arrivals_are_those_of_their_seed() -> None:
 
 @pytest.mark.parametrize("text", ["500:40s", "0..1000/40s", "900..100/40s"])
 def test_poisson_arrivals_are_poisson(text: str) -> None:
-    """By the area below the rates, gaps are exponential: their mean and deviation are 1."""
+    """If time is replaced by the area below the rates, gaps have mean 1 and deviation 1."""
     schedule = parse_schedule(text)
     due = times(schedule, poisson=True, seed=1)
     assert abs(len(due) - schedule.calls) < 4 * math.sqrt(schedule.calls)

@@ -1,4 +1,4 @@
-"""Load on servers that stall, fail and answer: what is seen of them, and how the command ends."""
+"""Load on servers that stall, fail or answer, and the exit codes of `divgrpc load`."""
 
 import json
 import os
@@ -35,7 +35,7 @@ QUICK = Settings(warm_up=0, channels=2, seed=1)
 
 
 class Stalling(ScriptedIndex):
-    """Answers at once, but for one stall, in which everybody waits, after so many queries."""
+    """A server that answers at once, except for one stall after STALLS_AFTER queries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,14 +54,14 @@ class Stalling(ScriptedIndex):
 
 
 def once(act: Callable[[], object]) -> Callable[[Run], object]:
-    """Return what does something when the run is first looked at, which is when it begins."""
+    """Return a callback that calls `act` the first time it is called, at the beginning of a run."""
     acts = [act]
     return lambda _: acts.pop()() if acts else None
 
 
 @pytest.mark.parametrize("closed", [0, 1])
-def test_a_stall_is_seen_by_those_who_would_have_come(closed: int) -> None:
-    """Open, all that were due in it have its wait; closed, one call does, and no other comes."""
+def test_a_stall_counts_for_every_call_that_was_due(closed: int) -> None:
+    """In an open loop all calls due in the stall are late; in a closed loop only one call is."""
     script = Stalling()
     with serving(script) as target:
         report = run_load(
@@ -98,8 +98,8 @@ def test_retries_are_counted_apart(script: ScriptedIndex, target: str) -> None:
     assert report["latency"]["max"] >= 1e5  # the first pause is 0.1 s
 
 
-def test_what_has_no_room_is_not_sent() -> None:
-    """A server that answers nothing gets so many calls and no more; the run ends all the same."""
+def test_calls_beyond_max_in_flight_are_not_sent() -> None:
+    """A server that never answers gets at most so many calls at a time, and the run ends."""
     script = Stalling()
     settings = Settings(warm_up=0, max_in_flight=3, timeout=1)
     with (
@@ -133,8 +133,8 @@ def test_a_refused_call_is_told_before_any_load(script: ScriptedIndex, target: s
     assert script.calls["Query"] == 1
 
 
-def test_an_interrupted_run_has_a_report(target: str) -> None:
-    """It ends at once, with what it has, and is not called void for what was not sent."""
+def test_an_interrupted_run_keeps_its_samples(target: str) -> None:
+    """The run ends at once, and the report covers the time until then."""
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
         looks: list[Run] = []
 
@@ -156,7 +156,7 @@ def test_a_dead_generator_ends_the_run(target: str) -> None:
 
 
 def test_a_stuck_generator_makes_a_run_void(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that does not come to the end is killed, and what the others saw is told."""
+    """A generator that does not end is killed, and the samples of the others are kept."""
     monkeypatch.setattr(sessions, "_GRACE_SECONDS", 0.5)
     settings = Settings(warm_up=0, processes=2, timeout=1)
     with Session(target, [Call("images", QUERIES)], settings) as session:
@@ -178,8 +178,8 @@ def test_a_generator_that_stops_in_a_message_ends_the_run(monkeypatch: pytest.Mo
             sessions.receive(near)
 
 
-def test_what_would_take_a_generators_memory_is_refused() -> None:
-    """A thousand kinds of call is most, all of them share one room, and tries are whole."""
+def test_memory_and_retries_of_generators_are_bounded() -> None:
+    """At most 1,000 kinds of call share a bounded memory, and `retries` must be an integer."""
     with pytest.raises(InvalidArgumentError, match="kinds of call"):
         Session("localhost:1", [Call("images", QUERIES)] * 1_001)
     wide = [Call("images", np.zeros((3, 3_000_000), np.float32))] * 4
@@ -266,7 +266,7 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
         "--save", saved, "--report", page,
     )  # fmt: skip
     report = json.loads(saved.read_text())
-    # A busy machine may make the run void; what it saw is right all the same.
+    # A busy machine may make the run void, but the recorded figures are correct all the same.
     assert ran.code == (4 if report["void"] else 0), ran.err
     assert "latency, from when due" in ran.out
     assert report["codes"] == {"OK": 80}
@@ -278,15 +278,15 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
 
 
 def test_a_missed_requirement_sets_the_exit_code(run: Callable[..., Ran]) -> None:
-    """It is 3, or 4 where the run is void; --json has the same figures."""
+    """The exit code is 3, or 4 if the run is void. --json prints the verdict."""
     ran = run("--closed", 2, "--duration", 1, "--warm-up", 0, "--require", "rate>1000000", "--json")
     report = json.loads(ran.out)
     assert ran.code == (4 if report["void"] else 3)
     assert report["thresholds"][0]["held"] is False
 
 
-def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
-    """Of an objective that nothing holds none is, and the report says what was tried."""
+def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) -> None:
+    """The report lists the rates that were tried."""
     ran = run("--objective", "p50<1us", "--rate", 40, "--duration", 1, "--warm-up", 0, "--json")
     search = json.loads(ran.out)["search"]
     assert search["rate"] == 0

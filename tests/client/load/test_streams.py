@@ -1,4 +1,4 @@
-"""QueryStream under load: every query is a call of its own, whatever becomes of its stream."""
+"""QueryStream under load: each query counts as a call, even if its stream breaks."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ STREAMED = Call("images", QUERIES, {"k": 3}, method="QueryStream")
 
 
 class Breaking(ScriptedIndex):
-    """Ends every stream with a status after so many answers, and says nothing to some queries."""
+    """A server that ends each stream after `after` queries and never answers one query."""
 
     def __init__(self, after: int = 10**6, silent_at: int = -1) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ def test_a_refused_query_of_a_stream_is_its_own(target: str) -> None:
     assert report["calls"] == 120
 
 
-def test_a_stream_that_breaks_fails_what_waits_and_is_opened_anew() -> None:
-    """One call sees the status; those that follow are answered on another stream."""
+def test_a_broken_stream_is_replaced() -> None:
+    """A waiting call gets the status, and later calls are answered on a new stream."""
     script = Breaking(after=30)
     settings = Settings(warm_up=0, channels=1, seed=1)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:

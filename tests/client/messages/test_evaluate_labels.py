@@ -1,4 +1,4 @@
-"""An evaluation of labels in several messages, as the client puts it together; no server."""
+"""How the client splits an evaluation of labels into messages and joins the answers."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ COLUMNS = ("precision", "recall", "drank", "scored", "microseconds")
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
-    """Ask at one setting, in several messages; the last documents have no label."""
+    """Return an evaluation of one setting in several messages; the last documents have none."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 400)
     told: Any = {"selectors": ["nearest"], "top_ks": [2]}
     return LabelEvaluation("one", DOCUMENTS, LABELS, told, FLAGS, progress=None)
 
 
 def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabelsResponse:
-    """Return the row of some documents, each of which got the label 1, and half of them 3."""
+    """Return an answer in which each document gets label 1, and every second one label 3 too."""
     offsets = np.cumsum([0, *(1 + np.arange(documents) % 2)])
     row = evaluate_labels_pb2.EvaluateLabelRow(
         generation=generation,
@@ -39,8 +39,8 @@ def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabel
     return evaluate_labels_pb2.EvaluateLabelsResponse(row=row)
 
 
-def test_rows_are_made_of_all_parts(asked: LabelEvaluation) -> None:
-    """Labels of every document are judged by its own, wherever a message ends."""
+def test_rows_combine_the_answers_to_all_messages(asked: LabelEvaluation) -> None:
+    """The labels of each document are compared with its true ones, whatever message it is in."""
     sizes = []
     for message in asked.messages():
         sizes.append(message.documents.dense.rows)
@@ -52,13 +52,13 @@ def test_rows_are_made_of_all_parts(asked: LabelEvaluation) -> None:
     assert not asked.is_torn
     (row,) = asked.rows()
     assert (row.documents, row.empty, row.propensity_scored_at) == (12, 0, ())
-    # Document 1 alone has the label 1; 3 is in the second place where it is at all.
+    # Only document 1 has the label 1, and label 3 is always in second place.
     assert row.precision_at[0].value == pytest.approx(1 / 12)
     assert (row.values, row.labels) == ({}, None)
 
 
 def test_generations_are_not_mixed(asked: LabelEvaluation) -> None:
-    """What was published between two messages is noticed at once."""
+    """An index that is replaced between two messages is noticed at the next answer."""
     for generation, message in enumerate(asked.messages()):
         list(asked.take(answer(message.documents.dense.rows, generation)))
         assert asked.is_torn == (generation > 0)

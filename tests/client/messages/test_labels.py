@@ -1,4 +1,4 @@
-"""What a build is told of labels: refused before it is sent, and cut to what messages hold."""
+"""The labels of a build: invalid ones are refused, and large ones are split into messages."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def prepared(**told: Any) -> uploads.Upload:  # noqa: ANN401  # wrong ones too
 
 
 def steps(limit: int, **told: Any) -> list[index_pb2.BuildRequest]:  # noqa: ANN401  # as above
-    """Return the messages of an upload but the header, pieces first."""
+    """Return the messages of an upload after the header; label chunks come first."""
     made = list(prepared(**told).chunks(limit))
     kinds = [str(step.WhichOneof("step")) for step in made]
     assert kinds == sorted(kinds, key=["label_chunk", "chunk", "commit"].index)
@@ -34,14 +34,14 @@ def steps(limit: int, **told: Any) -> list[index_pb2.BuildRequest]:  # noqa: ANN
 
 
 def pieces(limit: int, **told: Any) -> list[labels_pb2.LabelChunk]:  # noqa: ANN401  # as above
-    """Return the pieces of what is told of labels."""
+    """Return the label chunks of an upload."""
     return [step.label_chunk for step in steps(limit, **told) if step.HasField("label_chunk")]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array, sparse.coo_array])
 def test_labels_that_are_not_finite_are_refused(form: Any, bad: float) -> None:  # noqa: ANN401  # a matrix' type
-    """Values do not travel, so nobody else can see that they mean nothing."""
+    """Only the client can check them, because the values of labels are not sent."""
     labels = Y.copy()
     labels[3] = bad
     with pytest.raises(InvalidArgumentError, match=r"^labels must be finite$") as caught:
@@ -75,19 +75,19 @@ def test_labels_that_are_not_finite_are_refused(form: Any, bad: float) -> None: 
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_cannot_be_told_is_named(told: dict[str, Any], field: str) -> None:
-    """Wrong shapes, types and words are refused before anything is sent, with the field."""
+def test_invalid_label_arguments_are_named(told: dict[str, Any], field: str) -> None:
+    """Wrong shapes, types and enum values are refused before anything is sent."""
     with pytest.raises(InvalidArgumentError) as caught:
         prepared(**told)
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize("limit", [1, 64, 2**20])
-def test_pieces_are_cut_and_come_in_order(limit: int) -> None:
-    """However small they are, joined they are what was told."""
+def test_label_chunks_join_to_the_arguments(limit: int) -> None:
+    """The chunks of each argument are in order, whatever their size is."""
     told = {"label_model": (FACTORS, MAP), "label_names": NAMES, "hierarchy": EDGES}
     made = pieces(limit, **told, roots=[30, 7, 9])
-    # A row, a name, an edge each; or some; or all of a kind.
+    # By limit: one row, name or edge per chunk; several of them; or all of one kind.
     assert len(made) == {1: 3 * LABELS + len(MAP), 64: 15, 2**20: 4}[limit]
     factors = [piece.label_factors for piece in made if piece.HasField("label_factors")]
     maps = [piece.feature_map for piece in made if piece.HasField("feature_map")]
@@ -111,8 +111,8 @@ def test_pieces_are_cut_and_come_in_order(limit: int) -> None:
     ids=["dense", "csr", "coo", "stored-zero"],
 )
 @pytest.mark.parametrize("limit", [1, 100, 2**20])
-def test_labels_travel_with_their_rows(labels: Any, limit: int) -> None:  # noqa: ANN401  # any matrix
-    """What is not 0 is a label; no chunk has too many bytes of vectors, nor of labels."""
+def test_chunks_carry_the_labels_of_their_rows(labels: Any, limit: int) -> None:  # noqa: ANN401  # any matrix
+    """Nonzero values are labels. The size of a chunk counts both vectors and labels."""
     found = []
     for step in steps(limit, labels=labels):
         if step.HasField("chunk"):
@@ -125,23 +125,22 @@ def test_labels_travel_with_their_rows(labels: Any, limit: int) -> None:  # noqa
     assert found == [[row % LABELS] for row in range(ROWS)]
 
 
-def test_nothing_told_is_nothing_sent() -> None:
-    """Without labels a build is what it was before there were any."""
+def test_a_build_without_labels_sends_no_label_fields() -> None:
     upload = prepared()
     assert not upload.header.header.HasField("labels") or not upload.header.header.labels.ByteSize()
     assert not pieces(2**20)
     assert not steps(2**20)[0].chunk.HasField("labels")
 
 
-def test_empty_things_are_told() -> None:
-    """What is given and empty is not the same as not given: the server refuses it."""
+def test_empty_label_arguments_are_sent() -> None:
+    """The server refuses empty arguments, while missing arguments are valid."""
     made = pieces(64, label_names=[], hierarchy=np.empty((0, 2)))
     assert [piece.HasField("label_names") for piece in made] == [True, False]
     assert [piece.HasField("hierarchy") for piece in made] == [False, True]
 
 
-def test_a_model_is_known_by_its_parts() -> None:
-    """A label model of the core travels whole, with its offset."""
+def test_a_label_model_of_the_core_is_sent_whole() -> None:
+    """Its offset is sent too."""
     from divgrpc.labels import LabelModel
 
     model = LabelModel(

@@ -1,4 +1,4 @@
-"""What is sent and what comes of it, without a connection."""
+"""The messages of queries and builds, and results made of answers, without a connection."""
 
 from typing import Any, cast
 
@@ -30,27 +30,26 @@ QUERY = [1.0, 2.0]
 
 
 def sent(queries: VectorsLike, **options: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # any option, wrong ones too
-    """Return the first request of a query, as the server will read it."""
+    """Return the first request of a query, serialized and parsed as the server gets it."""
     request = next(query_batch("images", queries, cast(QueryOptions, options)))
     return query_pb2.QueryRequest.FromString(request.SerializeToString())
 
 
 def test_unset_options_stay_unset() -> None:
-    """What the caller leaves out, or gives as the None that is its default, is not on the wire."""
+    """Options that the caller omits, or sets to their default None, are not sent."""
     for request in (sent(QUERY), sent(QUERY, epsilon=None, hash_limit=None, max_distance=None)):
         assert [field.name for field, _ in request.ListFields()] == ["index", "queries"]
 
 
 def test_zeros_are_sent() -> None:
-    """A zero that the caller sets is on the wire, since it means something."""
+    """Fields with presence tell a zero from an unset option."""
     request = sent(QUERY, diversity=0, hash_limit=0, candidates_limit=0, seed=0, max_distance=0.0)
     for field in ("diversity", "hash_limit", "candidates_limit", "seed", "max_distance"):
         assert request.HasField(field)
         assert getattr(request, field) == 0
 
 
-def test_numpy_numbers_are_numbers() -> None:
-    """Scalars of numpy go where Python's numbers go."""
+def test_numpy_scalars_are_accepted() -> None:
     request = sent(QUERY, k=np.int32(7), diversity=np.float32(0.5), seed=np.uint64(2**64 - 1))
     assert (request.k, request.diversity, request.seed) == (7, 0.5, 2**64 - 1)
 
@@ -68,9 +67,9 @@ def test_numpy_numbers_are_numbers() -> None:
     ],
 )
 def test_a_wrong_option_is_named(field: str, value: object) -> None:
-    """A wrong value is refused before it is sent, with the field and the value named.
+    """A wrong value is refused before it is sent; the error names the field and the value.
 
-    The parameters of an earlier call with an equal value, as 1 equals True, do not matter.
+    Values cached from an earlier call do not matter, even if they compare equal, as 1 and True do.
     """
     query_fields("images", {"k": 1, "keep_duplicates": True})
     with pytest.raises(InvalidArgumentError, match=field) as caught:
@@ -87,7 +86,7 @@ def test_a_wrong_option_is_named(field: str, value: object) -> None:
     ],
 )
 def test_a_wrong_option_of_a_build_is_named(field: str, value: object) -> None:
-    """The same holds for the options of a build."""
+    """Options of a build are checked like those of a query."""
     with pytest.raises(InvalidArgumentError, match=field) as caught:
         build_header("images", cast(BuildOptions, {field: value}), replace=False, expected_rows=1)
     assert caught.value.field == field
@@ -97,35 +96,35 @@ def test_a_wrong_option_of_a_build_is_named(field: str, value: object) -> None:
     ("field", "value", "limits"),
     [("k", 10**12, "1 and 10000"), ("k", 0, "1 and 10000"), ("seed", 2**64, f"0 and {2**64 - 1}")],
 )
-def test_ranges_are_told(field: str, value: int, limits: str) -> None:
-    """A whole number out of its range is refused before it is sent, with the range."""
+def test_an_integer_out_of_range_is_refused_with_the_range(
+    field: str, value: int, limits: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=f"between {limits}, got {value}"):
         query_fields("images", cast(QueryOptions, {field: value}))
 
 
-def test_replace_is_true_or_false() -> None:
-    """What is neither is refused: it decides whether an index is lost."""
+def test_replace_must_be_a_bool() -> None:
+    """Any other value is refused, because `replace` decides whether an index is lost."""
     with pytest.raises(InvalidArgumentError, match="replace must be True or False, got 'no'"):
         build_header("images", {}, replace=cast(bool, "no"), expected_rows=1)
 
 
 def test_unknown_options_are_type_errors() -> None:
-    """An option that there is not is refused as an unknown keyword argument is."""
+    """The error is that of an unexpected keyword argument."""
     with pytest.raises(TypeError, match=r"query\(\) got an unexpected keyword argument 'depth'"):
         query_fields("images", QueryOptions(depth=3))  # type: ignore[typeddict-unknown-key]  # on purpose
 
 
 @pytest.mark.parametrize("name", [7, ["images"], "\ud800", None])
-def test_names_are_texts(name: Any) -> None:  # noqa: ANN401  # no text on purpose
-    """A name that is no text is refused before anything is sent."""
+def test_an_index_name_must_be_a_text(name: Any) -> None:  # noqa: ANN401  # no text on purpose
+    """A wrong name is refused before anything is sent."""
     with pytest.raises(InvalidArgumentError, match="index must be a text"):
         query_fields(name, {})
     with pytest.raises(InvalidArgumentError, match="index must be a text"):
         build_header(name, {}, replace=False, expected_rows=1)
 
 
-def test_every_word_has_a_number() -> None:
-    """The words of the Python side are the enum values of the contract."""
+def test_words_become_enum_values() -> None:
     request = sent(QUERY, selector="qp_relax", search="scan_hamming", variant="marginal")
     assert request.selector == query_pb2.SELECTOR_QP_RELAX
     assert request.search == query_pb2.SEARCH_SCAN_HAMMING
@@ -137,14 +136,14 @@ def test_every_word_has_a_number() -> None:
     [[1, 2], (1.0, 2.0), np.array([1, 2]), np.array([[1, 2]], "f8"), np.array([[1, 2]], ">f4")],
 )
 def test_queries_become_float32(queries: VectorsLike) -> None:
-    """Lists, whole numbers and other floats travel as float32; one vector is one row."""
+    """Lists, integers and other floats are sent as float32, and a single vector as one row."""
     matrix = sent(queries).queries.dense
     assert (matrix.rows, matrix.cols) == (1, 2)
     assert matrix.data == np.array([1, 2], "<f4").tobytes()
 
 
 def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
-    """What indexing gives of a sparse array is a query; a build wants a matrix and says how."""
+    """Indexing a sparse array gives such a row, and a query takes it. A build needs a matrix."""
     row = scipy.sparse.csr_array([[0, 2.0, 0], [1, 0, 3]])[1]
     assert row.ndim == 1
     for of_one in (row, scipy.sparse.coo_array(row)):
@@ -156,22 +155,22 @@ def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
         as_matrix("vectors", row)
 
 
-def test_rows_of_several_lengths_are_refused_in_our_words() -> None:
-    """Lists that make no matrix are told what is wrong with them."""
+def test_rows_of_different_lengths_are_refused() -> None:
+    """The error says what is wrong, instead of numpy's own message."""
     with pytest.raises(InvalidArgumentError, match="must be a matrix of numbers; its rows differ"):
         as_matrix("queries", [[1, 2], [3]])
 
 
 @pytest.mark.parametrize(("request_of", "listed"), [(query_fields, False), (predict_fields, True)])
-def test_only_predictions_are_told_of_the_selector_of_labels(request_of: Any, listed: bool) -> None:  # noqa: ANN401  # either function
-    """A wrong selector is answered with those that the call takes."""
+def test_a_wrong_selector_lists_the_valid_ones(request_of: Any, listed: bool) -> None:  # noqa: ANN401  # either function
+    """Only PredictLabels lists `hierarchy`."""
     with pytest.raises(InvalidArgumentError, match="selector must be one of") as caught:
         request_of("images", {"selector": "xyz"})
     assert ("hierarchy" in str(caught.value)) == listed
 
 
-def test_what_float32_cannot_hold_is_infinite() -> None:
-    """Numbers beyond float32 travel as infinities, without a warning, for the server to refuse."""
+def test_values_beyond_float32_are_sent_as_infinity() -> None:
+    """The server refuses them, and the client gives no warning."""
     huge = np.array([[1e39, 1.0]])
     assert np.isinf(np.asarray(arrays.decode(sent(huge).queries))[0, 0])
     sparse = arrays.decode(sent(scipy.sparse.csr_matrix(huge)).queries)
@@ -179,14 +178,14 @@ def test_what_float32_cannot_hold_is_infinite() -> None:
     assert np.isinf(sparse.data[0])
 
 
-def test_half_precision_stays() -> None:
-    """float16 travels as it is, in half the bytes."""
+def test_float16_is_sent_as_float16() -> None:
+    """It needs half as many bytes as float32."""
     matrix = sent(np.ones((3, 2), np.float16)).queries.dense
     assert len(matrix.data) == 12
 
 
-def test_strided_arrays_travel_whole() -> None:
-    """A view whose rows are not contiguous arrives as what it shows."""
+def test_strided_arrays_are_sent_correctly() -> None:
+    """A view with non-contiguous rows arrives as the values that it shows."""
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     received = arrays.decode(sent(base[::2, 1::2]).queries)
     assert np.array_equal(np.asarray(received), base[::2, 1::2])
@@ -204,16 +203,16 @@ def test_strided_arrays_travel_whole() -> None:
         np.array(["2020-01-01"], "M8[D]"),
     ],
 )
-def test_what_is_no_matrix_is_refused(queries: Any) -> None:  # noqa: ANN401  # anything but vectors
-    """Scalars, cubes, ragged rows, texts, objects, complex numbers and dates are refused."""
+def test_invalid_matrices_are_refused(queries: Any) -> None:  # noqa: ANN401  # anything but vectors
+    """For example: three dimensions, ragged rows, texts, objects, complex numbers and dates."""
     with pytest.raises(InvalidArgumentError, match="queries") as caught:
         query_batch("images", queries, {})
     assert caught.value.field == "queries"
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 200))
-def test_dense_rows_are_cut_to_size(rows: int, dims: int, limit: int) -> None:
-    """Pieces hold every row once, in order, and keep to the limit wherever one row does."""
+def test_dense_rows_are_split_into_pieces(rows: int, dims: int, limit: int) -> None:
+    """The pieces hold each row once, in order, within the limit unless a single row exceeds it."""
     matrix = np.arange(rows * dims, dtype=np.float32).reshape(rows, dims)
     ends = row_ends(matrix, limit)
     starts = [0, *ends[:-1]]
@@ -224,8 +223,8 @@ def test_dense_rows_are_cut_to_size(rows: int, dims: int, limit: int) -> None:
 
 
 @given(st.integers(0, 30), st.integers(1, 12), st.integers(1, 300), st.integers(0, 99))
-def test_sparse_rows_are_cut_to_size(rows: int, dims: int, limit: int, seed: int) -> None:
-    """Pieces of a sparse matrix hold every row once too, and are whole matrices themselves."""
+def test_sparse_rows_are_split_into_pieces(rows: int, dims: int, limit: int, seed: int) -> None:
+    """The pieces hold each row once, in order, and each piece is a valid matrix."""
     random = np.random.default_rng(seed)
     matrix = random.binomial(1, 0.3, (rows, dims)) * random.normal(size=(rows, dims))
     sparse = as_matrix("vectors", scipy.sparse.csr_matrix(matrix.astype(np.float32)))
@@ -241,7 +240,7 @@ def test_sparse_rows_are_cut_to_size(rows: int, dims: int, limit: int, seed: int
 
 
 def test_sparse_matrices_of_any_kind() -> None:
-    """Sparse matrices travel as compressed rows in order, each column once, whatever they were."""
+    """All formats are sent as CSR with sorted columns and without duplicates."""
     dense = np.array([[0, 2, 1], [3, 0, 0]], np.float32)
     unsorted = scipy.sparse.csr_matrix(dense)
     unsorted.indices[:2], unsorted.data[:2] = [2, 1], [1, 2]
@@ -270,8 +269,8 @@ def test_sparse_matrices_of_any_kind() -> None:
         scipy.sparse.coo_array(np.ones(3)),
     ],
 )
-def test_what_is_no_sparse_matrix_is_refused(matrix: Any) -> None:  # noqa: ANN401  # scipy has no types
-    """Complex numbers, more columns than the wire can name, and one dimension are refused."""
+def test_invalid_sparse_matrices_are_refused(matrix: Any) -> None:  # noqa: ANN401  # scipy has no types
+    """For example: complex numbers, too many columns and a single dimension."""
     with pytest.raises(InvalidArgumentError, match="vectors must") as caught:
         as_matrix("vectors", matrix)
     assert caught.value.field == "vectors"
@@ -281,7 +280,7 @@ def results_of(
     batch: Exchange[query_pb2.QueryRequest, query_pb2.QueryResponse, QueryResult],
     generations: list[int],
 ) -> tuple[list[int], QueryResult | None]:
-    """Answer a batch; returns how many rows each request had, and the result."""
+    """Answer all requests of a batch, and return the rows of each request and the result."""
     counts = []
     request = next(batch)
     while True:
@@ -294,8 +293,8 @@ def results_of(
             return counts, end.value
 
 
-def test_large_batches_are_cut_and_joined() -> None:
-    """A batch above the message limit travels in parts and comes back as one result, in order."""
+def test_large_batches_are_split_and_joined() -> None:
+    """A batch above the message limit is sent in several requests and returns one result."""
     queries = np.zeros((3000, 1000), np.float32)
     queries[:, 0] = np.arange(3000)
     asked, result = results_of(query_batch("images", queries, {}), [4])
@@ -306,8 +305,8 @@ def test_large_batches_are_cut_and_joined() -> None:
     assert len(result.warnings) == 1
 
 
-def test_large_answers_are_asked_for_in_parts() -> None:
-    """A batch whose answer would be above the limit is cut, however small its vectors are."""
+def test_a_batch_with_large_answers_is_split() -> None:
+    """Its requests are small, but the answer to all rows would exceed the message limit."""
     for k in (10_000, cast(int, np.int64(10_000))):
         asked, _ = results_of(query_batch("images", np.zeros((100, 2)), {"k": k}), [1])
         assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
@@ -316,16 +315,16 @@ def test_large_answers_are_asked_for_in_parts() -> None:
     assert results_of(query_batch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
 
 
-def test_parts_of_an_older_generation_are_asked_again() -> None:
-    """When an index is replaced between two parts, the older answers are asked anew."""
+def test_rows_answered_by_an_older_generation_are_queried_again() -> None:
+    """It happens if the index is replaced between two requests of a batch."""
     asked, result = results_of(query_batch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
     assert len(asked) == 5
     assert result is not None
     assert result.generation == 2
 
 
-def test_an_index_that_never_rests_has_no_answer() -> None:
-    """When it is replaced over and over, the batch gives up instead of mixing generations."""
+def test_a_batch_fails_if_its_index_is_replaced_too_often() -> None:
+    """A result never mixes generations."""
     batch = query_batch("images", np.zeros((3000, 1000)), {})
     asked, result = results_of(batch, list(range(1, 100)))
     assert result is None
@@ -333,7 +332,7 @@ def test_an_index_that_never_rests_has_no_answer() -> None:
 
 
 def test_fewer_results_are_padded() -> None:
-    """Rows with fewer than k results end in -1 and NaN."""
+    """Rows with fewer than k results are padded with id -1 and score NaN."""
     response = query_pb2.QueryResponse(
         generation=1,
         offsets=[0, 2, 2, 3],
@@ -373,18 +372,18 @@ def prepared(vectors: VectorsLike, **columns: Any) -> upload.Upload:  # noqa: AN
     ],
 )
 def test_columns_are_checked_before_anything_is_sent(field: str, values: Any) -> None:  # noqa: ANN401  # wrong on purpose
-    """Columns of the wrong length, shape, type or range are refused with their name."""
+    """The error names the column whose length, shape, type or range is wrong."""
     with pytest.raises(InvalidArgumentError, match=field) as caught:
         prepared(np.ones((3, 2)), **{field: values})
     assert caught.value.field == field
 
 
-def test_vectors_are_checked_before_anything_is_sent() -> None:
-    """A build wants a matrix: one vector alone is a mistake."""
+def test_a_build_needs_a_matrix() -> None:
+    """A single vector is refused, because it is probably a mistake."""
     with pytest.raises(InvalidArgumentError, match=r"vectors must be of shape \(rows, dims\)"):
         prepared(np.ones(3))
 
 
-def test_empty_uploads_are_the_servers_to_refuse() -> None:
-    """An upload of no rows is a header and a commit."""
+def test_an_upload_without_rows_is_sent() -> None:
+    """It has only a header and a commit, and the server refuses it."""
     assert [m.WhichOneof("step") for m in prepared(np.ones((0, 3))).chunks(99)] == ["commit"]

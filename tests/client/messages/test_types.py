@@ -1,4 +1,4 @@
-"""What importing the client loads, and what a type checker sees of it."""
+"""Which packages the client imports, and what a type checker knows of its methods."""
 
 import inspect
 import subprocess
@@ -39,7 +39,7 @@ EXPECTED = (
 
 @pytest.mark.parametrize("module", ["divgrpc_client", "divgrpc_client.cli.main"])
 def test_imports_are_light(module: str) -> None:
-    """Neither the client nor its command line loads numba, scipy, rich or scikit-learn."""
+    """Neither the client nor its command line imports numba, scipy, rich or scikit-learn."""
     heavy = "{'numba', 'scipy', 'rich', 'sklearn', 'PIL'} & set(sys.modules)"
     program = f"import sys, {module}; sys.exit(str({heavy} or ''))"
     command = [sys.executable, "-W", "error", "-c", program]
@@ -47,7 +47,7 @@ def test_imports_are_light(module: str) -> None:
 
 
 def test_type_checkers_know_every_option(tmp_path: Path) -> None:
-    """mypy, strict, sees result types and every option, and finds each wrong one."""
+    """With --strict, mypy reveals the result types and reports each wrong option."""
     consumer = tmp_path / "consumer.py"
     consumer.write_text(CONSUMER)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(consumer)]
@@ -61,8 +61,8 @@ def test_type_checkers_know_every_option(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("method", ["build", "query", "query_stream", "predict_labels"])
-def test_help_spells_every_option_out(client: type, method: str) -> None:
-    """`help` shows each option with its default and a sentence on it."""
+def test_help_explains_every_option(client: type, method: str) -> None:
+    """`help` shows each option with its default and an explanation."""
     shown = inspect.signature(getattr(client, method))
     table, defaults = {
         "build": (options.BuildOptions, options.BUILD_DEFAULTS),

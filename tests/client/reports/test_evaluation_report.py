@@ -1,4 +1,4 @@
-"""The page of an evaluation: what it says of rows, whatever the rows are."""
+"""The report page of an evaluation, for various kinds of rows."""
 
 import json
 import re
@@ -126,7 +126,7 @@ def _axis_end(svg: str, axis: str) -> float:
 
 
 def test_charts_have_text_in_the_colours_of_each_scheme() -> None:
-    """Words stay words, nobody's markup gets in, and every colour has its dark form."""
+    """Text stays text, markup in names is escaped, and every colour has a dark counterpart."""
     curve = charts.Curve("a <b> $x$", [(0.1, 0.9), (float("nan"), 0.5), (0.4, 0.6)])
     chart = charts.trade_off([curve], "a <title>")
     assert "a &lt;b&gt; $x$" in chart.svg
@@ -155,7 +155,7 @@ def test_times_are_in_the_unit_people_use() -> None:
 
 
 def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
-    """A line's number is its id, unless every line brings its own."""
+    """The line number is the id, unless every line starts with an id and a tab."""
     path = tmp_path / "titles.txt"
     path.write_text("zero\n\n2\ttwo")
     assert read_titles(path) == {0: "zero", 1: "", 2: "2\ttwo"}
@@ -207,7 +207,7 @@ def test_wrong_files_are_refused_before_any_work(
     words = ["evaluate", "x", "x.npy", "--json", "--report", str(tmp_path / "r.html"), flag, given]
     assert main.main(words) == 2
     (told,) = json.loads(capsys.readouterr().err)["error"]["field_violations"]
-    # An array is read as the other files of arrays are.
+    # An array file that cannot be read is reported by the shared reader, as `file`.
     assert told["field"] in (flag.removeprefix("--").replace("-", "_"), "file")
 
 
@@ -216,8 +216,8 @@ def test_options_of_a_page_need_a_page(capsys: pytest.CaptureFixture[str]) -> No
     assert "--titles is for --report alone" in capsys.readouterr().err
 
 
-def test_lists_are_what_queries_find(client: Client) -> None:
-    """Each method's results, in order, nearest first; wrong as categories or relevant ids say."""
+def test_lists_equal_the_results_of_queries(client: Client) -> None:
+    """Each list has a method's results in order; categories or relevant ids mark the wrong ones."""
     points, queries = random_points(90), random_points(5, seed=3)
     _build(client, "shown", points)
     asked = np.arange(5) % 2

@@ -1,4 +1,4 @@
-"""Pages: what is put into them is escaped, and they need nothing but themselves."""
+"""Report pages escape all texts and load nothing from elsewhere."""
 
 import base64
 import re
@@ -52,7 +52,7 @@ def test_everything_is_escaped() -> None:
     found = render(_page(EVIL))
     assert "<script" not in found
     assert "alert" in found
-    # Attributes end where they should: none holds a bare quote of ours.
+    # A bare quote would end an attribute too early.
     assert '&"' not in found
 
 
@@ -87,8 +87,8 @@ def test_a_page_fetches_nothing() -> None:
     assert "@import" not in found
 
 
-def test_tables_say_what_each_cell_is_of() -> None:
-    """Heads have their scope, groups span their columns, and the best is told in words too."""
+def test_table_headers_have_their_scope() -> None:
+    """Groups span their columns, and the best value is marked in text too."""
     columns = [Column("method", numeric=False)]
     columns += [Column(name, f"k = {k}") for k in (10, 20) for name in ("P", "h")]
     row = ("nearest", "0.1", Cell("0.2", best=True), "0.3", "0.4")
@@ -112,7 +112,7 @@ def test_an_empty_page_is_a_page() -> None:
 
 
 def _luminance(colour: str) -> float:
-    """Return the relative luminance of #rrggbb, as the WCAG define it."""
+    """Return the relative luminance of #rrggbb as defined by WCAG."""
     shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
@@ -124,8 +124,8 @@ def _contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_read(scheme: str) -> None:
-    """Words have a contrast of 4.5 with what is below them, marks and curves one of 3."""
+def test_colours_have_enough_contrast(scheme: str) -> None:
+    """Text needs a contrast of 4.5 with its background, marks and curves one of 3."""
     style = render(Page("Title", ())).split("@media print")[0]
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media")

@@ -1,4 +1,4 @@
-"""The page of an evaluation in a browser: all of it is drawn, and nothing else is fetched."""
+"""The report page of an evaluation in a browser: it is drawn completely and fetches nothing."""
 
 import html
 import json
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH to
 
 WIDTHS = (360, 800, 1600)
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
-# The numbers that Chromium knows the two by.
+# Chromium's numbers for the two colour schemes.
 SCHEMES = {"dark": 0, "light": 1}
 _QUIET = [
     "--headless",
@@ -30,10 +30,10 @@ _QUIET = [
     "--disable-sync",
     "--disable-background-networking",
     "--disable-component-update",
-    # The frames' page measures what is in them.
+    # The outer page must read the pages in its frames, which are local files.
     "--allow-file-access-from-files",
 ]
-# The page in frames as wide as telephones and screens; what is found is left in the document.
+# Show the page in frames of the widths of phones and screens, and write measurements as JSON.
 _MEASURE = """
 <!DOCTYPE html><title>frames</title>
 {frames}
