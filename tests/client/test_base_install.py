@@ -1,4 +1,4 @@
-"""An install without extras, as far as it can be seen from one with all of them."""
+"""An installation without extras, imitated by hiding the packages of the extras."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
     ],
 )
 def test_programs_name_their_extra(missing: tuple[str, ...], code: str, told: str) -> None:
-    """A program whose extra is not installed ends with one line that says what to install."""
+    """A program whose extra is missing ends with one line that names the extra."""
     program = _WITHOUT.format(missing=missing) + code
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
@@ -54,7 +54,7 @@ def test_programs_name_their_extra(missing: tuple[str, ...], code: str, told: st
 
 @pytest.mark.parametrize("missing", ["numba", "llvmlite"])
 def test_the_engine_names_its_extra(missing: str) -> None:
-    """Without what it compiles with, `divgrpc.Index` is an ImportError that names the extra."""
+    """Without numba, importing `divgrpc.Index` raises an ImportError that names the extra."""
     program = _WITHOUT.format(missing=(missing,)) + (
         "import divgrpc.errors\n"
         "try:\n    from divgrpc import Index\n"

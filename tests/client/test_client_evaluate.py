@@ -1,4 +1,4 @@
-"""Evaluate of both clients: what is sent, what comes back, how it fails."""
+"""Evaluate of both clients: the requests, the rows and the errors."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ def rows_of(
     settings: dict[str, Any] | None = None,
     **options: Any,  # noqa: ANN401  # any option's
 ) -> list[EvaluateRow]:
-    """Evaluate by one of the clients, without a choice by folds unless `options` have some."""
+    """Evaluate with one of the clients; without `folds` in `options` no setting is chosen."""
     options = {"folds": 0, **options}
     if not awaited:
         with Client(target, **settings or {}) as client:
@@ -42,8 +42,7 @@ def awaited(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-def test_rows_and_progress(target: str, awaited: bool) -> None:
-    """Progress is told, rows come as they are."""
+def test_rows_and_progress_are_returned(target: str, awaited: bool) -> None:
     seen: list[Progress] = []
     first, second = rows_of(target, awaited=awaited, progress=seen.append)
     assert seen == [Progress("evaluating", 1, 2, 3.0)]
@@ -57,8 +56,8 @@ def test_rows_and_progress(target: str, awaited: bool) -> None:
     assert (second.number, second.on_front, second.by_fold) == (1, False, (0, 0))
 
 
-def test_what_is_sent(target: str, script: ScriptedIndex, awaited: bool) -> None:
-    """Every axis is on the wire, its defaults too, and what else was said."""
+def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited: bool) -> None:
+    """Axes that are left out are sent with their defaults."""
     options: dict[str, Any] = {
         "selectors": ["greedy"],
         "limits": [(None, 50), (0, np.int64(0))],
@@ -90,20 +89,22 @@ def test_what_is_sent(target: str, script: ScriptedIndex, awaited: bool) -> None
         roundings=[query_pb2.ROUNDING_EXCHANGE],
     )
     assert script.metadata["x-request-id"] == "mine"
-    # Clocks of two processes: what is left may come out a little longer.
+    # The clocks of two processes differ, so the server may see slightly more than 9 seconds.
     assert 0 < script.seconds_left <= 9.5
 
 
-def test_failures_are_ours(target: str, script: ScriptedIndex, awaited: bool) -> None:
-    """A status is an RpcError of the call's method."""
+def test_a_failure_is_an_rpc_error(target: str, script: ScriptedIndex, awaited: bool) -> None:
+    """It names the method."""
     script.failures = [grpc.StatusCode.RESOURCE_EXHAUSTED]
     with pytest.raises(RpcError, match="Evaluate") as failed:
         rows_of(target, awaited=awaited)
     assert failed.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_server_that_says_nothing(target: str, script: ScriptedIndex, awaited: bool) -> None:
-    """Nothing for too long ends the call, and the server sees it end."""
+def test_a_silent_server_ends_the_evaluation(
+    target: str, script: ScriptedIndex, awaited: bool
+) -> None:
+    """The call ends after the idle timeout, and the server sees the cancellation."""
     script.silent = True
     with pytest.raises(RpcError) as stalled:
         rows_of(target, awaited=awaited, settings={"idle_timeout": 0.3})
@@ -111,8 +112,7 @@ def test_a_server_that_says_nothing(target: str, script: ScriptedIndex, awaited:
     assert script.cancelled.wait(10)
 
 
-def test_whoever_stops_asking_ends_the_call(target: str, script: ScriptedIndex) -> None:
-    """Closing the iterator cancels."""
+def test_closing_the_iterator_cancels_the_call(target: str, script: ScriptedIndex) -> None:
     with Client(target) as client:
         rows = client.evaluate("one", QUERIES, [0, 1], folds=0)
         next(rows)
@@ -121,7 +121,7 @@ def test_whoever_stops_asking_ends_the_call(target: str, script: ScriptedIndex) 
 
 
 def test_columns_must_be_whole_numbers(target: str) -> None:
-    """Categories and relevant ids that are none are refused before anything is sent."""
+    """Other categories and relevant ids are refused before anything is sent."""
     for field, given in (
         ("categories", {"categories": [0.5, 1]}),
         ("categories", {"categories": [[0, 1]]}),

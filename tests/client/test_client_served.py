@@ -22,7 +22,7 @@ ROWS, DIMS = 2000, 24
 
 @pytest.fixture(params=["sync", "aio"])
 def ask(request: pytest.FixtureRequest, server: RunningServer) -> Stack:
-    """Return both clients in turn, connected to the session's server."""
+    """Return each of the two clients, connected to the session's server."""
     return Stack(server.target, awaited=request.param == "aio")
 
 
@@ -34,21 +34,23 @@ def points() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def index(client: Client, points: np.ndarray) -> str:
-    """Return the name of an index of those points, with ids of its own."""
+    """Return the name of an index of `points`, with ids that differ from row numbers."""
     client.build("clients", points, ids=np.arange(ROWS) * 3, replace=True)
     return "clients"
 
 
 def same(one: QueryResult, other: QueryResult) -> bool:
-    """Tell whether two results hold the same bytes."""
+    """Tell whether the arrays of two results have the same bytes."""
     return all(
         getattr(one, name).tobytes() == getattr(other, name).tobytes()
         for name in ("ids", "scores", "selection_scores", "counts")
     )
 
 
-def test_builds_tell_their_progress(ask: Stack, points: np.ndarray, tmp_path: Path) -> None:
-    """A memory-mapped file is built, its stages are told in order, and it serves at once."""
+def test_a_memory_mapped_file_is_built_with_progress(
+    ask: Stack, points: np.ndarray, tmp_path: Path
+) -> None:
+    """The index serves as soon as the build returns."""
     path = tmp_path / "points.npy"
     np.save(path, points.astype(np.float16))
     steps: list[Progress] = []
@@ -63,8 +65,9 @@ def test_builds_tell_their_progress(ask: Stack, points: np.ndarray, tmp_path: Pa
     assert ask("delete_index", "mapped", timeout=30) == info.generation
 
 
-def test_streams_give_what_queries_give(ask: Stack, index: str, points: np.ndarray) -> None:
-    """A result is the same bytes whether it comes from `query`, a batch or a stream."""
+def test_streams_and_batches_return_the_bytes_of_single_queries(
+    ask: Stack, index: str, points: np.ndarray
+) -> None:
     options = {"k": 7, "diversity": 0.4, "seed": 5}
     batch = ask("query", index, points[:40], timeout=30, **options)
     streamed = ask("query_stream", index, points[:40], **options)
@@ -78,7 +81,7 @@ def test_streams_give_what_queries_give(ask: Stack, index: str, points: np.ndarr
 
 
 def test_large_batches(client: Client, index: str, points: np.ndarray) -> None:
-    """A batch of more rows than one request may have is answered like its parts."""
+    """A batch above the maximum number of rows returns what its parts return."""
     rows = LIMITS["query_rows_max"] + 5
     many = np.resize(points, (rows, DIMS))
     whole = client.query(index, many, k=2, timeout=60)
@@ -99,8 +102,8 @@ def tail(result: QueryResult, rows: int) -> QueryResult:
     )
 
 
-def test_more_than_there_is(ask: Stack, index: str, points: np.ndarray) -> None:
-    """A k above the number of points gives them all, padded to k, with a warning."""
+def test_k_above_the_number_of_points(ask: Stack, index: str, points: np.ndarray) -> None:
+    """All points are returned and padded to k, with a warning."""
     found = ask("query", index, points[0], k=ROWS + 10, search="exact", hash_limit=0, timeout=30)
     assert found.ids.shape == (1, ROWS + 10)
     assert found.counts.tolist() == [ROWS]
@@ -109,8 +112,8 @@ def test_more_than_there_is(ask: Stack, index: str, points: np.ndarray) -> None:
     assert "FEWER_THAN_K_POINTS" in {warning.code for warning in found.warnings}
 
 
-def test_errors_of_the_core_come_through(ask: Stack, index: str, points: np.ndarray) -> None:
-    """What the core raises in process is what the client raises, with the code beside it."""
+def test_errors_have_the_classes_of_the_core(ask: Stack, index: str, points: np.ndarray) -> None:
+    """Errors that a server sent also have the status code."""
     with pytest.raises(IndexNotFoundError):
         ask("get_index", "nowhere", timeout=30)
     with pytest.raises(IndexExistsError) as exists:
@@ -127,7 +130,7 @@ def test_errors_of_the_core_come_through(ask: Stack, index: str, points: np.ndar
 
 
 def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:
-    """A NaN far into an upload ends it with the field and the row, and leaves nothing behind."""
+    """The error names the field and the row, and no index is left behind."""
     vectors = np.ones((60_000, 32), np.float32)
     vectors[40_000, 3] = np.nan
     with pytest.raises(RpcError, match="40000") as caught:
@@ -139,7 +142,7 @@ def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:
 
 
 def test_sparse_rows_in_any_order(ask: Stack, index: str) -> None:
-    """Sparse rows are built and asked as scipy means them, in chunks and batches of any size."""
+    """Sparse rows with unsorted columns are built and queried, over several chunks."""
     rng = np.random.default_rng(0)
     sorted_rows = scipy.sparse.random(9_000, 400, 0.1, "csr", np.float32, rng=rng)
     rows = sorted_rows[:, ::-1][:, ::-1].tocoo()
@@ -164,15 +167,14 @@ def test_waiting_until_ready(ask: Stack) -> None:
 
 
 def test_health_messages_are_what_the_package_makes() -> None:
-    """The bytes that stand for grpc.health.v1's messages are those its own package makes."""
+    """The client's fixed bytes equal the messages of the package grpc.health.v1."""
     request = health_pb2.HealthCheckRequest(service=SERVICE)
     assert request.SerializeToString() == WATCH_REQUEST
     serving = health_pb2.HealthCheckResponse.SERVING
     assert health_pb2.HealthCheckResponse(status=serving).SerializeToString() == SERVING
 
 
-def test_listing_goes_by_name(ask: Stack, index: str) -> None:
-    """Every index is listed once, in the order of the names."""
+def test_indexes_are_listed_once_by_name(ask: Stack, index: str) -> None:
     names = [info.name for info in ask("list_indexes", timeout=30)]
     assert index in names
     assert names == sorted(set(names))
@@ -184,6 +186,6 @@ async def _many(target: str, index: str, points: np.ndarray) -> list[QueryResult
 
 
 def test_many_calls_at_once(server: RunningServer, index: str, points: np.ndarray) -> None:
-    """A hundred calls in flight on one AsyncClient are each answered with their own result."""
+    """Each of 100 concurrent calls on one AsyncClient gets its result."""
     results = asyncio.run(_many(server.target, index, points[:100]))
     assert [int(result.ids[0, 0]) for result in results] == [3 * row for row in range(100)]

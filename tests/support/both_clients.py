@@ -1,4 +1,4 @@
-"""Both clients behind one face, so that a test says once what holds for each."""
+"""A common interface of both clients, so that one test covers both."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,16 +8,16 @@ from divgrpc_client import AsyncClient, Client
 
 
 class Stack:
-    """Calls a method of one of the two clients and returns its result, whichever it is."""
+    """Calls methods of either `Client` or `AsyncClient` and returns their results."""
 
     def __init__(self, target: str, *, awaited: bool) -> None:
         self._target = target
         self._awaited = awaited
 
     def __call__(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
-        """Call a method of a client made for this call.
+        """Make a client, call one of its methods and return the result.
 
-        `settings` are the client's own; `each` is told every result of a stream as it comes.
+        `settings` are the arguments of the client. `each` is called with every result of a stream.
         """
         settings = options.pop("settings", {})
         if self._awaited:

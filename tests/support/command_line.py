@@ -1,4 +1,4 @@
-"""Programs of their own: commands of the command line, and scripts of tests."""
+"""Separate processes: commands of the command line, and Python scripts."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from support.running_server import tied
 
 
 class Ran(NamedTuple):
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -18,14 +18,14 @@ class Ran(NamedTuple):
 
 
 def start(target: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401  # Popen's
-    """Start a command as a program of its own."""
+    """Start a command in a separate process."""
     command = [sys.executable, "-m", "divgrpc_client", *map(str, arguments)]
     environment = {**os.environ, verbs.TARGET_VARIABLE: target, "TERM": "xterm"}
     return subprocess.Popen(tied(command), env=environment, **options)
 
 
 def read_terminal(descriptor: int) -> str:
-    """Read what is written to a terminal until its last writer is gone."""
+    """Read the output of a terminal until all its writers have closed it."""
     blocks = []
     try:
         while block := os.read(descriptor, 65536):
@@ -37,7 +37,7 @@ def read_terminal(descriptor: int) -> str:
 
 
 def run_script(script: str, *arguments: object, **environment: str) -> tuple[str, str]:
-    """Run a Python script that must succeed; returns what it prints and its standard error."""
+    """Run a Python script that must succeed, and return its output and standard error."""
     ended = subprocess.run(
         [sys.executable, "-P", "-c", script, *map(str, arguments)],
         env=os.environ | environment,

@@ -1,8 +1,9 @@
-"""Points that crowd: items that lie in the collection many times, as near-copies of one another.
+"""Collections of points in which many items occur several times, as near-copies.
 
-Made points have topics, stories of a topic, and near-copies of a story: the cosine of two copies
-is .98, of two stories of one topic .61, of two topics near 0. Real points get exact and jittered
-copies of rows in place of other rows. Each `Crowd` has queries of four kinds.
+`made` generates topics, stories of each topic and near-copies of each story. The cosine of two
+copies of a story is 0.98, of two stories of a topic 0.61, and of two topics near 0. `injected`
+takes real points and replaces some rows by exact or jittered copies of other rows. Each `Crowd` has
+four kinds of queries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,35 +24,35 @@ DIMS: Final = 128
 STORIES: Final = 20
 # The kinds of queries, in the order in which they are reported.
 KINDS: Final = ("documents", "new documents", "topics", "hyperplanes")
-# Lengths of random parts beside a topic of length 1, which give the cosines above.
+# Norms of the random parts that are added to a topic of norm 1; they give the cosines above.
 _STORY: Final = 0.8
 _COPY: Final = (1.64 * (1 / 0.98 - 1)) ** 0.5
-# Of a query that is near a topic and near no story: its cosine with the topic is about .96.
+# Norm of the noise in a query near a topic; the cosine with the topic is then about 0.96.
 _NEAR_TOPIC: Final = 0.3
-# Of a jittered copy of a real point beside the point: two jittered copies have a cosine of .98.
+# Norm of the noise in a jittered copy of a real point. Two jittered copies have cosine 0.98.
 _JITTER: Final = (1 / 0.98 - 1) ** 0.5
-# Rows of a pool whose mean is a topic vector.
+# Number of rows whose mean is a topic vector.
 _MEAN_OF: Final = 30
-# Rows that are made at a time.
+# Rows are generated in blocks of this size.
 _BLOCK: Final = 1 << 16
 
 
 class Queries(NamedTuple):
-    """Unit `rows` (nq, d), dense or sparse, and the category `asked` (nq,) by each."""
+    """Unit vectors `rows` (nq, d), dense or sparse, and the category `asked` (nq,) of each."""
 
     rows: Points
     asked: IntArray
 
     def half(self, odd: bool) -> "Queries":
-        """Return every second query, from the second on if `odd`."""
+        """Return every second query, from the first one, or from the second one if `odd`."""
         return Queries(self.rows[int(odd) :: 2], self.asked[int(odd) :: 2])
 
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """Unit `points` (n, d), the item (n,) that each is a copy of, their labels, and queries.
+    """Unit `points` (n, d), the item (n,) of which each is a copy, their labels, and queries.
 
-    The category of a point is its topic; `crowded` says whether any item has copies.
+    The category of a point is its topic.
     """
 
     name: str
@@ -63,11 +64,11 @@ class Crowd:
 
     @property
     def crowded(self) -> bool:
-        """Whether some item lies in the collection more than once."""
+        """Whether any item occurs more than once."""
         return len(np.unique(self.items)) < len(self.items)
 
     def described(self) -> dict[str, str]:
-        """Return what the environment record says of the data."""
+        """Return the entries on the data for the environment record."""
         rows, dims = self.points.shape
         copies = np.bincount(self.items)
         copies = copies[copies > 0]
@@ -79,15 +80,15 @@ class Crowd:
 
 
 def even_copies(count: int, copies: int) -> IntArray:
-    """Return how many copies each item has, where all have as many and about `count` in all."""
+    """Return `copies` for each item, with as many items as give about `count` points."""
     topics = max(2, round(count / (STORIES * copies)))
     return np.full(topics * STORIES, copies)
 
 
 def power_law_copies(count: int, mean: int = 10, seed: int = 0) -> IntArray:
-    """Return how many copies each item has: the r-th most frequent one a share of 1 / r.
+    """Return the copies of each item, proportional to 1 / r for the r-th most frequent item.
 
-    There are about `count` copies in all, `mean` of an item; items are in random order.
+    There are about `count` copies in total and `mean` per item. Items are in random order.
     """
     topics = max(2, round(count / (STORIES * mean)))
     ranks = np.arange(1, topics * STORIES + 1)
@@ -97,7 +98,7 @@ def power_law_copies(count: int, mean: int = 10, seed: int = 0) -> IntArray:
 
 
 def made(name: str, copies: IntArray, queries: int, seed: int = 0) -> Crowd:
-    """Make a crowd of STORIES stories a topic with so many `copies` (items,) of each story."""
+    """Generate a crowd with STORIES stories per topic and `copies` (items,) copies per story."""
     rng = np.random.default_rng(seed)
     topics = _unit(_normal(rng, len(copies) // STORIES))
     topic_of_story = np.repeat(np.arange(len(topics)), STORIES)
@@ -129,11 +130,11 @@ def made(name: str, copies: IntArray, queries: int, seed: int = 0) -> Crowd:
 
 
 def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
-    """Return real points with copies for a `share` of the rows, as many rows as before.
+    """Return real points in which a `share` of the rows is replaced by copies of other rows.
 
-    What is left of the rows are items, each as likely to be copied. Every second copy is exact, the
-    others are jittered: dense rows get noise in every direction, sparse rows on the values they
-    store. With a share of 0 the points are as they were.
+    The remaining rows are the items, and each is copied with the same probability. Every second
+    copy is exact; the others are jittered. In dense rows jitter is noise in all directions, in
+    sparse rows it is noise on the stored values. With a share of 0 the points do not change.
     """
     rng = np.random.default_rng(seed)
     count = data.points.shape[0]
@@ -149,7 +150,7 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
         points = _jittered(data.points[originals], jittered, rng)
     labels = Labels.of(data.labels.categories[originals], data.labels.subtopics[originals])
     some = rng.choice(np.flatnonzero(np.isin(labels.categories, data.query_categories)), queries)
-    # A document without a word that the points have has no direction.
+    # A document that shares no word with the points has no direction.
     lengths = np.asarray(abs(data.pool).sum(axis=1)).ravel()
     new = np.flatnonzero(np.isin(data.pool_categories, data.query_categories) & (lengths > 0))
     new = rng.choice(new, queries)
@@ -170,13 +171,13 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
 
 
 def _hyperplanes(data: Topics, queries: int) -> Queries:
-    """Return about so many hyperplane queries, an even number of each category."""
+    """Return about `queries` hyperplane queries, the same even number for each category."""
     each = 2 * max(1, round(queries / len(data.query_categories) / 2))
     return Queries(*data.queries(each))
 
 
 def _means(data: Topics, asked: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Return for each category the mean direction of some rows of the pool, dense."""
+    """Return dense unit vectors, the mean of some rows of the pool for each category asked."""
     rows: Sequence[FloatArray] = [
         np.asarray(
             data.pool[rng.choice(np.flatnonzero(data.pool_categories == category), _MEAN_OF)].mean(
@@ -198,7 +199,7 @@ def _copies(stories: FloatArray, items: IntArray, rng: np.random.Generator) -> F
 
 
 def _jittered(points: Points, jittered: Any, rng: np.random.Generator) -> Points:  # noqa: ANN401  # a mask
-    """Return unit rows, those that are `jittered` (n,) moved a little."""
+    """Return unit rows in which noise was added to the rows marked in `jittered` (n,)."""
     if sparse.issparse(points):
         rows = sparse.csr_array(points, copy=True)
         moved = np.repeat(jittered, np.diff(rows.indptr))

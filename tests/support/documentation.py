@@ -1,10 +1,11 @@
-"""The fenced code blocks of README.md and the site's pages, and how each is to be tested.
+"""The fenced code blocks of README.md and the site's pages, and how each is tested.
 
-An HTML comment right above a block changes what a test does with it:
+An HTML comment right above a block says how to test it:
 
-    <!-- continues -->           a Python block goes on where the Python block before it ended
-    <!-- not run: docker -->     it cannot run here; the reason begins with the program or the word
-    <!-- run by: test_x.py -->   that test runs it, because it needs more than a shell
+    <!-- continues -->           a Python block that continues the previous Python block
+    <!-- not run: docker -->     a block that cannot run here; the reason begins with one word of
+                                 `REASONS` in docs/test_blocks.py
+    <!-- run by: test_x.py -->   a block that test_x.py runs, because it needs more than a shell
 """
 
 import re
@@ -31,7 +32,7 @@ _TITLE = re.compile(r'title="([^"]+)"')
 
 
 class Block(NamedTuple):
-    """One block: where it stands, what it is written in, its text and the mark above it."""
+    """A code block with its page, line and language, and the mark in the comment above it."""
 
     page: str
     line: int
@@ -44,12 +45,12 @@ class Block(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The page and the line, as a test is named by."""
+        """The page and the line, which identify the block in names of tests."""
         return f"{self.page}:{self.line}"
 
 
 def pages() -> dict[str, str]:
-    """Return the text of README.md and of every page by name."""
+    """Return the texts of README.md and of all pages, by name."""
     files = {path.relative_to(PAGES).as_posix(): path for path in sorted(PAGES.rglob("*.md"))}
     return {
         name: path.read_text() for name, path in {"README.md": ROOT / "README.md", **files}.items()
@@ -57,7 +58,7 @@ def pages() -> dict[str, str]:
 
 
 def blocks(page: str, text: str) -> list[Block]:
-    """Return the blocks of a page in their order."""
+    """Return the code blocks of a page in order."""
     return list(_blocks(page, text))
 
 
@@ -80,7 +81,7 @@ def _blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """Return the commands of a shell block; lines without its `$` prompt are what they print."""
+    """Return the commands of a shell block. If it has `$` prompts, other lines are output."""
     lines = block.text.splitlines()
     if not any(line.startswith("$ ") for line in lines):
         return list(_joined(lines))
@@ -88,7 +89,7 @@ def commands(block: Block) -> list[str]:
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Join the lines of each command: one goes on after a backslash and inside quotes."""
+    """Join the lines of each command, which continues after a backslash and inside quotes."""
     command = ""
     for line in lines:
         command += line
@@ -107,13 +108,13 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def program(command: str) -> str:
-    """Return the program that a command runs, without the variables set before it."""
+    """Return the program that a command runs, skipping variables set before it."""
     words = shlex.split(command.replace("\\\n", " "), comments=True)
     return next((word for word in words if not re.match(r"[A-Z_][A-Z0-9_]*=", word)), "")
 
 
 def summary(reasons: Iterable[str]) -> str:
-    """Return how many blocks were not run, by the first word of their reason."""
+    """Return the number of blocks that were not run, counted by the first word of their reason."""
     words = [match[1] for text in reasons if (match := re.search(rf"{NOT_RUN}: ([\w-]+)", text))]
     names = ", ".join(f"{word} {count}" for word, count in sorted(Counter(words).items()))
     return f"{len(words)} documentation blocks not run" + (f": {names}" if names else "")

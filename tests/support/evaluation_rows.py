@@ -1,4 +1,4 @@
-"""Rows of evaluations: made up, for reports to show, and compared."""
+"""Rows of evaluations: synthetic rows for reports, and a comparison of rows."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def made_rows(
     *,
     choices: bool = True,
 ) -> list[EvaluateRow]:
-    """Return a row for each setting, and where asked for a choice for each selector and search."""
+    """Return a row for each setting; with `choices`, also a choice per k, selector and search."""
     rows: list[EvaluateRow] = []
     chosen: list[EvaluateRow] = []
     for k in ks:
@@ -47,7 +47,7 @@ def made_rows(
 def made_row(
     number: int, selector: Selector, search: Search, k: int, diversity: float
 ) -> EvaluateRow:
-    """Return a row whose metrics come of its number alone."""
+    """Return a row with random metrics that depend only on `number`."""
     draws = np.random.default_rng(number).uniform(0.2, 0.9, len(METRICS))
     return EvaluateRow(
         number=number,
@@ -81,19 +81,19 @@ def made_row(
 
 
 def without_h(row: EvaluateRow) -> EvaluateRow:
-    """Return a row of queries that found nothing relevant: no D, no h."""
+    """Return the row with NaN for D and h, as if its queries found nothing relevant."""
     nothing = dict.fromkeys(("normalised_entropy", "h_score"), Interval(*[math.nan] * 3))
     return replace(row, metrics={**row.metrics, **nothing})
 
 
-# Fields that are times or depend on them, and fields with NaN or arrays.
+# Fields with measured times or values that depend on them, and fields compared separately below.
 _NOT_COMPARED = {"microseconds", "on_front", "metrics", "values", "h_of_means", "labels"}
 
 
 def assert_same_rows(
     wire: Sequence[EvaluateRow | EvaluateLabelRow], core: Sequence[EvaluateRow | EvaluateLabelRow]
 ) -> None:
-    """Compare everything but times, and what depends on them."""
+    """Compare all fields except measured times and values that depend on them."""
     assert len(wire) == len(core)
     for ours, theirs in zip(wire, core, strict=True):
         for name in {field.name for field in fields(ours)} - _NOT_COMPARED:

@@ -1,4 +1,4 @@
-"""A front as a worker sees it, played by hand."""
+"""A front whose packets a test sends and receives, as the counterpart of a worker."""
 
 import select
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Front:
         self.link = packets.Link(ours)
 
     def send(self, *requests: Request) -> None:
-        """Send requests in one packet, or one alone in a memory file where it is large."""
+        """Send requests in one packet, or a single large request in a memory file."""
         (first, *_) = requests
         if len(first.payload) > packets.SMALL_MAX:
             with packets.memory_file(first.payload) as memfd:
@@ -37,7 +37,7 @@ class Front:
             self.link.send(b"".join(packets.pack_request(request) for request in requests))
 
     def hear(self) -> Packet:
-        """Wait for a packet that is more than a sign of life."""
+        """Wait for a packet other than a sign of life."""
         while True:
             readable, _, _ = select.select([self.link.fileno()], [], [], 20)
             assert readable
@@ -48,7 +48,7 @@ class Front:
                 return packet
 
     def hear_credit(self) -> Packet:
-        """Wait for a credit; with it all replies since, for those that took long come before it."""
+        """Wait for a packet with a credit, and return it with all replies received until then."""
         replies: list[Reply] = []
         while True:
             packet = self.hear()
@@ -57,14 +57,14 @@ class Front:
                 return packet._replace(replies=replies)
 
     def answer(self) -> Reply:
-        """Wait for the one reply that is due."""
+        """Wait for the next packet with replies, which must have exactly one."""
         while not (replies := self.hear().replies):
             pass
         (reply,) = replies
         return reply
 
     def hear_until(self, number: int) -> list[int]:
-        """Return the ids that were answered up to and with `number`, in order."""
+        """Return the ids of replies in order, up to the packet that answers `number`."""
         heard: list[int] = []
         while number not in heard:
             heard += [reply.id for reply in self.hear().replies]

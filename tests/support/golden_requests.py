@@ -1,7 +1,7 @@
 """Requests of every method for `server/test_golden_wire.py`, on the indexes of `golden/families`.
 
-A request that changes an index has an index of its own, whose name begins with `a_`, so that the
-order of the calls changes no answer. No list of indexes asked for here begins that early.
+Each request that changes an index uses a separate index, whose name begins with `a_`. So the order
+of calls changes no answer. The recorded requests of ListIndexes start after these names.
 """
 
 from typing import Any, Final
@@ -20,7 +20,7 @@ from divgrpc_protos.v1 import (
     vectors_pb2,
 )
 
-# The indexes of a server under test, each with the golden index that it is a copy of.
+# The names of the served indexes, each with the golden index that is copied.
 SERVED: Final = {
     **{name: name for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")},
     **{name: name for name in ("topics", "sparse_topics", "factors")},
@@ -31,7 +31,7 @@ SERVED: Final = {
 _QUERIED: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
 _STORED: Final = (*_QUERIED, "topics", "sparse_topics", "factors")
 _DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
-# The method of each call and its requests, by the call's name.
+# The method and the requests of each call, by the name of the call.
 Calls = dict[str, tuple[str, list[Message]]]
 
 
@@ -50,19 +50,19 @@ def calls() -> Calls:
 
 
 def _dense(rows: int) -> vectors_pb2.Vectors:
-    """Return the first points, as numbers."""
+    """Return the first points as `values`."""
     values = points()[:rows].ravel().tolist()
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=rows, cols=9, values=values))
 
 
 def _raw(start: int, stop: int, dtype: str = "<f4") -> vectors_pb2.DenseMatrix:
-    """Return some points, as bytes of single or half precision."""
+    """Return points `start` to `stop` as bytes in float32 or float16."""
     data = points()[start:stop].astype(dtype).tobytes()
     return vectors_pb2.DenseMatrix(rows=stop - start, cols=9, data=data, dtype=_DTYPES[dtype])
 
 
 def _sparse(dtype: str | None = None) -> vectors_pb2.CsrMatrix:
-    """Return two sparse rows, by default in single precision without saying so."""
+    """Return two sparse rows. Without `dtype` they are float32, and the field is left unset."""
     return vectors_pb2.CsrMatrix(
         dtype=_DTYPES[dtype] if dtype else vectors_pb2.DTYPE_UNSPECIFIED,
         rows=2,
@@ -125,7 +125,7 @@ def _query_fields() -> Calls:
 
 
 def _query_words() -> dict[str, query_pb2.QueryRequest]:
-    """Return queries of every selector and variant, and between them every search and sampling."""
+    """Return queries that together have every selector, variant, search and sampling."""
     plain: dict[str, Any] = {"k": 5, "diversity": 0.5, "hash_limit": 30}
     queries = {}
     searches, samplings = query_pb2.Search.values()[1:], query_pb2.Sampling.values()[1:]
@@ -141,7 +141,7 @@ def _query_words() -> dict[str, query_pb2.QueryRequest]:
 
 
 def _query_stream() -> Calls:
-    """Return a stream of queries, one of which is refused."""
+    """Return a stream of three queries, of which one is refused."""
     queries = [_query("cells", k=2), _query("nobody"), _query("labels", k=3, diversity=0.0)]
     stream: list[Message] = [
         query_pb2.QueryStreamRequest(correlation_id=5 + number, query=query)

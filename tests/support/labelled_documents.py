@@ -1,4 +1,4 @@
-"""Documents with labels for tests, and everything else that a build can be told of them."""
+"""Documents with labels, and all other label arguments of a build."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ DOCUMENTS, FEATURES, LABELS, RANK = 700, 40, 130, 8
 
 
 def documents(rows: int = DOCUMENTS, *, seed: int = 0) -> sparse.csr_array:
-    """Return bags of words (rows, FEATURES), each with one word at least."""
+    """Return bags of words (rows, FEATURES) with at least one word each."""
     rng = np.random.default_rng(seed)
     given = rng.random((rows, FEATURES)) * (rng.random((rows, FEATURES)) < 0.2)
     given[np.arange(rows), rng.integers(0, FEATURES, rows)] += 1
@@ -21,20 +21,20 @@ def documents(rows: int = DOCUMENTS, *, seed: int = 0) -> sparse.csr_array:
 def widened(
     rows: sparse.csr_array, columns: np.typing.NDArray[np.int64], width: int
 ) -> sparse.csr_array:
-    """Return the same columns at other places of wider rows."""
+    """Return the rows with their columns moved to `columns` of a matrix of `width` columns."""
     arrays = (rows.data, columns[rows.indices], rows.indptr)
     return sparse.csr_array(arrays, (rows.shape[0], width))
 
 
 def labels_of(given: sparse.csr_array, *, seed: int = 9) -> sparse.csr_array:
-    """Return labels (rows, LABELS) that follow from the words; some documents have none."""
+    """Return labels (rows, LABELS) computed from the words; some documents have none."""
     rng = np.random.default_rng(seed)
     scores = given @ rng.standard_normal((FEATURES, LABELS))
     return sparse.csr_array(scores > 2.2)
 
 
 def factors(*, seed: int = 4) -> tuple[FloatArray, FloatArray]:
-    """Return label factors (LABELS, RANK), some long and most short, and a feature map."""
+    """Return label factors (LABELS, RANK) with a few large norms, and a feature map."""
     rng = np.random.default_rng(seed)
     lengths = (1 + rng.permutation(LABELS)) ** -0.7
     return (
@@ -44,7 +44,7 @@ def factors(*, seed: int = 4) -> tuple[FloatArray, FloatArray]:
 
 
 def edges(*, seed: int = 5) -> np.typing.NDArray[np.int64]:
-    """Return a hierarchy with a cycle, nodes of two parents and labels that it does not reach."""
+    """Return a hierarchy that has a cycle, nodes with two parents, and labels it does not reach."""
     rng = np.random.default_rng(seed)
     groups = LABELS + np.arange(12)
     below = np.column_stack([rng.choice(groups[2:], LABELS), np.arange(LABELS)])[:-7]
@@ -53,7 +53,7 @@ def edges(*, seed: int = 5) -> np.typing.NDArray[np.int64]:
 
 
 def everything() -> dict[str, Any]:
-    """Return what a build with all there is of labels is told, quickly trained."""
+    """Return all label arguments of a build, with parameters for a short training."""
     return {
         "labels": labels_of(documents()),
         "label_model": "leml",

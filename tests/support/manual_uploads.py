@@ -1,4 +1,4 @@
-"""Builds made by hand, for uploads that the client would never send."""
+"""Uploads composed by hand, for builds that the client would never send."""
 
 import queue
 import select
@@ -49,7 +49,7 @@ Message = index_pb2.BuildRequest | index_pb2.BuildOnceRequest
 
 
 def build(stub: DiverseIndexStub, *messages: Message) -> index_pb2.IndexInfo:
-    """Return the result of a Build call, or of a BuildOnce call."""
+    """Call Build or BuildOnce and return the index information."""
     (first, *_) = messages
     if isinstance(first, index_pb2.BuildOnceRequest):
         return stub.BuildOnce(first, timeout=30).index
@@ -64,7 +64,7 @@ def refusal(stub: DiverseIndexStub, *messages: Message) -> Details:
 
 
 def send_upload(link: socket.socket, *messages: Message) -> None:
-    """Send a builder a whole upload, and the permission to publish it."""
+    """Send a complete upload to a builder, and the permission to publish it."""
     for message in messages:
         is_once = isinstance(message, index_pb2.BuildOnceRequest)
         frame = Frame.ONCE if is_once else Frame.MESSAGE
@@ -74,7 +74,7 @@ def send_upload(link: socket.socket, *messages: Message) -> None:
 
 
 def received_frames(link: socket.socket) -> list[Frame]:
-    """Return the kinds of the frames that a builder has sent."""
+    """Return the kinds of the frames that the builder has sent so far."""
     kinds = []
     while select.select([link], [], [], 0)[0]:
         kinds.append(job_frames.receive(link)[0])
@@ -82,7 +82,7 @@ def received_frames(link: socket.socket) -> list[Frame]:
 
 
 def build_here(root: Path, *messages: Message) -> list[Frame]:
-    """Build in this process as a builder does, and return the kinds of its events."""
+    """Run a builder in this process on an upload, and return the kinds of its frames."""
     front_end, builder_end = job_frames.pair()
     control_end, supervisor_end = socket.socketpair()
     with front_end, builder_end, control_end, supervisor_end:
@@ -93,7 +93,7 @@ def build_here(root: Path, *messages: Message) -> list[Frame]:
 
 
 def wrong_field(root: Path, *messages: Message) -> str:
-    """Return the field that the status of a build in this process names."""
+    """Return the field that the error of a build in this process names."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  # the status tells
         build_here(root, *messages)
     error = expected(caught.value)
@@ -102,7 +102,7 @@ def wrong_field(root: Path, *messages: Message) -> str:
 
 
 class Held:
-    """A build that has been accepted, and sends nothing more until told to."""
+    """A build that has been accepted and waits for messages from the test."""
 
     def __init__(self, stub: DiverseIndexStub, name: str, **fields: Any) -> None:  # noqa: ANN401
         self._steps: queue.SimpleQueue[index_pb2.BuildRequest | None] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Indexes of every family, metric and kind of points over one set of points, and their twins."""
+"""Indexes of every hash family, metric and kind of points, and their reference models."""
 
 import itertools
 from dataclasses import replace
@@ -55,9 +55,9 @@ every_index = pytest.mark.parametrize(
 
 
 def drawn(rows: int, dims: int, seed: int, metric: Metric) -> FloatArray:
-    """Draw points around a few centres, a tenth of them twice, a third of their entries zero.
+    """Draw points around six centres; about a tenth are duplicates, a third of the values zero.
 
-    But under cosine their lengths vary by 100, and two of them are zero.
+    Under metrics other than cosine, norms vary by a factor of 100 and two points are zero.
     """
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((6, dims))
@@ -73,17 +73,18 @@ def drawn(rows: int, dims: int, seed: int, metric: Metric) -> FloatArray:
 
 
 def stored_as(points: FloatArray, kind: Points) -> FloatArray | sparse.csr_array:
-    """Return the points as they are to be given."""
+    """Return the points as a dense or as a sparse array."""
     return sparse.csr_array(points) if kind == "sparse" else points
 
 
 @cache
 def an_index(family: HashFamily, metric: Metric, kind: Points, *, shifted: bool = False) -> Index:
-    """Build an index over the same points as all others of the metric.
+    """Build an index; all indexes of a metric have the same points.
 
-    `shifted`: with Gaussian hyperplanes, around the mean of the points where the metric allows it.
+    With `shifted` hyperplanes are Gaussian, and centred on the mean of the points unless the metric
+    is the inner product.
     """
-    # pca_hash has one bit per component and no more; cells have no tables.
+    # pca_hash hashes one bit per component, so 2 x 4 bits use all 8; cells have no tables.
     n_tables, n_bits = {"pca_hash": (2, 4), "cells": (None, None)}.get(family, (5, 6))
     return Index.build(
         stored_as(drawn(ROWS, DIMS, 1, metric), kind),
@@ -102,12 +103,12 @@ def an_index(family: HashFamily, metric: Metric, kind: Points, *, shifted: bool 
 
 @cache
 def twin_of(index: Index) -> definitions.Points:
-    """Return what the twins need of the index."""
+    """Return the points of the index in the form that the reference implementation takes."""
     return points_of(index)
 
 
 def queries(count: int, metric: Metric) -> FloatArray:
-    """Return queries of all kinds: near the points, far from them, and points themselves."""
+    """Return queries near the points, far from them, and equal to points."""
     rng = np.random.default_rng(9)
     points = drawn(ROWS, DIMS, 1, metric)
     points = points[points.any(axis=1)]
@@ -118,22 +119,22 @@ def queries(count: int, metric: Metric) -> FloatArray:
 
 
 def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int = 0) -> None:
-    """Compare every row with the twin's answer to it."""
+    """Compare every row of a result with that of the reference implementation."""
     for row, query in enumerate(asked):
         check_row(twin_of(index), query, result, row, at_least=at_least)
 
 
 def stating(index: Index, **entries: Any) -> Index:  # noqa: ANN401  # of a manifest
-    """Return an index of the same arrays with other entries of its manifest."""
+    """Return an index of the same arrays, whose manifest has other entries."""
     manifest = replace(index.engine.manifest, **entries)
     return Index(Engine(Generation(manifest, index.engine._arrays), index.info.name))
 
 
 def without_pools(index: Index, **entries: Any) -> Index:  # noqa: ANN401  # of a manifest
-    """Return an index whose searches are what it states, for any number of candidates."""
+    """Return an index whose `auto` search does not depend on measured search costs."""
     return stating(index, search_costs=(), search_costs_dense=(), **entries)
 
 
 def taking(index: Index, search: Search) -> Index:
-    """Return the index with this as what Build found to be best, for queries of both kinds."""
+    """Return an index whose `auto` search is `search`, for dense and for sparse queries."""
     return without_pools(index, auto_search=search, auto_search_dense=None)

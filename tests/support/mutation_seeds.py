@@ -1,6 +1,6 @@
 """Valid requests of every method, which `support.mutations` changes before it sends them.
 
-They are the recorded requests of `support.golden_requests`, on copies of the golden indexes.
+They are the requests of `support.golden_requests`, on copies of the golden indexes.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, query_pb2
 from support.golden_requests import calls
 from support.mutators import Draw
 
-# Indexes that come and go, so that a build seldom finds another of its name under way.
+# Several names of indexes to build, so that two builds of one name seldom coincide.
 _SCRATCH: Final = ("scratch", "scratch-2", "scratch-3", "scratch-4")
 _TRAINED: Final = labels_pb2.LabelPlan(
     model=labels_pb2.LABEL_MODEL_LEML,
@@ -26,7 +26,7 @@ _REFLECTION: Final = reflection_pb2.ServerReflectionRequest(
 
 
 class Seeds:
-    """Valid requests of every method, to be drawn from."""
+    """Valid requests of every method, from which a request is drawn."""
 
     def __init__(self) -> None:
         health: list[Message] = [health_pb2.HealthCheckRequest(service="divgrpc.v1.DiverseIndex")]
@@ -66,7 +66,7 @@ class Seeds:
 
 
 def _train(plan: labels_pb2.LabelPlan, chunk: labels_pb2.LabelChunk) -> None:
-    """Let labels be trained in place of factors that were brought."""
+    """Change a plan with given label factors into one that trains them."""
     plan.CopyFrom(_TRAINED)
     chunk.ClearField("label_factors")
     chunk.ClearField("feature_map")

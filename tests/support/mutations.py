@@ -1,11 +1,15 @@
-"""python -m support.mutations: send a server requests that nobody should, and see it stand.
+"""python -m support.mutations: send malformed requests to a server and check that it survives.
 
-A server with two workers gets valid requests of every RPC with fields and bytes changed by seeded
-draws; the draw of a request depends on the seed and its number alone, so `--only NUMBER` sends one
-again. No call may end with a status that speaks of a fault of ours (UNKNOWN, INTERNAL, DATA_LOSS),
-of a process that died (UNAVAILABLE, CANCELLED) or of a call that hung (DEADLINE_EXCEEDED); no
-worker and no front may be replaced; and what was asked before must be answered the same after.
-Exit code 1 where anything of that happened.
+A server with two workers gets valid requests of every method, in which fields and bytes are changed
+at random. A request depends only on the seed and its number, so `--only NUMBER` sends it again.
+These are violations:
+
+- a call ends with a status of an internal fault (UNKNOWN, INTERNAL, DATA_LOSS), of a process that
+  died (UNAVAILABLE, CANCELLED) or of a call that hung (DEADLINE_EXCEEDED);
+- a worker or a front is replaced;
+- queries sent before and after give different answers.
+
+The exit code is 1 if there is a violation.
 """
 
 import argparse
@@ -43,7 +47,7 @@ FORBIDDEN: Final = {
     "DEADLINE_EXCEEDED",
     "unanswered",
 }
-# How many of a thousand requests go to each method. A build is a process of its own.
+# Shares of the methods among 1,000 requests. Builds are few because each one starts a process.
 SHARES: Final = {
     "Query": 400,
     "QueryStream": 150,
@@ -63,7 +67,7 @@ SHARES: Final = {
 _GOLDEN: Final = Path(__file__).parent.parent / "golden" / "families"
 _SECONDS: Final = 60
 _ITEMS: Final = 4
-# All that an Evaluate may have set a default for.
+# All parameters for which an Evaluate request may have set a default.
 _NAMED: Final[QueryOptions] = {
     "diversity": 0.3,
     "selector": "greedy",
@@ -78,14 +82,14 @@ _REFLECTION: Final = "grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 
 @dataclass
 class Tally:
-    """Counts of calls by method and status, and the calls that ended with a forbidden status."""
+    """Counts of calls by method and status, and the calls with a forbidden status."""
 
     statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, number: int, method: str, status: str, detail: str = "") -> None:
-        """Count a call, or an item of a stream."""
+        """Count a call, or a query of a stream."""
         with self._lock:
             self.statuses[method, status] += 1
             if status in FORBIDDEN:
@@ -93,7 +97,7 @@ class Tally:
 
 
 class Caller:
-    """Sends requests as bytes, and notes how each call ends."""
+    """Sends changed requests as bytes and records how each call ends."""
 
     def __init__(self, channel: grpc.Channel, seed: int, tally: Tally) -> None:
         self._channel = channel
@@ -103,7 +107,7 @@ class Caller:
         self._building = threading.BoundedSemaphore(2)
 
     def send(self, number: int) -> None:
-        """Draw a request by its number and send it."""
+        """Generate the request of this number and send it."""
         draw = random.Random(f"{self._seed}-{number}")
         method = draw.choices(tuple(SHARES), tuple(SHARES.values()))[0]
         try:
@@ -140,7 +144,7 @@ class Caller:
             one(payload, timeout=_SECONDS)
 
     def _first(self, path: str, payload: bytes) -> None:
-        """Hear the first answer of a call that would go on for ever."""
+        """Wait for the first answer of a call that would never end, and cancel the call."""
         watch: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
         call = watch(payload, timeout=_SECONDS)
         next(iter(call))
@@ -189,7 +193,7 @@ class Caller:
 
 
 def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) -> Tally:
-    """Send the requests to a server of their own and return what became of them."""
+    """Send the requests to a separate server, and return the counts and violations."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="divgrpc-mutations-") as temporary:
         options = ("--data-dir", f"{temporary}/data", "--workers", "2", "--log-level", "warning")
@@ -210,7 +214,7 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
 
 
 def _answers(server: RunningServer) -> list[bytes]:
-    """Return what the indexes answer that no request changes."""
+    """Return answers of indexes that no request changes."""
     with Client(server.target, timeout=60) as client:
         found = [
             client.query(name, points()[:20], **_NAMED)
@@ -220,7 +224,7 @@ def _answers(server: RunningServer) -> list[bytes]:
 
 
 def _check(server: RunningServer, tally: Tally, pids: dict[str, list[int]]) -> None:
-    """Note processes that were replaced or left over, and faults that only the log has."""
+    """Record processes that were replaced or left over, and faults that appear only in the log."""
     for role, started in pids.items():
         if server.pids(role) != started:
             tally.wrong.append(f"a {role} was replaced")

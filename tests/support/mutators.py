@@ -1,7 +1,8 @@
-"""What becomes of a request before it is sent: fields and bytes changed, by a seeded draw.
+"""Random changes of requests, in their fields and in their bytes.
 
-Fields are changed through their descriptors, so that most of what comes of it still parses and gets
-past the first check; bytes are changed blindly.
+Fields are changed by their descriptors, so that most changed requests still parse and pass the
+first checks. Bytes are changed without regard to their meaning. The given generator determines all
+changes.
 """
 
 import math
@@ -60,7 +61,7 @@ _RANGES: Final = {
 
 
 def mutated(draw: Draw, message: Message) -> bytes:
-    """Return a message as bytes with some of its fields, some of its bytes, or both changed."""
+    """Return a message as bytes, after changes of its fields, of its bytes, or of both."""
     changed = type(message)()
     changed.CopyFrom(message)
     way = draw.random()
@@ -75,7 +76,7 @@ def mutated(draw: Draw, message: Message) -> bytes:
 
 
 def change_field(draw: Draw, message: Message) -> None:
-    """Change one field, at any depth: to an extreme, to none, to another member of its oneof."""
+    """Change a field at any depth: to an extreme value, to unset, or to another oneof member."""
     spots = list(_spots(message))
     if not spots:
         return
@@ -138,7 +139,7 @@ def _extreme(draw: Draw, field: FieldDescriptor, value: Any) -> Any:  # noqa: AN
 
 
 def _change_numbers(draw: Draw, data: bytes) -> bytes:
-    """Change an array that travels as bytes: its length, its order, or some of its numbers."""
+    """Change the bytes of an array: their number, their order, or some of its values."""
     match draw.randrange(8):
         case 0:
             return data[: -draw.choice((1, 2, 4, 8))]
@@ -189,7 +190,8 @@ def _insert(draw: Draw, data: bytearray) -> bytes:
 
 
 def _prepend(draw: Draw, data: bytearray) -> bytes:
-    # A field number that no message of ours has, and varints that end late or never.
+    # A field number that no message has, varints that are too long, and a group that is never
+    # closed.
     return draw.choice((b"\xff" * 10, b"\xf8\x7f\x01", b"\x80" * 9 + b"\x01", b"\x0b")) + data
 
 
@@ -203,5 +205,5 @@ _BYTES: Final[tuple[Callable[[Draw, bytearray], bytes], ...]] = (
 
 
 def change_bytes(draw: Draw, payload: bytes) -> bytes:
-    """Change bytes without a look at what they mean."""
+    """Change some bytes without regard to their meaning."""
     return draw.choice(_BYTES)(draw, bytearray(payload))

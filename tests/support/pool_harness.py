@@ -1,4 +1,4 @@
-"""A pool by itself, with workers played by the other ends of its sockets."""
+"""A pool without a server; tests act as its workers."""
 
 import asyncio
 import functools
@@ -18,7 +18,7 @@ Scene = Callable[..., Awaitable[None]]
 
 
 class Stage:
-    """A pool and the workers that were attached to it."""
+    """A pool, and the links of the workers attached to it."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.config = Config(log_level="error", **options)
@@ -43,7 +43,7 @@ class Stage:
         return link
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close the pool and all links."""
         self.pool.close()
         for link in self._links:
             link.close()
@@ -59,7 +59,7 @@ class Stage:
 
 
 def on_stage(**options: Any) -> Callable[[Scene], Callable[..., None]]:  # noqa: ANN401  # as Config's
-    """Return a decorator that runs an asynchronous test on a loop of its own, with a stage."""
+    """Return a decorator that runs an asynchronous test with a `Stage` in a new event loop."""
 
     def decorate(test: Scene) -> Callable[..., None]:
         def run(**arguments: object) -> None:
@@ -93,7 +93,7 @@ async def packet(link: packets.Link) -> list[Request]:
 def answer(
     link: packets.Link, *requests: Request, small: int = 1, large: int = 0, lent: int = 0
 ) -> None:
-    """Answer requests with their own payload, backwards, and give credit back, or lend it."""
+    """Answer requests with their reversed payloads, and return or lend credits."""
     items = [
         packets.pack_reply(Reply(request.id, Outcome.ANSWER, request.payload[::-1][:100]))
         for request in requests
@@ -102,6 +102,6 @@ def answer(
 
 
 async def settle() -> None:
-    """Let everything that is ready run."""
+    """Let all tasks run that are ready."""
     for _ in range(5):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Calls of bytes, for messages that no stub would send."""
+"""Calls with requests and answers as bytes, for messages that no stub would send."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
@@ -9,19 +9,19 @@ SERVICE = "/divgrpc.v1.DiverseIndex/"
 
 
 def unary(channel: grpc.Channel, method: str) -> Callable[..., bytes]:
-    """Return a method of the service that takes and gives bytes."""
+    """Return a callable of a unary method, from bytes to bytes."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(SERVICE + method)
     return call
 
 
 def unary_stream(channel: grpc.Channel, method: str) -> Callable[..., Iterable[bytes]]:
-    """Return a method of the service that gives a stream of bytes."""
+    """Return a callable of a method that streams its answers, as bytes."""
     call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(SERVICE + method)
     return call
 
 
 class Answers(Protocol):
-    """What comes of a stream, and the call itself."""
+    """The answers of a stream of bytes, and the call, which may be cancelled."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Return itself."""
@@ -34,6 +34,6 @@ class Answers(Protocol):
 
 
 def stream(channel: grpc.Channel, method: str, messages: Iterator[bytes]) -> Answers:
-    """Call a method of the service with a stream of bytes."""
+    """Call a streaming method with bytes, and return its answers as bytes."""
     call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(SERVICE + method)
     return call(messages, timeout=30)

@@ -12,13 +12,13 @@ from divgrpc.errors import InvalidArgumentError
 def refused(
     field: str, match: str | None = None, *, error: type[Exception] = InvalidArgumentError
 ) -> Iterator[None]:
-    """Expect an error of this field in the block, with a message that matches."""
+    """Expect an error in the block that names `field` and whose message matches."""
     with pytest.raises(error, match=match) as caught:
         yield
     assert getattr(caught.value, "field", None) == field
 
 
 def wrong(**values: Sequence[object]) -> pytest.MarkDecorator:
-    """Parametrize a test by `field` and each of its wrong `value`s."""
+    """Parametrize a test by `field` and `value`, from the wrong values of each field."""
     pairs = [(field, value) for field, some in values.items() for value in some]
     return pytest.mark.parametrize(("field", "value"), pairs)

@@ -1,4 +1,4 @@
-"""A real server for tests: started as users start it, seen from outside, stopped at the end."""
+"""A real server for tests, started as users start it and observed from outside."""
 
 import os
 import selectors
@@ -15,8 +15,8 @@ import grpc
 
 START_SECONDS = 120.0  # a first start compiles every kernel
 STOP_SECONDS = 20.0
-# Becomes the program it is given. Linux ends that with its parent, and a SIGINT that is ignored, as
-# in what a shell runs in the background, would be inherited.
+# A script that replaces itself by the given program. The kernel kills the program if its parent
+# dies, and SIGINT works even if a shell started the tests in the background and ignores it.
 _TIE = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
@@ -28,12 +28,12 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def tied(command: Sequence[str]) -> list[str]:
-    """Return a command that runs `command` in its place, dies with this thread and hears Ctrl-C."""
+    """Return a command that runs `command`, dies with its parent and obeys Ctrl-C."""
     return [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
 
 
 class RunningServer:
-    """`divgrpc-server` on a free port, its log in `folder`; a context manager."""
+    """A context manager that runs `divgrpc-server` on a free port; `folder` has its log."""
 
     def __init__(
         self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
@@ -77,7 +77,7 @@ class RunningServer:
         return grpc.insecure_channel(self.target)
 
     def terminate(self) -> None:
-        """Tell the server to stop, and return at once."""
+        """Send SIGTERM to the server and return at once."""
         self.process.send_signal(signal.SIGTERM)
 
     def stop(self) -> int:
@@ -99,7 +99,7 @@ class RunningServer:
         return [pid for pid in map(int, children.read_text().split()) if _role(pid) == role]
 
     def kill(self, role: str, position: int = 0) -> int:
-        """End one process of a role at once; returns its id."""
+        """Kill one process of a role and return its id."""
         pid = self.pids(role)[position]
         os.kill(pid, signal.SIGKILL)
         return pid
@@ -126,13 +126,13 @@ def _role(pid: int) -> str:
 
 
 def index_folders(server: RunningServer, name: str) -> list[Path]:
-    """Return the folders of an index in the data folder, staging folders included."""
+    """Return the folders of an index, including staging folders."""
     data = server.folder / "data"
     return [entry for entry in data.iterdir() if entry.name.lstrip(".").split(".")[0] == name]
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs, zombies left out."""
+    """Tell whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -140,13 +140,13 @@ def alive(pid: int) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return what a process has computed so far, all its threads together."""
+    """Return the CPU time of a process, summed over its threads."""
     numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for a condition that nothing announces; fails the test where it does not come true."""
+    """Poll a condition until it is true, and fail the test after `seconds` seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "what was awaited did not come true"

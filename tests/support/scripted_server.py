@@ -1,6 +1,6 @@
-"""A server that does what a test tells it to: for faults that a real one shows too rarely.
+"""A server whose answers a test sets, for faults that a real server shows too rarely.
 
-It speaks the contract over a real connection, keeps what it was asked, and fails on command.
+It serves real connections, records the requests, and fails when told to.
 """
 
 # ruff: noqa: N802  # methods have the names of the contract
@@ -27,7 +27,7 @@ K = 3
 
 
 def answer(request: query_pb2.QueryRequest, generation: int) -> query_pb2.QueryResponse:
-    """Answer each row with ids that tell its first number: 10 x, 10 x + 1, 10 x + 2."""
+    """Answer each row with the ids 10 x, 10 x + 1 and 10 x + 2, where x is its first value."""
     rows = arrays.decode(request.queries)
     assert isinstance(rows, np.ndarray)
     count = len(rows)
@@ -56,7 +56,7 @@ def answer(request: query_pb2.QueryRequest, generation: int) -> query_pb2.QueryR
 
 
 def row(number: int) -> evaluate_pb2.EvaluateRow:
-    """Return a row of an evaluation; the second one is a choice."""
+    """Return a row of an evaluation; row 1 is a choice by folds."""
     return evaluate_pb2.EvaluateRow(
         number=number,
         generation=4,
@@ -84,7 +84,7 @@ def status(code: int, message: str, *details: Message) -> status_pb2.Status:
 
 
 class ScriptedIndex(DiverseIndexServicer):
-    """What the server does next is set by a test; what it was asked is there to see."""
+    """A servicer whose behaviour a test sets by attributes, which also record the requests."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -94,12 +94,12 @@ class ScriptedIndex(DiverseIndexServicer):
         self.queries: list[query_pb2.QueryRequest] = []
         self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
         self.upload: list[index_pb2.BuildRequest] = []
-        # Codes to fail with before anything is answered, and the details to add.
+        # Status codes of the next calls, and the packed details that are added.
         self.failures: list[grpc.StatusCode] = []
         self.packed_details = b""
-        # The generation of each answer; the last holds for all that follow.
+        # The generations of the next answers; the last one is used for all further answers.
         self.generations = [1]
-        # How many queries of a stream to wait for before answering them, the last one first.
+        # Queries of a stream are answered in groups of this size, in reverse order.
         self.turn_round = 1
         self.chunk_bytes = 1024
         self.silent = False
@@ -131,7 +131,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def Query(
         self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> query_pb2.QueryResponse:
-        """Answer, or fail on command."""
+        """Record and answer a query, or fail if told to."""
         self._begin("Query", context)
         self.queries.append(request)
         return answer(request, self._generation())
@@ -141,7 +141,7 @@ class ScriptedIndex(DiverseIndexServicer):
         request_iterator: Iterator[query_pb2.QueryStreamRequest],
         context: grpc.ServicerContext,
     ) -> Iterator[query_pb2.QueryStreamResponse]:
-        """Answer in the wrong order; a query of -1 fails alone."""
+        """Answer in groups in reverse order; a query whose first value is negative is refused."""
         self._begin("QueryStream", context)
         held: list[query_pb2.QueryStreamRequest] = []
         for request in request_iterator:
@@ -166,7 +166,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def Build(
         self, request_iterator: Iterator[index_pb2.BuildRequest], context: grpc.ServicerContext
     ) -> Iterator[index_pb2.BuildResponse]:
-        """Keep what is sent, tell of progress, and describe an index."""
+        """Record the messages, report progress, and return an index."""
         self._begin("Build", context)
         self.upload = [next(request_iterator)]
         accepted = index_pb2.BuildAccepted(chunk_bytes=self.chunk_bytes)
@@ -199,14 +199,14 @@ class ScriptedIndex(DiverseIndexServicer):
     def GetIndex(
         self, request: index_pb2.GetIndexRequest, context: grpc.ServicerContext
     ) -> index_pb2.GetIndexResponse:
-        """Describe an index of any name."""
+        """Return an index of the given name."""
         self._begin("GetIndex", context)
         return index_pb2.GetIndexResponse(index=self._info(request.index))
 
     def ListIndexes(
         self, request: index_pb2.ListIndexesRequest, context: grpc.ServicerContext
     ) -> index_pb2.ListIndexesResponse:
-        """List three indexes, one a page."""
+        """Return three indexes, one per page."""
         self._begin("ListIndexes", context)
         page = int(request.page_token or 0)
         token = str(page + 1) if page < 2 else ""
@@ -252,7 +252,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def Evaluate(
         self, request: evaluate_pb2.EvaluateRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluate_pb2.EvaluateResponse]:
-        """Tell of progress, and give two rows, the second a choice."""
+        """Report progress, and return two rows, of which the second is a choice by folds."""
         self._begin("Evaluate", context)
         self.evaluations.append(request)
         progress = evaluate_pb2.EvaluateProgress(queries_done=1, queries_total=2, seconds_left=3)

@@ -10,13 +10,13 @@ from divgrpc.types import FloatArray
 from support.running_server import RunningServer
 
 ROWS, DIMS = 1500, 24
-# Of the index that evaluations ask.
+# Number of points of the index that tests evaluate.
 EVALUATED_ROWS = 900
 
 
 @dataclass(frozen=True)
 class Served:
-    """An index by name, the points in it, and queries that are none of them."""
+    """The name of an index, its points, and queries that are not among the points."""
 
     name: str
     points: FloatArray
@@ -24,7 +24,7 @@ class Served:
 
 
 def random_points(rows: int = ROWS, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
-    """Return points (rows, dims) in loose clusters, as real ones are."""
+    """Return points (rows, dims) in loose clusters, as real data has."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((20, dims))
     points = centres[rng.integers(0, 20, rows)] + 0.5 * rng.standard_normal((rows, dims))
@@ -32,5 +32,5 @@ def random_points(rows: int = ROWS, *, dims: int = DIMS, seed: int = 0) -> Float
 
 
 def place(server: RunningServer, name: str, points: Any, **options: Any) -> Index:  # noqa: ANN401  # any option
-    """Build an index in this process, which is faster than a Build call, for a server to serve."""
+    """Build an index into the server's data folder, which is faster than a Build call."""
     return Index.build(points, path=server.folder / "data" / name, replace=True, **options)

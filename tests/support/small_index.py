@@ -1,4 +1,4 @@
-"""A small index on disk, written without the builder, and what can befall it."""
+"""A small index on disk, written without the builder, and a build that is killed."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ ROWS, DIMS = 5, 3
 
 
 def manifest() -> Manifest:
-    """Describe a small index; number and arrays are filled in by publishing."""
+    """Return the manifest of a small index; publishing fills in the generation and the arrays."""
     return Manifest(
         generation=0,
         rows=ROWS,
@@ -36,12 +36,12 @@ def manifest() -> Manifest:
 
 
 def vectors(fill: float) -> FloatArray:
-    """Return the vectors of the index, every entry the same."""
+    """Return the vectors of the index, with all values equal to `fill`."""
     return np.full((ROWS, DIMS), fill, np.float32)
 
 
 def write(stage: Staging, fill: float = 1.0) -> None:
-    """Write one array by appending and one in place."""
+    """Write one array by appending and another one in place."""
     stage.begin("vectors", np.float32, (DIMS,), rows=100)
     stage.append("vectors", vectors(fill)[:2])
     stage.append("vectors", vectors(fill)[2:])
@@ -56,14 +56,14 @@ def publish(folder: Path, fill: float = 1.0, *, replace: bool = False) -> int:
 
 
 def hold_lock(path: Path) -> None:
-    """Die in the middle of a build."""
+    """Kill this process during a build."""
     with staging(path, replace=True) as stage:
         write(stage)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_while_building(path: Path) -> None:
-    """Begin a build in a process that is killed in the middle of it."""
+    """Run a build in a process that is killed during the build."""
     process = multiprocessing.get_context("spawn").Process(target=hold_lock, args=(path,))
     process.start()
     process.join()

@@ -1,4 +1,4 @@
-"""What a failed call carries besides its code."""
+"""The details of a failed call: reason, fields, metadata and retry delay."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from grpc_status import rpc_status
 
 
 class Details(NamedTuple):
-    """The parts of a google.rpc.Status; `retry_after` in seconds, None where there is none."""
+    """The parts of a google.rpc.Status; `retry_after` is in seconds, or None."""
 
     code: grpc.StatusCode
     message: str

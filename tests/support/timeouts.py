@@ -1,4 +1,4 @@
-"""An end to waiting: code that hangs fails its test instead of holding up the suite."""
+"""A time limit for tests, so that code that hangs fails its test and not the suite."""
 
 import signal
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from types import FrameType
 
 import pytest
 
-# A first start compiles every kernel, and has its own, shorter limit.
+# Longer than START_SECONDS, the limit of a first server start, which compiles every kernel.
 PHASE_SECONDS = 180.0
-# Rung again where the first was caught, as by a property test that tries the same example anew.
+# The signal is repeated, because hypothesis catches the failure and runs the example again.
 _AGAIN_SECONDS = 15.0
 
 
 @contextmanager
 def alarm(seconds: float = PHASE_SECONDS) -> Iterator[None]:
-    """Fail the test, wherever its thread is waiting, once it has run for so long.
+    """Fail the test if the block runs for more than `seconds` seconds, even while it waits.
 
-    What never comes back from compiled code hears no signal: pytest's `faulthandler_timeout` ends
-    the whole run for that.
+    Compiled code that never returns does not receive the signal. In that case pytest's
+    `faulthandler_timeout` ends the whole run.
     """
 
     def ring(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Addresses of servers: which are taken, and what is said of the others and of silent ones."""
+"""Addresses of servers: which are valid, and the errors for invalid and silent ones."""
 
 import socket
 from typing import Any
@@ -55,7 +55,7 @@ def test_addresses_are_taken(target: str) -> None:
     ],
 )
 def test_wrong_addresses_are_refused_with_what_to_write(target: object, told: str) -> None:
-    """No connection is tried, and the error names the argument and its form."""
+    """No connection is tried. The error names the argument and the expected form."""
     with pytest.raises(InvalidArgumentError) as caught:
         Client(target)  # type: ignore[arg-type]  # on purpose
     assert caught.value.field == "target"
@@ -64,7 +64,7 @@ def test_wrong_addresses_are_refused_with_what_to_write(target: object, told: st
 
 @given(host=st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True), port=st.integers())
 def test_a_port_is_a_number_of_sixteen_bits(host: str, port: int) -> None:
-    """Every host is taken with every port that there is, and with no other."""
+    """A valid host is accepted with every port from 1 to 65535, and with no other number."""
     target = f"{host}:{port}"
     if 1 <= port <= 65_535:
         assert arguments.target(target) == target
@@ -75,14 +75,14 @@ def test_a_port_is_a_number_of_sixteen_bits(host: str, port: int) -> None:
 
 @pytest.fixture
 def target() -> str:
-    """Return an address at which nobody listens."""
+    """Return an address at which no server listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def test_a_silent_address_says_how_to_start_a_server(call: Stack, target: str) -> None:
-    """Both clients name the address and the command that starts a server."""
+    """The error names the address and the command that starts a server."""
     with pytest.raises(UnavailableError) as caught:
         call("list_indexes")
     assert isinstance(caught.value, RpcError)
@@ -92,7 +92,7 @@ def test_a_silent_address_says_how_to_start_a_server(call: Stack, target: str) -
 
 
 def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
-    """A client with credentials is told that the server speaks no TLS."""
+    """The error says that the server does not speak TLS, and to leave credentials out."""
     secure: dict[str, Any] = {"credentials": grpc.ssl_channel_credentials(), "timeout": 10}
     told = r"does not speak TLS.*leave credentials out"
     with (
@@ -104,6 +104,5 @@ def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
 
 
 @pytest.mark.parametrize("detail", ["the server is shutting down", ""])
-def test_other_failures_stay_as_they_are(detail: str) -> None:
-    """What is not known is told in gRPC's words alone."""
+def test_other_failures_keep_the_text_of_grpc(detail: str) -> None:
     assert explain("localhost:1", detail) == detail

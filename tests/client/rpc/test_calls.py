@@ -1,4 +1,4 @@
-"""Calls on both stacks, against a server that fails on command."""
+"""Calls of both clients, against a server that fails on command."""
 
 import asyncio
 import inspect
@@ -34,8 +34,8 @@ QUERY = np.array([4.0, 0.5], np.float32)
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
-def test_query_gives_arrays(call: Stack, script: ScriptedIndex) -> None:
-    """A result is the frozen dataclass of the core, its arrays as promised."""
+def test_query_returns_the_result_of_the_core(call: Stack, script: ScriptedIndex) -> None:
+    """It is the core's frozen dataclass, with arrays of the documented dtypes."""
     result = call("query", "images", QUERY, k=3)
     assert result.ids.tolist() == [[40, 41, 42]]
     assert (result.ids.dtype, result.scores.dtype) == (np.int64, np.float32)
@@ -48,8 +48,8 @@ def test_query_gives_arrays(call: Stack, script: ScriptedIndex) -> None:
     assert script.queries[0].k == 3
 
 
-def test_plain_calls(call: Stack, script: ScriptedIndex) -> None:
-    """Every other method gives what the server said, with the words of the Python side."""
+def test_other_methods_return_dataclasses(call: Stack, script: ScriptedIndex) -> None:
+    """Enum values are words, as in the core."""
     info = call("get_index", "images")
     assert (info.name, info.generation, info.auto_search) == ("images", 2, "scan")
     told = {name: value for name, value in info.parameters.items() if value is not None}
@@ -64,13 +64,13 @@ def test_plain_calls(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_all_pages_are_listed(call: Stack) -> None:
-    """`list_indexes` follows the page tokens to the end."""
+    """`list_indexes` requests pages until there is no page token."""
     names = [info.name for info in call("list_indexes")]
     assert names == ["index-0", "index-1", "index-2"]
 
 
-def test_errors_have_everything(call: Stack, script: ScriptedIndex, target: str) -> None:
-    """An error carries code, reason, fields, delay and request id, and is the core's error too."""
+def test_errors_have_all_details(call: Stack, script: ScriptedIndex, target: str) -> None:
+    """An error has code, reason, fields, delay and request id, and is of the core's class."""
     delay = Duration()
     delay.FromNanoseconds(1_500_000_000)
     violation = error_details_pb2.BadRequest.FieldViolation(field="index", description="unknown")
@@ -108,10 +108,10 @@ def test_errors_have_everything(call: Stack, script: ScriptedIndex, target: str)
         (UNAVAILABLE, UnavailableError),
     ],
 )
-def test_bare_codes_have_kinds(
+def test_errors_without_details_have_the_class_of_their_code(
     call: Stack, script: ScriptedIndex, code: grpc.StatusCode, kind: type[Exception]
 ) -> None:
-    """An error without details, as gRPC itself makes them, is of the core's kind for its code."""
+    """Such errors come from gRPC itself."""
     script.failures = [code] * 9
     with pytest.raises(kind) as caught:
         call("query", "images", QUERY)
@@ -121,7 +121,7 @@ def test_bare_codes_have_kinds(
 
 
 def test_unreadable_details_do_not_hide_the_code(call: Stack, script: ScriptedIndex) -> None:
-    """Trailers that are no status of ours leave code and message standing."""
+    """If the trailers cannot be parsed, the error still has the code and the message."""
     script.failures = [grpc.StatusCode.DATA_LOSS]
     script.packed_details = b"\xff\xff"
     with pytest.raises(RpcError, match="on command") as caught:
@@ -130,14 +130,13 @@ def test_unreadable_details_do_not_hide_the_code(call: Stack, script: ScriptedIn
 
 
 def test_unavailable_is_retried(call: Stack, script: ScriptedIndex) -> None:
-    """Two failures with UNAVAILABLE are made good without the caller noticing."""
+    """Two failures with UNAVAILABLE are retried, and the caller gets the result."""
     script.failures = [UNAVAILABLE] * 2
     assert call("query", "images", QUERY).generation == 1
     assert script.calls["Query"] == 3
 
 
-def test_retries_end(call: Stack, script: ScriptedIndex) -> None:
-    """After three attempts the error is the caller's."""
+def test_the_third_failure_is_raised(call: Stack, script: ScriptedIndex) -> None:
     script.failures = [UNAVAILABLE] * 9
     with pytest.raises(RpcError):
         call("query", "images", QUERY)
@@ -167,7 +166,7 @@ def test_only_unavailable_is_retried(
 
 
 def test_changes_are_not_retried(call: Stack, script: ScriptedIndex) -> None:
-    """DeleteIndex and Build are tried once: a second attempt could do harm."""
+    """DeleteIndex and Build are tried once, because a second attempt could do harm."""
     script.failures = [UNAVAILABLE] * 9
     with pytest.raises(RpcError):
         call("delete_index", "images")
@@ -177,7 +176,7 @@ def test_changes_are_not_retried(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
-    """A query has two seconds unless the client or the call says otherwise."""
+    """The default is two seconds; the client or the call may set another."""
     call("query", "images", QUERY)
     assert 1 < script.seconds_left < 2.5
     call("query", "images", QUERY, settings={"timeout": 7})
@@ -190,7 +189,7 @@ def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_deadlines_end_calls(call: Stack, script: ScriptedIndex) -> None:
-    """A server that says nothing costs no more than the deadline."""
+    """A call to a server that never answers ends at its deadline."""
     script.silent = True
     started = time.monotonic()
     with pytest.raises(RpcError) as caught:
@@ -201,7 +200,7 @@ def test_deadlines_end_calls(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_a_passed_deadline_fails_at_once(call: Stack, script: ScriptedIndex) -> None:
-    """A timeout of zero or less is a deadline that has passed; the server is not asked."""
+    """With a timeout of zero or less, no request is sent."""
     with pytest.raises(RpcError) as caught:
         call("query", "images", QUERY, timeout=-1)
     assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -209,8 +208,8 @@ def test_a_passed_deadline_fails_at_once(call: Stack, script: ScriptedIndex) -> 
     assert script.calls["Query"] == 0
 
 
-def test_request_ids_travel(call: Stack, script: ScriptedIndex) -> None:
-    """A request id goes out as metadata and comes back in an error that has no other."""
+def test_request_ids_are_sent_and_returned_in_errors(call: Stack, script: ScriptedIndex) -> None:
+    """An error without a request id of the server has the one that was sent."""
     script.failures = [grpc.StatusCode.INTERNAL]
     with pytest.raises(RpcError) as caught:
         call("query", "images", QUERY, request_id="mine-7")
@@ -218,8 +217,8 @@ def test_request_ids_travel(call: Stack, script: ScriptedIndex) -> None:
     assert caught.value.request_id == "mine-7"
 
 
-def test_nobody_there() -> None:
-    """A server that cannot be reached is UNAVAILABLE, with the address in the message."""
+def test_an_unreachable_server_is_unavailable() -> None:
+    """The message contains the address."""
     with (
         Client("127.0.0.1:1") as client,
         pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1") as caught,
@@ -229,8 +228,8 @@ def test_nobody_there() -> None:
     assert caught.value.code is UNAVAILABLE
 
 
-def test_closed_clients_refuse(target: str) -> None:
-    """After `close` a call says so, and closing again does nothing."""
+def test_a_closed_client_refuses_calls(target: str) -> None:
+    """Closing it again has no effect."""
     client = Client(target)
     client.query("images", QUERY)
     client.close()
@@ -247,8 +246,8 @@ def _ask_in_child(client: Client, answers: Connection) -> None:
     client.close()
 
 
-def test_forked_children_are_told(target: str) -> None:
-    """A client used in a forked child raises a clear error instead of hanging."""
+def test_a_forked_child_gets_an_error(target: str) -> None:
+    """A client that was made before the fork raises an error there instead of hanging."""
     fork = multiprocessing.get_context("fork")
     answers, writer = fork.Pipe(duplex=False)
     with Client(target) as client, answers, writer:
@@ -266,7 +265,7 @@ def test_forked_children_are_told(target: str) -> None:
 
 
 def test_async_clients_belong_to_their_loop(target: str) -> None:
-    """A client used in a second event loop raises a clear error."""
+    """Using a client in a second event loop raises an error."""
     client = AsyncClient(target)
     asyncio.run(client.query("images", QUERY))
     with pytest.raises(ClientStateError, match="event loop"):
@@ -274,7 +273,7 @@ def test_async_clients_belong_to_their_loop(target: str) -> None:
 
 
 def test_connections_take_turns(script: ScriptedIndex, target: str) -> None:
-    """Calls of one client go over as many connections as it has channels."""
+    """A client opens as many connections as `channels`, and calls alternate between them."""
     peers = set()
     with Client(target, channels=3) as client:
         for _ in range(6):
@@ -302,7 +301,7 @@ def test_clients_are_checked_when_they_are_made(
     field: str,
     value: object,
 ) -> None:
-    """A client that could not make a call is refused at once, with what is wrong named."""
+    """Invalid settings are refused at once, with the name and the value."""
     settings: dict[str, Any] = {"target": "127.0.0.1:1", field: value}
     with pytest.raises(InvalidArgumentError, match=field) as caught:
         kind(**settings)
@@ -325,7 +324,7 @@ def test_clients_are_checked_when_they_are_made(
 def test_calls_are_checked_before_they_are_made(
     call: Stack, script: ScriptedIndex, method: str, field: str, value: object
 ) -> None:
-    """A timeout or a request id that gRPC could not take is refused with its name, and not sent."""
+    """A timeout or request id that gRPC could not take is refused before anything is sent."""
     data: dict[str, list[Any]] = {
         "query": [QUERY],
         "query_stream": [[QUERY]],
@@ -337,15 +336,15 @@ def test_calls_are_checked_before_they_are_made(
     assert not script.calls
 
 
-def test_endless_patience(call: Stack) -> None:
-    """An infinite `idle_timeout` is no limit on standing still."""
+def test_an_infinite_idle_timeout_is_accepted(call: Stack) -> None:
+    """It never ends a call."""
     patient = {"idle_timeout": float("inf")}
     assert call("build", "images", np.ones((2, 2)), settings=patient).generation == 2
     assert len(call("query_stream", "images", [QUERY] * 3, settings=patient)) == 3
 
 
 def test_methods_of_the_async_client_are_coroutine_functions() -> None:
-    """All that give one result are; the methods of the sync client are plain functions."""
+    """Methods that return a stream are not; methods of `Client` are plain functions."""
     names = {name for name, _ in inspect.getmembers(Client, inspect.isfunction)}
     public = {name for name in names if not name.startswith("_")}
     coroutines = {
@@ -359,15 +358,15 @@ def test_methods_of_the_async_client_are_coroutine_functions() -> None:
         )
 
 
-def test_waiting_for_a_server_to_come() -> None:
-    """`wait_until_ready` says that nothing came when its time is over."""
+def test_waiting_for_an_absent_server_ends() -> None:
+    """`wait_until_ready` raises DEADLINE_EXCEEDED after its timeout."""
     with Client("127.0.0.1:1") as client, pytest.raises(RpcError) as caught:
         client.wait_until_ready(timeout=0.3)
     assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_waiting_goes_on_until_the_server_serves() -> None:
-    """A server that is up but not ready is waited for, and the wait ends when it says so."""
+    """A server that is up but NOT_SERVING is waited for until it is SERVING."""
     health = HealthServicer()
     health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
     with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(1) as waiter:
@@ -375,7 +374,7 @@ def test_waiting_goes_on_until_the_server_serves() -> None:
         add_HealthServicer_to_server(health, server)
         port = server.add_insecure_port("127.0.0.1:0")
         with Client(f"127.0.0.1:{port}") as client:
-            # The server starts while the client is waiting for it already.
+            # The client begins to wait before the server starts.
             waiting = waiter.submit(client.wait_until_ready, timeout=60)
             server.start()
             with pytest.raises(TimeoutError):
@@ -386,7 +385,7 @@ def test_waiting_goes_on_until_the_server_serves() -> None:
 
 
 def test_waiting_for_a_server_without_health(target: str) -> None:
-    """A server that has no health service is an error, not a long wait."""
+    """The error is raised at once instead of at the timeout."""
     with Client(target) as client, pytest.raises(RpcError) as caught:
         client.wait_until_ready(timeout=30)
     assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED

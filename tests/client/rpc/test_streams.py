@@ -1,4 +1,4 @@
-"""Build and QueryStream on both stacks, against a server that reorders, fails and falls silent."""
+"""Build and QueryStream of both clients, against a server that reorders, fails or is silent."""
 
 import asyncio
 import threading
@@ -21,13 +21,15 @@ SILENCE = {"idle_timeout": 0.3}
 
 
 def rows(count: int) -> Iterator[VectorsLike]:
-    """Yield queries whose first numbers are 0, 1, ..."""
+    """Yield queries whose first values are 0, 1, ..."""
     return (np.array([n, 1], np.float32) for n in range(count))
 
 
 @pytest.mark.parametrize("turn_round", [1, 4, 7])
-def test_answers_come_in_order(call: Stack, script: ScriptedIndex, turn_round: int) -> None:
-    """Results follow the order of the queries, whatever the order of the answers."""
+def test_results_come_in_the_order_of_the_queries(
+    call: Stack, script: ScriptedIndex, turn_round: int
+) -> None:
+    """The server answers in another order."""
     script.turn_round = turn_round
     results = call("query_stream", "images", rows(23), k=3)
     assert [result.ids[0, 0] for result in results] == [10 * n for n in range(23)]
@@ -46,8 +48,8 @@ def test_streams_take_batches(call: Stack) -> None:
     assert [len(result.ids) for result in results] == [4, 1]
 
 
-def test_windows_bound_what_is_sent(script: ScriptedIndex, target: str) -> None:
-    """No more queries are drawn than the window has places until a result is taken."""
+def test_in_flight_bounds_the_queries_under_way(script: ScriptedIndex, target: str) -> None:
+    """Further queries are taken from the iterable only when results are taken."""
     drawn: list[int] = []
 
     def queries() -> Iterator[VectorsLike]:
@@ -57,13 +59,13 @@ def test_windows_bound_what_is_sent(script: ScriptedIndex, target: str) -> None:
 
     with Client(target) as client:
         for taken, _ in enumerate(client.query_stream("images", queries(), in_flight=5), 1):
-            # One more is drawn and waits for its place.
+            # One more query is taken and waits until another is answered.
             assert len(drawn) <= taken + 6
     assert len(script.queries) == 50
 
 
-def test_a_refused_item_ends_the_stream_in_its_turn(call: Stack, script: ScriptedIndex) -> None:
-    """The results before a refused query come first, then its error, with all its details."""
+def test_a_refused_query_ends_the_stream(call: Stack, script: ScriptedIndex) -> None:
+    """The results of earlier queries come first, then the error with all its details."""
     script.turn_round = 3
     results: list[object] = []
     with pytest.raises(InvalidArgumentError) as caught:
@@ -76,7 +78,7 @@ def test_a_refused_item_ends_the_stream_in_its_turn(call: Stack, script: Scripte
 
 
 def test_errors_of_the_queries_reach_the_caller(call: Stack) -> None:
-    """What drawing a query raises comes out of the stream, after the results before it."""
+    """An error in the iterable of queries is raised after the results of earlier queries."""
 
     def queries() -> Iterator[VectorsLike]:
         yield [1.0, 2.0]
@@ -90,23 +92,22 @@ def test_errors_of_the_queries_reach_the_caller(call: Stack) -> None:
         call("query_stream", "images", [np.ones((2, 2, 2))])
 
 
-def test_failed_streams_raise(call: Stack, script: ScriptedIndex) -> None:
-    """A stream that ends with an error raises it."""
+def test_a_failed_stream_raises(call: Stack, script: ScriptedIndex) -> None:
     script.failures = [grpc.StatusCode.NOT_FOUND]
     with pytest.raises(RpcError) as caught:
         call("query_stream", "images", rows(3))
     assert caught.value.code is grpc.StatusCode.NOT_FOUND
 
 
-def test_left_streams_are_cancelled(script: ScriptedIndex, target: str) -> None:
-    """A caller who stops listening cancels the call, and nothing goes on drawing queries."""
+def test_closing_a_stream_cancels_the_call(script: ScriptedIndex, target: str) -> None:
+    """No further queries are taken from the iterable."""
     with Client(target) as client:
         stream = client.query_stream("images", rows(10**6), in_flight=4)
         next(stream)
         stream.close()  # type: ignore[attr-defined]  # it is a generator
         assert script.cancelled.wait(10)
         for watchdog in [t for t in threading.enumerate() if t.name == "divgrpc-watchdog"]:
-            # Told to end, it needs a moment of a busy machine to do so.
+            # On a busy machine the watchdog thread needs a moment to end.
             watchdog.join(10)
             assert not watchdog.is_alive()
 
@@ -123,15 +124,17 @@ async def _leave(target: str) -> None:
                 break
 
 
-def test_async_queries_may_be_awaited(script: ScriptedIndex, target: str) -> None:
-    """AsyncClient draws from async iterables too, and cancels when it is left."""
+def test_async_iterables_of_queries_are_accepted(script: ScriptedIndex, target: str) -> None:
+    """Leaving the stream cancels the call there too."""
     asyncio.run(_leave(target))
     assert script.cancelled.wait(10)
 
 
 @pytest.mark.parametrize("method", ["query_stream", "build"])
-def test_silence_has_a_limit(call: Stack, script: ScriptedIndex, method: str) -> None:
-    """A server that stands still ends the call after the idle timeout, without a deadline."""
+def test_a_silent_server_ends_the_call_after_the_idle_timeout(
+    call: Stack, script: ScriptedIndex, method: str
+) -> None:
+    """This holds for calls without a deadline."""
     script.silent = True
     arguments = rows(3) if method == "query_stream" else np.ones((3, 2))
     started = time.monotonic()
@@ -143,8 +146,8 @@ def test_silence_has_a_limit(call: Stack, script: ScriptedIndex, method: str) ->
     assert script.cancelled.wait(10)
 
 
-def test_slow_callers_are_not_silence(call: Stack) -> None:
-    """Time the caller takes over its queries and its results does not count as standing still."""
+def test_time_of_the_caller_does_not_count_as_idle(call: Stack) -> None:
+    """The caller may be slow to yield queries and to take results."""
 
     def queries() -> Iterator[VectorsLike]:
         for n in range(3):
@@ -155,8 +158,8 @@ def test_slow_callers_are_not_silence(call: Stack) -> None:
     assert len(results) == 3
 
 
-def test_uploads_travel_in_chunks(call: Stack, script: ScriptedIndex) -> None:
-    """Header, chunks of the size the server asks for, commit: and the rows arrive as they are."""
+def test_an_upload_is_sent_in_chunks(call: Stack, script: ScriptedIndex) -> None:
+    """The server sets the size of chunks, and gets the rows and columns unchanged."""
     vectors = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     ids, categories = np.arange(1000) * 2, np.arange(1000) % 4
     steps: list[Progress] = []
@@ -185,7 +188,7 @@ def test_uploads_travel_in_chunks(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_builds_have_no_deadline(call: Stack, script: ScriptedIndex) -> None:
-    """A build has only the deadline it is given."""
+    """A build has a deadline only if the call sets one."""
     call("build", "images", np.ones((2, 2)))
     assert not 0 <= script.seconds_left < 3600
     call("build", "images", np.ones((2, 2)), timeout=50)
@@ -193,7 +196,7 @@ def test_builds_have_no_deadline(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_progress_may_end_the_build(call: Stack, script: ScriptedIndex) -> None:
-    """What the progress callback raises reaches the caller, and the call is cancelled."""
+    """An error in the progress callback is raised, and the call is cancelled."""
 
     def stop(progress: Progress) -> None:
         raise KeyError(progress.stage)
@@ -204,24 +207,23 @@ def test_progress_may_end_the_build(call: Stack, script: ScriptedIndex) -> None:
     assert not script.upload[-1].HasField("commit")
 
 
-def test_failed_builds_raise(call: Stack, script: ScriptedIndex) -> None:
-    """A build that the server refuses raises its error."""
+def test_a_refused_build_raises(call: Stack, script: ScriptedIndex) -> None:
     script.failures = [grpc.StatusCode.ALREADY_EXISTS]
     with pytest.raises(RpcError) as caught:
         call("build", "images", np.ones((2, 2)))
     assert caught.value.code is grpc.StatusCode.ALREADY_EXISTS
 
 
-def test_builds_without_an_end_are_errors(call: Stack, script: ScriptedIndex) -> None:
-    """A stream that ends well but without a result is an error of the server's."""
+def test_a_build_without_a_result_is_an_error(call: Stack, script: ScriptedIndex) -> None:
+    """The server ended the stream with OK but sent no result."""
     script.forgets = True
     with pytest.raises(RpcError, match="without a result") as caught:
         call("build", "images", np.ones((2, 2)))
     assert caught.value.reason == "BAD_ANSWER"
 
 
-def test_refusals_outlast_the_writes_they_break(call: Stack, script: ScriptedIndex) -> None:
-    """A status that arrives while queries are being written is not lost to a failed write."""
+def test_a_status_is_raised_even_if_a_write_fails(call: Stack, script: ScriptedIndex) -> None:
+    """The status arrives while queries are still being written."""
     for _ in range(20):
         script.failures = [grpc.StatusCode.NOT_FOUND]
         with pytest.raises(RpcError) as caught:
