@@ -1,4 +1,4 @@
-"""Fixtures that every part of the suite shares."""
+"""Fixtures and hooks of the whole test suite."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from support.timeouts import alarm
 _NEEDS_DATA = "needs DIVGRPC_DATA"
 
 
-# The same examples in every run, however slow the machine is; some draw an index.
+# Every run tests the same examples, without a time limit per example; some examples build an index.
 settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -24,7 +24,7 @@ settings.load_profile("suite")
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """Return the folder of the data sets; tests that ask for it skip where none is named."""
+    """Return the folder of the data sets, or skip the test if DIVGRPC_DATA is not set."""
     folder = os.environ.get("DIVGRPC_DATA")
     if not folder:
         pytest.skip(f"{_NEEDS_DATA}, the folder of the data sets")
@@ -33,7 +33,7 @@ def data_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Run a server with two workers for the whole session; its indexes are in `folder`/data."""
+    """Run a server with two workers for the whole session; indexes are in `folder`/data."""
     folder = tmp_path_factory.mktemp("server")
     with RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "2") as running:
         yield running
@@ -41,35 +41,35 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def client(server: RunningServer) -> Iterator[Client]:
-    """Return a client of the session's server, with time enough for a busy machine."""
+    """Return a client of the session's server, with a timeout that suits a busy machine."""
     with Client(server.target, timeout=30) as connected:
         yield connected
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Iterator[None]:
-    """Bound what the fixtures of a test wait for."""
+    """Limit the time of a test's fixtures."""
     with alarm():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Bound what a test waits for."""
+    """Limit the time of a test."""
     with alarm():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """Bound what the end of a test waits for."""
+    """Limit the time of a test's teardown."""
     with alarm():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Say as the very last lines how many tests were skipped for want of tools and data sets."""
+    """Print at the very end how many tests were skipped for missing tools and data sets."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:

@@ -1,7 +1,8 @@
-"""The contract keeps its rules, and the committed code is what its .proto files give.
+"""The .proto files follow the rules, and the committed code is generated from them.
 
-The rules are buf's STANDARD set, with the exception and the option that protos/buf.yaml states,
-checked on the descriptors that protoc writes, because buf itself is not a Python package.
+The rules are those of buf's category STANDARD, with the exception and the option in
+protos/buf.yaml. They are checked on the descriptors that protoc writes, because buf is no Python
+package.
 """
 
 import re
@@ -29,7 +30,7 @@ UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
 
 
 def _make_proto(out: Path) -> str:
-    """Run the Makefile's own recipe with the interpreter of this test; return what it said."""
+    """Run the Makefile's recipe with this interpreter, and return its output."""
     command = ["make", "--silent", "--assume-old=.venv/ready", "proto"]
     command += [f"OUT={out}", f"BIN={Path(sys.executable).parent}"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -39,7 +40,7 @@ def _make_proto(out: Path) -> str:
 
 @pytest.fixture(scope="module")
 def ours() -> list[pb.FileDescriptorProto]:
-    """Compile the project's own files, comments and all."""
+    """Compile the project's own .proto files, with comments."""
     sources = sorted(PROTOS.glob("divgrpc_protos/v1/*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{THIRD_PARTY}"]
     command += ["--include_source_info", "--descriptor_set_out=/dev/stdout", *map(str, sources)]
@@ -73,7 +74,7 @@ def _things(file: pb.FileDescriptorProto) -> list[pb.DescriptorProto | pb.EnumDe
 
 
 def _upper_snake(name: str) -> str:
-    """Split a name as buf does: ``HashFamily`` is HASH_FAMILY, and ``DType`` is D_TYPE."""
+    """Convert a name as buf does: ``HashFamily`` to HASH_FAMILY, and ``DType`` to D_TYPE."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
 
 
@@ -92,7 +93,7 @@ def test_generated_code_is_fresh(tmp_path: Path) -> None:
 
 
 def test_generator_is_the_lowest_supported_toolchain() -> None:
-    """Generated code refuses an older runtime, so the ranges begin at what generated it."""
+    """Generated code refuses older runtimes, so version ranges begin at the generator's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     base = {(r := Requirement(text)).name: r.specifier for text in project["dependencies"]}
     dev = {
@@ -136,8 +137,8 @@ def test_every_language_has_its_package(ours: list[pb.FileDescriptorProto]) -> N
         assert options.ruby_package == "Divgrpc::V1"
 
 
-def test_what_is_imported_is_there_unchanged(ours: list[pb.FileDescriptorProto]) -> None:
-    """Beside our files and protobuf's own stand copies of what googleapis-common-protos brings."""
+def test_imported_proto_files_are_unchanged_copies(ours: list[pb.FileDescriptorProto]) -> None:
+    """They come from googleapis-common-protos."""
     others = {name for file in ours for name in file.dependency} - {file.name for file in ours}
     copies = {str(path.relative_to(THIRD_PARTY)) for path in THIRD_PARTY.rglob("*.proto")}
     assert others == copies
@@ -162,7 +163,7 @@ def test_names_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
     for file in ours:
         for message in _messages(file):
             assert PASCAL.fullmatch(message.name), message.name
-            # protoc adds an underscored oneof for every `optional`.
+            # For every `optional` field, protoc adds a oneof whose name begins with an underscore.
             names = [f.name for f in message.field]
             names += [o.name.removeprefix("_") for o in message.oneof_decl]
             for name in names:

@@ -1,9 +1,9 @@
 """What an installation brings: how its wheels were built, and under which licences they come.
 
-Two promises. Nobody who runs divgrpc needs a wheel that a Rust toolchain made, so it can be
-rebuilt from source where only C compilers are at hand; development tools are exempt, because the
-good ones are written in Rust and nothing of them is installed with divgrpc. And nothing locked is
-under the GPL or AGPL, except what only [bench] brings: a rival measured, not a part.
+No wheel that divgrpc needs at run time was built by a Rust toolchain, so an installation can be
+built from source with C compilers alone. Development tools are exempt, because divgrpc does not
+install them. No locked package is under the GPL or AGPL, except packages that only [bench] brings,
+which benchmarks measure for comparison.
 """
 
 import re
@@ -22,14 +22,14 @@ RUST_BUILDERS = ("maturin", "setuptools-rust")
 
 
 def _direct(extra: str = "") -> list[Requirement]:
-    """Return what pyproject.toml asks for: the base, or one extra alone."""
+    """Return the direct dependencies of the base, or of one extra without the base."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
     return [Requirement(text) for text in texts]
 
 
 def _closure(roots: Iterable[Requirement]) -> set[str]:
-    """Return the names of all that `roots` bring on this platform, themselves included."""
+    """Return the names of `roots` and of everything they require on this platform."""
     found: set[str] = set()
     waiting = list(roots)
     seen: set[tuple[str, str]] = set()
@@ -53,7 +53,7 @@ def _run_time() -> set[str]:
 
 
 def _pinned(lock: str) -> dict[str, tuple[str, ...]]:
-    """Return the version and the hashes of each distribution in a lock file, by its name."""
+    """Return the version and the hashes of each distribution in a lock file, by name."""
     text = (ROOT / lock).read_text()
     entries = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=.*\n)+)", text, re.MULTILINE)
     return {
@@ -67,16 +67,15 @@ def _locked() -> set[str]:
 
 
 def _built_by_rust(wheel: str) -> bool:
-    """Read a WHEEL file's Generator line."""
+    """Tell whether the Generator line of a WHEEL file names a Rust tool."""
     generator = re.search(r"^Generator:\s*(.+)$", wheel, re.MULTILINE)
     return generator is not None and any(b in generator[1].lower() for b in RUST_BUILDERS)
 
 
 def _licence(found: Distribution) -> str:
-    """Return the licence in its most exact form: SPDX, else classifiers, else the free text.
+    """Return the licence: the SPDX expression, else the classifiers, else the free text.
 
-    The free text of some holds the licences of all that they bundle, exceptions included, so it
-    is asked last.
+    The free text comes last, because it may contain the licences of everything that is bundled.
     """
     metadata = found.metadata
     classifiers = [c for c in metadata.get_all("Classifier", ()) if c.startswith("License ::")]
@@ -85,12 +84,12 @@ def _licence(found: Distribution) -> str:
 
 
 def _is_gpl(licence: str) -> bool:
-    """Tell whether there is no way to use a thing but under the GPL or AGPL.
+    """Tell whether a licence allows use under the GPL or AGPL only.
 
-    The LGPL is another licence. A choice (``MIT OR GPL-2.0-only``) leaves a way, unless it stands
-    inside a larger expression: that is for a person to read, so it counts as GPL here. Of the
-    exceptions (``GPL-3.0-or-later WITH GCC-exception-3.1``) those of GCC's run-time library let
-    any program use the thing.
+    The LGPL does not count. A choice such as ``MIT OR GPL-2.0-only`` allows other use, unless it is
+    part of a larger expression, which a person must read and which therefore counts as GPL here.
+    A licence with GCC's run-time library exception (``GPL-3.0-or-later WITH GCC-exception-3.1``)
+    does not count, because any program may use the library.
     """
     if "(" not in licence and " OR " in licence:
         return all(_is_gpl(choice) for choice in licence.split(" OR "))
@@ -148,10 +147,11 @@ def test_lock_holds_what_is_asked_for() -> None:
     assert _closure(n for extra in extras for n in _direct(extra)) - _locked() == set()
 
 
-def test_the_demonstrations_locks_are_parts_of_the_whole() -> None:
-    """Together they hold what a user and an editable install need, at the whole lock's versions.
+def test_lock_files_of_the_demonstration_are_parts_of_the_whole() -> None:
+    """Together they pin what users and an editable install need, at the versions of the whole.
 
-    They share nothing, as both are installed at once; the first has what kernels are compiled with.
+    They do not overlap, because both are installed together. The first one has the packages that
+    compile kernels.
     """
     whole = _pinned("requirements.lock")
     engine, others = _pinned("requirements-engine.lock"), _pinned("requirements-demo.lock")

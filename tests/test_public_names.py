@@ -1,7 +1,7 @@
 """Import paths, attributes and signatures that users may depend on, as recorded.
 
-They hold a change of the code to the same public names; a moved module keeps its old path as an
-alias. Run as a script, this file records them anew; review its changes before you commit them:
+A change of the code must keep these names; a moved module keeps its old path as an alias. To record
+the names again, run this file as a script, and review the changes before you commit them:
 
     .venv/bin/python tests/test_public_names.py
 """
@@ -22,7 +22,7 @@ import pytest
 _ROOT: Final = Path(__file__).parent.parent
 _RECORD: Final = Path(__file__).parent / "golden" / "public_names.json"
 _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_server")
-# Modules for users and their public names; by default those of `__all__`, or of the record.
+# The public modules, each with its public names; if empty, those of `__all__` or of the record.
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
     "divgrpc.errors": (
@@ -55,8 +55,8 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc_client.reports.evaluation": ("write_report",),
     "divgrpc_protos.v1.diverse_index_pb2_grpc": ("DiverseIndexServicer", "DiverseIndexStub"),
 }
-# Names in `__all__`, and attributes, for other modules of the project, not for users. `Index.` is
-# the signature of the class.
+# Names in `__all__`, and attributes, that other modules of the project use but users should not.
+# `Index.` stands for the signature of the class.
 _INTERNAL: Final = {
     *("Asked", "Clock", "Evaluable", "PIECE_QUERIES", "Piece", "Plan", "Tally", "Task", "plan"),
     *("DIAL_STEPS", "MOST_CANDIDATES_GROWTH", "POOL_GROWTH", "POOL_WORK", "RELAX_PASSES"),
@@ -65,13 +65,13 @@ _INTERNAL: Final = {
     *("Index.", "Index.engine", "Call.messages", "Schedule.after", "Schedule.arrivals"),
     *("Schedule.times", "Step.times", "Threshold.holds"),
 }
-# The signature of a function; None of a constant; the attributes of a class, with its signature
-# under "" and the classes that catch an exception under "except".
+# For a function, its signature; for a constant, None; for a class, its attributes, with the class's
+# signature under "" and, for an exception, its base classes under "except".
 Description: TypeAlias = "str | dict[str, str | None] | None"
 
 
 def signature_of(function: Any) -> str:  # noqa: ANN401  # any function or class
-    """Return names, order, kinds and defaults of parameters, without annotations."""
+    """Return the names, order, kinds and defaults of parameters, without annotations."""
     signature = inspect.signature(function)
     bare = [
         parameter.replace(annotation=inspect.Parameter.empty)
@@ -81,12 +81,12 @@ def signature_of(function: Any) -> str:  # noqa: ANN401  # any function or class
 
 
 def is_function(thing: object) -> bool:
-    """Tell whether something is a function or a method; cached properties are neither."""
+    """Tell whether an object is a function or a method; cached properties are neither."""
     return inspect.isroutine(thing) and callable(thing)
 
 
 def describe(thing: Any) -> Description:  # noqa: ANN401  # whatever a module has
-    """Return the signature of a function, the attributes of a class, and None of anything else."""
+    """Return the signature of a function, the attributes of a class, or None for other objects."""
     if is_function(thing):
         return signature_of(thing)
     if not inspect.isclass(thing):
@@ -123,7 +123,7 @@ _CASES: Final = [(module, name) for module, names in recorded().items() for name
 
 @pytest.mark.parametrize(("module", "name"), _CASES, ids=[".".join(case) for case in _CASES])
 def test_a_public_name_is_as_recorded(module: str, name: str) -> None:
-    """It can be imported, and has its recorded signature and attributes; it may have more."""
+    """The signature and attributes are as recorded; further attributes are allowed."""
     thing = getattr(import_module(module), name)
     expected, found = recorded()[module][name], describe(thing)
     if isinstance(expected, dict) and isinstance(found, dict):
@@ -136,7 +136,7 @@ def test_modules_are_recorded() -> None:
 
 
 def imports_in(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the module and the name of each import of ours in the Python blocks of a page."""
+    """Yield the module and the name of each import of this project in a page's Python blocks."""
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         for node in ast.walk(ast.parse(block)):
             module = (isinstance(node, ast.ImportFrom) and node.module) or ""
@@ -152,7 +152,7 @@ def test_imports_of_the_documentation_are_recorded() -> None:
 
 
 def record() -> None:
-    """Write the public names, their attributes and their signatures anew."""
+    """Write the public names, their attributes and their signatures to the record."""
     modules = {}
     for path, names in _MODULES.items():
         module = import_module(path)

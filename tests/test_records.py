@@ -1,4 +1,4 @@
-"""Dataclasses to messages and back, by the names of their fields."""
+"""Conversion of dataclasses to messages and back, by the names of their fields."""
 
 from dataclasses import fields
 
@@ -105,8 +105,8 @@ def test_fields_of_one_side_are_left_out() -> None:
     assert not to_message(progress, index_pb2.BuildProgress).HasField("loss")
 
 
-def test_a_word_of_a_newer_peer() -> None:
-    """A number without a word is shown by its digits in answers, and refused in requests."""
+def test_an_unknown_enum_value_of_a_newer_peer() -> None:
+    """In an answer its digits replace the word; in a request it is refused."""
     answer = query_pb2.SearchCost(recall=1.0)
     answer.ParseFromString(answer.SerializeToString() + b"\x08\x63")  # search = 99
     assert str(from_message(answer, SearchCost).search) == "99"
@@ -115,7 +115,7 @@ def test_a_word_of_a_newer_peer() -> None:
 
 
 def test_set_values_are_those_that_a_caller_set() -> None:
-    """Zeros and false count where the wire knows that they are set; unspecified words do not."""
+    """Zeros and false count if the field has presence. UNSPECIFIED does not count as set."""
     message = index_pb2.BuildParameters(centred=False, n_bits=0)
     assert set_values(message) == {"centred": False, "n_bits": 0}
     message.metric = index_pb2.METRIC_EUCLIDEAN

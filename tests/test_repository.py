@@ -1,8 +1,7 @@
-"""The house rules that no linter knows.
+"""Rules of the project that no linter checks.
 
-Sizes: a hand-written file has at most 600 lines, a function at most 40 without its docstring, a
-kernel 60, because splitting a compiled loop can hide it. A test's docstring says what
-its name does not.
+A hand-written file has at most 600 lines. A function has at most 40 lines without its docstring,
+and a kernel 60, because splitting a compiled loop can make it harder to follow.
 """
 
 import ast
@@ -32,7 +31,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _sources(*folders: str) -> list[Path]:
-    """Return the hand-written Python files below some folders."""
+    """Return the hand-written Python files in some folders."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return sorted(path for path in found if "_pb2" not in path.name)
 
@@ -51,7 +50,7 @@ def _functions(tree: ast.AST) -> Iterator[Function]:
 
 
 def _length(function: Function) -> int:
-    """Count a function's lines from `def` to its end, its docstring left out."""
+    """Return the number of lines of a function without its docstring."""
     first = function.body[0]
     documented = ast.get_docstring(function, clean=False) is not None
     docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
@@ -100,7 +99,7 @@ def test_public_things_are_documented() -> None:
 
 
 def test_docstrings_of_tests_are_sentences() -> None:
-    """A test has a docstring where its name does not say all, and that is a sentence."""
+    """A test needs a docstring only if it says more than the name."""
     functions = [
         (f"{_name(path)}:{function.lineno} {function.name}", ast.get_docstring(function))
         for path in _sources("tests")

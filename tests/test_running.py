@@ -1,4 +1,4 @@
-"""What tests are run with: nothing waits for ever or outlives them, and skips are counted."""
+"""The test harness: nothing waits for ever or outlives the tests, and skips are counted."""
 
 import os
 import signal

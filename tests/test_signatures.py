@@ -1,4 +1,4 @@
-"""What an editor shows of the methods that users call: short signatures, whole docstrings."""
+"""What an editor shows of public methods: short signatures and complete docstrings."""
 
 import inspect
 import re
@@ -23,12 +23,12 @@ METHODS = [
         for name in ("build", "query", "predict_labels", "query_stream")
     ),
 ]
-# What every method of a client takes is explained once, at its class.
+# Parameters of every method of a client, which are explained once in the class's docstring.
 OF_EVERY_CALL = {"self", "cls", "timeout", "request_id", "name"}
 
 
 def identity(method: Callable[..., object]) -> str:
-    """Return what a test of a method is called."""
+    """Return the name of a method, as an id for its tests."""
     return method.__qualname__
 
 
@@ -41,7 +41,7 @@ def test_a_signature_fits_an_editor(method: Callable[..., object]) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=identity)
 def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> None:
-    """Each parameter is explained where the method is, not in another file."""
+    """A docstring must not refer to a .proto file for an explanation."""
     text = inspect.getdoc(method) or ""
     assert ".proto" not in text
     in_lists = re.findall(r"^(\w[\w, ]*): ", text, re.MULTILINE)

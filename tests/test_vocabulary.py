@@ -1,4 +1,4 @@
-"""One word for one thing: core, client and contract, parameter by parameter."""
+"""The core, the clients and the .proto files use the same names for parameters and results."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -27,12 +27,12 @@ from divgrpc_protos.v1 import (
     query_pb2,
 )
 
-# What only one side has: where the data go in, and what a call over a network needs.
+# Parameters that only one side has: the core's `path`, and those of calls over a network.
 CORE_BUILD = {"path"}
-# Words of an enum that Query and PredictLabels share, of which Query refuses these.
+# Values of an enum shared by Query and PredictLabels that Query refuses.
 OF_LABELS = {"hierarchy"}
 CLIENT_CALL = {"timeout", "request_id", "in_flight"}
-# What a build is told beside its parameters.
+# Arguments of a build that are no build parameters.
 BUILD_CALL = {
     "ids": None,
     "categories": None,
@@ -51,7 +51,7 @@ SCALARS: dict[int, type] = {
 
 
 def parameters(method: Callable[..., object], *, without: Iterable[str] = ()) -> dict[str, object]:
-    """Return the keyword parameters of a method and their defaults."""
+    """Return the keyword parameters of a method with their defaults."""
     found = inspect.signature(method).parameters.values()
     return {
         p.name: p.default
@@ -68,8 +68,8 @@ def table(kind: Any) -> dict[str, object]:  # noqa: ANN401  # a dataclass
 BUILD: dict[str, object] = {**table(BuildParameters), **BUILD_CALL}
 BUILD |= dict.fromkeys(["label_model", "label_names", "hierarchy", "roots"])
 BUILD |= {name: value for name, value in table(LabelParameters).items() if name != "seed"}
-# By method of the clients: what the core has for it, and names and defaults of one table. An
-# evaluation in process takes the columns of its grid in one argument.
+# For each method of the clients: the core's method, and the expected names and defaults. In the
+# core, `evaluate` takes all axes of the grid as one argument.
 TAKEN: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
     "query": (Index.query, table(QueryParameters)),
     "query_stream": (Index.query, table(QueryParameters)),
@@ -83,7 +83,7 @@ TAKEN: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("method", TAKEN)
 def test_a_method_takes_the_same_everywhere(client: type, method: str) -> None:
-    """Core and clients have the names and defaults of one table."""
+    """The names and defaults of parameters are equal in the core and in both clients."""
     of_core, expected = TAKEN[method]
     if of_core is not None:
         assert parameters(of_core, without=CORE_BUILD) == expected
@@ -117,7 +117,7 @@ def test_the_contract_has_all_of_an_evaluation_that_travels(
 
 
 def test_build_once_takes_what_build_takes() -> None:
-    """Its fields are those of a build's header and chunk, without the expected rows."""
+    """BuildOnceRequest has the fields of a header and a chunk, except `expected_rows`."""
     header = shapes(index_pb2.BuildHeader.DESCRIPTOR)
     streamed = header | shapes(index_pb2.BuildChunk.DESCRIPTOR)
     streamed["label_plan"] = header["labels"]
@@ -125,7 +125,7 @@ def test_build_once_takes_what_build_takes() -> None:
     del streamed["expected_rows"]
     once = shapes(index_pb2.BuildOnceRequest.DESCRIPTOR)
     assert once == streamed
-    # What is told of labels has two fields there, and is spelled out in the clients.
+    # In BuildOnceRequest label arguments are two messages; the clients have a parameter for each.
     common = set(once) - {"index", "parameters", "vectors", "label_plan", "label_chunk"}
     assert common == set(BUILD_CALL) - {"progress"}
     answer = shapes(index_pb2.BuildOnceResponse.DESCRIPTOR)
@@ -133,21 +133,21 @@ def test_build_once_takes_what_build_takes() -> None:
 
 
 def shapes(message: Descriptor) -> dict[str, tuple[int, int, str]]:
-    """Return each field's type, whether it repeats, and the name of its message or enum."""
+    """Return each field's type and label, and the name of its message or enum."""
     proto = DescriptorProto()
     message.CopyToProto(proto)
     return {field.name: (field.type, field.label, field.type_name) for field in proto.field}
 
 
 def optional(field: FieldDescriptor) -> bool:
-    """Tell whether the wire knows if a field is set."""
+    """Tell whether a message shows if the field is set."""
     return field.has_presence or field.enum_type is not None
 
 
 @pytest.mark.parametrize(
     ("core", "message", "others"),
     [
-        # A dial is a number or a word, for which the wire has two fields.
+        # `diversity` is a number or a word, for which the message has two fields.
         (QueryParameters, query_pb2.QueryRequest, {"index", "queries", "diversity_auto"}),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),
@@ -175,7 +175,7 @@ def choices(hint: Any) -> set[str]:  # noqa: ANN401  # a Literal, or one that ma
 
 
 def words(enum: EnumDescriptor) -> set[str]:
-    """Return an enum's words as Python has them; the unspecified value is none of them."""
+    """Return the values of an enum as Python spells them, without the unspecified one."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {v.name.removeprefix(prefix).lower() for v in enum.values if v.number}
 
@@ -222,12 +222,12 @@ def test_results_have_the_fields_of_the_contract(result: Any, message: Any) -> N
 
 
 def names(message: Descriptor) -> list[str]:
-    """Return the names of a message's fields in their order."""
+    """Return the names of a message's fields in order."""
     return [field.name for field in message.fields]
 
 
 def test_query_results_are_columns_of_the_contract() -> None:
-    """A query's result has what its message has, the offsets turned into rows and counts."""
+    """A result has the fields of its message, except that `offsets` become `counts`."""
     columns = {field.name for field in fields(types.QueryResult)}
     assert columns - {"counts"} == set(names(query_pb2.QueryResponse.DESCRIPTOR)) - {"offsets"}
     columns = {field.name for field in fields(types.LabelResult)}

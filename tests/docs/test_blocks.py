@@ -1,8 +1,8 @@
 """Every code block of README.md and of the site does what its page says.
 
-Blocks of one page run in their order, in one folder, against a server that only these tests use.
-Python blocks are scripts; shell blocks run `divgrpc` and `divgrpc-server`; a block of JSON, YAML or
-TOML must parse, and becomes a file where it has a title.
+The blocks of a page run in order in one folder, against a server for these tests only. Python
+blocks run as scripts, and shell blocks run `divgrpc` and `divgrpc-server`. Blocks of JSON, YAML or
+TOML must parse, and a block with a title is written to a file of that name.
 """
 
 import json
@@ -38,7 +38,7 @@ from support.running_server import RunningServer
 PARSERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 OTHERS = {"text", "dockerfile", "proto", "mermaid"}
 PROGRAMS = {"cat", "divgrpc", "divgrpc-server", "echo", "export", "ls", "mkdir", "python"}
-# What this suite does not start: other machines' tools, and what changes the machine.
+# Programs that this suite does not start: other tools, and programs that change the machine.
 REASONS = {
     "apt-get",
     "browser",
@@ -62,7 +62,7 @@ SKIPPED = [block for block in ALL if block.mark == "not run"]
 
 @pytest.fixture(scope="module")
 def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Run a server that only these pages use, so that their indexes can all be deleted."""
+    """Run a server for these tests only, so that all its indexes can be deleted."""
     folder = tmp_path_factory.mktemp("docs")
     with RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1") as running:
         yield running
@@ -70,7 +70,7 @@ def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
 
 @pytest.fixture
 def folder(docs_server: RunningServer, tmp_path: Path) -> Iterator[Path]:
-    """Return a folder with the files that pages name; afterwards delete the indexes they built."""
+    """Return a folder with the files that pages name; delete all indexes at the end."""
     write_files(tmp_path)
     yield tmp_path
     with Client(docs_server.target, timeout=30) as client:
@@ -79,11 +79,11 @@ def folder(docs_server: RunningServer, tmp_path: Path) -> Iterator[Path]:
 
 
 def write_files(folder: Path) -> None:
-    """Write `vectors.npy` and `queries.npy`, and documents with labels, small ones."""
+    """Write small files: `vectors.npy`, `queries.npy`, and documents with labels."""
     images = load_digits().data.astype(np.float32)
     np.save(folder / "vectors.npy", images[:1_500])
     np.save(folder / "queries.npy", images[1_500:1_510])
-    # A document has words of its two labels: label `a` words 10 a to 10 a + 9.
+    # A document has two labels, and four of the words 10 a to 10 a + 9 of each label a.
     rng = np.random.default_rng(0)
     lines = []
     for row in range(120):
@@ -98,7 +98,7 @@ def write_files(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", [name for name, page in PAGE_BLOCKS.items() if page])
 def test_blocks_of_a_page_run(page: str, docs_server: RunningServer, folder: Path) -> None:
-    """Blocks run from the first to the last, and print what the page says they print."""
+    """The output of Python blocks must equal the text block that the page shows for it."""
     script = printed = output = ""
     for block in PAGE_BLOCKS[page]:
         if block.mark in ("not run", "run by"):
@@ -147,7 +147,7 @@ def _run(block: Block, command: list[str], server: RunningServer, folder: Path) 
 
 
 def _serve(block: Block, command: str, folder: Path) -> None:
-    """Start a server as the page says, but on a free port; it serves, and ends when told to."""
+    """Start a server with the page's command on a free port, and stop it when it serves."""
     arguments = " --listen 127.0.0.1:0"
     with subprocess.Popen(
         ["/bin/sh", "-c", "exec env " + command.replace("\\\n", " ") + arguments],
@@ -177,8 +177,8 @@ def _at(text: str, server: RunningServer) -> str:
 
 
 @pytest.mark.parametrize("block", ALL, ids=lambda block: block.place)
-def test_a_block_is_of_a_kind_that_is_tested(block: Block) -> None:
-    """Its language is known and its programs run here, or its mark says why not."""
+def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
+    """Other blocks must have a mark with a known reason, or be in a language that is only shown."""
     if block.mark == "not run":
         assert block.note.split()[0] in REASONS
     elif block.mark == "run by":
@@ -191,8 +191,8 @@ def test_a_block_is_of_a_kind_that_is_tested(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", SKIPPED, ids=lambda block: block.place)
-def test_a_block_that_does_not_run(block: Block) -> None:
-    """It is counted as skipped, by its reason."""
+def test_a_block_that_is_not_run_is_skipped(block: Block) -> None:
+    """The reason of the skip is that of the mark."""
     pytest.skip(f"{NOT_RUN}: {block.note}")
 
 
@@ -201,7 +201,7 @@ def test_few_blocks_do_not_run() -> None:
 
 
 def test_no_code_is_indented_instead_of_fenced() -> None:
-    """Outside lists, four spaces would make a block that no test sees."""
+    """Outside lists, four spaces would make a code block that no test finds."""
     unseen = [
         f"{name}: {match[1]}"
         for name, text in pages().items()
@@ -210,15 +210,15 @@ def test_no_code_is_indented_instead_of_fenced() -> None:
     assert unseen == []
 
 
-def test_the_last_lines_count_blocks_that_do_not_run() -> None:
-    """Reasons are counted by their first word; other skips are not."""
+def test_the_summary_counts_blocks_that_are_not_run() -> None:
+    """Blocks are counted by the first word of their reason; other skips are ignored."""
     reasons = [f"Skipped: {NOT_RUN}: docker, a daemon", "needs DIVGRPC_DATA", f"{NOT_RUN}: docker"]
     assert summary([]) == "0 documentation blocks not run"
     assert summary(reasons) == "2 documentation blocks not run: docker 2"
 
 
 def test_blocks_are_found_with_their_marks() -> None:
-    """Indented fences, titles, marks and prompts are read; comments and output are no commands."""
+    """The parser handles indented fences, titles, marks, prompts, comments and output."""
     text = (
         "<!-- not run: docker -->\n\n```sh\ndocker run x\n```\n"
         '    ```toml title="a.toml"\n    x = 1\n    ```\n'

@@ -1,4 +1,4 @@
-"""Other languages: the commands that the documentation prints, run as they are printed."""
+"""Clients in other languages, generated and run by the commands that the documentation prints."""
 
 import os
 import re
@@ -37,14 +37,14 @@ PROTOC_OUTPUTS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder that is empty but for `divgrpc`, which stands for a clone."""
+    """Return a folder with only a link `divgrpc`, which stands for a clone."""
     (tmp_path / "divgrpc").symlink_to(ROOT)
     return tmp_path
 
 
 def run(command: str, folder: Path, **environment: str) -> str:
-    """Run a command in a shell, as its reader would; return what it printed."""
-    # This interpreter is the reader's `python`, without what makes divgrpc's own code importable.
+    """Run a command in a shell, as a reader would, and return its output."""
+    # The reader's `python` is this interpreter; divgrpc's own code is not made importable.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
         ["/bin/sh", "-c", command],
@@ -59,7 +59,7 @@ def run(command: str, folder: Path, **environment: str) -> str:
 
 
 def near_copies() -> list[list[float]]:
-    """Return the rows that every example builds its index of."""
+    """Return the rows from which every example builds its index."""
     corners = [(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]
     return [
         [side + 0.01 * copy * axis for axis, side in enumerate(corner)]
@@ -69,7 +69,7 @@ def near_copies() -> list[list[float]]:
 
 
 def expected(client: Client, name: str) -> list[str]:
-    """Return the lines that an example must have printed: those of our own client."""
+    """Return the lines that an example must print, from the results of the Python client."""
     points = np.array(near_copies(), np.float32)
     client.build("cube-expected", points, replace=True)
     result = client.query("cube-expected", np.array([1, 0.9, 0.8], np.float32), k=3, diversity=0.3)
@@ -81,14 +81,14 @@ def expected(client: Client, name: str) -> list[str]:
 
 
 def printed(page: str, *words: str) -> list[str]:
-    """Return the commands of a page that begin with some words, as a shell reads them."""
+    """Return the shell commands of a page that begin with `words`."""
     shells = [b for b in blocks(page, (PAGES / page).read_text()) if b.language in SHELLS]
     texts = [text for block in shells for text in commands(block)]
     return [text for text in texts if _words(text)[: len(words)] == list(words)]
 
 
 def only(*words: str, page: str = LANGUAGES) -> str:
-    """Return the one command that begins so."""
+    """Return the only command that begins with `words`."""
     (command,) = printed(page, *words)
     return command
 
@@ -99,10 +99,10 @@ def _words(command: str) -> list[str]:
 
 
 def test_python_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
-    """Code that the printed command generates in an empty folder builds an index and asks it."""
+    """In an empty folder the printed command generates the code that the example uses."""
     assert _words(only("python", "-m", "pip"))[-2:] == ["install", "grpcio-tools"]
     run(only("python", "-m", "grpc_tools.protoc"), folder)
-    # -S leaves out the .pth file that makes this project's own packages importable.
+    # -S skips the .pth file that makes this project's own packages importable.
     call = only("python", "divgrpc/docs/examples/python/build_and_query.py")
     call = call.replace(ADDRESS, server.target)
     call = call.replace("PYTHONPATH=. python", f"PYTHONPATH=.:{_site_packages()} python -S")
@@ -117,13 +117,13 @@ def _site_packages() -> str:
 
 
 def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client) -> None:
-    """So does Node, which reads the .proto files themselves."""
+    """Node loads the .proto files at run time."""
     toolchains.require("node", "npm")
     if not NODE_MODULES.is_dir():
         toolchains.skip("node-modules", "make .venv/node/ready")
     assert only("npm") == "npm ci"
     call = only("node").replace(ADDRESS, server.target)
-    # Node looks for modules beside the file that it runs.
+    # Node looks for modules next to the file that it runs.
     example = tmp_path / "divgrpc/docs/examples/node"
     example.mkdir(parents=True)
     (example / "build_and_query.js").write_bytes(
@@ -136,7 +136,7 @@ def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client
 
 
 def test_go_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
-    """So does Go, with code that the printed command generates."""
+    """The printed command generates the code that the example uses."""
     toolchains.require("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
     for package in _words(only("sudo", "apt-get", "install"))[3:]:
         if not (DEBIAN_PACKAGES / package).exists():
@@ -148,7 +148,7 @@ def test_go_example_runs(folder: Path, server: RunningServer, client: Client) ->
 
 @pytest.mark.parametrize("language", PROTOC_OUTPUTS)
 def test_protoc_generates_for_other_languages(folder: Path, language: str) -> None:
-    """The same two folders are all that protoc needs for the languages that it knows itself."""
+    """The two include folders are all that protoc's own generators need."""
     toolchains.require("protoc")
     include = "-I divgrpc/protos/third_party -I divgrpc/protos"
     sources = "divgrpc/protos/divgrpc_protos/v1/*.proto"
@@ -157,7 +157,7 @@ def test_protoc_generates_for_other_languages(folder: Path, language: str) -> No
 
 
 def _method(name: str) -> MethodDescriptor:
-    """Return a method by its printed name, `package.Service/Method`."""
+    """Return the descriptor of a method by its name, `package.Service/Method`."""
     service, method = name.split("/")
     descriptor = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"]
     assert service == descriptor.full_name
@@ -166,7 +166,7 @@ def _method(name: str) -> MethodDescriptor:
 
 
 def _send(channel: grpc.Channel, method: str, body: str) -> Message:
-    """Send the message that a tool would make of JSON; return the answer."""
+    """Send a message that is given as JSON, and return the answer."""
     kind = _method(method)
     request = json_format.Parse(body, GetMessageClass(kind.input_type)())
     answer = GetMessageClass(kind.output_type)
@@ -185,7 +185,7 @@ def _after(option: str, command: str) -> str:
 
 
 def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
-    """The JSON of each printed grpcurl call, in their order, is answered: one builds, one asks."""
+    """The JSON messages of the printed grpcurl calls build an index and query it."""
     listing, *calls = printed(LANGUAGES, "grpcurl")
     assert _words(listing)[-1] == "list"
     methods = [_words(command)[-1] for command in calls]
@@ -204,7 +204,7 @@ def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
 
 
 def test_ghz_message_is_answered(server: RunningServer, client: Client) -> None:
-    """The printed ghz call asks the index that a Python block above it builds."""
+    """The printed ghz call queries the index that a Python block above it builds."""
     ghz = only("ghz", page=LOAD_TESTING)
     _build_loaded(client)
     with server.channel() as channel:
@@ -215,7 +215,7 @@ def test_ghz_message_is_answered(server: RunningServer, client: Client) -> None:
 
 
 def _build_loaded(client: Client) -> None:
-    """Build the index of the page, from the lines of its Python block up to the build."""
+    """Build the index of the page, from the vectors that its Python block defines."""
     text = (PAGES / LOAD_TESTING).read_text()
     match = re.search(r'^vectors = (.*)\n.*\n.*client\.build\("loaded"', text, re.M)
     assert match is not None
@@ -224,7 +224,7 @@ def _build_loaded(client: Client) -> None:
 
 
 def test_grpcurl_commands_run(folder: Path, server: RunningServer) -> None:
-    """Where grpcurl is installed its calls run as they are printed."""
+    """The printed commands run as they are, if grpcurl is installed."""
     toolchains.require("grpcurl")
     listing, build, query = (
         command.replace("localhost:50051", server.target)
@@ -236,7 +236,7 @@ def test_grpcurl_commands_run(folder: Path, server: RunningServer) -> None:
 
 
 def test_ghz_command_runs(folder: Path, server: RunningServer, client: Client) -> None:
-    """Where ghz is installed its call runs as it is printed, and every call is answered."""
+    """If ghz is installed, the printed command runs and every call is answered."""
     toolchains.require("ghz")
     _build_loaded(client)
     output = run(only("ghz", page=LOAD_TESTING).replace(ADDRESS, server.target), folder)

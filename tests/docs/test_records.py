@@ -1,4 +1,4 @@
-"""Benchmark records are well-formed, used, and printed by commands that exist."""
+"""Records of benchmarks are well-formed, shown on a page, and made by commands that exist."""
 
 import dataclasses
 import importlib.util
@@ -34,7 +34,7 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 
 
 def _hook() -> ModuleType:
-    """Load docs/hooks.py as MkDocs does: by its path."""
+    """Import docs/hooks.py by its path, as MkDocs does."""
     spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs/hooks.py")
     assert spec is not None
     assert spec.loader is not None
@@ -79,7 +79,7 @@ def test_record_commits_exist() -> None:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_record_commands_exist(path: Path) -> None:
-    """A command is a target of the Makefile; `make bench` names a run, or one that was retired."""
+    """Each command is a Makefile target; `make bench` must name a current or a retired run."""
     make, target, *rest = shlex.split(hook.load(path).command)
     assert make == "make"
     assert target in TARGETS
@@ -91,20 +91,20 @@ def test_record_commands_exist(path: Path) -> None:
 
 
 def test_every_record_is_used_once() -> None:
-    """Every marker of a page names a record, and every record stands on one page."""
+    """Every marker of a page names a record, and every record is on one page."""
     markers = Counter(name for page in PAGES for name in hook.MARKER.findall(page.read_text()))
     assert markers == Counter(path.stem for path in RECORDS)
 
 
 def test_markers_are_on_lines_of_their_own() -> None:
-    """A marker that the hook would miss is an error."""
+    """The hook finds only such markers, so any other one is an error."""
     for page in PAGES:
         text = re.sub(r"`[^`\n]*`", "", page.read_text())
         assert text.count("{{") == len(hook.MARKER.findall(text)), page.name
 
 
 def test_a_marker_becomes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page gets the table, numbers right, and a caption with everything else."""
+    """Columns of numbers are right-aligned, and a caption has all other fields."""
     monkeypatch.setattr(hook, "FOLDER", tmp_path)
     (tmp_path / "one.json").write_text(json.dumps(FIELDS))
     page = hook.on_page_markdown("before\n\n{{ record one }}\n\nafter\n")
@@ -123,7 +123,7 @@ def test_a_marker_becomes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_long_tables_are_folded() -> None:
-    """A table of more than 45 rows is shown on demand, under its title."""
+    """A table of more than 45 rows is collapsed under its title."""
     rows = tuple((str(number),) for number in range(46))
     record = hook.Record("T", "c", "1234567", "2026-01-02", "M", (), ("n",), rows)
     assert "<summary>T: 46 rows</summary>" in hook.render(record)
@@ -138,7 +138,7 @@ def test_long_tables_are_folded() -> None:
     ],
 )
 def test_bad_records_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    """The error names the file and what is wrong with it."""
+    """The error names the file and the fault."""
     fields = FIELDS | {"columns": ["a", "b"], "rows": [["1", "2"]]} | change
     (tmp_path / "bad.json").write_text(json.dumps(fields))
     with pytest.raises(ValueError, match=f"bad.json: {message}"):
@@ -146,7 +146,7 @@ def test_bad_records_are_refused(tmp_path: Path, change: dict[str, object], mess
 
 
 def test_a_run_writes_a_record_per_table(tmp_path: Path) -> None:
-    """Each table of a run gets a file of its own, which the hook reads back."""
+    """Each table of a run is written to a separate file, which the hook can read."""
     tables = [Table("", {}, [{"a": 1, "b": "|"}]), Table("", {}, [{"c": 2}, {"c": 3}])]
     words = ["start", "--rounds", "1", "--record", "docs/records/start.json"]
     paths = write(tmp_path / "start.json", "Time to start", words, environment(), tables)

@@ -1,4 +1,4 @@
-"""The site is whole: every page is in its navigation, and README.md is short enough to be read."""
+"""The site is complete: every page is in the navigation, links work, and README.md is short."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ GENERATED = {"reference/grpc.md", "reference/changelog.md"}
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Return what imports a script of the site, which is no package."""
+    """Return a function that imports a script from docs/, which is no package."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     return importlib.import_module
 
@@ -55,8 +55,8 @@ def test_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/examples/README.md"])
-def test_links_outside_the_site_lead_somewhere(name: str) -> None:
-    """Relative links of files that are no page of the site name files that are there."""
+def test_relative_links_outside_the_site_exist(name: str) -> None:
+    """These files are not pages, so MkDocs does not check their links."""
     path = ROOT / name
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
     missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
@@ -75,8 +75,8 @@ def test_versions_names_the_format_of_indexes() -> None:
     assert f"this release writes {FORMAT_VERSION}." in text
 
 
-def test_the_site_fetches_nothing() -> None:
-    """No font, picture, style or script of a page comes from another site."""
+def test_pages_load_nothing_from_other_sites() -> None:
+    """This applies to fonts, images, styles and scripts."""
     theme = _configuration()["theme"]
     assert isinstance(theme, dict)
     assert theme["font"] is False
@@ -89,7 +89,7 @@ def test_the_site_fetches_nothing() -> None:
 def test_the_grpc_page_has_every_method_message_and_comment(
     script: Callable[[str], ModuleType],
 ) -> None:
-    """What is generated from the .proto files names all they declare, with their comments."""
+    """The page is generated from the .proto files."""
     text = script("grpc_reference").page()
     for name, method in diverse_index_pb2.DESCRIPTOR.services_by_name[
         "DiverseIndex"
@@ -102,7 +102,7 @@ def test_the_grpc_page_has_every_method_message_and_comment(
 
 
 def test_docstrings_become_lists(script: Callable[[str], ModuleType]) -> None:
-    """Lines that explain parameters become items; their continuation stays with them."""
+    """Lines that explain parameters become list items, with their continuation lines."""
     text = "Do it.\n\na, b: the first\n    and more.\n*args: others.\n\nRaises `E`: never."
     assert script("comments").from_docstring(text) == (
         "Do it.\n\n- `a`, `b`: the first and more.\n- `*args`: others.\n\nRaises `E`: never."
@@ -112,8 +112,8 @@ def test_docstrings_become_lists(script: Callable[[str], ModuleType]) -> None:
     assert meanings == {"a": "the first and more.", "b": "the first and more.", "*args": "others."}
 
 
-def test_comments_keep_their_words(script: Callable[[str], ModuleType]) -> None:
-    """Lines of a paragraph are joined, names become a table, and no sign is read as Markdown."""
+def test_proto_comments_become_markdown(script: Callable[[str], ModuleType]) -> None:
+    """Lines of a paragraph are joined, names become a table, and special characters are escaped."""
     text = " One_two <a>\n of `x_y`.\n\n   A_B  1\n   CD   2 | 3\n\n    x = 1\n"
     assert script("comments").from_comment(text) == (
         "One\\_two \\<a\\> of `x_y`.\n\n"

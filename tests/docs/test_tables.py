@@ -1,4 +1,4 @@
-"""The tables of the users' guide equal the code: names, defaults, limits, statuses, warnings."""
+"""The tables of the user guide equal the code: names, defaults, limits, statuses and warnings."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ def _section(page: str, heading: str) -> str:
 
 
 def _tables(page: str, heading: str) -> Iterator[list[Row]]:
-    """Yield the tables of a section; a row maps the titles of the columns to its cells."""
+    """Yield the tables of a section, each as rows that map column titles to cells."""
     block: list[list[str]] = []
     for line in [*_section(page, heading).splitlines(), ""]:
         if line.startswith("|"):
@@ -57,7 +57,7 @@ def _rows(page: str, heading: str) -> list[Row]:
 
 
 def _by_name(page: str, heading: str, title: str) -> dict[str, Row]:
-    """Return the rows of a section that have a column `title`, by the names in that column."""
+    """Return the rows of a section by the names in their column `title`."""
     rows = {}
     for row in _rows(page, heading):
         for name in re.findall(r"`([^`]+)`", row.get(title, "")):
@@ -88,7 +88,7 @@ def _words(hint: object) -> set[str]:
     [("Build", BuildParameters), ("Query", QueryParameters), ("PredictLabels", PredictParameters)],
 )
 def test_parameters_equal_the_code(heading: str, kind: Any) -> None:  # noqa: ANN401
-    """Every parameter has a row with its default, and no row is of anything else."""
+    """The table has a row with the default for each parameter, and no other row."""
     rows = _by_name("parameters.md", heading, "parameter")
     assert set(rows) == {field.name for field in dataclasses.fields(kind)}
     defaults = _fixed_defaults(kind)
@@ -106,7 +106,7 @@ def test_choices_are_all_there(heading: str, kind: Any) -> None:  # noqa: ANN401
 
 
 def test_parameters_of_labels_equal_the_code() -> None:
-    """So do those of a build with labels."""
+    """The table has a row for each label argument of a build, and no other row."""
     rows = _by_name("parameters.md", "Labels", "parameter")
     assert set(rows) == set(Labelling.__annotations__)
     defaults = _fixed_defaults(LabelParameters)
@@ -157,7 +157,7 @@ def test_options_of_the_server_equal_the_code() -> None:
 
 
 def test_statuses_equal_the_code() -> None:
-    """The table of statuses has every status that the server gives, and no other."""
+    """The table has exactly the statuses that the server returns."""
     statuses = _by_name("errors.md", "Statuses", "status")
     assert set(statuses) == {code_pb2.Code.Name(meaning.code) for meaning in TABLE.values()}
 
@@ -166,7 +166,7 @@ SERVER_ERRORS = next(kind.__module__ for kind in TABLE if kind.__name__ == "Late
 
 
 def _classes(kind: type[DivgrpcError]) -> Iterator[type[DivgrpcError]]:
-    """Yield a class of errors and all its subclasses that the core or the server defines."""
+    """Yield an error class and all its subclasses that the core or the server defines."""
     yield kind
     for subclass in kind.__subclasses__():
         if subclass.__module__ in ("divgrpc.errors", SERVER_ERRORS):
@@ -174,7 +174,7 @@ def _classes(kind: type[DivgrpcError]) -> Iterator[type[DivgrpcError]]:
 
 
 def test_reasons_equal_the_code() -> None:
-    """Every reason of an error has a row with its status and how long to wait."""
+    """The table has a row for each reason, with its status and retry delay."""
     expected = {}
     for kind in _classes(DivgrpcError):
         meaning = next(TABLE[parent] for parent in kind.__mro__ if parent in TABLE)
@@ -193,7 +193,7 @@ def test_classes_of_errors_equal_the_code() -> None:
 
 
 def test_warnings_equal_the_contract() -> None:
-    """The tables of warnings have the codes that the .proto lists, and no other."""
+    """The tables have exactly the codes that the .proto file lists."""
     comment = re.search(r"// (UPPER_SNAKE_CASE.*?)\n  string code", QUERY_PROTO.read_text(), re.S)
     assert comment is not None
     codes = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", comment[1])) - {"UPPER_SNAKE_CASE"}

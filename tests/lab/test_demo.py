@@ -1,4 +1,4 @@
-"""The demonstration from its start to its picture, and how it fails."""
+"""The demonstration, from its start to its contact sheet, and its failures."""
 
 import shlex
 import signal
@@ -21,8 +21,8 @@ from divgrpc_lab.demo.command import programs
 from divgrpc_lab.server_process import running_server
 
 
-def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It ends well, prints its figures and its next steps, and draws its picture."""
+def test_the_demonstration_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It exits with code 0, prints figures and next steps, and writes the contact sheet."""
     assert main(["demo", "--folder", str(tmp_path / "demo")]) == 0
     output = capsys.readouterr().out
     for word in ("nearest", "default", "ideal", "best dial", " P ", " SR ", " D ", " h "):
@@ -36,7 +36,7 @@ def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_too_small_a_gain_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    """When h rises by less than it should, the demonstration says so; it ends with 1."""
+    """If h rises by too little, the demonstration says so and fails."""
     out = tables.console()
     assert demo.gained_too_little(out, 0.14)
     assert "FAILED: h rose by 0.140" in capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_copies_are_near_their_image_and_different_images_are_not() -> None:
 
 
 def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
-    """It agrees with sorting all points and dropping further copies of an image, one by one."""
+    """The result equals a full sort from which further copies of an image are dropped."""
     digits = demo_digits.load()
     copies = demo_copies.copy_images(digits.images[:40], digits.digits[:40])
     rows = np.array([0, 70, 133])
@@ -70,8 +70,8 @@ def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
         assert scores == pytest.approx(unit[hits] @ unit[row], abs=1e-5)
 
 
-def test_what_is_kept_answers_and_ends(tmp_path: Path) -> None:
-    """The commands that --keep prints work as they stand; Ctrl-C leaves the picture alone."""
+def test_commands_printed_by_keep_work_until_ctrl_c(tmp_path: Path) -> None:
+    """Ctrl-C ends the server, and the contact sheet is kept."""
     program = [sys.executable, "-m", "divgrpc_lab", "demo", "--keep", "--folder", "demo"]
     with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo_process:
         try:
@@ -99,8 +99,8 @@ def test_what_is_kept_answers_and_ends(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "demo").iterdir()] == ["contact-sheet.png"]
 
 
-def test_files_and_signals_are_put_back(tmp_path: Path) -> None:
-    """SIGTERM ends what is kept as Ctrl-C does, and its files go."""
+def test_sigterm_removes_files_and_restores_the_handler(tmp_path: Path) -> None:
+    """SIGTERM ends the demonstration as Ctrl-C does."""
     before = signal.getsignal(signal.SIGTERM)
     rows = np.eye(2, dtype=np.float32)
 
@@ -115,10 +115,12 @@ def test_files_and_signals_are_put_back(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_next_steps_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where the shell would not find our programs, the demonstration says in which folder they are.
+def test_next_steps_have_the_folder_of_programs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If the programs are not on PATH, the printed commands contain their folder.
 
-    The folder is relative where it lies below the current one, as after `make demo`.
+    The folder is relative if it is below the current folder, as after `make demo`.
     """
     folder = tmp_path / ".venv" / "bin"
     folder.mkdir(parents=True)
@@ -133,7 +135,7 @@ def test_next_steps_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_a_server_that_cannot_start_shows_its_log() -> None:
-    """A server of a report that does not come up is an error with what it said."""
+    """The error contains the output of the server."""
     with (
         pytest.raises(UnavailableError, match="no-such-option"),
         running_server("--no-such-option"),

@@ -1,4 +1,4 @@
-"""The paper's figures: what they show, and that they are the same bytes at every run."""
+"""The paper's figures: what they show, and that every run gives the same bytes."""
 
 from pathlib import Path
 
@@ -23,7 +23,10 @@ from support.running_server import RunningServer
 
 
 def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
-    """Nearest stay close, the greedy over all leaves the class, hashing first stays and spreads."""
+    """Nearest results are close together, and greedy without hashing leaves the class.
+
+    Hashing first keeps the results in the class and still spreads them.
+    """
     points = toy()
     with Client(server.target, timeout=30) as client:
         picks = ask_toy(client, points)
@@ -37,7 +40,7 @@ def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
 
 
 def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) -> None:
-    """Every list is full, of different digits, and those of the last two are more diverse."""
+    """Lists are full and free of duplicates; the last two methods are more diverse."""
     with Client(server.target, timeout=30) as client:
         seven = ask_digits(client)
     assert list(seven.results) == list(DIGIT_METHODS)
@@ -49,8 +52,8 @@ def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) ->
     assert kinds[0] + 1 < min(kinds[1:])
 
 
-def test_the_page_and_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two runs give the same bytes; what is wrong is boxed on the page and on the sheet."""
+def test_two_runs_write_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong results have a box on the page and on the contact sheet."""
     folder, page = tmp_path / "new", tmp_path / "page.html"
     assert main(["figures", "--out", str(folder)]) == 0
     assert main(["figures", "--out", str(page)]) == 0
@@ -71,6 +74,6 @@ def test_the_page_and_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
     }
     with Image.open(folder / "digits.png") as sheet:
         red = (np.asarray(sheet.convert("RGB")) == contact_sheet.RED).all(axis=2)
-    # A box is four pixels thick and as wide as a thumbnail with three more on each side.
+    # The border of a box is four pixels wide and begins three pixels outside the thumbnail.
     side = contact_sheet.THUMB + 6
     assert red.sum() == wrong * (side**2 - (side - 8) ** 2)

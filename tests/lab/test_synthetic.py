@@ -1,4 +1,4 @@
-"""The synthetic sets: their sizes, the planted structure, and that a seed fixes them."""
+"""The synthetic data sets: their sizes, their planted structure and their seeds."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ from divgrpc_lab.data.topics import hyperplane_queries
 
 @pytest.fixture(scope="module")
 def made() -> LabelledDocuments:
-    """Return a five-hundredth of LSHTC3, and 300 documents to ask."""
+    """Return documents of 1/500 of the size of LSHTC3, with 300 test documents."""
     return labelled_documents(1_508, 3_200, 518, 300, seed=3)
 
 
-def test_documents_are_of_the_papers_kind(made: LabelledDocuments) -> None:
-    """Unit rows of about 40 words, at least 4 labels, whose counts have a long tail."""
+def test_documents_have_the_statistics_of_the_paper(made: LabelledDocuments) -> None:
+    """Unit rows of about 40 words have at least 4 labels; counts of labels have a long tail."""
     assert made.documents.shape == (1_508, 3_200)
     assert made.labels.shape == (1_508, 518)
     assert (made.test_documents.shape, made.truth.shape) == ((300, 3_200), (300, 518))
@@ -37,7 +37,7 @@ def test_documents_are_of_the_papers_kind(made: LabelledDocuments) -> None:
 
 
 def test_labels_of_a_document_share_a_topic(made: LabelledDocuments) -> None:
-    """One topic for each document, and every topic has labels next to each other."""
+    """Each document has one topic, and the labels of a topic have consecutive numbers."""
     assert np.array_equal(made.topics, np.sort(made.topics))
     assert set(made.topics) == {0, 1, 2}
     topics = made.topics[made.labels.indices]
@@ -45,8 +45,8 @@ def test_labels_of_a_document_share_a_topic(made: LabelledDocuments) -> None:
     assert np.array_equal(np.minimum.reduceat(topics, starts), np.maximum.reduceat(topics, starts))
 
 
-def test_words_stand_for_labels_topics_and_nothing(made: LabelledDocuments) -> None:
-    """Each label and topic has words, a fifth stands for nothing, and documents use their own."""
+def test_words_belong_to_labels_topics_or_none(made: LabelledDocuments) -> None:
+    """A fifth of the words belongs to none. Documents use words of their own labels only."""
     of_labels, of_topics = made.owners < 518, (made.owners >= 518) & (made.owners < 521)
     assert set(made.owners) == set(range(522))
     assert [of_labels.sum(), of_topics.sum()] == [2_080, 480]
@@ -59,7 +59,7 @@ def test_words_stand_for_labels_topics_and_nothing(made: LabelledDocuments) -> N
 def test_the_planted_model_finds_the_labels(
     made: LabelledDocuments, lengths: str, least: float
 ) -> None:
-    """Its best label is mostly true; rows are as long as the roots of their counts."""
+    """The best label is mostly correct; a factor's norm is the square root of its label's count."""
     factors, feature_map = made.planted(200)
     assert (factors.shape, feature_map.shape) == ((518, 200), (3_200, 200))
     assert factors.dtype == feature_map.dtype == np.float32
@@ -85,18 +85,19 @@ def test_a_seed_fixes_every_byte(made: LabelledDocuments) -> None:
     assert made.planted(8)[1].tobytes() == again.planted(8)[1].tobytes()
 
 
-def test_one_document_of_four_labels_is_enough() -> None:
-    """The least there can be: one topic, whose labels are all taken."""
+def test_the_smallest_data_set_can_be_made() -> None:
+    """It has one document, and one topic whose four labels are all assigned."""
     made = labelled_documents(1, 16, 4, 1, seed=0)
     assert made.labels.indices.tolist() == [0, 1, 2, 3]
     assert made.documents.nnz > 0
     assert made.planted(1)[0].shape == (4, 1)
 
 
-def test_visual_words_are_sparse_unit_rows_of_the_papers_kind() -> None:
-    """48,000 words, at least 400 per image on average, 7 categories of 5 sub-topics each.
+def test_visual_words_have_the_statistics_of_the_paper() -> None:
+    """Rows have 48,000 words, on average 400 or more nonzero, in 7 categories of 5 sub-topics.
 
-    Held-out images find their own category more often than one in seven, hyperplanes more so.
+    Queries find their own category more often than by chance (1/7), and hyperplane queries at least
+    as often as held-out images.
     """
     data = visual_words(700, 350, seed=3)
     assert (data.points.shape, data.pool.shape) == ((700, 48_000), (350, 48_000))

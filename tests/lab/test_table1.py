@@ -1,4 +1,4 @@
-"""`divgrpc_lab table1` from its start to its page, as small as it goes, and how it refuses."""
+"""`divgrpc_lab table1` on a small data set, from its start to its page, and its refusals."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from divgrpc_lab.table1.paper import KS, METHODS
 def test_quick_run_on_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without data it says so, measures every row on digits, and writes page and JSON."""
+    """Without data sets it says so, measures every row on digits, and writes a page and JSON."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     page, figures = tmp_path / "new" / "table1.html", tmp_path / "table1.json"
     words = ["table1", "--quick", "--out", str(page), "--json", str(figures)]
@@ -46,19 +46,21 @@ def test_quick_run_on_digits(
         (["--sets", "newsgroups20"], "sets need their folder"),
     ],
 )
-def test_refusals(
+def test_wrong_options_are_refused(
     words: list[str],
     complaint: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A wrong option is refused before any work, with the field."""
+    """The error names the option and comes before any measurement."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     assert main(["table1", *words]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_folder_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that lacks a set is named, and nothing else is measured in its place."""
+def test_a_folder_without_the_data_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the missing file, and no other data set is measured instead."""
     assert main(["table1", "--data", str(tmp_path)]) == 2
     assert "there is no cifar100_dense256.npz" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The paper's claims on synthetic rows: each holds, does not hold, and is undecided."""
+"""The verdicts on the paper's claims, tested on synthetic rows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, printed
 
 _CATEGORIES = np.repeat(np.arange(20), 2)
 _FAMILY = "LSH-SDiv"
-# Spread of the categories' means, which the bootstrap draws.
+# Deviations of the categories' means, among which the bootstrap draws.
 _NOISE = np.repeat(np.linspace(-0.02, 0.02, 20), 2)
 
 
@@ -45,7 +45,7 @@ def row(
     microseconds: float = 100.0,
     dial: float | None = None,
 ) -> Row:
-    """Return a row whose queries have an h, or a precision, about so great."""
+    """Return a row whose queries have `h`, or `precision`, plus some noise."""
     values = dict.fromkeys(FIGURES, h + _NOISE)
     if precision is not None:
         values["precision"] = precision + _NOISE
@@ -68,7 +68,7 @@ def uneven(row: Row) -> Row:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_hashing_raises_h(method: str) -> None:
-    """It holds where h is higher in every cell, not where it is lower in one."""
+    """The claim holds if h is higher in every cell, and fails if h is lower in one."""
     stage = ONE_EXACT if method == "Rerank" else ALL
     plain = row(method, "NH", stage, 0.7)
     better, worse = (row(method, "LSH-Div", TABLES, h) for h in (0.8, 0.6))
@@ -83,7 +83,7 @@ def test_hashing_raises_h(method: str) -> None:
 
 
 def test_nearest_with_hashing_is_best() -> None:
-    """It is compared with the best row of any other method of the paper's."""
+    """Its best row is compared with the best row of the paper's other methods."""
     nearest = row("NN", "LSH-Div", TABLES, 0.8)
     lower, higher = row("MMR", "NH", ALL, 0.7), row("Greedy", "LSH-SDiv", HASHED, 0.9)
     beyond = row("DPP", "NH", ALL, 0.95)
@@ -95,7 +95,7 @@ def test_nearest_with_hashing_is_best() -> None:
 
 
 def test_greedy_collapses_without_a_limit() -> None:
-    """Precision is compared at the one fixed dial, with the limit and without."""
+    """Precision with and without the limit is compared at one fixed diversity."""
 
     def pair(precision: float) -> list[Row]:
         return [
@@ -118,7 +118,7 @@ def coded(family: str, n_bits: int, h: float, n_tables: int = 4) -> Coded:
 
 @pytest.mark.parametrize(("fewer", "holds"), [(6, True), (12, None), (24, False), (0, False)])
 def test_fewer_bits_for_equal_h(fewer: int, holds: bool | None) -> None:
-    """LSH-SDiv is asked for the best h of LSH-Div, or nearly, which 12 bits reach here."""
+    """The claim compares the bits that each family needs to reach about the best h of LSH-Div."""
     div = [coded("LSH-Div", bits, h) for bits, h in ((6, 0.6), (12, 0.8), (24, 0.7))]
     sdiv = [coded("LSH-SDiv", bits, 0.81 if bits == fewer else 0.5) for bits in (6, 12, 24)]
     verdict = claims.fewer_bits([*div, *sdiv])
@@ -128,7 +128,7 @@ def test_fewer_bits_for_equal_h(fewer: int, holds: bool | None) -> None:
 
 @pytest.mark.parametrize(("h", "holds"), [(0.7, True), (0.9, False)])
 def test_randomness_matters(h: float, holds: bool) -> None:
-    """LSH-SDiv and PCA-Hash meet at equal bits and tables; what has no partner is left out."""
+    """LSH-SDiv and PCA-Hash are compared at equal bits and tables; other rows are left out."""
     rows = [coded("LSH-SDiv", 6, 0.8), coded(PCA, 6, h), coded("LSH-SDiv", 12, 0.1)]
     assert claims.randomness_matters(rows).holds is holds
 
@@ -143,13 +143,13 @@ def test_randomness_matters(h: float, holds: bool) -> None:
     ],
 )
 def test_uniform_over_the_ball(counts: Sequence[int], word: str) -> None:
-    """Even draws are not rejected, uneven ones are, and few prove nothing."""
+    """Uniformity is rejected for uneven counts only; with few draws the verdict is open."""
     spread = Spread("synthetic", "uniform", 1_000, 10, tuple(counts))
     assert claims.uniform([spread]).word == word
 
 
 def test_power_grows_with_draws_and_with_the_deviation() -> None:
-    """Of even draws as many are rejected as the test is wrong; of few hardly any."""
+    """For uniform draws, the power equals the significance level."""
     falling = np.linspace(1.36, 0.64, 10).tolist()
     assert claims.power(0, falling, 0.01) == 0
     assert claims.power(1_000, [1.0] * 10, 0.01) == pytest.approx(0.01, rel=1e-6)
@@ -159,15 +159,15 @@ def test_power_grows_with_draws_and_with_the_deviation() -> None:
 
 
 def test_power_is_how_often_samples_are_rejected() -> None:
-    """Of simulated samples with a falling density as many are rejected as the power says."""
+    """The power equals the share of simulated samples that the test rejects."""
     density = np.linspace(1.4, 0.6, 10)
     counts = np.random.default_rng(0).multinomial(150, density / density.sum(), 4_000)
     rejected = np.mean([stats.chisquare(row).pvalue < 0.01 for row in counts])
     assert claims.power(150, density.tolist(), 0.01) == pytest.approx(rejected, abs=0.03)
 
 
-def test_intervals_are_of_categories() -> None:
-    """Queries of a category that say the same make the mean no surer; other ones do."""
+def test_intervals_resample_categories() -> None:
+    """More queries with the same values in each category do not narrow the interval."""
     alike = interval(np.repeat(np.linspace(0, 1, 20), 2), _CATEGORIES)
     twice = interval(np.repeat(np.linspace(0, 1, 20), 8), np.repeat(np.arange(20), 8))
     assert tuple(alike) == pytest.approx(tuple(twice))
@@ -185,14 +185,14 @@ def test_hashed_points_grow_slowly(x: tuple[float, float, float], holds: bool | 
 
 
 def test_exponent_is_that_of_a_power() -> None:
-    """Points hashed as n to the power of 0.6 have the exponent 0.6, whatever the queries."""
+    """If n**0.6 points are hashed, times any factor per query, the exponent is 0.6."""
     sizes = [100, 200, 400]
     points = np.array([[n**0.6 * q for n in sizes] for q in (1.0, 2.0, 3.0)])
     assert tuple(exponent(sizes, points)) == pytest.approx((0.6, 0.6, 0.6))
 
 
 def test_faster_counts_the_slowest_case() -> None:
-    """A speed-up holds where every case has it, and says what was not measured."""
+    """A speed-up holds only if it holds in every case."""
     plain = row("MMR", "NH", ALL, 0.7, microseconds=500.0)
     fast, slow = (row("MMR", "LSH-Div", HASHED, 0.7, microseconds=us) for us in (100.0, 250.0))
     assert claims.faster([plain, fast], "MMR").holds is True
@@ -207,7 +207,7 @@ def test_faster_counts_the_slowest_case() -> None:
 
 
 def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[Row]:
-    """Return a table in which hashed greedy has an h, between 0.7 of NN and that of MMR."""
+    """Return rows in which hashed greedy has `greedy_h`, while exhaustive MMR has `h`."""
     return [
         row("NN", "NH", ALL, 0.7),
         row("MMR", "NH", ALL, h, microseconds=13_000.0),
@@ -223,7 +223,7 @@ def targets(rows: Sequence[Row], family: str = _FAMILY) -> list[bool | None]:
 
 
 def test_gain_share_is_of_the_best_exhaustive_method() -> None:
-    """Here MMR gains 0.1, of which hashing keeps 0.95, at 120 times the speed of greedy."""
+    """MMR gains 0.1 of h over NN. Hashing keeps 95% of it and is 120 times as fast as greedy."""
     rows = exhaustive(0.8, 0.795)
     [hashed] = (item for item in claims.gains(rows) if item.stage == FOLDED)
     assert hashed.share is not None
@@ -234,14 +234,14 @@ def test_gain_share_is_of_the_best_exhaustive_method() -> None:
     assert targets(rows) == [True, True]
 
 
-def test_too_little_is_kept_or_too_slowly() -> None:
-    """Half of the gain is not enough, and speed is judged whatever is kept."""
+def test_gain_and_speed_are_judged_separately() -> None:
+    """Keeping half of the gain is not enough, and neither is a speed-up below the target."""
     assert targets(exhaustive(0.8, 0.75)) == [False, True]
     assert targets(exhaustive(0.8, 0.8, microseconds=200.0)) == [True, False]
 
 
 def test_gain_is_judged_by_one_row_of_each_family() -> None:
-    """A better row, at default limits or of the other family, is no help to one that keeps less."""
+    """A better row at other limits, or of another family, does not change the verdict."""
     others = [row("Greedy", _FAMILY, HASHED, 0.8), row("Greedy", "LSH-Div", FOLDED, 0.8)]
     rows = [*exhaustive(0.8, 0.75), *others]
     assert targets(rows)[0] is False
@@ -249,16 +249,16 @@ def test_gain_is_judged_by_one_row_of_each_family() -> None:
     assert targets([])[0] is None
 
 
-def test_no_gain_has_no_share() -> None:
-    """Where nothing gains 0.02 of h there is no share, and no verdict on it."""
+def test_a_small_gain_has_no_share() -> None:
+    """If no method gains 0.02 of h, no share is computed and the verdict is open."""
     rows = [r for r in exhaustive(0.71, 0.70) if r.case != Case("Greedy", ALL)]
     rows.append(row("Greedy", "NH", ALL, 0.7))
     assert [item.share for item in claims.gains(rows)] == [None, None]
     assert targets(rows)[0] is None
 
 
-def test_the_papers_numbers_fit_each_other() -> None:
-    """No h is above the harmonic mean of P and D, but for rounding; 14 of 45 lie below it."""
+def test_the_papers_h_is_at_most_the_harmonic_mean() -> None:
+    """Up to rounding no h exceeds that of P and D, and 14 of 45 are below it."""
     cells = printed()
     assert set(cells) == {(m, f, k) for m in METHODS for f in FAMILIES for k in KS}
 

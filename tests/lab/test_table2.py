@@ -1,4 +1,4 @@
-"""`divgrpc_lab table2` from its start to its page, as small as it goes; its claims by hand."""
+"""`divgrpc_lab table2` on a small data set, and the verdicts on its claims."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ _NOISE = np.linspace(-0.02, 0.02, 40)
 def test_quick_run_on_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without data it says so, measures every row on digits, and writes page and JSON."""
+    """Without data sets it says so, measures every row on digits, and writes a page and JSON."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     out, figures = tmp_path / "new" / "table2.html", tmp_path / "table2.json"
     words = ["table2", "--quick", "--out", str(out), "--json", str(figures)]
@@ -81,20 +81,24 @@ def test_quick_run_on_digits(
         (["--documents", "9"], "documents must be at least 10"),
     ],
 )
-def test_refusals(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong option is refused before any work, with the field."""
+def test_wrong_options_are_refused(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the option and comes before any measurement."""
     assert main(["table2", *words]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_folder_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that lacks a set is named, and nothing else is measured in its place."""
+def test_a_folder_without_the_data_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the missing file, and no other data set is measured instead."""
     assert main(["table2", "--data", str(tmp_path)]) == 2
     assert "there is no bibtex.npz" in capsys.readouterr().err
 
 
-def test_without_a_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no D, no h and no curve, and the page leaves their places empty."""
+def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D, h and the curve are missing, and their places on the page are empty."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     (split,) = load([DIGITS])
     bench = LabelBench(replace(split, hierarchy=None, roots=()), 12)
@@ -109,13 +113,13 @@ def test_without_a_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_times_of_given_factors() -> None:
-    """Every method in both modes, of everything and by hashing, with what it found right."""
+    """Every method is timed in both modes, with and without hashing, with its precision."""
     rng = np.random.default_rng(0)
     factors = rng.standard_normal((400, 12)).astype("f4")
     asked = rng.standard_normal((30, 12)).astype("f4")
     truth = np.zeros((30, 400), "f4")
     truth[np.arange(30)[:, None], np.argsort(-asked @ factors.T, axis=1)[:, :5]] = 1
-    # Documents of which each is asked again, with its own labels.
+    # The documents to label are the indexed documents themselves, with their own labels.
     bags = sparse.csr_array(np.where(rng.random((30, 60)) < 0.2, 1, 0) + np.eye(30, 60), dtype="f4")
     labels = sparse.csr_array(truth)
     times = list(label_times(Split("", "", bags, labels, bags, labels), asked, factors))
@@ -140,7 +144,7 @@ def row(
     mode: Mode = "embedding",
     microseconds: float = 100.0,
 ) -> LabelRow:
-    """Return a row every figure of which is about so great."""
+    """Return a row in which every figure is `figure`, with some noise."""
     interval = Interval(figure, figure - 0.1, figure + 0.1)
     times = Microseconds(*[microseconds] * 4)
     result = EvaluateLabelRow(
@@ -187,14 +191,17 @@ def with_result(row: LabelRow, **fields: object) -> LabelRow:
 
 
 def holds(rows: list[LabelRow], claim: str, times: list[LabelTime] | None = None) -> bool | None:
-    """Return what is said of the claim that begins so."""
+    """Return the verdict on the claim that begins with `claim`."""
     verdicts = label_claims.verdicts(rows, times or [])
     [verdict] = (item for item in verdicts if item.claim.startswith(claim))
     return verdict.holds
 
 
 def test_claims_of_figures() -> None:
-    """Above in every cell holds, below in one does not, and noise or no row tells nothing."""
+    """A claim holds if it is true in every cell and fails if it is false in one.
+
+    Without rows, or within the noise, the verdict is open.
+    """
     base = [row("LEML", 0.5, EVERYTHING), row("Greedy", 0.4, EVERYTHING)]
     high = [row("LSH-SDiv", 0.6), row("LSH-SDiv", 0.6, DEFAULT)]
     claim = "h of LSH-SDiv is above that of LEML, embedding"
@@ -217,8 +224,8 @@ def test_claims_of_figures() -> None:
     assert holds([*base, *high], "R of LEML is above that of LSH-SDiv, embedding") is False
 
 
-def test_components_as_many_as_dimensions_are_told() -> None:
-    """Where hyperplanes are drawn alike the sentence says that nothing is to be expected."""
+def test_verdicts_say_if_families_are_equivalent() -> None:
+    """If two families draw the same hyperplanes, the sentence says so."""
     rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
     verdict = label_claims.verdicts(rows)[0]
     assert verdict.claim == "P of LSH-SDiv is above that of LSH-Div, embedding"
@@ -227,7 +234,7 @@ def test_components_as_many_as_dimensions_are_told() -> None:
 
 
 def test_claims_of_times() -> None:
-    """The slowest case counts on the data sets, the better setting at the paper's size."""
+    """On data sets the slowest case counts; at the paper's size the faster setting counts."""
     base, claim = row("LEML", 0.5, EVERYTHING, microseconds=3_000), "LSH-SDiv is more than 20 times"
     on_data = f"{claim} as fast as LEML, embedding"
     rows = [base, row("LSH-SDiv", 0.5)]
@@ -248,8 +255,8 @@ def test_claims_of_times() -> None:
     assert holds(rows, f"{claim} as fast as LEML, votes, at its size", times) is False
 
 
-def test_h_that_cannot_be() -> None:
-    """Four of the five rows that the paper prints have more h than their P and D allow."""
+def test_impossible_values_of_h_are_found() -> None:
+    """In four of the five rows of the paper, h exceeds what P and D allow."""
     assert impossible() == ["LEML", "PCA-Hash", "LSH-Div", "LSH-SDiv"]
     assert {name: round(line.most, 3) for name, line in PRINTED.items()} == {
         "LEML": 0.445,
