@@ -138,11 +138,11 @@ def test_nothing_locked_is_gpl() -> None:
         ("Apache-2.0", False),
     ],
 )
-def test_gpl_is_told_from_its_neighbours(licence: str, gpl: bool) -> None:
+def test_gpl_is_told_from_similar_licences(licence: str, gpl: bool) -> None:
     assert _is_gpl(licence) is gpl
 
 
-def test_lock_holds_what_is_asked_for() -> None:
+def test_lock_holds_every_dependency() -> None:
     extras = ("", *RUN_TIME, "dev", "bench")
     assert _closure(n for extra in extras for n in _direct(extra)) - _locked() == set()
 
@@ -164,7 +164,7 @@ def test_lock_files_of_the_demonstration_are_parts_of_the_whole() -> None:
     assert set(engine) == _closure(map(Requirement, ("numba", "scipy", "threadpoolctl")))
 
 
-def test_notice_names_what_an_installation_brings() -> None:
+def test_notice_names_every_direct_dependency() -> None:
     notice = (ROOT / "NOTICE").read_text()
     assert notice.startswith("divgrpc\nCopyright ")
     listed = set(re.findall(r"^    (\S+) {2,}\S", notice, re.MULTILINE))

@@ -46,13 +46,13 @@ PARAMETERS = st.builds(
 
 
 @given(PARAMETERS)
-def test_parameters_come_back_equal(parameters: EffectiveParameters) -> None:
+def test_parameters_survive_conversion(parameters: EffectiveParameters) -> None:
     payload = to_message(parameters, query_pb2.EffectiveParameters).SerializeToString()
     message = query_pb2.EffectiveParameters.FromString(payload)
     assert from_message(message, EffectiveParameters) == parameters
 
 
-def test_an_index_comes_back_equal() -> None:
+def test_index_info_survives_conversion() -> None:
     pools = (PoolCost(200, 800, 3, 0.95, 1.5, 2.5, 3.5, 4.5),)
     default = QueryDefault(0.3, "greedy", "marginal", "scan", hash_limit=0)
     labels = LabelInfo(

@@ -164,7 +164,7 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
 @pytest.mark.parametrize(
     "module", ["divgrpc_client", "divgrpc_protos.arrays", "divgrpc.types", "divgrpc.parameters"]
 )
-def test_what_a_caller_imports_is_light(module: str) -> None:
+def test_imports_of_callers_load_no_heavy_package(module: str) -> None:
     heavy = "{'numba', 'scipy', 'sklearn', 'divgrpc.index'} & set(sys.modules)"
     command = [sys.executable, "-W", "error", "-c", f"import sys, {module}; print({heavy})"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ def test_hanging_tests_fail() -> None:
         threading.Event().wait(60)
 
 
-def test_servers_die_with_whoever_started_them(tmp_path: Path) -> None:
+def test_servers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _STARTS_A_SERVER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -80,5 +80,5 @@ def test_present_programs_do_not_skip() -> None:
         ),
     ],
 )
-def test_the_last_lines_count_them(reasons: list[str], line: str) -> None:
+def test_the_summary_counts_missing_toolchains(reasons: list[str], line: str) -> None:
     assert toolchains.summary(reasons) == line

@@ -50,7 +50,7 @@ def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> 
     assert set(inspect.signature(method).parameters) - OF_EVERY_CALL <= explained
 
 
-def test_an_index_has_what_users_call() -> None:
+def test_an_index_has_only_these_public_names() -> None:
     assert [name for name in dir(Index) if not name.startswith("_")] == [
         "build",
         "default",
@@ -67,7 +67,7 @@ def test_an_index_has_what_users_call() -> None:
     ]
 
 
-def test_an_index_says_what_it_is(tmp_path: Any) -> None:  # noqa: ANN401  # a path
+def test_repr_of_an_index(tmp_path: Any) -> None:  # noqa: ANN401  # a path
     points = np.random.default_rng(1).standard_normal((1_200, 4), dtype=np.float32)
     index = Index.build(points, hash_family="lsh_div", metric="l2")
     assert len(index) == 1_200

@@ -61,7 +61,7 @@ def parameters(method: Callable[..., object], *, without: Iterable[str] = ()) ->
 
 
 def table(kind: Any) -> dict[str, object]:  # noqa: ANN401  # a dataclass
-    """Return a parameter table's names and defaults."""
+    """Return the names and defaults of a dataclass of parameters."""
     return {field.name: field.default for field in fields(kind)}
 
 
@@ -90,7 +90,7 @@ def test_a_method_takes_the_same_everywhere(client: type, method: str) -> None:
     assert parameters(getattr(client, method), without=CLIENT_CALL) == expected
 
 
-def test_the_options_of_labels_are_those_of_a_build() -> None:
+def test_label_options_are_the_remaining_options_of_a_build() -> None:
     assert set(Labelling.__annotations__) == set(BUILD) - (
         set(table(BuildParameters)) | set(BUILD_CALL)
     )
@@ -107,7 +107,7 @@ def test_the_options_of_labels_are_those_of_a_build() -> None:
         ),
     ],
 )
-def test_the_contract_has_all_of_an_evaluation_that_travels(
+def test_messages_of_evaluations_have_every_option(
     method: str,
     message: Any,  # noqa: ANN401  # a message
     others: set[str],
@@ -169,7 +169,7 @@ def test_the_contract_has_the_same_parameters(core: Any, message: Any, others: s
 
 
 def choices(hint: Any) -> set[str]:  # noqa: ANN401  # a Literal, or one that may be None
-    """Return the words that a parameter takes."""
+    """Return the values that a parameter accepts."""
     parts = (get_args(part) or (part,) for part in get_args(hint))
     return {word for part in parts for word in part} - {type(None)}
 

@@ -13,13 +13,13 @@ from support.scripted_server import ScriptedIndex, serving
 
 @pytest.fixture
 def script() -> ScriptedIndex:
-    """Return what the scripted server will do."""
+    """Return a scripted server, whose answers the test sets."""
     return ScriptedIndex()
 
 
 @pytest.fixture
 def target(script: ScriptedIndex) -> Iterator[str]:
-    """Serve the script and return the address."""
+    """Serve the scripted server on a free port, and yield its address."""
     with serving(script) as address:
         yield address
 

@@ -38,7 +38,7 @@ def rows_of(
 
 @pytest.fixture(params=[False, True], ids=["sync", "aio"])
 def awaited(request: pytest.FixtureRequest) -> bool:
-    """Return whether the async client is meant."""
+    """Return whether the test uses the asynchronous client."""
     return bool(request.param)
 
 

@@ -1,4 +1,4 @@
-"""Both clients on a real server."""
+"""Both clients with a real server."""
 
 import asyncio
 from pathlib import Path

@@ -210,10 +210,10 @@ def test_claims_of_figures() -> None:
     noisy = with_result(high[0], values=dict.fromkeys(FIGURES, 0.5 + _NOISE[::-1]))
     assert holds([*base, noisy], claim) is None
     assert holds(base, claim) is None
-    # An exact search says nothing of hashing.
+    # A row that was searched exactly says nothing about hashing.
     exact = with_result(row("LSH-SDiv", 0.4, DEFAULT), parameters=parameters("exact"))
     assert holds([*base, high[0], exact], claim) is True
-    # Another mode is another claim.
+    # A claim about the other mode is not affected.
     assert holds([*base, *high], claim.replace("embedding", "votes")) is None
     votes = [
         row("LSH-SDiv", 0.6, mode="neighbour_vote"),

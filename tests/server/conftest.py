@@ -14,7 +14,7 @@ from support.served_index import EVALUATED_ROWS, ROWS, Served, place, random_poi
 
 @pytest.fixture(scope="session")
 def served(server: RunningServer) -> Served:
-    """Build the index that most tests ask."""
+    """Build the index that most tests query."""
     points = random_points(ROWS + 64)
     place(server, "served", points[:ROWS])
     return Served("served", points[:ROWS], points[ROWS:])
@@ -22,7 +22,7 @@ def served(server: RunningServer) -> Served:
 
 @pytest.fixture(scope="session")
 def channel(server: RunningServer) -> Iterator[grpc.Channel]:
-    """Return a bare channel."""
+    """Yield a channel to the session's server."""
     with server.channel() as bare:
         yield bare
 

@@ -96,7 +96,7 @@ def refusal(stub: DiverseIndexStub, method: str = "Query", **fields: Any) -> Det
     """Return the details of a call that must fail; `fields` replace those of a valid request."""
     kind, right = REQUESTS[method]
     with pytest.raises(grpc.RpcError) as caught:
-        # A stream fails at its first event.
+        # A call that streams its answers raises at the first one.
         list(getattr(stub, method)(kind(**right | fields), timeout=30) or ())
     return details_of(caught.value)
 
@@ -271,8 +271,7 @@ def test_a_bad_row_is_named_by_its_number(client: Client, served: Served) -> Non
         client.query(served.name, queries)
 
 
-def test_more_rows_than_a_query_may_have(stub: DiverseIndexStub) -> None:
-    """Ten thousand rows are the most."""
+def test_a_query_may_have_10000_rows_at_most(stub: DiverseIndexStub) -> None:
     queries = encode_dense(np.ones((10_001, DIMS), np.float32))
     assert refusal(stub, queries=queries).fields == ("queries",)
 
@@ -361,23 +360,20 @@ def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
     assert details_of(caught.value).reason == "MESSAGE_TOO_LARGE"
 
 
-def test_a_method_that_does_not_exist(channel: grpc.Channel) -> None:
-    """Unknown methods are UNIMPLEMENTED."""
+def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, "Nothing")(b"", timeout=10)
     assert caught.value.code() == UNIMPLEMENTED
 
 
-def test_a_deadline_that_has_passed(channel: grpc.Channel, served: Served) -> None:
-    """A call without time left is DEADLINE_EXCEEDED."""
+def test_a_passed_deadline_is_deadline_exceeded(channel: grpc.Channel, served: Served) -> None:
     request = query_pb2.QueryRequest(index=served.name, queries=ONE_ROW)
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, "Query")(request.SerializeToString(), timeout=-1)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_no_fault_shows_a_path(stub: DiverseIndexStub) -> None:
-    """Messages hold neither paths nor tracebacks."""
+def test_error_messages_show_no_paths_or_tracebacks(stub: DiverseIndexStub) -> None:
     for fields in ({"index": "nobody"}, {"index": "/etc/passwd"}, {"k": 0}):
         message = refusal(stub, **fields).message
         assert "/data" not in message

@@ -49,7 +49,7 @@ def rows(
 
 
 def refused_query(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors) -> Details:
-    """Return the details of the error of Query."""
+    """Return the error of Query."""
     with pytest.raises(grpc.RpcError) as caught:
         stub.Query(query_pb2.QueryRequest(index=name, queries=vectors), timeout=30)
     return details_of(caught.value)
@@ -139,15 +139,13 @@ def upload(vectors: vectors_pb2.Vectors) -> list[index_pb2.BuildRequest]:
 
 
 @pytest.mark.parametrize(("vectors", "field"), WRONG)
-def test_sparse_points_that_are_wrong(
+def test_invalid_sparse_points_name_the_field(
     tmp_path: Path, vectors: vectors_pb2.Vectors, field: str
 ) -> None:
-    """A builder names the field."""
     assert wrong_field(tmp_path, *upload(vectors)) == "vectors" + field
 
 
-def test_a_wrong_sparse_upload(stub: DiverseIndexStub) -> None:
-    """Over the wire that is INVALID_ARGUMENT."""
+def test_an_invalid_sparse_upload_is_invalid_argument(stub: DiverseIndexStub) -> None:
     details = refusal(stub, *upload(rows([0, 2], [3, 1])))
     assert (details.code, details.fields) == (INVALID, ("vectors.sparse.indices",))
 

@@ -1,4 +1,4 @@
-"""Connections, seen from below gRPC."""
+"""Connections at the level of HTTP/2 frames."""
 
 import socket
 import struct

@@ -40,7 +40,7 @@ GRID: dict[str, Any] = {
 ONE: dict[str, Any] = {"selectors": ("greedy",), "ks": (5,)}
 # Evaluators have a low priority, and other programs may run besides the tests.
 WAIT_SECONDS = 60.0
-# Long enough for something to happen meanwhile.
+# These settings make an evaluation long enough for events to happen during it.
 LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limits": ((0, 0),)}
 
 

@@ -47,7 +47,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def serving(folder: Path, *arguments: str) -> Iterator[Served]:
-    """Run a server."""
+    """Run a server with an index `small`."""
     data = folder / "data"
     Index.build(random_points(300), path=data / "small")
     with (
@@ -129,7 +129,7 @@ def computing(pids: Sequence[int]) -> int:
 
 
 def health(server: RunningServer) -> int:
-    """Return what the server's health service says."""
+    """Return the status of the health service."""
     with server.channel() as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=5).status)

@@ -68,12 +68,12 @@ def flip(path: Path) -> None:
 
 
 def cut(path: Path) -> None:
-    """Cut a file short."""
+    """Remove the last bytes of a file."""
     path.write_bytes(path.read_bytes()[:-8])
 
 
 def empty(path: Path) -> None:
-    """Leave nothing in a file."""
+    """Make a file empty."""
     path.write_bytes(b"")
 
 

@@ -132,7 +132,7 @@ def steady(method: str, answers: Iterable[bytes]) -> list[str]:
             for part, name in fields_at(message, path):
                 setattr(part, name, float(f"{getattr(part, name):.12g}"))
         texts.append(message.SerializeToString(deterministic=True).hex())
-    # The last progress may be told twice.
+    # The last progress event may be sent twice.
     texts = list(dict.fromkeys(texts))
     return sorted(texts) if method == "QueryStream" else texts
 

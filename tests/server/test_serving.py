@@ -64,7 +64,7 @@ def test_server_info_has_versions_workers_and_limits(client: Client) -> None:
 
 
 def test_an_index_is_described(client: Client, served: Served) -> None:
-    """GetIndex gives what the manifest holds."""
+    """GetIndex returns the contents of the manifest."""
     info = client.get_index(served.name)
     assert (info.name, info.rows, info.dims, info.generation) == (served.name, ROWS, DIMS, 1)
     assert info.parameters["hash_family"] == "lsh_div"
@@ -113,7 +113,7 @@ def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
 
 
 def access_lines(server: RunningServer, request_id: str) -> list[dict[str, object]]:
-    """Return the access lines of one request."""
+    """Return the access log's lines of a request."""
     lines = (json.loads(line) for line in server.log.splitlines() if line.startswith("{"))
     return [line for line in lines if line.get("request_id") == request_id]
 

@@ -251,7 +251,7 @@ def test_given_label_models_are_uploaded(server: RunningServer, client: Client, 
     here = Index.build(X, label_model=model_given)
     there = Index.open(Path(server.folder, "data", "brought"))
     assert contents(there) == contents(here)
-    # Which search auto takes was measured.
+    # The search is given, because `auto` depends on measured times.
     result = client.predict_labels("brought", DOCUMENTS, search="exact")
     assert result.names == ()
     assert (

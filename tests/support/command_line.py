@@ -31,7 +31,7 @@ def read_terminal(descriptor: int) -> str:
         while block := os.read(descriptor, 65536):
             blocks.append(block)
     except OSError:
-        pass  # how a terminal ends
+        pass  # reading a closed terminal fails on Linux
     os.close(descriptor)
     return b"".join(blocks).decode()
 

@@ -95,7 +95,7 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
         command += line
         try:
             shlex.split(command.removesuffix("\\"), comments=True)
-        except ValueError:  # a quotation without its end
+        except ValueError:  # the quotation continues on the next line
             command += "\n"
             continue
         if command.endswith("\\"):

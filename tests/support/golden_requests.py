@@ -36,7 +36,7 @@ Calls = dict[str, tuple[str, list[Message]]]
 
 
 def calls() -> Calls:
-    """Return the calls of every method."""
+    """Return the recorded calls, by name; every method has at least one."""
     return {
         **_queries(),
         **_query_fields(),

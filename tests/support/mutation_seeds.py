@@ -36,7 +36,7 @@ class Seeds:
             self._calls[method].append(messages)
 
     def request(self, method: str, draw: Draw) -> Any:  # noqa: ANN401  # a message of the method
-        """Return the one request of a method."""
+        """Return a valid request of a method that takes one message."""
         (drawn,) = draw.choice(self._calls[method])
         message: Any = type(drawn)()
         message.CopyFrom(drawn)
@@ -47,13 +47,13 @@ class Seeds:
         return message
 
     def item(self, draw: Draw, number: int) -> query_pb2.QueryStreamRequest:
-        """Return an item of a stream."""
+        """Return a valid message of a QueryStream."""
         return query_pb2.QueryStreamRequest(
             correlation_id=number, query=self.request("Query", draw)
         )
 
     def steps(self, draw: Draw) -> list[Message]:
-        """Return the messages of a build."""
+        """Return the messages of a valid build."""
         (drawn,) = self._calls["Build"]
         steps = [index_pb2.BuildRequest.FromString(step.SerializeToString()) for step in drawn]
         header = steps[0].header

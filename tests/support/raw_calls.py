@@ -24,13 +24,13 @@ class Answers(Protocol):
     """The answers of a stream of bytes, and the call, which may be cancelled."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Return itself."""
+        """Return the iterator itself."""
 
     def __next__(self) -> bytes:
         """Wait for the next message."""
 
     def cancel(self) -> bool:
-        """End the call."""
+        """Cancel the call."""
 
 
 def stream(channel: grpc.Channel, method: str, messages: Iterator[bytes]) -> Answers:

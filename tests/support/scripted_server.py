@@ -115,7 +115,7 @@ class ScriptedIndex(DiverseIndexServicer):
         left = context.time_remaining()
         self.seconds_left = -1.0 if left is None else left
         if not context.add_callback(self.cancelled.set):
-            self.cancelled.set()  # it was over before it began
+            self.cancelled.set()  # the call has ended already
         self.asked.set()
         if self.failures:
             if self.packed_details:
@@ -216,14 +216,14 @@ class ScriptedIndex(DiverseIndexServicer):
     def DeleteIndex(
         self, request: index_pb2.DeleteIndexRequest, context: grpc.ServicerContext
     ) -> index_pb2.DeleteIndexResponse:
-        """Delete nothing."""
+        """Return a generation without deleting anything."""
         self._begin(f"DeleteIndex {request.index}", context)
         return index_pb2.DeleteIndexResponse(generation=2)
 
     def GetServerInfo(
         self, request: index_pb2.GetServerInfoRequest, context: grpc.ServicerContext
     ) -> index_pb2.GetServerInfoResponse:
-        """Describe a server."""
+        """Return information about a server."""
         self._begin(type(request).__name__, context)
         return index_pb2.GetServerInfoResponse(
             version="1.2", durable=True, fronts=1, workers=2, limits={"k_max": 9}
@@ -232,13 +232,13 @@ class ScriptedIndex(DiverseIndexServicer):
     def BuildOnce(
         self, request: index_pb2.BuildOnceRequest, context: grpc.ServicerContext
     ) -> index_pb2.BuildOnceResponse:
-        """Refuse."""
+        """Fail with UNIMPLEMENTED."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 
     def PredictLabels(
         self, request: predict_pb2.PredictLabelsRequest, context: grpc.ServicerContext
     ) -> predict_pb2.PredictLabelsResponse:
-        """Refuse."""
+        """Fail with UNIMPLEMENTED."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 
     def EvaluateLabels(
@@ -246,7 +246,7 @@ class ScriptedIndex(DiverseIndexServicer):
         request: evaluate_labels_pb2.EvaluateLabelsRequest,
         context: grpc.ServicerContext,
     ) -> Iterator[evaluate_labels_pb2.EvaluateLabelsResponse]:
-        """Refuse."""
+        """Fail with UNIMPLEMENTED."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 
     def Evaluate(

@@ -96,7 +96,7 @@ def test_query_prints_json(
     assert len(json.loads(more.out)["results"][0]["ids"]) == ROWS
 
 
-def test_info_says_what_was_chosen(run: Callable[..., Ran], index: str) -> None:
+def test_info_shows_choices_and_their_reasons(run: Callable[..., Ran], index: str) -> None:
     ran = run("info", index)
     assert ran.code == 0
     for word in (*BuildParameters.__dataclass_fields__, "tables", "scan", "exact", "vectors"):
@@ -204,7 +204,9 @@ def test_errors_as_json(run: Callable[..., Ran], index: str, vectors: Path) -> N
         ("explode",),
     ],
 )
-def test_wrong_commands_are_code_2(run: Callable[..., Ran], arguments: tuple[str, ...]) -> None:
+def test_wrong_commands_exit_with_code_2(
+    run: Callable[..., Ran], arguments: tuple[str, ...]
+) -> None:
     ran = run(*arguments)
     assert ran.code == 2
     assert ran.err
@@ -223,7 +225,7 @@ def test_last_rows(run: Callable[..., Ran], index: str, vectors: Path) -> None:
         assert [row["row"] for row in said["results"]] == [ROWS - 1]
 
 
-def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["ls", "--target", "127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 
@@ -246,7 +248,7 @@ def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> Non
             assert f"(default {field.default})" in text
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main.main(["--version"])
     assert (end.value.code, capsys.readouterr().out) == (0, f"{divgrpc.__version__}\n")

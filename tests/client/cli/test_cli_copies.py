@@ -50,7 +50,7 @@ def test_json_lists_near_copies_when_asked(run: Callable[..., Ran], copies: Path
     assert "collapsed_ids" not in json.loads(run(*ask).out)["results"][0]
 
 
-def test_info_says_what_near_copies_are(run: Callable[..., Ran], copies: Path) -> None:
+def test_info_shows_the_duplicate_threshold(run: Callable[..., Ran], copies: Path) -> None:
     threshold = json.loads(run("info", "copies", "--json").out)["duplicate_threshold"]
     assert f"a cosine of at least {threshold:.9g}" in run("info", "copies").out
     assert run("build", "copies-far", copies, "--metric", "l2").code == 0

@@ -42,7 +42,7 @@ def files(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
+def test_rows_are_shown_as_a_table(run: Callable[..., Ran], files: Path) -> None:
     ran = run("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
     assert (ran.code, ran.err) == (0, "")
     head, *lines = ran.out.splitlines()
@@ -55,7 +55,7 @@ def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
     assert max(map(len, ran.out.splitlines())) <= 120
 
 
-def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Path) -> None:
+def test_json_has_every_field(run: Callable[..., Ran], client: Client, files: Path) -> None:
     ran = run(
         "evaluate",
         "judged",
@@ -92,7 +92,7 @@ def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Pat
         assert ours["microseconds"]["p50"] > 0
 
 
-def test_csv_is_a_line_a_row(run: Callable[..., Ran], files: Path) -> None:
+def test_csv_has_a_line_per_row(run: Callable[..., Ran], files: Path) -> None:
     ids = files.with_name("ids.txt")
     ran = run(
         "evaluate", "judged", files, "--key", "q", "--relevant", ids, "--folds", "2", "--csv", *GRID
@@ -120,7 +120,7 @@ def test_nan_is_shown_as_null_or_empty(capsys: pytest.CaptureFixture[str], clien
     assert "row 0: 0 queries without a result, 2 short of k" in capsys.readouterr().out
 
 
-def test_the_default_is_told(
+def test_the_new_default_is_shown(
     run: Callable[..., Ran], client: Client, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(client, "defaults")

@@ -74,7 +74,9 @@ def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> N
     assert told["labels"]["parameters"]["rank"] == 4
 
 
-def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Path) -> None:
+def test_predictions_are_shown_as_a_table(
+    run: Callable[..., Ran], index: str, folder: Path
+) -> None:
     told = run("predict", index, folder / "asked.txt", "--top-k", "3")
     assert told.code == 0
     head, *lines = told.out.splitlines()
@@ -90,7 +92,7 @@ def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Pat
 
 
 @pytest.mark.parametrize("mode", ["embedding", "neighbour_vote"])
-def test_predictions_for_machines(
+def test_predictions_are_printed_as_json(
     run: Callable[..., Ran], client: Client, index: str, folder: Path, mode: str
 ) -> None:
     asked = ("--rows", "1:4", "--mode", mode, "--top-k", "4", "--json")
@@ -217,9 +219,7 @@ def test_the_selector_hierarchy_predicts_labels(
     assert " hierarchy" in run(*words[:-1]).out.splitlines()[-1]
 
 
-def test_without_a_hierarchy_there_is_none_to_pick_by(
-    run: Callable[..., Ran], folder: Path
-) -> None:
+def test_the_selector_hierarchy_needs_a_hierarchy(run: Callable[..., Ran], folder: Path) -> None:
     words = ("--features", folder / "train.txt", *LEML)
     assert run("build", "flat", *words).code == 0
     told = run("predict", "flat", folder / "asked.txt", "--selector", "hierarchy")
@@ -229,7 +229,9 @@ def test_without_a_hierarchy_there_is_none_to_pick_by(
     assert run("rm", "flat").code == 0
 
 
-def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:
+def test_evaluate_labels_needs_true_labels(
+    run: Callable[..., Ran], index: str, folder: Path
+) -> None:
     told = run("evaluate-labels", index, "--features", folder / "x.npz")
     assert (told.code, "--labels" in told.err) == (2, True)
     told = run("evaluate-labels", index)

@@ -59,7 +59,7 @@ def test_a_command_is_described_by_its_whole_first_sentence() -> None:
         (["ls", "--frobnicate"], "unrecognized arguments: --frobnicate"),
     ],
 )
-def test_wrong_options_are_answered_with_ours(
+def test_wrong_options_get_a_suggestion(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -78,7 +78,7 @@ def test_wrong_options_are_answered_with_ours(
         ("dot", "inner_product"),
     ],
 )
-def test_metrics_that_are_taken(word: str, metric: str) -> None:
+def test_aliases_of_metrics_are_accepted(word: str, metric: str) -> None:
     parsed = main._parser().parse_args(["build", "x", "y.npy", "--metric", word])
     assert parsed.metric == metric
 

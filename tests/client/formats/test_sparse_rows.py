@@ -56,7 +56,7 @@ def test_svmlight_is_read_as_scikit_learn_reads_it(tmp_path: Path, *, zero_based
         ("1", 5, [[1, 0, 2, 0, 0]]),
     ],
 )
-def test_columns_begin_where_told(
+def test_the_number_of_the_first_column_may_be_given(
     tmp_path: Path, base: IndexBase, dims: int | None, expected: list[list[int]]
 ) -> None:
     path = written(tmp_path, "3 qid:7 1:1 3:2 # a comment\n")
@@ -196,7 +196,7 @@ def test_sizes_without_a_header_are_inferred(tmp_path: Path) -> None:
     assert dense(from_zero).tolist() == [[0, 0, 1], [0, 3, 0]]
 
 
-def test_order_comments_and_queries_do_not_matter(tmp_path: Path) -> None:
+def test_order_comments_and_query_ids_do_not_matter(tmp_path: Path) -> None:
     text = "# made by hand\r\n3,1 qid:7 5:1 2:2 # two\r\n\r\n1 , 0 1:1\r\n \r\n"
     documents, labels = read_labelled(written(tmp_path, text))
     assert dense(documents).tolist() == [[0, 2, 0, 0, 1], [1, 0, 0, 0, 0], [0] * 5]
@@ -249,7 +249,7 @@ def test_documents_are_read_as_scikit_learn_reads_them(
         ("0 1:1\n99999999999999999999 1:1\n", "line 2: there is no label"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_documents_are_named_by_their_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         read_labelled(written(tmp_path, text))
 
@@ -265,13 +265,13 @@ def test_a_given_first_feature_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("field", "told"), [("dims", 3), ("label_count", 4)])
-def test_fewer_columns_than_there_are_are_refused(tmp_path: Path, field: str, told: int) -> None:
+def test_dims_below_the_largest_column_are_refused(tmp_path: Path, field: str, told: int) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         read_labelled(written(tmp_path, WITH_HEADER), **{field: told})  # type: ignore[arg-type]
     assert caught.value.field == field
 
 
-def test_no_file_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
         read_labelled(tmp_path / "nothing.txt")
 

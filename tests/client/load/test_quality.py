@@ -41,7 +41,7 @@ def test_exact_answers_are_the_same(server: RunningServer, client: Client, metho
     client.delete_index("compared")
 
 
-def test_what_cannot_be_compared_is_left_out(script: ScriptedIndex) -> None:
+def test_answers_that_cannot_be_compared_are_left_out(script: ScriptedIndex) -> None:
     rows = np.eye(6, dtype=np.float32)
     with serving(script) as target, Session(target, [Call("images", rows)], SAMPLED) as session:
         answers = [

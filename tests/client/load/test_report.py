@@ -195,7 +195,7 @@ def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, held
     "text", ["p99", "p99<", "p99<20", "p99<20%", "p0<1ms", "p100<1ms", "errors<1ms", "rate>5ms",
              "speed>5", "p99=20ms", "p99<-1ms", "quality>nan"]
 )  # fmt: skip
-def test_what_is_no_threshold_is_refused(text: str) -> None:
+def test_invalid_thresholds_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         parse_threshold(text)
 
@@ -216,7 +216,7 @@ def test_a_latency_threshold_fails_if_too_many_calls_fail(code: int) -> None:
     assert outcomes(1999) == [(True, False)] * 2
 
 
-def test_rows_count_as_calls_do() -> None:
+def test_rows_and_calls_have_a_rate() -> None:
     one = report(calls(0.01, 300), calls(9.0, 100))
     assert (one["rate"], one["rows_rate"]) == (75, 75)
 
@@ -239,7 +239,7 @@ def test_pages_are_the_same_bytes() -> None:
     assert "VOID" in render(page(report()))
 
 
-def test_what_must_not_be_overlooked_is_said() -> None:
+def test_notes_name_what_limits_a_report() -> None:
     one = report(calls(0.01, 400))
     assert list(notes(one)) == []
     one["quality"] = {"rows": 9, "same_ids": 0.5, "replaced": 2, "unanswered": 0, "refusal": ""}

@@ -1,4 +1,4 @@
-"""When calls are due, and which."""
+"""When calls are due, and which call of the mix each one is."""
 
 import asyncio
 import math
@@ -59,7 +59,7 @@ def test_a_step_of_no_rate_is_a_pause() -> None:
     assert due[10] >= 6
 
 
-def test_poisson_arrivals_are_those_of_their_seed() -> None:
+def test_a_seed_fixes_poisson_arrivals() -> None:
     schedule = constant(500, 20)
     one = times(schedule, poisson=True, seed=3)
     assert (one == times(schedule, poisson=True, seed=3)).all()
@@ -98,7 +98,7 @@ def test_schedules_are_read() -> None:
     "text",
     ["", "100", "100:10", "100..:10s", "..100:10s", "-5:10s", "1:10s,,1:10s", "0:10s", "a:1s"],
 )
-def test_what_is_no_schedule_is_refused(text: str) -> None:
+def test_invalid_schedules_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         parse_schedule(text)
     assert caught.value.field == "schedule"
@@ -111,7 +111,7 @@ def test_a_warm_up_holds_the_first_rate() -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_traffic_is_the_same_however_many_make_it(processes: int) -> None:
+def test_traffic_does_not_depend_on_the_number_of_processes(processes: int) -> None:
     async def arrivals(place: int, processes: int) -> list[tuple[int, float, tuple[int, int]]]:
         near, far = multiprocessing.Pipe()
         messages = [[b"a"] * 5, [b"b"] * 9]

@@ -45,7 +45,7 @@ class Stalling(ScriptedIndex):
     def Query(  # noqa: N802  # the contract's name
         self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> query_pb2.QueryResponse:
-        """Wait for the stall's end, then answer."""
+        """Wait until the stall ends, then answer."""
         if len(self.queries) == STALLS_AFTER and self.gate.is_set():
             self.gate.clear()
             threading.Timer(STALL_SECONDS, self.gate.set).start()
@@ -118,14 +118,14 @@ def test_calls_beyond_max_in_flight_are_not_sent() -> None:
 def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
     settings = Settings(warm_up=0, processes=2, poisson=True)
     report = run_load(target, [Call("images", QUERIES, {"k": 3})], constant(120, 1), settings)
-    assert report["calls"] == len(script.queries) - 1  # one looked whether it is there
+    assert report["calls"] == len(script.queries) - 1  # one query checked the call
     assert len(report["generators_busy"]) == 2
     asked = {query.queries.dense.data for query in script.queries}
     assert asked == {row.tobytes() for row in QUERIES}
     assert {query.k for query in script.queries} == {3}
 
 
-def test_a_refused_call_is_told_before_any_load(script: ScriptedIndex, target: str) -> None:
+def test_a_refused_call_ends_the_run_before_any_load(script: ScriptedIndex, target: str) -> None:
     script.failures = [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND]
     with pytest.raises(RpcError) as caught:
         run_load(target, [Call("images", QUERIES)], constant(100, 1), QUICK)
@@ -320,7 +320,7 @@ def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) ->
         (["--rate", 5, "--mix", "absent.toml"], "absent.toml"),
     ],
 )
-def test_what_cannot_be_run_is_refused(
+def test_invalid_options_are_refused(
     run: Callable[..., Ran], words: list[object], told: str
 ) -> None:
     ran = run(*words)
@@ -328,7 +328,7 @@ def test_what_cannot_be_run_is_refused(
     assert told in ran.err
 
 
-def test_labels_are_loaded_too(
+def test_a_mix_may_predict_labels(
     run: Callable[..., Ran], client: Client, queries: Path, tmp_path: Path
 ) -> None:
     documents = labelled_documents.documents(80)

@@ -32,7 +32,7 @@ class Breaking(ScriptedIndex):
         request_iterator: Iterator[query_pb2.QueryStreamRequest],
         context: grpc.ServicerContext,
     ) -> Iterator[query_pb2.QueryStreamResponse]:
-        """Answer in order, until the stream ends."""
+        """Answer queries in order until the stream is ended."""
         self._begin("QueryStream", context)
         for number, request in enumerate(request_iterator):
             self.queries.append(request.query)
@@ -49,13 +49,13 @@ def test_queries_of_streams_are_calls(script: ScriptedIndex, target: str) -> Non
     with Session(target, [STREAMED], settings) as session:
         report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 100}
-    assert script.calls["QueryStream"] == 2  # the first one looks whether it is there
+    assert script.calls["QueryStream"] == 2  # the first one checks the call
     assert "Query" not in script.calls
     assert {query.k for query in script.queries} == {3}
     assert {query.queries.dense.data for query in script.queries} == {r.tobytes() for r in QUERIES}
 
 
-def test_a_refused_query_of_a_stream_is_its_own(target: str) -> None:
+def test_a_refused_query_does_not_fail_its_stream(target: str) -> None:
     refused = QUERIES.copy()
     refused[0, 0] = -1
     calls = [STREAMED, Call("images", refused[:1], method="QueryStream")]
@@ -77,7 +77,7 @@ def test_a_broken_stream_is_replaced() -> None:
         report = build_report(session.run(constant(100, 1)))
     assert report["codes"]["INTERNAL"] >= 1
     assert report["codes"]["OK"] >= 80
-    assert script.calls["QueryStream"] >= 4  # the one that looks, and one after each end
+    assert script.calls["QueryStream"] >= 4  # one checks the call, one follows each end
 
 
 def test_a_query_that_is_not_answered_misses_its_deadline() -> None:

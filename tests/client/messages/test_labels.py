@@ -20,7 +20,7 @@ FACTORS, MAP = np.arange(LABELS * 2.0).reshape(LABELS, 2), np.ones((4, 2))
 
 
 def prepared(**told: Any) -> uploads.Upload:  # noqa: ANN401  # wrong ones too
-    """Prepare an upload with no options."""
+    """Prepare an upload with default options."""
     columns = {"ids": None, "categories": None, "subtopics": None}
     return uploads.upload("a", np.ones((ROWS, 4)), {}, replace=False, **columns, **told)
 

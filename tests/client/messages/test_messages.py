@@ -353,7 +353,7 @@ def test_fewer_results_are_padded() -> None:
 
 
 def prepared(vectors: VectorsLike, **columns: Any) -> upload.Upload:  # noqa: ANN401  # wrong ones too
-    """Prepare an upload with no options."""
+    """Prepare an upload with default options."""
     given_ = {"ids": None, "categories": None, "subtopics": None, **columns}
     return upload.upload("images", vectors, {}, replace=False, **given_)
 

@@ -68,7 +68,7 @@ def test_help_explains_every_option(client: type, method: str) -> None:
         "build": (options.BuildOptions, options.BUILD_DEFAULTS),
         "predict_labels": (options.PredictOptions, options.PREDICT_DEFAULTS),
     }.get(method, (options.QueryOptions, options.QUERY_DEFAULTS))
-    # Lines of the help are folded.
+    # The docstring wraps lines, so words are joined by single spaces.
     text = " ".join((inspect.getdoc(getattr(client, method)) or "").split())
     for name, (_, sentence, _) in options.explained(table).items():
         assert shown.parameters[name].default == defaults[name]
@@ -77,5 +77,4 @@ def test_help_explains_every_option(client: type, method: str) -> None:
 
 
 def test_the_package_exports_what_it_says() -> None:
-    """Every exported name is there."""
     assert all(hasattr(divgrpc_client, name) for name in divgrpc_client.__all__)

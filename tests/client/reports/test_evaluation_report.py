@@ -52,7 +52,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_every_setting_and_every_k_is_there(html: str) -> None:
+def test_every_setting_and_every_k_is_shown(html: str) -> None:
     lines = html[html.index("empty: queries without") :].count('<tr><th scope="row"')
     assert lines == sum(not row.by_fold for row in made_rows())
     assert re.findall(r'<img src="data:image/svg[^"]*" alt="(.*?)">', html) == [
@@ -69,7 +69,7 @@ def test_every_setting_and_every_k_is_there(html: str) -> None:
     ]
 
 
-def test_ids_are_one_of_a_kind_and_lead_somewhere(html: str) -> None:
+def test_ids_are_unique_and_links_have_targets(html: str) -> None:
     ids = re.findall(r'\bid="([^"]*)"', html)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([^")]+)', html)) <= set(ids)
@@ -98,13 +98,13 @@ def test_the_lead_names_the_best_beside_the_nearest() -> None:
     ],
     ids=["none", "one", "no h", "no front", "no time"],
 )
-def test_any_rows_make_a_page(rows: list[EvaluateRow]) -> None:
+def test_a_page_can_be_made_of_any_rows(rows: list[EvaluateRow]) -> None:
     found = _html(rows)
     assert "<h1>" in found
     assert not re.search(r">\s*nan\s*<", found)
 
 
-def test_what_went_wrong_is_said() -> None:
+def test_failures_are_shown() -> None:
     rows = made_rows(searches=("exact",), ks=(10,), choices=False)
     text = _html([replace(without_h(row), queries=3) for row in rows])
     notes = re.findall(r'role="note">(.*?)<', text)
@@ -113,7 +113,7 @@ def test_what_went_wrong_is_said() -> None:
     assert [note.split()[0] for note in notes] == heads
 
 
-def test_rows_of_this_process_make_a_page() -> None:
+def test_rows_of_the_core_make_a_page() -> None:
     kinds = np.arange(60) % 6
     index = Index.build(random_points(60), categories=kinds % 2, subtopics=kinds)
     rows = evaluate(index, random_points(9, seed=2), np.arange(9) % 2, grid=Grid(ks=(3,)))
@@ -142,13 +142,13 @@ def test_charts_have_text_in_the_colours_of_each_scheme() -> None:
         assert "<svg" in empty.svg
 
 
-def test_axes_of_shares_end_at_1() -> None:
+def test_axes_of_metrics_end_at_1() -> None:
     curve = charts.Curve("greedy", [(0.2, 1.0), (1.0, 0.7)])
     svg = charts.trade_off([curve], "title").svg
     assert _axis_end(svg, "1") == _axis_end(svg, "2") == 1.0
 
 
-def test_times_are_in_the_unit_people_use() -> None:
+def test_times_have_a_suitable_unit() -> None:
     times = (0.5, 20, 999, 1_000, 25_000, 2e6)
     words = ["0.5 µs", "20 µs", "999 µs", "1 ms", "25 ms", "2 s"]
     assert [charts.time_words(each) for each in times] == words

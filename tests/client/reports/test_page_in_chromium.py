@@ -84,7 +84,7 @@ def _chromium(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_everything_has_its_place(page: Path, scheme: str) -> None:
+def test_everything_is_drawn_within_the_page(page: Path, scheme: str) -> None:
     frames = "".join(
         f'<iframe src="{page.name}" width="{width}" height="900"></iframe>' for width in WIDTHS
     )
@@ -111,7 +111,7 @@ def test_everything_has_its_place(page: Path, scheme: str) -> None:
         assert max(width for width, _ in each["svg"]) <= each["room"]
 
 
-def test_it_prints(page: Path) -> None:
+def test_the_page_can_be_printed(page: Path) -> None:
     path = page.parent / "report.pdf"
     _chromium(page.parent, f"--print-to-pdf={path}", "--no-pdf-header-footer", page.as_uri())
     printed = path.read_bytes()

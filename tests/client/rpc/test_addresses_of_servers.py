@@ -29,8 +29,8 @@ from support.scripted_server import ScriptedIndex, serving
         "ipv4:10.0.0.1:50051,10.0.0.2:50051",
     ],
 )
-def test_addresses_are_taken(target: str) -> None:
-    """host:port, and whatever gRPC's own schemes begin."""
+def test_valid_addresses_are_accepted(target: str) -> None:
+    """Valid addresses are host:port and the name schemes of gRPC."""
     assert arguments.target(target) == target
 
 

@@ -151,7 +151,7 @@ def test_time_of_the_caller_does_not_count_as_idle(call: Stack) -> None:
 
     def queries() -> Iterator[VectorsLike]:
         for n in range(3):
-            time.sleep(0.15)  # what is tested: a caller that takes its time
+            time.sleep(0.15)  # a slow caller is what is tested
             yield [float(n), 1.0]
 
     results = call("query_stream", "images", queries(), settings={"idle_timeout": 0.1})

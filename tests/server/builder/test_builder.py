@@ -138,7 +138,7 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_upload_names_its_field(tmp_path: Path, steps: list[Message], field: str) -> None:
-    """And leaves nothing behind."""
+    """Nothing is left behind."""
     assert wrong_field(tmp_path, *steps) == field
     assert list(tmp_path.iterdir()) == []
 
@@ -153,7 +153,7 @@ def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a hang-up not end this process."""
+    """Keep a hang-up from ending this process."""
     monkeypatch.setattr(job_calls, "ending_on_hang_up", lambda *_: nullcontext())
 
 

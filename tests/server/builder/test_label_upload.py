@@ -24,7 +24,7 @@ from support.served_index import DIMS
 
 
 def sets(offsets: list[int], ids: list[int], count: int = 4) -> labels_pb2.LabelSets:
-    """Return the labels of rows."""
+    """Return a message with the labels of rows."""
     return labels_pb2.LabelSets(label_count=count, offsets=offsets, ids=ids)
 
 
@@ -34,7 +34,7 @@ def label_chunk(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a m
 
 
 def dense(matrix: object) -> vectors_pb2.DenseMatrix:
-    """Return a matrix."""
+    """Return a dense matrix message."""
     return encode_dense(np.asarray(matrix, np.float32)).dense
 
 
@@ -44,7 +44,7 @@ def edges(parents: list[int], children: list[int], **fields: Any) -> dict[str, A
 
 
 def parameters(**fields: Any) -> labels_pb2.LabelPlan:  # noqa: ANN401  # a message's types
-    """Return a plan to train."""
+    """Return a plan that trains labels with these parameters."""
     return labels_pb2.LabelPlan(
         model=labels_pb2.LABEL_MODEL_LEML, parameters=labels_pb2.LabelParameters(**fields)
     )
@@ -79,10 +79,9 @@ EDGES = labels_pb2.Hierarchy(parents=[4, 4], children=[0, 1])
         ([GOOD, sets([0, 1, 2, 4], [0, 1, 2, 3], 5)], "labels"),
     ],
 )
-def test_wrong_labels_of_rows(
+def test_wrong_labels_of_rows_name_the_field(
     tmp_path: Path, labels: Sequence[labels_pb2.LabelSets | None], field: str
 ) -> None:
-    """The error names the column."""
     chunks = [chunk(ONES, labels=sets) for sets in labels]
     assert wrong_field(tmp_path, header("a"), *chunks, commit(3 * len(chunks))) == field
 

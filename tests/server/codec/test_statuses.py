@@ -26,7 +26,7 @@ class Heard:
 
 
 def subclasses(kind: type[errors.DivgrpcError]) -> list[type[errors.DivgrpcError]]:
-    """Return a class and all below it."""
+    """Return a class and all its subclasses."""
     return [kind, *(below for child in kind.__subclasses__() for below in subclasses(child))]
 
 

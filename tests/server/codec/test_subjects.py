@@ -97,7 +97,7 @@ def test_the_subject_of_a_stream_combines_its_queries(messages: list[Message]) -
             index=message.index, queries=vectors(message.rows, sparse=False), k=message.k
         )
         stream.add(query_pb2.QueryStreamRequest(query=query).SerializeToString())
-        stream.add(b"\xff")  # no message
+        stream.add(b"\xff")  # a malformed message, which does not count
     expected: dict[str, object] = {}
     if messages:
         indexes = {message.index for message in messages}

@@ -118,7 +118,7 @@ def test_large_calls_do_not_count_in_the_wait_of_small_calls() -> None:
     for call in others:
         line.admission.release(call, answered=True)
     line.held = [call for call in line.held if call not in others]
-    line.full()  # 11 small calls in a window without one small answer: still a tenth each
+    line.full()  # 11 small calls at 0.1 seconds each; the window had no small answer
     with pytest.raises(QueueFullError):
         line.ask(2.19)
     line.ask(2.21)
@@ -130,7 +130,7 @@ def test_the_pace_is_a_moving_average() -> None:
     for _ in range(8):
         line.ask()
     line.serve(0, 1.0)
-    line.serve(8, 7.0)  # a second each: .55 with what was before
+    line.serve(8, 7.0)  # one second per call; with the old pace of 0.1, 0.55
     with pytest.raises(QueueFullError):
         line.ask(10.99)
     line.ask(11.01)
@@ -144,7 +144,7 @@ def test_a_pace_is_forgotten_if_no_answers_confirm_it() -> None:
         line.ask(1.0)
     line.serve(0, 0.02)
     line.ask(1.0)
-    line.serve(2, 0.99)  # two in two seconds, and nine are left
+    line.serve(2, 0.99)  # two answers in two seconds; nine calls are left
     with pytest.raises(QueueFullError):
         line.ask(17.99)
     line.ask(18.01)
@@ -157,7 +157,7 @@ def test_unanswered_calls_do_not_change_the_pace() -> None:
         line.ask()
     for _ in range(9):
         line.admission.release(line.held.pop())
-    line.serve(1, 0.3)  # .3 a call: .2 with what was before; ten are left
+    line.serve(1, 0.3)  # 0.3 s per call; with the old pace of 0.1, 0.2; ten are left
     with pytest.raises(QueueFullError):
         line.ask(3.99)
     line.ask(4.01)

@@ -21,13 +21,13 @@ from support.served_index import random_points
 
 
 def folder_for_manifest(index: Path) -> None:
-    """Put a folder where the manifest was."""
+    """Replace the manifest by a folder."""
     (index / "1" / "manifest.json").unlink()
     (index / "1" / "manifest.json").mkdir()
 
 
 def folder_for_pointer(index: Path) -> None:
-    """Put a folder where the pointer was."""
+    """Replace the pointer by a folder."""
     (index / "CURRENT").unlink()
     (index / "CURRENT").mkdir()
 

@@ -120,7 +120,7 @@ def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> 
 def test_a_deadline_that_passes_during_a_build(
     server: RunningServer, stub: DiverseIndexStub, clean: str
 ) -> None:
-    """DEADLINE_EXCEEDED, and nothing is left."""
+    """The call is DEADLINE_EXCEEDED, and nothing is left behind."""
 
     def endless() -> Iterator[index_pb2.BuildRequest]:
         yield header(clean)

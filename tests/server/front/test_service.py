@@ -220,8 +220,8 @@ def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
     assert (line["method"], line["code"], line["request_id"]) == ("Query", code, "leaver")
 
 
-def test_a_builder_whose_caller_left_is_let_go() -> None:
-    """It finds its link closed."""
+def test_a_builder_is_released_if_its_caller_has_left() -> None:
+    """The builder finds its socket closed."""
 
     async def scene() -> bytes:
         parts = Parts()

@@ -36,7 +36,7 @@ def sockets() -> tuple[int, int]:
 
 
 def drain(descriptor: int) -> str:
-    """Read everything that is waiting."""
+    """Read all bytes that are waiting."""
     blocks = []
     with suppress(BlockingIOError):
         while block := os.read(descriptor, 65536):
@@ -104,8 +104,8 @@ def test_lines_are_flushed_by_a_timer() -> None:
     assert asyncio.run(wait()).endswith(b'Z"}\n')
 
 
-def test_a_closed_pipe_blocks_nothing() -> None:
-    """Lines are lost, and calls go on."""
+def test_writing_to_a_closed_pipe_raises_nothing() -> None:
+    """The lines are lost."""
 
     async def flood() -> None:
         reading, writing = os.pipe()

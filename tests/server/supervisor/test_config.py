@@ -33,7 +33,7 @@ def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:
 
 
 def test_children_get_the_same_configuration() -> None:
-    """The configuration survives JSON."""
+    """The supervisor passes the configuration as JSON."""
     config = Config(listen="[::1]:0", workers=3, grace=1.5, reflection=False)
     assert Config.from_json(config.to_json()) == config
     assert config.host == "::1"

@@ -65,7 +65,7 @@ def front(channel: control.Channel) -> Iterator[Front]:
 def query(
     number: int, rows: int = 1, *, index: str = "small", deadline: float = FOREVER, k: int = 10
 ) -> Request:
-    """Return a request."""
+    """Return a query request."""
     message = query_pb2.QueryRequest(
         index=index, queries=encode_dense(random_points(rows, seed=number)), k=k
     )
