@@ -148,10 +148,10 @@ def test_lock_holds_every_dependency() -> None:
 
 
 def test_lock_files_of_the_demonstration_are_parts_of_the_whole() -> None:
-    """Together they pin what users and an editable install need, at the versions of the whole.
+    """The two files pin what users and an editable install need, at the versions of the main file.
 
-    They do not overlap, because both are installed together. The first one has the packages that
-    compile kernels.
+    The files do not overlap, because both are installed together. The first one has the packages
+    that compile kernels.
     """
     whole = _pinned("requirements.lock")
     engine, others = _pinned("requirements-engine.lock"), _pinned("requirements-demo.lock")

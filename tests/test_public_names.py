@@ -22,7 +22,8 @@ import pytest
 _ROOT: Final = Path(__file__).parent.parent
 _RECORD: Final = Path(__file__).parent / "golden" / "public_names.json"
 _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_server")
-# The public modules, each with its public names; if empty, those of `__all__` or of the record.
+# The public modules and their public names. An empty tuple stands for the names in `__all__`, or in
+# the record if the module has no `__all__`.
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
     "divgrpc.errors": (
@@ -65,8 +66,8 @@ _INTERNAL: Final = {
     *("Index.", "Index.engine", "Call.messages", "Schedule.after", "Schedule.arrivals"),
     *("Schedule.times", "Step.times", "Threshold.holds"),
 }
-# For a function, its signature; for a constant, None; for a class, its attributes, with the class's
-# signature under "" and, for an exception, its base classes under "except".
+# For a function, its signature; for a constant, None; for a class, its attributes. A class has its
+# own signature under "", and an exception has the classes that catch it under "except".
 Description: TypeAlias = "str | dict[str, str | None] | None"
 
 

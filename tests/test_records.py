@@ -106,7 +106,7 @@ def test_fields_of_one_side_are_left_out() -> None:
 
 
 def test_an_unknown_enum_value_of_a_newer_peer() -> None:
-    """In an answer its digits replace the word; in a request it is refused."""
+    """An answer shows its number as digits, and a request with it is refused."""
     answer = query_pb2.SearchCost(recall=1.0)
     answer.ParseFromString(answer.SerializeToString() + b"\x08\x63")  # search = 99
     assert str(from_message(answer, SearchCost).search) == "99"

@@ -27,7 +27,7 @@ from divgrpc_protos.v1 import (
     query_pb2,
 )
 
-# Parameters that only one side has: the core's `path`, and those of calls over a network.
+# Parameters that only one side has: `path` of the core, and parameters of calls over a network.
 CORE_BUILD = {"path"}
 # Values of an enum shared by Query and PredictLabels that Query refuses.
 OF_LABELS = {"hierarchy"}
@@ -140,7 +140,7 @@ def shapes(message: Descriptor) -> dict[str, tuple[int, int, str]]:
 
 
 def optional(field: FieldDescriptor) -> bool:
-    """Tell whether a message shows if the field is set."""
+    """Tell whether the message distinguishes an unset field from a zero."""
     return field.has_presence or field.enum_type is not None
 
 

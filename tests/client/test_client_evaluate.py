@@ -121,7 +121,7 @@ def test_closing_the_iterator_cancels_the_call(target: str, script: ScriptedInde
 
 
 def test_columns_must_be_whole_numbers(target: str) -> None:
-    """Other categories and relevant ids are refused before anything is sent."""
+    """Categories and relevant ids of other types are refused before anything is sent."""
     for field, given in (
         ("categories", {"categories": [0.5, 1]}),
         ("categories", {"categories": [[0, 1]]}),

@@ -81,7 +81,7 @@ def test_streams_and_batches_return_the_bytes_of_single_queries(
 
 
 def test_large_batches(client: Client, index: str, points: np.ndarray) -> None:
-    """A batch above the maximum number of rows returns what its parts return."""
+    """A batch above the maximum number of rows returns the same results as smaller batches."""
     rows = LIMITS["query_rows_max"] + 5
     many = np.resize(points, (rows, DIMS))
     whole = client.query(index, many, k=2, timeout=60)

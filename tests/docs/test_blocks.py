@@ -178,7 +178,7 @@ def _at(text: str, server: RunningServer) -> str:
 
 @pytest.mark.parametrize("block", ALL, ids=lambda block: block.place)
 def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
-    """Other blocks must have a mark with a known reason, or be in a language that is only shown."""
+    """A block that is not run has a mark with a known reason, or its language is only shown."""
     if block.mark == "not run":
         assert block.note.split()[0] in REASONS
     elif block.mark == "run by":

@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(command: str, folder: Path, **environment: str) -> str:
     """Run a command in a shell, as a reader would, and return its output."""
-    # The reader's `python` is this interpreter; divgrpc's own code is not made importable.
+    # `python` is this interpreter, but without the paths that make divgrpc's own code importable.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
         ["/bin/sh", "-c", command],

@@ -1,4 +1,4 @@
-"""Records of benchmarks are well-formed, shown on a page, and made by commands that exist."""
+"""Records of benchmarks are well-formed, are shown on a page and name commands that exist."""
 
 import dataclasses
 import importlib.util

@@ -56,7 +56,7 @@ def test_readme_is_short() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/examples/README.md"])
 def test_relative_links_outside_the_site_exist(name: str) -> None:
-    """These files are not pages, so MkDocs does not check their links."""
+    """MkDocs does not check the links of files that are not pages."""
     path = ROOT / name
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
     missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]

@@ -22,7 +22,7 @@ from divgrpc_lab.server_process import running_server
 
 
 def test_the_demonstration_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It exits with code 0, prints figures and next steps, and writes the contact sheet."""
+    """The program exits with code 0, prints figures and next steps, and writes an image."""
     assert main(["demo", "--folder", str(tmp_path / "demo")]) == 0
     output = capsys.readouterr().out
     for word in ("nearest", "default", "ideal", "best dial", " P ", " SR ", " D ", " h "):

@@ -46,7 +46,7 @@ def test_labels_of_a_document_share_a_topic(made: LabelledDocuments) -> None:
 
 
 def test_words_belong_to_labels_topics_or_none(made: LabelledDocuments) -> None:
-    """A fifth of the words belongs to none. Documents use words of their own labels only."""
+    """A fifth of the words have no meaning. A document has only words of its own labels."""
     of_labels, of_topics = made.owners < 518, (made.owners >= 518) & (made.owners < 521)
     assert set(made.owners) == set(range(522))
     assert [of_labels.sum(), of_topics.sum()] == [2_080, 480]
@@ -86,7 +86,7 @@ def test_a_seed_fixes_every_byte(made: LabelledDocuments) -> None:
 
 
 def test_the_smallest_data_set_can_be_made() -> None:
-    """It has one document, and one topic whose four labels are all assigned."""
+    """The set has one document and one topic, whose four labels the document has."""
     made = labelled_documents(1, 16, 4, 1, seed=0)
     assert made.labels.indices.tolist() == [0, 1, 2, 3]
     assert made.documents.nnz > 0

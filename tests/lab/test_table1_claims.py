@@ -83,7 +83,7 @@ def test_hashing_raises_h(method: str) -> None:
 
 
 def test_nearest_with_hashing_is_best() -> None:
-    """Its best row is compared with the best row of the paper's other methods."""
+    """The best row of NN with hashing is compared with the best of the paper's other methods."""
     nearest = row("NN", "LSH-Div", TABLES, 0.8)
     lower, higher = row("MMR", "NH", ALL, 0.7), row("Greedy", "LSH-SDiv", HASHED, 0.9)
     beyond = row("DPP", "NH", ALL, 0.95)

@@ -264,7 +264,7 @@ def test_contradicting_diversities_are_refused(
 
 
 def test_a_bad_row_is_named_by_its_number(client: Client, served: Served) -> None:
-    """The number is that of the first bad row in the batch, whatever slice of it fails."""
+    """The error gives the number of the row in the batch, although the worker cuts the batch."""
     queries = np.repeat(served.queries[:1], 200, axis=0)
     queries[137, 3] = np.nan
     with pytest.raises(InvalidArgumentError, match="row 137"):
@@ -338,7 +338,7 @@ def test_a_malformed_message_is_refused(channel: grpc.Channel, path: str, payloa
 
 @pytest.mark.parametrize("method", ["Query", "GetIndex", "DeleteIndex"])
 def test_a_name_that_is_not_utf8_is_refused(channel: grpc.Channel, method: str) -> None:
-    """Such a name makes the whole message malformed."""
+    """Protobuf text must be UTF-8, so the message counts as malformed."""
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, method)(b"\x0a\x02\xff\xfe", timeout=10)
     assert details_of(caught.value).reason == "MALFORMED_MESSAGE"

@@ -164,7 +164,7 @@ def test_sparse_queries_have_the_columns_of_the_index(
 
 
 def test_a_bad_sparse_row_is_named_by_its_number(client: Client, names: dict[str, str]) -> None:
-    """The number is that of the first bad row in the batch, whatever slice of it fails."""
+    """The error gives the number of the row in the batch, although the worker cuts the batch."""
     queries = csr_array(np.eye(400, DIMS, dtype=np.float32) + 0.1)
     queries.data[137 * DIMS] = np.nan
     for name in names.values():

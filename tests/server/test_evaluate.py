@@ -66,7 +66,7 @@ def evaluate_both(
     grid: dict[str, Any],
     **options: Any,  # noqa: ANN401  # of `evaluate`
 ) -> list[EvaluateRow]:
-    """Return the rows of an evaluation over the wire, which must equal those of the core."""
+    """Evaluate over the wire and in the core, check that the rows are equal, and return them."""
     wire = list(client.evaluate("evaluated", queries, **grid, **options))
     options.pop("progress", None)
     assert_same_rows(wire, list(evaluate(core, queries, grid=Grid(**grid), **options)))
@@ -149,7 +149,7 @@ def test_a_new_default_applies_at_once(
 def test_queries_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, queries: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are those of all queries. Such an evaluation cannot set a default."""
+    """The rows equal the core's rows of all queries. A default cannot be set in this case."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
     events: list[Progress] = []
     options: dict[str, Any] = {"categories": CATEGORIES, "folds": 4, "per_query": True}
@@ -322,7 +322,7 @@ def test_an_index_that_is_deleted_during_an_evaluation(
 def test_an_evaluation_stays_on_one_generation(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """An index that is replaced meanwhile does not change its rows."""
+    """Replacing the index during the evaluation does not change the rows."""
     rows = np.arange(N)
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
     place(server, "pinned", random_points(N), **labels)

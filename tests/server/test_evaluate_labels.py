@@ -79,7 +79,7 @@ def test_the_wire_gives_the_rows_of_the_core(client: Client, core: Index, dense:
 def test_documents_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are those of all documents, even if some messages have no labels."""
+    """The rows equal the core's rows of all documents, even if some messages have no labels."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     events: list[Progress] = []
     blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
@@ -124,7 +124,7 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
 def test_the_client_checks_an_evaluation_of_several_messages(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It refuses a default, and invalid fields before the first message is sent."""
+    """The client refuses a default, and invalid fields before the first message is sent."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     plain = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, **ONE))
     assert_same_rows(plain, list(evaluate_labels(core, DOCUMENTS, TRUTH, grid=LabelGrid(**ONE))))

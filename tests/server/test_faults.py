@@ -313,7 +313,7 @@ def test_a_full_disk_ends_a_build(single: Served) -> None:
 
 
 def test_a_supervisor_without_descriptors(single: Served) -> None:
-    """It refuses builds and starts no process until descriptors are free again."""
+    """The supervisor refuses builds and starts no process until descriptors are free again."""
     with limited(single.server.process.pid, resource.RLIMIT_NOFILE, 3):
         details = refusal(single.stub, header("new"), chunk(np.ones((3, DIMS))), commit(3))
         assert (details.code, bool(details.retry_after)) == (UNAVAILABLE, True)
@@ -326,7 +326,7 @@ def test_a_supervisor_without_descriptors(single: Served) -> None:
 
 
 def test_a_front_without_descriptors(single: Served) -> None:
-    """It refuses calls that need descriptors, and connects to its workers again afterwards."""
+    """The front refuses calls that need descriptors, and later connects to its workers again."""
     await_front(single.stub)
     starts = single.server.log.count("kernels are warm")
     with limited(single.server.pids("front")[0], resource.RLIMIT_NOFILE, 3):

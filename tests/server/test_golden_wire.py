@@ -105,7 +105,7 @@ def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
 
 
 def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
-    """Tell whether an event reports progress before the end; their number depends on the clock."""
+    """Tell whether an event is a progress report before the end, whose number depends on time."""
     if method == "Build":
         return bool(message.HasField("progress"))
     if not method.startswith("Evaluate") or not message.HasField("progress"):
@@ -191,7 +191,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
 
 @pytest.mark.parametrize("name", recorded())
 def test_a_recorded_request_gets_the_recorded_bytes(golden: grpc.Channel, name: str) -> None:
-    """The fields in `UNSTEADY` are left out, and those in `_ROUNDED` are rounded."""
+    """The fields in `UNSTEADY` are left out, and the fields in `_ROUNDED` are rounded."""
     method, requests, answers = recorded()[name]
     answers_now = call(golden, method, [bytes.fromhex(request) for request in requests])
     assert steady(method, answers_now) == answers

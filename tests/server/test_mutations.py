@@ -1,4 +1,4 @@
-"""A server survives malformed requests. `support.mutations` sends as many as it is told."""
+"""A server survives malformed requests, which `support.mutations` generates."""
 
 import random
 

@@ -20,7 +20,7 @@ from divgrpc_server.worker.batches import QueryBatch
 from support.running_server import RunningServer
 from support.served_index import place
 
-# PCA components and orthogonal blocks of hyperplanes would be slow in so many dimensions.
+# PCA components and orthogonal hyperplanes take long to compute in 4,194,304 dimensions.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
 WIDE = LIMITS["sparse_dims_max"]
 

@@ -91,7 +91,7 @@ def test_a_build_over_the_wire_equals_one_in_process(core: Index) -> None:
 
 
 def test_get_index_describes_the_labels(core: Index, client: Client) -> None:
-    """It has the number of labels, the rank, the parameters of the training and the search."""
+    """The answer has the number of labels, the rank, the training parameters and the search."""
     info = client.get_index(NAME).labels
     assert info is not None
     assert (info.label_count, info.rank) == (labelled_documents.LABELS, labelled_documents.RANK)
@@ -201,7 +201,7 @@ def test_the_asynchronous_client_equals_the_core(server: RunningServer, core: In
 def test_a_kept_threshold_is_the_default(
     server: RunningServer, client: Client, core: Index
 ) -> None:
-    """A stored threshold applies at once to all predictions that set none."""
+    """A stored threshold applies at once to all predictions without a threshold."""
     index = Index.open(Path(server.folder, "data", NAME))
     index.set_threshold(0.2)
     try:
@@ -228,7 +228,7 @@ def test_a_kept_threshold_is_the_default(
 
 
 def test_a_prediction_is_logged(server: RunningServer, core: Index, client: Client) -> None:
-    """Its access line has the caller's request id."""
+    """The access line has the caller's request id."""
     client.predict_labels(NAME, DOCUMENTS, request_id="labels-please")
     assert core.engine.labels is not None
     eventually(lambda: "labels-please" in server.log)
@@ -260,7 +260,7 @@ def test_given_label_models_are_uploaded(server: RunningServer, client: Client, 
 
 
 def test_an_index_without_a_label_model_votes(server: RunningServer, client: Client) -> None:
-    """Such an index keeps only the labels of rows, which may be given as a dense array."""
+    """The index has only the labels of its rows, which may be given as a dense array."""
     dense = labelled_documents.labels_of(X).toarray().astype(np.float32)
     there = place(server, "votes", X.toarray(), labels=dense)
     assert there.engine.manifest.labels is not None
@@ -291,7 +291,7 @@ def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Cl
 def test_a_document_that_overflows_is_named_by_its_number(
     server: RunningServer, client: Client
 ) -> None:
-    """The number is that of the row in the call, whatever slice it is in."""
+    """The error gives the number of the row in the call, although the worker cuts the call."""
     factors, feature_map = labelled_documents.factors()
     place(server, "long-factors", X, label_model=(factors, feature_map * 1e10))
     documents = np.tile(DOCUMENTS.toarray(), (20, 1))

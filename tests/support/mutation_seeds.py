@@ -66,7 +66,7 @@ class Seeds:
 
 
 def _train(plan: labels_pb2.LabelPlan, chunk: labels_pb2.LabelChunk) -> None:
-    """Change a plan with given label factors into one that trains them."""
+    """Change a plan with given label factors into a plan that trains factors."""
     plan.CopyFrom(_TRAINED)
     chunk.ClearField("label_factors")
     chunk.ClearField("feature_map")

@@ -277,7 +277,7 @@ def test_rows_without_results_are_shown(run: Callable[..., Ran], index: str, vec
 def test_many_rows_are_sent_in_requests_of_1000_rows(
     script: ScriptedIndex, target: str, vectors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If the index is replaced meanwhile, all rows are queried again.
+    """If the index is replaced between two requests, all rows are queried again.
 
     With --list-collapsed a request has 100 rows.
     """

@@ -196,7 +196,7 @@ def test_a_threshold_is_kept(
 def test_the_selector_hierarchy_predicts_labels(
     run: Callable[..., Ran], client: Client, index: str, folder: Path
 ) -> None:
-    """It is the default of an index with a hierarchy; --diversity changes the labels it picks."""
+    """An index with a hierarchy uses this selector by default; --diversity changes its labels."""
     words = ("predict", index, folder / "asked.txt", "--top-k", "4", "--threshold=-inf", "--json")
     by_name = ("--selector", "hierarchy")
     told = json.loads(run(*words, *by_name, "--diversity", "0.6").out)
@@ -270,7 +270,7 @@ def test_documents_that_an_index_cannot_take_are_named_by_line(
 def test_an_empty_document_of_a_build_is_named_by_its_line(
     run: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    """It is an error only if the server would refuse the row."""
+    """An empty document is an error only if the server would refuse its row."""
     path = tmp_path / "empty.txt"
     path.write_text("3 1:1\n\n# none\n4 2:1\n 3:0\n")
     told = run("build", "holes", "--features", path)

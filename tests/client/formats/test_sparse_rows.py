@@ -105,7 +105,7 @@ def test_a_column_0_where_columns_begin_at_1(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["1,2", "x", "1.5", "nan", "1e400"])
 def test_labels_read_as_categories_must_be_whole_numbers(tmp_path: Path, label: str) -> None:
-    """Other labels are no error while only the vectors are read."""
+    """Reading only the vectors of the file accepts other labels."""
     path = written(tmp_path, f"1 1:1\n{label} 1:1\n")
     assert np.array_equal(dense(read_vectors(path)), [[1], [1]])
     with pytest.raises(InvalidArgumentError, match=r"line 2: label .* is no whole number"):
@@ -181,7 +181,7 @@ def test_the_extreme_classification_format(tmp_path: Path) -> None:
 
 
 def test_sizes_without_a_header_are_inferred(tmp_path: Path) -> None:
-    """They come from the largest feature and label, unless given.
+    """The sizes are given, or follow from the largest feature and the largest label.
 
     Features count from 0 if a feature 0 occurs or `base` says so.
     """

@@ -1,4 +1,4 @@
-"""Quality under load: sampled answers are compared with those of exact search."""
+"""Quality under load: sampled answers are compared with answers of exact search."""
 
 from typing import Any
 

@@ -124,7 +124,7 @@ def test_answers_after_the_end_do_not_count_in_the_rate() -> None:
 
 
 def test_the_curve_ends_at_the_highest_measurable_percentile() -> None:
-    """A percentile is shown only if at least one call lies above it."""
+    """A percentile is shown only if at least one call is above it."""
     curve = report(calls(0.01, 400))["curve"]
     assert curve[0][0] == 0
     assert 99 < curve[-1][0] <= 100 * (1 - 1 / 400) + 1e-9
@@ -265,7 +265,7 @@ def test_search_finds_the_highest_rate(capacity: float) -> None:
 
 
 def test_search_ends_if_no_rate_or_every_rate_holds() -> None:
-    """It stops at a rate with too few calls to judge, or after a number of trials."""
+    """The search stops at a rate with too few calls to judge, or after a number of trials."""
     rates: list[float] = []
 
     def never(rate: float) -> bool:
@@ -285,7 +285,7 @@ def test_search_ends_if_no_rate_or_every_rate_holds() -> None:
 def test_a_search_that_is_limited_by_its_generator_is_void(
     capacity: float, generator: float, void: bool
 ) -> None:
-    """It found the capacity of the generator. If the server failed at a lower rate, it is valid."""
+    """Its rate is the generator's capacity. It is valid if the server fails first."""
 
     class Played(Session):
         def run(self, schedule: Schedule, **_: object) -> Run:

@@ -99,7 +99,7 @@ def test_retries_are_counted_apart(script: ScriptedIndex, target: str) -> None:
 
 
 def test_calls_beyond_max_in_flight_are_not_sent() -> None:
-    """A server that never answers gets at most so many calls at a time, and the run ends."""
+    """A server that never answers gets `max_in_flight` calls at a time, and the run still ends."""
     script = Stalling()
     settings = Settings(warm_up=0, max_in_flight=3, timeout=1)
     with (

@@ -16,7 +16,7 @@ COLUMNS = ("precision", "recall", "drank", "scored", "microseconds")
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
-    """Return an evaluation of one setting in several messages; the last documents have none."""
+    """Return an evaluation in several messages; the last documents have no labels."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 400)
     told: Any = {"selectors": ["nearest"], "top_ks": [2]}
     return LabelEvaluation("one", DOCUMENTS, LABELS, told, FLAGS, progress=None)
@@ -40,7 +40,7 @@ def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabel
 
 
 def test_rows_combine_the_answers_to_all_messages(asked: LabelEvaluation) -> None:
-    """The labels of each document are compared with its true ones, whatever message it is in."""
+    """The labels of each document are compared with the true labels of the same document."""
     sizes = []
     for message in asked.messages():
         sizes.append(message.documents.dense.rows)

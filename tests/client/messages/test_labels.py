@@ -84,7 +84,7 @@ def test_invalid_label_arguments_are_named(told: dict[str, Any], field: str) -> 
 
 @pytest.mark.parametrize("limit", [1, 64, 2**20])
 def test_label_chunks_join_to_the_arguments(limit: int) -> None:
-    """The chunks of each argument are in order, whatever their size is."""
+    """Joined in order, chunks of any size give the arguments."""
     told = {"label_model": (FACTORS, MAP), "label_names": NAMES, "hierarchy": EDGES}
     made = pieces(limit, **told, roots=[30, 7, 9])
     # By limit: one row, name or edge per chunk; several of them; or all of one kind.

@@ -1,4 +1,4 @@
-"""The messages of queries and builds, and results made of answers, without a connection."""
+"""How requests are made from arguments and results from answers, without a connection."""
 
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ def test_unset_options_stay_unset() -> None:
 
 
 def test_zeros_are_sent() -> None:
-    """Fields with presence tell a zero from an unset option."""
+    """The fields have presence, which distinguishes a zero from an unset option."""
     request = sent(QUERY, diversity=0, hash_limit=0, candidates_limit=0, seed=0, max_distance=0.0)
     for field in ("diversity", "hash_limit", "candidates_limit", "seed", "max_distance"):
         assert request.HasField(field)
@@ -86,7 +86,7 @@ def test_a_wrong_option_is_named(field: str, value: object) -> None:
     ],
 )
 def test_a_wrong_option_of_a_build_is_named(field: str, value: object) -> None:
-    """Options of a build are checked like those of a query."""
+    """Options of a build are checked in the same way as options of a query."""
     with pytest.raises(InvalidArgumentError, match=field) as caught:
         build_header("images", cast(BuildOptions, {field: value}), replace=False, expected_rows=1)
     assert caught.value.field == field
@@ -156,7 +156,7 @@ def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
 
 
 def test_rows_of_different_lengths_are_refused() -> None:
-    """The error says what is wrong, instead of numpy's own message."""
+    """The error explains the fault better than numpy's own message."""
     with pytest.raises(InvalidArgumentError, match="must be a matrix of numbers; its rows differ"):
         as_matrix("queries", [[1, 2], [3]])
 
@@ -179,7 +179,7 @@ def test_values_beyond_float32_are_sent_as_infinity() -> None:
 
 
 def test_float16_is_sent_as_float16() -> None:
-    """It needs half as many bytes as float32."""
+    """A float16 array needs half as many bytes as a float32 array."""
     matrix = sent(np.ones((3, 2), np.float16)).queries.dense
     assert len(matrix.data) == 12
 
@@ -306,7 +306,7 @@ def test_large_batches_are_split_and_joined() -> None:
 
 
 def test_a_batch_with_large_answers_is_split() -> None:
-    """Its requests are small, but the answer to all rows would exceed the message limit."""
+    """The vectors fit a single request, but the answer would exceed the message limit."""
     for k in (10_000, cast(int, np.int64(10_000))):
         asked, _ = results_of(query_batch("images", np.zeros((100, 2)), {"k": k}), [1])
         assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
@@ -316,7 +316,7 @@ def test_a_batch_with_large_answers_is_split() -> None:
 
 
 def test_rows_answered_by_an_older_generation_are_queried_again() -> None:
-    """It happens if the index is replaced between two requests of a batch."""
+    """An index may be replaced between two requests of a batch."""
     asked, result = results_of(query_batch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
     assert len(asked) == 5
     assert result is not None
@@ -385,5 +385,5 @@ def test_a_build_needs_a_matrix() -> None:
 
 
 def test_an_upload_without_rows_is_sent() -> None:
-    """It has only a header and a commit, and the server refuses it."""
+    """The upload has only a header and a commit, and the server refuses it."""
     assert [m.WhichOneof("step") for m in prepared(np.ones((0, 3))).chunks(99)] == ["commit"]

@@ -1,4 +1,4 @@
-"""Which packages the client imports, and what a type checker knows of its methods."""
+"""The packages that the client imports, and the types that a type checker sees."""
 
 import inspect
 import subprocess

@@ -1,4 +1,4 @@
-"""The report page of an evaluation in a browser: it is drawn completely and fetches nothing."""
+"""The report page in a browser is drawn completely and fetches no other file."""
 
 import html
 import json

@@ -35,7 +35,7 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
 
 def test_query_returns_the_result_of_the_core(call: Stack, script: ScriptedIndex) -> None:
-    """It is the core's frozen dataclass, with arrays of the documented dtypes."""
+    """The result is the core's frozen dataclass, with arrays of the documented dtypes."""
     result = call("query", "images", QUERY, k=3)
     assert result.ids.tolist() == [[40, 41, 42]]
     assert (result.ids.dtype, result.scores.dtype) == (np.int64, np.float32)
@@ -209,7 +209,7 @@ def test_a_passed_deadline_fails_at_once(call: Stack, script: ScriptedIndex) -> 
 
 
 def test_request_ids_are_sent_and_returned_in_errors(call: Stack, script: ScriptedIndex) -> None:
-    """An error without a request id of the server has the one that was sent."""
+    """If the server returns no request id, the error has the id that the client sent."""
     script.failures = [grpc.StatusCode.INTERNAL]
     with pytest.raises(RpcError) as caught:
         call("query", "images", QUERY, request_id="mine-7")
@@ -247,7 +247,7 @@ def _ask_in_child(client: Client, answers: Connection) -> None:
 
 
 def test_a_forked_child_gets_an_error(target: str) -> None:
-    """A client that was made before the fork raises an error there instead of hanging."""
+    """In a forked child, a client of the parent raises an error instead of hanging."""
     fork = multiprocessing.get_context("fork")
     answers, writer = fork.Pipe(duplex=False)
     with Client(target) as client, answers, writer:

@@ -54,7 +54,7 @@ def _renumbered(chunk: index_pb2.BuildChunk) -> index_pb2.BuildOnceRequest:
 
 
 def files(server: RunningServer, name: str) -> dict[str, bytes]:
-    """Return the arrays of an index's first generation, including those of its labels."""
+    """Return the arrays of an index's first generation, including the arrays of labels."""
     folder = server.folder / "data" / name / "1"
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.npy")}
 

@@ -32,7 +32,7 @@ class Line:
         return self.held[-1]
 
     def full(self, *, full: bool = True) -> None:
-        """Tell the admission whether every worker is busy with calls of this kind."""
+        """Inform the admission whether every worker is busy with calls of this kind."""
         self.admission.measure(kind_of(self.payload), full=full)
 
     def serve(self, calls: int, seconds: float) -> None:
@@ -86,7 +86,7 @@ def test_no_call_is_refused_while_a_worker_is_free() -> None:
 
 
 def test_the_pace_is_forgotten_after_a_worker_was_free_for_long() -> None:
-    """Later calls may be of a different kind, so the old pace says nothing about them."""
+    """Later calls may take a different time."""
     line = busy()
     line.full(full=False)
     line.now += 0.2
@@ -137,7 +137,7 @@ def test_the_pace_is_a_moving_average() -> None:
 
 
 def test_a_pace_is_forgotten_if_no_answers_confirm_it() -> None:
-    """By the old pace every held call would be answered, but none was."""
+    """By the old pace every held call should have been answered, but no call was."""
     line = busy()
     line.serve(0, 0.99)
     with pytest.raises(QueueFullError):

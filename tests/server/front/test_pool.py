@@ -91,7 +91,7 @@ async def test_a_lent_credit_is_taken_back(stage: Stage, *, spent: bool) -> None
 
 @on_stage()
 async def test_small_calls_overtake_large_calls(stage: Stage) -> None:
-    """A worker gets one large call at a time, and small calls meanwhile."""
+    """A worker gets one large call at a time, and gets small calls while it works on it."""
     link = stage.attach(1)
     large = [stage.ask(bytes([number]) * 100_000) for number in range(2)]
     small = stage.ask(b"small")
@@ -109,7 +109,7 @@ async def test_small_calls_overtake_large_calls(stage: Stage) -> None:
 
 @on_stage()
 async def test_waiting_calls_are_divided_among_workers(stage: Stage) -> None:
-    """Calls go to the worker with the most free credits, and workers share a queue."""
+    """Calls go to the worker with the most free credits. Waiting calls are split among workers."""
     links = [stage.attach(1), stage.attach(2)]
     calls = [stage.ask(b"%d" % number) for number in range(12)]
     taken = [await packet(link) for link in links]
@@ -257,7 +257,7 @@ async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
 
 @on_stage()
 async def test_ask_all_returns_the_replies_of_the_living(stage: Stage) -> None:
-    """Workers that die meanwhile are left out. Large payloads are sent too."""
+    """Workers that die before they reply are left out. Large payloads are sent too."""
     links = [stage.attach(serial) for serial in range(3)]
     ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
     asked = asyncio.ensure_future(ask())

@@ -1,4 +1,4 @@
-"""What becomes of calls if workers die, send nothing or do not exist."""
+"""What happens to calls if workers die, send nothing or do not exist."""
 
 import asyncio
 from contextlib import suppress

@@ -73,7 +73,7 @@ def test_large_and_small_messages_share_a_stream(
 def test_a_cancelled_stream_does_not_affect_other_calls(
     channel: grpc.Channel, client: Client, served: Served
 ) -> None:
-    """Its running queries end, and other calls are answered."""
+    """The stream's running queries end, and other calls are answered."""
     steps: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def forever() -> Iterator[bytes]:

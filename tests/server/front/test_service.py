@@ -76,7 +76,7 @@ def fail_at_once(*_: object, **__: object) -> Any:  # noqa: ANN401  # as above
 
 
 class CallDetails(NamedTuple):
-    """The argument with which gRPC asks a service for a handler."""
+    """The argument of gRPC's request for the handler of a method."""
 
     method: str
     invocation_metadata: None = None

@@ -90,7 +90,7 @@ def test_no_line_is_written_if_the_access_log_is_off(config: Config) -> None:
 
 
 def test_lines_are_flushed_by_a_timer() -> None:
-    """A line is written soon even if nothing flushes the log."""
+    """A line is written soon even without an explicit flush."""
 
     async def wait() -> bytes:
         reading, writing = os.pipe()

@@ -23,7 +23,7 @@ def test_a_last_slice_is_short_if_earlier_rows_were_fast(seconds: float, *, ends
 
 
 def test_the_end_of_a_batch_of_one_slice_is_unknown() -> None:
-    """No earlier row tells how long the only slice takes."""
+    """The time of the only slice cannot be estimated, because there are no earlier rows."""
     pace = Pace(np.zeros((3, 4), np.float32), "greedy")
     assert pace.stop() == 3
     assert not pace.ends_soon

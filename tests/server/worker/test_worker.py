@@ -110,7 +110,7 @@ def test_a_recheck_finds_a_truncated_file(front: Front, tmp_path: Path) -> None:
 
 
 def test_a_cancelled_batch_stops(front: Front) -> None:
-    """It gets no reply, and its credit is returned at once."""
+    """The batch gets no reply, and its credit is returned at once."""
     front.send(query(1, 10_000))
     front.send(query(2))
     assert [reply.id for reply in front.hear_credit().replies] == [2]
@@ -122,7 +122,7 @@ def test_a_cancelled_batch_stops(front: Front) -> None:
 
 
 def test_a_request_cancelled_before_it_is_started(front: Front) -> None:
-    """It gets no reply, and the credit of its packet is returned."""
+    """The request gets no reply, and the credit of its packet is returned."""
     front.send(query(1, 2_000))
     front.send(query(2), query(3))
     front.send(Request(3, 0.0, Op.CANCEL, "", b""))
@@ -234,7 +234,7 @@ def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Pa
 def test_a_generation_that_takes_long_to_open(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile the front gets signs of life, and queries are answered."""
+    """While the generation is opened, the front gets signs of life and queries are answered."""
     go_on = threading.Event()
 
     def open_slowly(folder: Path) -> Generation:

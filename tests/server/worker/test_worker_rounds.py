@@ -77,7 +77,7 @@ def test_a_worker_reports_the_compilation_of_kernels(
     log_events: list[str],
     counts: list[int],
 ) -> None:
-    """It is logged and sent to the supervisor. If all kernels are cached, only that is reported."""
+    """Progress is logged and sent to the supervisor. If all kernels are cached, one report is."""
     supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reports: list[compilation.Report] = []
     monkeypatch.setattr(compilation, "report_to", reports.append)
