@@ -15,15 +15,16 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias, is_typeddict
+from types import ModuleType
+from typing import Any, Final, TypeAlias, get_origin, is_typeddict
 
 import pytest
 
 _ROOT: Final = Path(__file__).parent.parent
 _RECORD: Final = Path(__file__).parent / "golden" / "public_names.json"
 _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_server")
-# The public modules and their public names. An empty tuple stands for the names in `__all__`, or in
-# the record if the module has no `__all__`.
+# The public modules and their public names. An empty tuple stands for the names in `__all__`, or
+# for all public names if the module has no `__all__`.
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
     "divgrpc.errors": (
@@ -62,7 +63,14 @@ _INTERNAL: Final = {
     *("Asked", "Clock", "Evaluable", "PIECE_QUERIES", "Piece", "Plan", "Tally", "Task", "plan"),
     *("DIAL_STEPS", "MOST_CANDIDATES_GROWTH", "POOL_GROWTH", "POOL_WORK", "RELAX_PASSES"),
     *("SEARCHES_AGAIN", "SEARCH_GROWTH", "Sought"),
-    *("as_metric", "check_index_name", "check_one_dial", "named_over_default"),
+    *(
+        "LabelHitRows",
+        "PointHitRows",
+        "as_metric",
+        "check_index_name",
+        "check_one_dial",
+        "named_over_default",
+    ),
     *("Index.", "Index.engine", "Call.messages", "Schedule.after", "Schedule.arrivals"),
     *("Schedule.times", "Step.times", "Threshold.holds"),
 }
@@ -152,12 +160,23 @@ def test_imports_of_the_documentation_are_recorded() -> None:
     assert imports <= set(_CASES)
 
 
+def _public_names(module: ModuleType) -> list[str]:
+    """Return the names of a module without underscore, except those of modules and of libraries."""
+    return [
+        name
+        for name, thing in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(thing, ModuleType)
+        and (get_origin(thing) or getattr(thing, "__module__", "").split(".")[0] in _PACKAGES)
+    ]
+
+
 def record() -> None:
     """Write the public names, their attributes and their signatures to the record."""
     modules = {}
     for path, names in _MODULES.items():
         module = import_module(path)
-        public = set(names or getattr(module, "__all__", recorded()[path])) - _INTERNAL
+        public = set(names or getattr(module, "__all__", _public_names(module))) - _INTERNAL
         modules[path] = {name: describe(getattr(module, name)) for name in sorted(public)}
     _RECORD.write_text(json.dumps(modules, indent=1) + "\n")
 

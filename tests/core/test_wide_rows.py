@@ -19,6 +19,7 @@ from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.hashing import hyperplanes
 from divgrpc.hashing.count_sketch import SKETCH_SUMS
 from divgrpc.index import Index
+from divgrpc.labels import train
 from divgrpc.parameters import LIMITS
 from divgrpc.search.memory import Memory
 from divgrpc.search.relaxation import CandidateSet
@@ -208,6 +209,15 @@ def test_a_label_model_of_wide_rows_is_that_of_the_used_columns(tmp_path: Path) 
         theirs = few.predict_labels(sparse.csr_array(asked), mode=mode, search="exact")
         assert (ours.labels == theirs.labels).mean() > 0.95
         assert np.allclose(np.sort(ours.scores), np.sort(theirs.scores), atol=1e-3)
+
+
+def test_rank_and_regularisation_are_chosen_for_wide_rows() -> None:
+    """Unset parameters are tried on rows that are held out."""
+    documents, labels = labelled(60, 3)
+    trained = train(widened(documents), labels)
+    assert trained.parameters.rank is not None
+    assert len(trained.trials) > 1
+    assert trained.model.dims == WIDE
 
 
 def test_given_factors_of_wide_rows_predict_as_narrow_ones() -> None:

@@ -63,6 +63,17 @@ def test_relative_links_outside_the_site_exist(name: str) -> None:
     assert missing == []
 
 
+def test_files_that_pages_name_exist() -> None:
+    pattern = r"`((?:divgrpc|server|client|protos|tests|docs)/[\w./-]+\.\w+)`"
+    paths = {
+        (page.name, path)
+        for page in PAGES.rglob("*.md")
+        for path in re.findall(pattern, page.read_text())
+    }
+    assert paths
+    assert [pair for pair in sorted(paths) if not (ROOT / pair[1]).exists()] == []
+
+
 def test_contributing_explains_every_make_target() -> None:
     targets = re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets
