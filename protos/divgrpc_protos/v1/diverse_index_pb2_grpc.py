@@ -101,86 +101,88 @@ class DiverseIndexServicer(object):
     """
 
     def Build(self, request_iterator, context):
-        """Builds a generation of an index from streamed rows, and serves it when it is complete. The
-        caller sends a header, chunks and a commit. The server answers accepted, progress and done. A
-        build that is cancelled, abandoned or late leaves nothing behind, and the previous generation
-        keeps serving.
+        """Builds an index from streamed rows. The caller sends a header, then chunks, then a commit. The
+        server sends `accepted`, then progress, then `done`. The index can be queried when `done`
+        arrives. If the call is cancelled, fails or misses its deadline, the server discards the
+        upload, and an existing index of this name stays in service.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BuildOnce(self, request, context):
-        """Builds an index from one message, which every language and tool can send. It returns when the
-        index serves; a deadline of one minute suffices. A call that is cancelled or late leaves
-        nothing behind. Points that do not fit one message are RESOURCE_EXHAUSTED: use Build.
+        """Builds a small index from a single message. Any gRPC client can make this call, because it does
+        not stream. The response arrives when the index can be queried; a deadline of one minute is
+        enough. If the call is cancelled or misses its deadline, the server discards it. Points that
+        exceed the limit of one message end the call with RESOURCE_EXHAUSTED. Use Build for them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Query(self, request, context):
-        """Answers a batch of one or more rows. Safe to retry.
+        """Answers one or more queries. Each row of the request is a query. The call is safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def QueryStream(self, request_iterator, context):
-        """Answers many queries on one call, which costs less per query than unary calls.
+        """Answers many queries over one stream, at a lower cost per query than separate Query calls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PredictLabels(self, request, context):
-        """Predicts diverse labels for documents. The index must have labels. Safe to retry.
+        """Predicts diverse labels for documents. The index must have labels. The call is safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """Measures relevance, diversity and time of every setting of a grid on the caller's queries, and
-        chooses settings by cross-validation. A choice can become the index's default for Query. All
-        arguments are checked before work begins. Cancelling the call ends the work. Small queries do
-        not wait for it.
+        """Measures the relevance, diversity and time of every setting in a grid, using queries that the
+        caller sends. It also selects settings by cross-validation and can make the best one the
+        index's default for Query. The server validates all arguments before it starts. Cancelling the
+        call stops the evaluation. Small queries do not wait for an evaluation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvaluateLabels(self, request, context):
-        """Measures predicted labels in the same way, on documents whose labels are known. The best
-        thresholds can become the index's defaults for PredictLabels.
+        """Evaluates PredictLabels in the same way, using documents whose labels are known. It can make
+        the best thresholds the index's defaults for PredictLabels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetIndex(self, request, context):
-        """Describes an index: its parameters, and what Build chose and measured.
+        """Describes an index, including its parameters and the values that Build chose and measured.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListIndexes(self, request, context):
-        """Describes all indexes, one page per call.
+        """Lists the indexes with their descriptions, one page per call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteIndex(self, request, context):
-        """Removes an index. Calls that are running finish on the generation they began with.
+        """Deletes an index. Calls that are already running finish with the generation that they started
+        with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """Describes the server: its limits, its versions, and whether it is ready.
+        """Describes the server, including its limits, its versions and whether it is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
