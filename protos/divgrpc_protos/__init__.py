@@ -1,6 +1,6 @@
-"""The contract: messages, and Python values as messages.
+"""The gRPC contract, and the conversion of Python values to its messages.
 
-Lives here: `v1/*.proto` with the code that `make proto` generates, dataclasses as messages
-(`records`), words as enum values (`words`), and numpy arrays as bytes (`arrays`). May import
-protobuf, grpc and numpy. May not import divgrpc, the client or the server.
+It contains `v1/*.proto`, the code that `make proto` generates from these files, the conversion of
+dataclasses to messages (`records`), and the conversion of numpy arrays to bytes (`arrays`). It may
+import protobuf, grpc and numpy. It must not import divgrpc, the client or the server.
 """

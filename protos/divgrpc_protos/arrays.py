@@ -1,7 +1,7 @@
-"""numpy arrays to matrices of the contract and back; both sides use it.
+"""Conversion between numpy arrays and the matrices of the contract, for clients and servers.
 
-Decoding trusts nothing. It compares lengths with shapes before it allocates, and raises
-`MatrixError` with the field of `Vectors` named.
+Decoding validates its input. It compares the lengths of the fields with the shape before it
+allocates memory. If they disagree it raises `MatrixError`, which names the field of `Vectors`.
 """
 
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -21,7 +21,7 @@ _DTYPES: Final[dict[int, np.dtype[np.floating]]] = {
 
 
 class MatrixError(ValueError):
-    """A matrix message does not match its own shape."""
+    """The contents of a matrix message do not match its shape."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,11 @@ class MatrixError(ValueError):
 
 
 class Csr(NamedTuple):
-    """Compressed sparse rows: `indptr` (rows+1,) int64, `indices` uint32, `data` float32."""
+    """Compressed sparse rows.
+
+    `indptr` (rows + 1,) int64 are the row pointers, `indices` (nnz,) uint32 the columns and `data`
+    (nnz,) float32 the values. `cols` is the number of columns.
+    """
 
     indptr: npt.NDArray[np.int64]
     indices: npt.NDArray[np.uint32]
@@ -46,7 +50,7 @@ def row_count(matrix: Matrix) -> int:
 
 
 def take(matrix: Matrix, start: int, stop: int) -> Matrix:
-    """Return rows `start` to `stop`, which share memory with the matrix."""
+    """Return the rows from `start` up to `stop` as a view of the matrix."""
     if not isinstance(matrix, Csr):
         return matrix[start:stop]
     first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
@@ -59,7 +63,7 @@ def take(matrix: Matrix, start: int, stop: int) -> Matrix:
 
 
 def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
-    """Return some rows of a matrix, in the order of `rows`."""
+    """Return a copy of the rows whose numbers are in `rows`, in that order."""
     if not isinstance(matrix, Csr):
         return matrix[rows]
     counts = np.diff(matrix.indptr)[rows]
@@ -69,18 +73,21 @@ def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
 
 
 def filled_places(counts: npt.NDArray[np.integer], width: int) -> npt.NDArray[np.bool_]:
-    """Return which places of a table (rows, width) are filled: the first `counts` of each row."""
+    """Return a (rows, width) mask that is true for the first `counts[i]` places of row i."""
     places: npt.NDArray[np.bool_] = np.arange(width) < counts[:, None]
     return places
 
 
 def encode(matrix: Matrix) -> vectors_pb2.Vectors:
-    """Return the message of a matrix, dense or sparse."""
+    """Return a dense or sparse matrix as a message."""
     return encode_csr(matrix) if isinstance(matrix, Csr) else encode_dense(matrix)
 
 
 def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
-    """Return the message of a (rows, cols) array, as float16 if it is float16, else float32."""
+    """Return a (rows, cols) array as a message.
+
+    The message has float16 values if the array is float16, and float32 values otherwise.
+    """
     half = matrix.dtype == np.float16
     with np.errstate(over="ignore"):  # overflows become infinities, which the server refuses
         block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
@@ -109,9 +116,9 @@ def encode_csr(csr: Csr) -> vectors_pb2.Vectors:
 
 
 def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
-    """Return a (rows, cols) float32 array, or compressed sparse rows.
+    """Return the matrix as a (rows, cols) float32 array or as compressed sparse rows.
 
-    Raises `MatrixError` if shape and bytes disagree. Numbers need not be finite.
+    Raises `MatrixError` if the shape does not match the data. Values may be infinite or NaN.
     """
     kind = vectors.WhichOneof("kind")
     if kind == "dense":
@@ -122,7 +129,7 @@ def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
 
 
 def encode_label_sets(sets: Csr) -> labels_pb2.LabelSets:
-    """Return the message of the labels of rows: the columns of numbers other than 0."""
+    """Return the labels of rows as a message; the labels are the columns with nonzero values."""
     labels = without_zeros(sets)
     return labels_pb2.LabelSets(
         label_count=labels.cols, offsets=labels.indptr.tolist(), ids=labels.indices.tolist()
@@ -137,9 +144,9 @@ def without_zeros(matrix: Csr) -> Csr:
 
 
 def decode_label_sets(sets: labels_pb2.LabelSets) -> Csr:
-    """Return the labels of rows as rows of ones.
+    """Return the labels of rows as a sparse matrix with the value 1 for each label.
 
-    Raises `MatrixError` if the columns disagree.
+    Raises `MatrixError` if the offsets do not match the ids, or a label is out of range.
     """
     offsets, ids = np.array(sets.offsets, np.int64), np.array(sets.ids, np.uint32)
     if not len(offsets):
@@ -202,7 +209,7 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
 
 
 def _check_indptr(field: str, indptr: npt.NDArray[np.int64]) -> None:
-    # A comparison, since a difference of int64 may overflow.
+    # Compare neighbours, because a difference of two int64 values may overflow.
     if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
         raise MatrixError(field, f"{field} must begin at 0 and never decrease")
 
@@ -210,7 +217,10 @@ def _check_indptr(field: str, indptr: npt.NDArray[np.int64]) -> None:
 def _check_indices(
     field: str, indices: npt.NDArray[np.uint32], indptr: npt.NDArray[np.int64], most: str, cols: int
 ) -> None:
-    """Check that columns ascend within a row, below `cols`; `most` is the bound in errors."""
+    """Check that columns are below `cols` and ascend within each row.
+
+    `most` describes the bound in error messages.
+    """
     nnz = len(indices)
     if nnz and int(indices.max()) >= cols:
         raise MatrixError(field, f"{field} must be below {most}, got {int(indices.max())}")

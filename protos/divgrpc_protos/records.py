@@ -1,19 +1,21 @@
-"""Dataclasses to messages and back, by the names of their fields.
+"""Conversion between dataclasses and messages, driven by the names of their fields.
 
-A dataclass, or a NamedTuple, and its message have the same field names, so no field is listed here.
-The message's descriptor and the type hints of the dataclass decide how a field is converted:
+A dataclass or NamedTuple has the same field names as its message, so no field is listed in this
+module. The descriptor of the message and the type hints of the dataclass determine the conversion
+of each field:
 
-    message                        dataclass
-    enum                           word, such as "lsh_sdiv" for HASH_FAMILY_LSH_SDIV
+    field of the message           value in the dataclass
+    enum                           string, such as "lsh_sdiv" for HASH_FAMILY_LSH_SDIV
     message                        dataclass, or a dict of the message's fields
     repeated enum, number or text  tuple, or array of the dtype in the hint
     repeated message               tuple of dataclasses; dict by `name` if the message has a name
     map                            dict
     optional field that is unset   None
 
-An item of a repeated message may also be written as a tuple of its fields, or as the value of its
-only field. What reflection finds is kept for each pair of classes. The name of an enum's value 0
-gives the prefix of its words, so there is no table of words either.
+An item of a repeated message may also be given as a tuple of its fields, or as the value of its
+only field. The conversions are cached for each pair of a dataclass and a message. The string of an
+enum value is its name in lower case without the prefix of the enum, which is taken from the name of
+the value 0. Docstrings here call this string the word of the enum value.
 """
 
 from collections.abc import Callable
@@ -35,7 +37,7 @@ Convert = Callable[[Any], Any]
 
 
 class UnknownWordError(ValueError):
-    """An enum field holds a number for which the contract has no word."""
+    """An enum field has a number that the contract does not define."""
 
     def __init__(self, field: str, number: int) -> None:
         super().__init__(f"{field} has no value {number}")
@@ -43,16 +45,16 @@ class UnknownWordError(ValueError):
 
 
 def to_message(record: object, kind: type[MessageT], **overrides: object) -> MessageT:
-    """Return the message of a dataclass, a NamedTuple, or a dict by field name.
+    """Return a dataclass, a NamedTuple, or a dict by field name as a message.
 
     `overrides` are fields of the message that replace those of the record. Fields that are None,
-    or that only one side has, stay unset.
+    and fields that only the record or only the message has, stay unset.
     """
     return kind(**message_fields(record, kind, **overrides))
 
 
 def message_fields(record: object, kind: type[Message], **overrides: object) -> dict[str, Any]:
-    """Return the fields that `to_message` sets, each as its message takes it."""
+    """Return the fields that `to_message` sets, as arguments for the message's constructor."""
     fields: dict[str, Any] = dict(overrides)
     values = record if isinstance(record, dict) else None
     for name, is_repeated, write in _writers(cast(Descriptor, kind.DESCRIPTOR)):
@@ -65,16 +67,17 @@ def message_fields(record: object, kind: type[Message], **overrides: object) -> 
 
 
 def from_message(message: Message, kind: type[RecordT], **overrides: object) -> RecordT:
-    """Return the dataclass or NamedTuple of a message; `overrides` replace fields of the message.
+    """Return a message as a dataclass or NamedTuple; `overrides` replace fields of the message.
 
-    A number for which an enum has no word, as a newer peer may send it, is given as its digits.
+    An enum number that the contract does not define becomes a string of its digits. A newer peer
+    may send such a number.
     """
     readers = _readers(cast(Any, kind), cast(Descriptor, message.DESCRIPTOR))
     return kind(**{n: read(message) for n, read in readers if n not in overrides}, **overrides)
 
 
 def set_values(message: Message) -> dict[str, Any]:
-    """Return the plain values of the fields that are set, except fields of one message."""
+    """Return the plain values of the fields that are set, except singular message fields."""
     return {
         field.name: plain_value(field, value)
         for field, value in message.ListFields()
@@ -83,10 +86,11 @@ def set_values(message: Message) -> dict[str, Any]:
 
 
 def plain_value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401  # any field's value
-    """Return the value of a field with words for enums and a tuple for a repeated field.
+    """Return the value of a field, with strings for enum values and tuples for repeated fields.
 
-    An item that is a message becomes the value of its only field, or a tuple of its fields, None
-    for unset ones. Raises `UnknownWordError`, also for the unspecified value of an enum.
+    An item that is a message becomes the value of its only field, or a tuple of its fields in which
+    unset fields are None. Raises `UnknownWordError` for an enum number that the contract does not
+    define, and for the unspecified value.
     """
     if field.enum_type is not None:
         return (
@@ -118,12 +122,12 @@ def _words(enum: EnumDescriptor) -> dict[int, str]:
 
 
 def number_of(field: FieldDescriptor, word: str) -> int | None:
-    """Return the enum value of a word, None if the enum has no such word."""
+    """Return the enum value of a word, or None if the enum has no such word."""
     return _numbers(cast(EnumDescriptor, field.enum_type)).get(word)
 
 
 def word_of(field: FieldDescriptor, number: int) -> str:
-    """Return the word of an enum value; raises `UnknownWordError` where there is none."""
+    """Return the word of an enum value; raises `UnknownWordError` if it has no word."""
     word = _words(cast(EnumDescriptor, field.enum_type)).get(number)
     if word is None:
         raise UnknownWordError(field.name, number)
@@ -131,7 +135,7 @@ def word_of(field: FieldDescriptor, number: int) -> str:
 
 
 def fields_of(kind: type[Message]) -> dict[str, FieldDescriptor]:
-    """Return the fields of a message by name, in their order."""
+    """Return the fields of a message by name, in the order of their declaration."""
     return _fields(cast(Descriptor, kind.DESCRIPTOR))
 
 
@@ -142,7 +146,10 @@ def _fields(kind: Descriptor) -> dict[str, FieldDescriptor]:
 
 @cache
 def _writers(kind: Descriptor) -> list[tuple[str, bool, Convert | None]]:
-    """Return the fields of a message, and how a value is converted for each; None if it is not."""
+    """Return the name of each field, whether it is repeated, and the function that converts it.
+
+    The function is None if the value is used as it is.
+    """
     return [(field.name, field.is_repeated, _writer(field)) for field in kind.fields]
 
 
@@ -178,7 +185,7 @@ def _item(kind: type[Message], value: Any, **overrides: object) -> Message:  # n
 
 @cache
 def _readers(record: type, kind: Descriptor) -> list[tuple[str, Convert]]:
-    """Return the names of common fields, and what reads each from a message."""
+    """Return the fields that both sides have, and the functions that read them from a message."""
     fields = _fields(kind)
     if is_dataclass(record):
         hints: dict[str, Any] = {field.name: field.type for field in fields_of_record(record)}
@@ -188,7 +195,7 @@ def _readers(record: type, kind: Descriptor) -> list[tuple[str, Convert]]:
 
 
 def _reader(field: FieldDescriptor, hint: Any) -> Convert:  # noqa: ANN401  # any type hint
-    """Return what reads a field from a message as the type that `hint` says."""
+    """Return a function that reads a field from a message as the type in `hint`."""
     name, members = field.name, get_args(hint)
     may_be_none = NoneType in members
     if may_be_none:
@@ -204,7 +211,7 @@ def _reader(field: FieldDescriptor, hint: Any) -> Convert:  # noqa: ANN401  # an
 
 
 def _value_reader(field: FieldDescriptor, hint: Any, *, every_field: bool) -> Convert | None:  # noqa: ANN401  # any type hint
-    """Return how the value of a field is converted; None if it is not."""
+    """Return the function that converts the value of a field, or None if it is used as it is."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return dict
     if not field.is_repeated:
@@ -223,9 +230,10 @@ def _value_reader(field: FieldDescriptor, hint: Any, *, every_field: bool) -> Co
 
 
 def _item_reader(field: FieldDescriptor, hint: Any, *, every_field: bool = True) -> Convert | None:  # noqa: ANN401  # any type hint
-    """Return how one value of a field is converted; None if it is not.
+    """Return the function that converts one value of a field, or None if it is used as it is.
 
-    With `every_field` a dict of fields has those that are unset as well, which are None.
+    If `every_field` is true and the value becomes a dict, unset fields are None in the dict;
+    otherwise they are left out.
     """
     if field.enum_type is not None:
         words = _words(field.enum_type)

@@ -1,6 +1,6 @@
-"""The server: one folder per process, and what the processes share.
+"""The server: one package for each kind of process, and the code that processes share.
 
-Processes: `supervisor`, `front`, `worker`, `builder`, `evaluator`. Shared: `codec`, `ipc`,
-`logging`, `config`. May import the core and the contract. May not import the client. A process may
-not import another process.
+The processes are `supervisor`, `front`, `worker`, `builder` and `evaluator`. A process must not
+import another process. The shared code is in `codec`, `ipc`, `logging` and `config`. The server may
+import the core and the contract. It must not import the client.
 """

@@ -1,4 +1,4 @@
-"""The command `divgrpc-server`: read the configuration, then run the supervisor."""
+"""The command `divgrpc-server`, which reads the configuration and runs the supervisor."""
 
 import argparse
 import dataclasses
@@ -36,7 +36,7 @@ standard error. SIGTERM or SIGINT lets running calls finish; a second signal end
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line: one option per field of `Config`."""
+    """Return the parser of the command line, which has one option per field of `Config`."""
     command = argparse.ArgumentParser(
         prog="divgrpc-server",
         description=_DESCRIPTION,
@@ -69,7 +69,10 @@ def _metavar(field: "dataclasses.Field[object]") -> str:
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the server; return its exit code, 2 for a bad configuration and 1 for a failed start."""
+    """Run the server and return its exit code.
+
+    The code is 2 for an invalid configuration and 1 if the server cannot start.
+    """
     options = vars(parser().parse_args(arguments))
     file = options.pop("config", environment.get("DIVGRPC_CONFIG"))
     try:
@@ -78,7 +81,8 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         sys.stderr.write(f"divgrpc-server: {error}\n")
         return 2
     if missing := [name for name in _EXTRA_MODULES if importlib.util.find_spec(name) is None]:
-        # The base install has this command too, because an extra cannot add a command.
+        # The command is also installed without the extra `server`, because an extra cannot add a
+        # command.
         sys.stderr.write(f"divgrpc-server needs {missing[0]}: install divgrpc[server]\n")
         return 1
     from divgrpc_server.logging import logs
@@ -95,13 +99,16 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _raise_descriptor_limit() -> None:
-    """Raise the soft limit of descriptors, usually 1,024, because each connection needs one."""
+    """Raise the soft limit on descriptors, because each connection needs a descriptor.
+
+    The usual soft limit is 1,024.
+    """
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 def _exit_on_signals() -> None:
-    """Exit in order on a signal that arrives before the supervisor handles signals."""
+    """Exit cleanly on a signal that arrives before the supervisor installs its signal handlers."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
 

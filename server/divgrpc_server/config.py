@@ -1,8 +1,9 @@
-"""The configuration of the server: one frozen object, made at the start and passed down.
+"""The configuration of the server, an immutable object that is created at startup.
 
-The value of an option comes from its argument, its environment variable, the TOML file or its
-default, in this order. Its name is the same everywhere: ``--data-dir``, ``DIVGRPC_DATA_DIR``,
-``data_dir = "..."``. Child processes get the object as JSON. Only `__main__` reads the environment.
+The value of an option is taken from the command line, the environment, the TOML file or its
+default, in this order. The name is the same in all of them: ``--data-dir``, ``DIVGRPC_DATA_DIR``
+and ``data_dir = "..."``. Child processes receive the object as JSON. Only `__main__` reads the
+environment.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from typing import Any, Final, cast
 from divgrpc.errors import invalid
 
 ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
-# Evaluations that a server has under way at a time.
+# The maximum number of evaluations that a server runs at the same time.
 EVALUATIONS_MAX: Final = 2
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
@@ -42,9 +43,9 @@ def _cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The options of the server; their help texts say what they mean.
+    """The options of the server, which their help texts explain.
 
-    Raises `InvalidArgumentError`, with the name of the option, for a value out of range.
+    Raises `InvalidArgumentError`, which names the option, for a value out of range.
     """
 
     listen: str = _option("127.0.0.1:50051", "host:port to listen on; port 0 takes a free one")
@@ -122,14 +123,14 @@ class Config:
 def load(
     arguments: Mapping[str, object], environment: Mapping[str, str], file: Path | None
 ) -> Config:
-    """Merge the sources into one configuration.
+    """Combine all sources into one configuration.
 
-    arguments: the options of the command line, without defaults.
+    arguments: the options that the command line sets.
     environment: all environment variables.
     file: a TOML file of options.
 
-    Raises `InvalidArgumentError`, with the name of the option, for an unknown option in the file,
-    for a value of the wrong type and for one out of range.
+    Raises `InvalidArgumentError`, which names the option, for an unknown option in the file, a
+    value of the wrong type and a value out of range.
     """
     values: dict[str, object] = {}
     known = {field.name: field for field in dataclasses.fields(Config)}
@@ -154,7 +155,7 @@ def _read_toml(file: Path) -> dict[str, object]:
 
 
 def _typed(field: "dataclasses.Field[object]", value: object) -> object:
-    """Convert `value`, which may be text, to the type of `field`."""
+    """Convert `value`, which may be a string, to the type of `field`."""
     if field.type is bool and isinstance(value, str) and value.lower() in _YES + _NO:
         return value.lower() in _YES
     try:

@@ -1,5 +1,5 @@
-"""The builder: the process of one build, from an upload to a generation.
+"""The builder: a process that serves one build, from the upload to the finished generation.
 
-Lives here: the upload's messages, the build, and the label inputs of an upload. May import the
-core, codec, ipc and logging. May not import grpc.
+It contains the protocol of the upload, the build, and the label inputs of an upload. It may import
+the core, codec, ipc and logging. It must not import grpc.
 """

@@ -1,7 +1,7 @@
-"""The process of one build: it reads an upload from a front, makes a generation, and ends.
+"""The builder process: it reads an upload from a front, builds a generation, and exits.
 
-Rows go to a staging folder as they arrive. If the caller leaves, the process ends at once, and the
-supervisor, which sees the exit, removes the staging folder.
+Rows are written to a staging folder as they arrive. If the caller leaves, the process exits
+immediately. The supervisor notices the exit and removes the staging folder.
 """
 
 import os
@@ -33,16 +33,17 @@ _PROGRESS_SECONDS: Final = 0.1
 
 
 class Upload:
-    """One Build call: a header, label chunks, chunks and a commit from the caller, events back.
+    """The messages of one Build call: requests from the caller, and responses to it.
 
-    The one message of a BuildOnce call stands for all of them. Methods raise
-    `InvalidArgumentError`, with the field named, for messages in another order, and EOFError if the
-    front hangs up.
+    The caller sends a header, label chunks, chunks and a commit. For a BuildOnce call, these are
+    made from its only message. Methods raise `InvalidArgumentError`, which names the field, if
+    messages arrive in another order. They raise EOFError if the front closes the connection.
     """
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        # Stack of messages that were received but not yet returned; None marks the end.
+        # A stack of messages that were received but not yet returned. None marks the end of the
+        # upload.
         self._pending: list[index_pb2.BuildRequest | None] = []
         self._stage = ""
         self._progress_seconds = 0.0
@@ -60,7 +61,7 @@ class Upload:
         self._send(index_pb2.BuildResponse(accepted=accepted))
 
     def label_chunks(self) -> Iterator[labels_pb2.LabelChunk]:
-        """Yield label chunks up to the first message of another kind."""
+        """Yield the label chunks, and stop at the first message of another kind."""
         while (request := self._next()) is not None:
             if request.WhichOneof("step") != "label_chunk":
                 break
@@ -68,7 +69,7 @@ class Upload:
         self._pending.append(request)
 
     def chunks(self) -> Iterator[index_pb2.BuildChunk]:
-        """Yield chunks up to the commit, which must count their rows."""
+        """Yield the chunks up to the commit; raise if the commit gives another number of rows."""
         rows = 0
         while (request := self._next()) is not None:
             step = request.WhichOneof("step")
@@ -89,7 +90,7 @@ class Upload:
         raise InvalidArgumentError("commit", "the upload must end with a commit")
 
     def report(self, progress: Progress) -> None:
-        """Report progress, unless the last report is recent or the socket is full."""
+        """Send the progress, unless a report was sent recently or the socket is full."""
         now = time.monotonic()
         if progress.stage == self._stage and now - self._progress_seconds < _PROGRESS_SECONDS:
             return
@@ -99,7 +100,10 @@ class Upload:
         self._send(index_pb2.BuildResponse(progress=to_message(progress, index_pb2.BuildProgress)))
 
     def offer(self, generation: StagedGeneration) -> None:
-        """Offer a generation, and wait until it may serve; no message may follow the commit."""
+        """Announce a complete generation, and wait until the front asks to publish it.
+
+        Raises `InvalidArgumentError` if a message follows the commit.
+        """
         job_frames.send(self._link, Frame.STAGED, generation.pack())
         while (kind := job_frames.receive(self._link)[0]) != Frame.PUBLISH:
             if kind != Frame.END:
@@ -126,7 +130,7 @@ class Upload:
 
 
 def build(link: socket.socket, process: control.Process) -> IndexInfo:
-    """Read the upload on `link`, publish a generation, and return its description."""
+    """Read the upload from `link`, publish the generation, and return its description."""
     upload = Upload(link)
     header = upload.header()
     name = check_index_name(header.index)
@@ -135,8 +139,8 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
     with staging(process.root / name, replace=header.replace) as stage:
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
         upload.accept()
-        # Loading the compiler takes longer than the steps above. The first chunks fill the socket
-        # meanwhile.
+        # Import the compiler only now, because that takes longer than the steps above. Meanwhile
+        # the first chunks arrive in the socket's buffer.
         from divgrpc.builder.builder import IndexBuilder
         from divgrpc_server.builder.labels import LabelUpload
 
@@ -164,20 +168,20 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
 
 
 class _Layout(NamedTuple):
-    """The properties that all chunks of an upload share."""
+    """The properties that must be the same in all chunks of an upload."""
 
     kind: str | None
     cols: int
 
 
 def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, first: _Layout | None) -> _Layout:
-    """Append a chunk to the index; return its layout, which must be that of the first chunk."""
+    """Append a chunk to the index and return its layout; raise if it differs from `first`."""
     from divgrpc_server.builder import labels
     from divgrpc_server.codec import requests  # late, because they load the compiler
 
     vectors = requests.parse_vectors("vectors", chunk.vectors)
     layout = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
-    # The core never sees a chunk without rows, so it cannot check its layout.
+    # Check the layout here, because a chunk without rows is not passed to the core.
     if first is not None and layout.kind != first.kind:
         raise invalid("vectors", f"must be {first.kind} in every chunk, got {layout.kind} ones")
     if first is not None and layout.cols != first.cols:
@@ -196,7 +200,7 @@ def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, first: _Layout
 
 
 def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
-    """Refuse ids, categories, sub-topics and labels of a chunk without rows."""
+    """Raise if a chunk without rows has ids, categories, sub-topics or labels."""
     for field in ("ids", "categories", "subtopics"):
         if count := len(getattr(chunk, field)):
             raise invalid(field, f"must be empty if no rows come, got {count}")
@@ -205,7 +209,7 @@ def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
 
 
 def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:
-    """Return the messages of a Build call that makes the same index."""
+    """Return the messages of a Build call that builds the same index as a BuildOnce call."""
     fields = {field.name: value for field, value in once.ListFields()}
     chunk_fields = index_pb2.BuildChunk.DESCRIPTOR.fields_by_name.keys() & fields.keys()
     chunk = index_pb2.BuildChunk(**{name: fields[name] for name in chunk_fields})
@@ -244,12 +248,12 @@ def serve(process: control.Process, log: logs.Logger) -> None:
 
 
 def main() -> None:
-    """Run a builder; only the supervisor starts it."""
+    """Run a builder process, which the supervisor has started."""
     process = control.enter()
     log = logs.configure(process.config, "builder", process.serial)
     with logs.edge(log):
         serve(process, log)
-    # An orderly exit would unload the compiler, which takes longer than a small build.
+    # Skip a normal exit, because unloading the compiler takes longer than a small build.
     os._exit(0)
 
 

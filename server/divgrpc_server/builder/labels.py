@@ -1,7 +1,8 @@
-"""The label inputs of an upload, except the label rows.
+"""The label inputs of an upload: factors, names and hierarchy, but not the labels of rows.
 
-Factors go to unnamed files as they arrive, so nothing of them outlives the process. Names and edges
-stay in memory, because limits keep them small. Imported late, because it loads scipy.
+Factors are written to unnamed temporary files as they arrive, so they vanish with the process.
+Names and edges stay in memory, because limits keep them small. Import this module late, because it
+loads scipy.
 """
 
 import tempfile
@@ -25,14 +26,14 @@ _FACTORS: Final = ("label_factors", "feature_map")
 
 
 class LabelUpload:
-    """Collects the label chunks of one upload in files, which `close` closes.
+    """Collects the label chunks of one upload; `close` closes its temporary files.
 
-    Methods raise `InvalidArgumentError` with the field named, and `LimitExceededError` for more
-    than a build may bring.
+    Methods raise `InvalidArgumentError`, which names the field, and `LimitExceededError` if the
+    chunks exceed a limit.
     """
 
     def __init__(self, header: index_pb2.BuildHeader, folder: Path) -> None:
-        """Check the label plan in the header of an upload; factors wait in `folder`."""
+        """Check the label plan in the header; temporary files are created in `folder`."""
         plan = header.labels
         self._model = results.set_values(plan).get("model")
         self._offset = np.array(plan.offset, np.float32)
@@ -50,7 +51,7 @@ class LabelUpload:
         self._roots: list[int] = []
 
     def close(self) -> None:
-        """Close the files; mappings of `inputs` stay valid."""
+        """Close the files; the memory maps that `inputs` returned stay valid."""
         for factor in self._factors.values():
             factor.close()
 
@@ -67,7 +68,7 @@ class LabelUpload:
             self._add_edges(chunk.hierarchy)
 
     def inputs(self) -> LabelInputs:
-        """Return the label inputs of all chunks; factors are mapped, not read."""
+        """Return the label inputs of all chunks; factors are memory-mapped."""
         return LabelInputs(
             model=self._factor_model() if self._model == "factors" else self._model,
             parameters=self._parameters,
@@ -117,7 +118,7 @@ class LabelUpload:
 
 
 class _FactorFile:
-    """A matrix that arrives in blocks of rows, in an unnamed file."""
+    """A matrix that is received in blocks of rows and stored in an unnamed file."""
 
     def __init__(self, field: str, folder: Path) -> None:
         self._field = field
@@ -138,12 +139,12 @@ class _FactorFile:
         self._file.write(block.tobytes())
 
     def close(self) -> None:
-        """Close the file; a mapping of `read` stays valid."""
+        """Close the file; the memory map that `read` returned stays valid."""
         if self._file is not None:
             self._file.close()
 
     def read(self) -> FloatArray:
-        """Map all rows, (rows, columns) float32; (0, 0) if none arrived."""
+        """Return all rows as a memory-mapped (rows, cols) float32 array; (0, 0) without rows."""
         if self._file is None or not self._rows * self._cols:
             return np.empty((0, 0), np.float32)
         self._file.flush()
@@ -151,9 +152,9 @@ class _FactorFile:
 
 
 def parse_label_sets(chunk: index_pb2.BuildChunk, rows: int) -> SparseRows | None:
-    """Return the label rows of a chunk of `rows` rows, None without labels.
+    """Return the labels of a chunk of `rows` rows, or None if the chunk has no labels.
 
-    Raises `InvalidArgumentError` with a field below `labels`.
+    Raises `InvalidArgumentError`, which names the field below `labels`.
     """
     if not chunk.HasField("labels"):
         return None

@@ -1,4 +1,5 @@
-"""Protobuf messages to the core's types and back, and the status of each error.
+"""Conversion between protobuf messages and the core's types, and of errors to gRPC statuses.
 
-May import protobuf, the contract, the core and ipc. May not import grpc's server or any process.
+It may import protobuf, the contract, the core and ipc. It must not import the gRPC server or a
+process.
 """

@@ -1,6 +1,6 @@
-"""Messages of Evaluate and EvaluateLabels to the core's types, and rows to messages.
+"""Conversion of Evaluate and EvaluateLabels requests, and of the rows that answer them.
 
-Used by evaluators alone: it loads the compiler.
+Only evaluators use this module, because it loads the compiler.
 """
 
 from collections.abc import Sequence
@@ -24,19 +24,19 @@ from divgrpc_server.codec.requests import parse_vectors
 from divgrpc_server.codec.results import parse_label_sets, set_values
 
 Request = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
-# Fields of requests that are no option of their grid.
+# The fields of requests that are not part of the grid.
 _NO_GRID: Final = {
     *("index", "categories", "relevant", "folds", "set_default", "per_query", "per_document"),
 }
 
 
 class _Call:
-    """One call; raises `InvalidArgumentError` with the field for a wrong request."""
+    """A call; an invalid request raises `InvalidArgumentError`, which names the field."""
 
     response: ClassVar[type[Any]]
 
     def pack_progress(self, progress: Progress) -> bytes:
-        """Return the response that says how far the evaluation has come."""
+        """Return the progress of the evaluation as a response."""
         message = evaluate_pb2.EvaluateProgress(
             queries_done=progress.rows_done,
             queries_total=progress.rows_total,
@@ -66,7 +66,7 @@ class QueryCall(_Call):
         self._relevance = Relevance.of(categories, lists, self._task.rows)
 
     def study(self, engine: Engine) -> Study[EvaluateRow]:
-        """Check the call against its index."""
+        """Validate the call against the index, and return the evaluation to run."""
         return study_queries(engine, self._queries, self._relevance, self._task)
 
     def pack_rows(self, rows: Sequence[EvaluateRow]) -> list[bytes]:
@@ -104,13 +104,16 @@ class LabelCall(_Call):
         self._resolution: LabelResolution | None = None
 
     def study(self, engine: Engine) -> Study[EvaluateLabelRow]:
-        """Check the call against its index."""
+        """Validate the call against the index, and return the evaluation to run."""
         study = study_labels(engine, self._documents, self._truth, self._task)
         self._resolution = cast(LabelResolution, study.resolution)
         return study
 
     def pack_rows(self, rows: Sequence[EvaluateLabelRow]) -> list[bytes]:
-        """Return the responses of all rows, after how frequent the true labels are."""
+        """Return the rows as responses, preceded by the frequencies of the true labels.
+
+        The frequencies are left out unless the request sets `per_document` and the index has them.
+        """
         payloads = [self.response(row=_label_row(row)).SerializeToString() for row in rows]
         resolution = self._resolution
         if not self._task.per_row or resolution is None or resolution.counts is None:
@@ -126,9 +129,9 @@ def _task_options(request: Request) -> dict[str, Any]:
 
 
 def _grid_options(request: Request) -> dict[str, Any]:
-    """Return the fields of the grid that a request sets.
+    """Return the fields of the grid that the request sets.
 
-    Raises `InvalidArgumentError` with the field named.
+    Raises `InvalidArgumentError`, which names the field, for an invalid value or an empty grid.
     """
     options = set_values(request)
     for name in _NO_GRID & options.keys():

@@ -1,7 +1,7 @@
-"""Requests as the core takes them: queries, documents, and the rows of an upload.
+"""Conversion of requests to the core's types: queries, documents, and the rows of an upload.
 
-Workers and builders use it; `divgrpc.vectors` imports the compiler. Errors name the field as the
-.proto spells it, such as ``queries.sparse.indices``.
+Workers and builders use this module; fronts do not, because `divgrpc.vectors` imports the compiler.
+Errors name the field with its path in the .proto files, such as ``queries.sparse.indices``.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from divgrpc_protos import arrays
 from divgrpc_protos.records import fields_of, plain_value
 from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
 
-# Names and values of the fields that a request sets.
+# The names and values of the fields that a request sets.
 Options = tuple[tuple[str, Any], ...]
 
 _NO_PARAMETERS: Final = frozenset(("index", "queries", "documents"))
@@ -36,7 +36,7 @@ _ONE_DIAL: Final = (
 
 
 class Query(NamedTuple):
-    """A query as the core takes it; `options` are the parameters that the request sets."""
+    """A parsed query; `options` are the parameters that the request sets."""
 
     name: str
     queries: Rows
@@ -44,12 +44,12 @@ class Query(NamedTuple):
     options: Options
 
     def over(self, default: QueryDefault | None) -> QueryParameters:
-        """Return the parameters; the index's default gives those that the request leaves out."""
+        """Return the parameters; `default` supplies those that the request leaves out."""
         return self.parameters if default is None else _over(self.options, default)
 
 
 class Prediction(NamedTuple):
-    """Documents to label as the core takes them."""
+    """Parsed documents, and the parameters of the prediction."""
 
     name: str
     documents: Rows
@@ -57,9 +57,9 @@ class Prediction(NamedTuple):
 
 
 def parse_query(request: query_pb2.QueryRequest) -> Query:
-    """Return the query of a QueryRequest.
+    """Return a QueryRequest as a `Query`.
 
-    Raises `InvalidArgumentError` with the field named.
+    Raises `InvalidArgumentError`, which names the field.
     """
     parameters, options = _query_parameters(_set_fields(request))
     check_index_name(request.index)
@@ -67,7 +67,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
 
 
 def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
-    """Return the prediction of a PredictLabelsRequest; raises as `parse_query` does."""
+    """Return a PredictLabelsRequest as a `Prediction`; raises as `parse_query` does."""
     parameters = _predict_parameters(_set_fields(request))
     check_index_name(request.index)
     return Prediction(request.index, _parse_rows("documents", request.documents), parameters)
@@ -79,11 +79,11 @@ def _set_fields(request: Message) -> Options:
     return tuple([(f.name, value) for f, value in set_fields if f.name not in _NO_PARAMETERS])
 
 
-# Most calls of a service have the same few parameters. To check these takes as long as to parse the
-# message.
+# Cached because most calls to a server repeat the same few sets of parameters, and checking them
+# takes as long as parsing the message.
 @lru_cache(maxsize=1024)
 def _query_parameters(fields: Options) -> tuple[QueryParameters, Options]:
-    """Return the parameters, and which of them the request sets; false counts as unset."""
+    """Return the parameters, and those that the request sets; a field that is false is unset."""
     values = _with_words(query_pb2.QueryRequest, fields)
     options = {name: value for name, value in values.items() if value is not False}
     if options.pop("diversity_auto", False):
@@ -104,13 +104,13 @@ def _over(options: Options, default: QueryDefault) -> QueryParameters:
 
 
 def _with_words(kind: type[Message], fields: Options) -> dict[str, Any]:
-    """Return the fields with words for enums; raises `UnknownWordError`."""
+    """Return the fields with strings for enum values; raises `UnknownWordError`."""
     types = fields_of(kind)
     return {name: plain_value(types[name], value) for name, value in fields}
 
 
 def _check_auto(options: Mapping[str, object]) -> None:
-    """Raise where a request sets `diversity_auto` and what does not go with it."""
+    """Raise if the request combines `diversity_auto` with another dial or with selector nearest."""
     if "diversity" in options or "lose_at_most" in options:
         raise InvalidArgumentError("diversity_auto", _ONE_DIAL)
     if options.get("selector") == "nearest":
@@ -127,9 +127,10 @@ def _parse_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
 
 
 def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
-    """Return the rows as (rows, dims) float32 or as `SparseRows`; errors name a field of `field`.
+    """Return the rows as a (rows, dims) float32 array or as `SparseRows`.
 
-    Sparse rows stay sparse: a message of 4 MiB may stand for gigabytes of zeros.
+    Sparse rows stay sparse, because a message of 4 MiB can represent gigabytes of zeros. `field` is
+    the name of the rows in error messages.
     """
     try:
         matrix = arrays.decode(vectors)
@@ -141,7 +142,8 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
     if matrix.cols > LIMITS["sparse_dims_max"]:
         most = LIMITS["sparse_dims_max"]
         raise invalid(f"{field}.sparse.cols", f"must be at most {most}, got {matrix.cols}")
-    # The kernels are compiled for writable arrays, and the bytes of a message are read-only.
+    # Copy the arrays, because the bytes of a message are read-only and the kernels are compiled for
+    # writable arrays.
     return SparseRows(
         np.array(matrix.indptr, np.int64),
         matrix.indices.astype(np.int32),

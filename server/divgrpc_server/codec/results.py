@@ -1,7 +1,7 @@
-"""Results of the core to messages; arrays, and the parameters of a build, from messages.
+"""Conversion of results to messages, and of label sets and build parameters from messages.
 
-Workers and builders use it, and fronts for what they answer themselves. It imports nothing that
-computes. `requests` parses queries and rows.
+Workers, builders and fronts use this module, so it does not import numerical code. Queries and rows
+are parsed in `requests`.
 """
 
 from collections.abc import Callable
@@ -28,15 +28,15 @@ from divgrpc_server.codec.statuses import ReplyTooLargeError
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-# A hit is at least a byte of its id and two floats.
+# The minimum size of one result in a message: one byte for the id and two floats.
 _HIT_BYTES_MIN: Final = 9
 
 
 def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.Csr:
-    """Return the labels of `rows` documents as rows of ones.
+    """Return the labels of `rows` documents as a sparse matrix with the value 1 for each label.
 
-    `of` is the word for the documents in errors. Raises `InvalidArgumentError` with a field of
-    `labels`.
+    `of` is the noun for the documents in error messages. Raises `InvalidArgumentError`, which names
+    the field below `labels`.
     """
     try:
         labels = arrays.decode_label_sets(sets)
@@ -53,7 +53,7 @@ def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.C
 def set_values(message: Message) -> dict[str, Any]:
     """Return the fields that a request sets, as `records.set_values` does.
 
-    Raises `InvalidArgumentError` for a number without a word.
+    Raises `InvalidArgumentError` for an enum number that the contract does not define.
     """
     try:
         return records.set_values(message)
@@ -64,7 +64,7 @@ def set_values(message: Message) -> dict[str, Any]:
 def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
     """Return the parameters of a build.
 
-    Raises `InvalidArgumentError` with the field named.
+    Raises `InvalidArgumentError`, which names the field.
     """
     return BuildParameters(**set_values(message))
 
@@ -108,7 +108,10 @@ def pack_labels(result: LabelResult) -> bytes:
 
 
 def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], list[list[Any]]]:
-    """Return the offsets of the rows of tables (nq, k), and each table's filled places in order."""
+    """Return the offsets of rows, and the values of each table in columnar form.
+
+    The tables have shape (nq, k). Only the first `counts[i]` places of row i are kept.
+    """
     offsets = [0, *accumulate(counts.tolist())]
     if offsets[-1] < tables[0].size:
         places = arrays.filled_places(counts, tables[0].shape[1])
@@ -117,13 +120,14 @@ def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], 
 
 
 def _offsets_of_hits(result: QueryResult) -> list[int]:
-    """Return `collapsed_offsets` of the filled places alone."""
+    """Return `collapsed_offsets` without the places of a row that hold no result."""
     copies = np.diff(result.collapsed_offsets).reshape(result.ids.shape)
     places = arrays.filled_places(result.counts, result.ids.shape[1])
     return [0, *accumulate(copies[places].tolist())]
 
 
-# Most calls of a service have the same few parameters. Callers must not change these messages.
+# Cached because most calls to a server repeat the same few sets of parameters. Callers must not
+# modify the message.
 @lru_cache(maxsize=1024)
 def _effective(
     parameters: EffectiveParameters | EffectiveLabelParameters, kind: Callable[..., MessageT]
@@ -132,9 +136,10 @@ def _effective(
 
 
 def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
-    """Return the QueryStreamResponse of a serialised QueryResponse, without parsing it.
+    """Return a QueryStreamResponse that contains a serialised QueryResponse, without parsing it.
 
-    A message is the concatenation of its fields. Field 2, `response`, is a length and bytes.
+    A serialised message is the concatenation of its fields. Field 2, `response`, is a tag, a length
+    and the bytes.
     """
     answer = query_pb2.QueryStreamResponse(correlation_id=correlation_id)
     return answer.SerializeToString() + b"\x12" + _varint(len(response)) + response
@@ -149,13 +154,13 @@ def _varint(number: int) -> bytes:
 
 
 def check_reply_size(rows: int, k: int) -> None:
-    """Raise `ReplyTooLargeError` if no message can hold `k` hits of each row."""
+    """Raise `ReplyTooLargeError` if `k` results for each of `rows` rows cannot fit in a message."""
     if rows * k * _HIT_BYTES_MIN > LIMITS["message_bytes_max"]:
         raise reply_too_large()
 
 
 def reply_too_large() -> ReplyTooLargeError:
-    """Return the error of an answer that no message can hold."""
+    """Return the error for a response that does not fit in a message."""
     return ReplyTooLargeError(
         f"the answer would be larger than {LIMITS['message_bytes_max']} bytes; "
         "ask for fewer rows at a time or a smaller k"

@@ -1,8 +1,8 @@
-"""The gRPC status of each error: one table, and the details that go with a status.
+"""The gRPC status of each error: a table of status codes, and the details of a status.
 
-Workers and builders make statuses too, so nothing here imports grpc: a status is a
-`google.rpc.Status`, which a front sends at the end of a call. An error outside the table is a fault
-of the server: its traceback is logged under an error id, and the caller sees only the id.
+A status is a `google.rpc.Status`, which a front sends at the end of a call. This module does not
+import grpc, because workers and builders use it too. An error that is not in the table is a fault
+of the server. Its traceback is logged with an error id, and the caller receives only the id.
 """
 
 import errno
@@ -47,44 +47,44 @@ class EvaluationsFullError(errors.LimitExceededError):
 
 
 class ReplyTooLargeError(errors.LimitExceededError):
-    """The answer would be larger than a message may be."""
+    """The response would exceed the maximum size of a message."""
 
     reason = "REPLY_TOO_LARGE"
 
 
 class MessageTooLargeError(errors.LimitExceededError):
-    """The request is larger than a message may be."""
+    """The request exceeds the maximum size of a message."""
 
     reason = "MESSAGE_TOO_LARGE"
 
 
 class OutOfMemoryError(errors.LimitExceededError):
-    """The machine gives no more memory or descriptors."""
+    """The system has no free memory or descriptors."""
 
     reason = "OUT_OF_MEMORY"
 
 
 class LateError(errors.DivgrpcError):
-    """The caller's deadline passed, or an upload stood still."""
+    """The caller's deadline passed, or an upload made no progress."""
 
     reason = "LATE"
 
 
 class PoisonError(errors.DivgrpcError):
-    """The request ended two workers a moment ago and is not tried again."""
+    """The request recently killed two workers, so it is refused."""
 
     reason = "ENDS_WORKERS"
 
 
 class MalformedError(errors.DivgrpcError):
-    """The bytes are not the message they should be."""
+    """The bytes cannot be parsed as the expected message."""
 
     reason = "MALFORMED_MESSAGE"
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What an error is on the wire; `retry_after` in seconds where waiting helps."""
+    """The status code of an error, and the seconds to wait before a retry if waiting helps."""
 
     code: int
     retry_after: float | None = None
@@ -123,14 +123,14 @@ _WITH_FIELD: Final = (
 
 
 class Log(Protocol):
-    """The method of a structlog logger that this module calls."""
+    """The methods of a structlog logger that this module uses."""
 
     def error(self, event: str, **values: object) -> object:
         """Log an error."""
 
 
 def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Status:
-    """Return the status of any error, for the edge of a process; logs faults of the server."""
+    """Return the status of any error, and log the error if it is a fault of the server."""
     intended = expected(error)
     if intended is not None:
         return status_of(intended, request_id)
@@ -149,7 +149,7 @@ def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Statu
 
 
 def expected(error: BaseException) -> errors.DivgrpcError | None:
-    """Return the error of ours that stands for `error`, None if there is none."""
+    """Return `error` as an error of this package, or None if it is a fault of the server."""
     if isinstance(error, errors.DivgrpcError):
         return error
     if isinstance(error, DecodeError):
@@ -166,7 +166,7 @@ def expected(error: BaseException) -> errors.DivgrpcError | None:
 
 
 def status_of(error: errors.DivgrpcError, request_id: str) -> status_pb2.Status:
-    """Return the status of an error raised on purpose."""
+    """Return the status of an error of this package."""
     meaning = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
     message = str(error)[:_MESSAGE_CHARACTERS]
     status = status_pb2.Status(code=meaning.code, message=message)

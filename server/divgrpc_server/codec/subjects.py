@@ -1,7 +1,8 @@
-"""Subjects of calls, for access lines: the index, the number of rows, the results of each row.
+"""Subjects of calls for the access log: the index, the number of rows, and k.
 
-Requests pass through a front as bytes. To parse a small one takes about 2 microseconds, and a large
-one as long as a copy. Both are short compared with the work for the request.
+Fronts pass requests on as bytes, so this module parses them once more. A small request takes about
+2 microseconds, and a large one about as long as copying it. Both are short compared with the work
+for the request.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from divgrpc_protos.v1 import (
 )
 from divgrpc_server.ipc.subject_lines import NO_SUBJECT, SEVERAL, Subject, subject
 
-# The message of each method, its field of rows, and its field and default of k.
+# For each method: its request message, the field with the rows, and the field and default of k.
 _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "Query": (query_pb2.QueryRequest, "queries", "k", DEFAULT_K),
     "PredictLabels": (predict_pb2.PredictLabelsRequest, "documents", "top_k", DEFAULT_TOP_K),
@@ -48,10 +49,10 @@ def read(method: str, payload: bytes) -> Subject:
 
 
 class StreamSubject:
-    """The subject of all queries of one QueryStream.
+    """The combined subject of all queries of a QueryStream call.
 
-    Rows are added up. Where the queries go to several indexes the name is `SEVERAL`; k is left out
-    where it differs.
+    The number of rows is the sum over the queries. If the queries name several indexes, the index
+    is `SEVERAL`. If their values of k differ, k is left out.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class StreamSubject:
         self._one_k = True
 
     def add(self, message: bytes) -> None:
-        """Count one message of the stream; bytes that are no message do not count."""
+        """Add one message of the stream; bytes that cannot be parsed are ignored."""
         try:
             query = query_pb2.QueryStreamRequest.FromString(message).query
         except DecodeError:
@@ -85,6 +86,6 @@ def _rows(vectors: vectors_pb2.Vectors) -> int:
 
 
 def _value(request: Message, field: str, default: int) -> int:
-    """Return the value of a field, which may be 0, or the default of a field that is not set."""
+    """Return the value of a field if it is set (it may be 0), otherwise `default`."""
     value: int = getattr(request, field) if request.HasField(field) else default
     return value
