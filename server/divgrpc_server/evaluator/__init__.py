@@ -1,4 +1,4 @@
-"""The evaluator: the process of evaluations, one at a time, on threads of a low priority.
+"""The evaluator: a process that serves Evaluate and EvaluateLabels calls, one at a time.
 
-May import the core, codec, ipc and logging. May not import grpc.
+It runs at low priority. It may import the core, codec, ipc and logging. It must not import grpc.
 """

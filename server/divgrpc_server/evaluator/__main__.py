@@ -1,10 +1,11 @@
-"""The process of evaluations: takes a call from a front, streams its rows, waits for the next call.
+"""The evaluator process: it takes a call from a front, sends the rows, and waits for the next call.
 
-Theory of operation. The supervisor starts an evaluator for a call of Evaluate or EvaluateLabels if
-none is idle. The evaluator opens the generation that serves and keeps it to the end, so a build or
-a deletion meanwhile changes nothing. It measures on as many threads as the server has workers; the
-main thread only sends progress. It has a low priority, so the queries that workers answer go first.
-After a call it waits for another one, because to start a process takes a second.
+Theory of operation. The supervisor starts an evaluator for an Evaluate or EvaluateLabels call if no
+evaluator is idle. The evaluator opens the current generation of the index and keeps it open until
+the call ends, so a concurrent build or deletion has no effect. It measures on as many threads as
+the server has workers, but at most one per core; the main thread only sends progress. The process
+has a low priority, so that queries in workers run first. After a call it stays idle for the next
+call, because starting a process takes a second.
 """
 
 import contextlib
@@ -28,7 +29,8 @@ from divgrpc_server.logging import logs
 
 NICENESS: Final = 5
 _PROGRESS_SECONDS: Final = 0.2
-# Between two events while rows are made, so that the caller does not take the server for dead.
+# The time between progress events while the rows are computed. They show the caller that the server
+# is alive.
 _ALIVE_SECONDS: Final = 2.0
 _CALLS: Final[dict[Frame, type[QueryCall | LabelCall]]] = {
     Frame.EVALUATE: QueryCall,
@@ -37,14 +39,14 @@ _CALLS: Final[dict[Frame, type[QueryCall | LabelCall]]] = {
 
 
 def evaluate(link: socket.socket, process: control.Process) -> None:
-    """Read the call on `link`, and send progress and rows; raises what is wrong with the call."""
+    """Serve the call on `link` by sending progress and rows; raises if the call is invalid."""
     kind, payload = job_frames.receive(link)
     job_frames.receive(link)  # the end of the caller's messages
     call: Any = _CALLS[kind](payload)
     study: Study[Any] = call.study(Engine.open(process.root / call.index))
 
     def report() -> None:
-        # Progress for which the socket has no room is left out.
+        # Skip this event if the socket's buffer is full.
         if select.select([], [link], [], 0)[1]:
             job_frames.send(link, Frame.EVENT, call.pack_progress(study.progress))
 
@@ -66,7 +68,7 @@ def _exhaust(study: Study[Any]) -> None:
 
 
 def _await(futures: "list[Future[Any]]", report: Callable[[], None], seconds: float) -> None:
-    """Wait for all futures, and call `report` every few seconds; raises their first error."""
+    """Wait for all futures and call `report` every `seconds`; raises the first error."""
     while (state := wait(futures, seconds, FIRST_EXCEPTION)).not_done:
         for future in state.done:
             future.result()
@@ -91,21 +93,23 @@ def serve(process: control.Process, log: logs.Logger) -> None:
 def _lower_priority() -> None:
     """Lower the priority of this process and of its session."""
     os.nice(NICENESS)
-    # If the kernel groups processes by session, the priority counts only within the group.
+    # If the kernel groups processes by session (autogroup), niceness applies only within the group.
+    # So lower the priority of the group too.
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def main() -> None:
-    """Run an evaluator; only the supervisor starts it."""
+    """Run an evaluator process, which the supervisor has started."""
     process = control.enter()
     log = logs.configure(process.config, "evaluator", process.serial)
     with logs.edge(log):
         warm_kernels()
-        # Only now, because the caller waits for the start.
+        # Lower the priority after the kernels are loaded, because a caller waits for this process
+        # to start.
         _lower_priority()
         serve(process, log)
-    # An orderly exit would unload the compiler, which takes a while.
+    # Skip a normal exit, because unloading the compiler is slow.
     os._exit(0)
 
 

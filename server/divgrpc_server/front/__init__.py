@@ -1,5 +1,5 @@
-"""The front: the process that speaks gRPC, admits calls and hands them to workers.
+"""The front: a process that serves gRPC, decides which calls to admit, and passes them to workers.
 
-May import codec, ipc, logging, the configuration, and the core's parameters and storage. May not
-import numba, scipy or kernels.
+It may import codec, ipc, logging, the configuration, and the core's parameters and storage. It must
+not import numba, scipy or kernels.
 """

@@ -1,8 +1,8 @@
-"""The process that speaks gRPC: startup, serve, drain.
+"""The front process: its startup, its gRPC server, and its shutdown.
 
-It computes nothing and imports no compiler. The supervisor sends it the state of the server, and
-sockets to workers, builders and evaluators, over the control channel. When that channel ends, so
-does the process.
+It computes nothing and does not import the compiler. Over the control channel, the supervisor sends
+it the state of the server, and sockets to workers, builders and evaluators. The process exits when
+the channel closes.
 """
 
 import asyncio
@@ -25,23 +25,25 @@ from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
 
-# Time for calls to end that were cancelled at the end of the grace.
+# How long to wait for calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
-    # Four times the limit of a message. `service` refuses messages above the limit and says what to
-    # do instead. gRPC refuses those above this number, and says only how large they are.
+    # Four times the limit of a message. `service` refuses messages above the limit with an error
+    # that names the alternative. gRPC refuses messages above this size with an error that gives
+    # only sizes.
     ("grpc.max_receive_message_length", 4 * LIMITS["message_bytes_max"]),
-    # Notice callers whose machine is gone. Let callers ping as often as the usual client libraries
-    # do: by default gRPC takes more than one ping in five minutes for abuse.
+    # Ping idle callers, to detect those whose machine is gone. Allow callers to ping as often as
+    # common client libraries do; by default gRPC treats more than one ping in five minutes as
+    # abuse.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    # Client libraries also ping to measure the network, a few times in a row after an answer. By
-    # default the fourth ping would end the connection.
+    # Client libraries also send a few pings in a row after an answer, to measure the network. By
+    # default the fourth ping would close the connection.
     ("grpc.http2.max_ping_strikes", 100),
-    # A peer that connects and sends nothing holds a descriptor no longer than this.
+    # Disconnect a peer that connects and sends nothing, because each connection uses a descriptor.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 3_600_000),
 )
@@ -55,7 +57,7 @@ class Front:
         self._process = process
         self._loop = asyncio.get_running_loop()
         self._serving = False
-        # The number of compiled kernels and of all kernels.
+        # The number of compiled kernels, and the number of all kernels.
         self._kernels = (0, 0)
         self._stop = asyncio.Event()
         self._health_is_stale = asyncio.Event()
@@ -73,8 +75,8 @@ class Front:
             config, self._pool, catalog, self._jobs, access=self._access, log=log
         )
         self._health = health.aio.HealthServicer()
-        # gRPC ends calls beyond these limits with a bare CANCELLED; the pool's queue is shorter,
-        # and says why it refuses a call and when to try again.
+        # gRPC ends calls above these limits with CANCELLED and no details. They are larger than the
+        # queue of the pool, which refuses calls with a reason and a time to retry.
         name, calls = "grpc.server.max_pending_requests", config.pending_calls
         pending = ((name, calls), (f"{name}_hard_limit", calls))
         self._server = aio.server(options=(*_OPTIONS, *pending))
@@ -87,8 +89,9 @@ class Front:
 
     async def _startup(self) -> None:
         await self._set_health(serving=False)
-        # Registered methods have queues of their own in gRPC, so no other method waits behind them.
-        # If this gRPC has no such queues, the generic handler serves them.
+        # gRPC keeps a separate queue for each registered method, so calls of other methods do not
+        # wait behind them. If the installed gRPC has no such queues, the generic handler serves
+        # these methods too.
         self._server.add_registered_method_handlers(SERVICE, self._service.registered_methods())
         handlers = [self._service.handler(), health_handler(self._health, lambda: self._kernels)]
         if self._process.config.reflection:
@@ -97,7 +100,8 @@ class Front:
         self._server.add_insecure_port(self._process.config.listen)
         await self._server.start()
         self._loop.add_reader(self._process.channel.fileno(), self._obey)
-        # The objects of the start live on, so the collector need not look at them again.
+        # The objects created so far live as long as the process. Exclude them from garbage
+        # collection.
         gc.collect()
         gc.freeze()
         self._process.channel.send(control.Message("ready"))
@@ -113,7 +117,7 @@ class Front:
         await self._health.enter_graceful_shutdown()
         self._service.drain()
         await self._server.stop(self._process.config.grace)
-        # Calls for which the grace was too short are cancelled by now, but have not ended yet.
+        # gRPC has cancelled the calls that outlasted the grace period. Wait until their tasks end.
         calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if calls:
             await asyncio.wait(calls, timeout=_CANCEL_SECONDS)
@@ -121,7 +125,7 @@ class Front:
         self._access.close()
 
     async def _keep_health(self) -> None:
-        """Update the health service while workers come and go."""
+        """Update the health service whenever workers start or stop."""
         while True:
             await self._health_is_stale.wait()
             self._health_is_stale.clear()
@@ -170,7 +174,7 @@ class Front:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of uvloop, if it is installed, because calls cost 5 % less with it."""
+    """Return a uvloop event loop if uvloop is installed, because it makes calls 5 % cheaper."""
     try:
         import uvloop
     except ImportError:
@@ -179,7 +183,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def main() -> None:
-    """Run a front; only the supervisor starts it."""
+    """Run a front process, which the supervisor has started."""
     process = control.enter()
     log = logs.configure(process.config, "front", process.serial)
 

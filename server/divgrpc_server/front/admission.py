@@ -1,15 +1,17 @@
-"""Admission of calls: no more than a front may hold, and none that would be answered too late.
+"""Admission control: refuses calls above the front's limits, and calls that would end too late.
 
-Theory of operation. A bound on the queue is not enough. Past capacity every call in the queue would
-wait until its deadline has almost passed, workers would answer callers who have left, and few
-answers would be in time. So the front measures the pace of the queue, in seconds per answered call,
-and refuses a call at once if it would wait for more than half of the time to its deadline. The
-other half is for what the pace does not cover: packets that workers hold, and queries that take
-longer than those before. Callers without a deadline wait, up to the bounds.
+Theory of operation. A limit on the length of the queue is not enough. Above capacity, every call
+would wait in the queue until shortly before its deadline. Workers would then answer callers that
+have left, and few answers would arrive in time. So the front measures the pace of the queue, in
+seconds per answered call. It refuses a call immediately if the expected wait exceeds half of the
+time to the call's deadline. The other half is a reserve for work that the pace does not include:
+packets that workers already hold, and queries that take longer than earlier ones. Calls without a
+deadline are admitted up to the limits.
 
-Small and large packets have credits of their own. So each kind has a pace of its own, measured only
-while the kind is full: workers are up, and none has room for it. Otherwise a call goes out at once
-and is not refused: a worker that answers a batch for a minute answers small calls in between.
+Small and large packets have separate credits, so the pace of each kind is measured separately. It
+is measured only while the kind is full, which means that workers are running and none can accept a
+packet of this kind. While the kind is not full, calls are sent without waiting, so none is refused.
+For example, a worker that answers a batch for a minute still answers small calls in between.
 """
 
 import time
@@ -23,37 +25,38 @@ from divgrpc_server.ipc.packets import Op, Request
 
 Kind = Literal["small", "large"]
 
-# Operations for every worker: they count for no queue and are tried once.
+# Operations that are sent to every worker. They bypass the queues and are not retried.
 TO_ALL: Final = (Op.PREPARE,)
-# The most that a call may wait, as a share of the time to its deadline.
+# The maximum expected wait, as a share of the time to the call's deadline.
 _WAIT_SHARE_MAX: Final = 0.5
 _WINDOW_SECONDS: Final = 0.05
 
 
 def kind_of(payload: bytes) -> Kind:
-    """Return the kind of credit that a call costs."""
+    """Return the kind of packet, and so of credit, that a call needs."""
     return "small" if len(payload) <= packets.SMALL_MAX else "large"
 
 
 class _Line:
-    """The calls of one kind that a front holds, queued or with a worker, and their pace."""
+    """The calls of one kind that a front holds, queued or sent to a worker, and their pace."""
 
     def __init__(self) -> None:
         self.held = 0
         # Seconds per call, 0 if unknown.
         self.pace = 0.0
-        # Start of the window that is measured, None while there is room; and the end of the last.
+        # The start of the current measurement window, or None while the kind is not full; and the
+        # time at which the kind was last full.
         self.since: float | None = None
         self._full_until = 0.0
         self._answers = 0
 
     def release(self, *, answered: bool) -> None:
-        """Count a call out."""
+        """Remove a call from the count."""
         self.held -= 1
         self._answers += answered
 
     def measure(self, now: float, *, full: bool) -> None:
-        """Update the pace from the answers so far."""
+        """Update the pace from the number of answers since the window began."""
         if not full:
             if self.since is not None:
                 self.since, self._full_until = None, now
@@ -68,7 +71,7 @@ class _Line:
             self.pace = (self.pace + pace) / 2 if self.pace else pace
             self._begin(now)
         elif seconds > self.held * self.pace:
-            # By the pace all held calls would be answered, so it does not apply to these.
+            # All held calls should be answered by now, so the pace is wrong for them.
             self.pace = 0.0
 
     def _begin(self, now: float) -> None:
@@ -76,7 +79,7 @@ class _Line:
 
 
 class Admission:
-    """Counts the calls that a front holds and measures their pace; `clock` returns seconds."""
+    """Counts the calls that a front holds, and measures their pace; `clock` returns seconds."""
 
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,18 +102,21 @@ class Admission:
             )
 
     def take(self, request: Request) -> None:
-        """Count a call in."""
+        """Add a call to the count."""
         self._lines[kind_of(request.payload)].held += 1
         self._calls += 1
         self._bytes += len(request.payload)
 
     def release(self, request: Request, *, answered: bool = False) -> None:
-        """Count a call out; only those that a worker `answered` count for the pace."""
+        """Remove a call from the count; `answered` says whether it counts towards the pace."""
         if request.op not in TO_ALL:
             self._lines[kind_of(request.payload)].release(answered=answered)
             self._calls -= 1
             self._bytes -= len(request.payload)
 
     def measure(self, kind: Kind, *, full: bool) -> None:
-        """Update the pace of a kind; it is `full` if workers are up and none has room."""
+        """Update the pace of a kind.
+
+        `full` is true if workers are running and none can accept another packet of this kind.
+        """
         self._lines[kind].measure(self._clock(), full=full)

@@ -1,6 +1,7 @@
-"""The calls that a front answers by itself: the list of indexes, and the state of the server.
+"""The calls that a front answers without a worker: the list of indexes, and the server's state.
 
-It reads manifests, never points, and it reads them in threads, so that a slow disk delays no call.
+It reads manifests, but no points. It reads files in threads, so that a slow disk does not delay
+other calls.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _LIBRARIES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf"
 
 
 class Catalog:
-    """GetIndex, ListIndexes, DeleteIndex and GetServerInfo; each takes and returns raw bytes."""
+    """Serves GetIndex, ListIndexes, DeleteIndex and GetServerInfo with serialised messages."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Catalog:
         is_serving: Callable[[], bool],
         kernels: Callable[[], tuple[int, int]],
     ) -> None:
-        """`kernels` returns the number of compiled kernels and of all kernels."""
+        """Create it; `kernels` returns the number of compiled kernels and of all kernels."""
         self._config = config
         self._root = root
         self._pool = pool
@@ -50,9 +51,10 @@ class Catalog:
         return index_pb2.GetIndexResponse(index=info).SerializeToString()
 
     async def list_indexes(self, request: bytes) -> bytes:
-        """Describe a page of the indexes, in the order of their names.
+        """Describe one page of the indexes, sorted by name.
 
-        A page token is the last name of the page before, so that indexes may come and go between.
+        A page token is the last name of the previous page, so it stays valid if indexes are added
+        or deleted.
         """
         message = index_pb2.ListIndexesRequest.FromString(request)
         if message.page_size < 0:
@@ -62,14 +64,14 @@ class Catalog:
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:
-        """Remove an index; calls under way finish on the generation that they began with."""
+        """Delete an index; calls that are already running finish with their generation."""
         name = check_index_name(index_pb2.DeleteIndexRequest.FromString(request).index)
         generation = await asyncio.to_thread(IndexFolder(self._root / name).delete)
         self._pool.refresh(name)
         return index_pb2.DeleteIndexResponse(generation=generation).SerializeToString()
 
     async def get_server_info(self, request: bytes) -> bytes:
-        """Describe the server: its version, its state and its limits."""
+        """Describe the server, including its version, state and limits."""
         index_pb2.GetServerInfoRequest.FromString(request)
         config = self._config
         ready, total = self._kernels()
@@ -98,7 +100,7 @@ class Catalog:
         try:
             return to_message(IndexFolder(self._root / name).read_info(), index_pb2.IndexInfo)
         except Exception as error:
-            # Any other error comes from the files of the index.
+            # An unexpected error means that a file of the index is damaged.
             raise (expected(error) or IndexDamagedError("the index cannot be read")) from error
 
     def _read_page(self, after: str, size: int) -> index_pb2.ListIndexesResponse:
@@ -110,7 +112,7 @@ class Catalog:
             except IndexNotFoundError:
                 continue  # deleted meanwhile
             except DivgrpcError as error:
-                # An index that cannot be read is listed, beside the others.
+                # List the index nevertheless, with the error as a warning.
                 warning = query_pb2.WarningInfo(code=error.reason, message=str(error))
                 indexes.append(index_pb2.IndexInfo(name=name, warnings=[warning]))
         token = names[size - 1] if len(names) > size else ""

@@ -1,9 +1,10 @@
-"""Jobs: calls that have a process of their own, and the relay between that process and the caller.
+"""Jobs: calls that run in a separate process, and the relay between that process and the caller.
 
-Build and BuildOnce have a builder, Evaluate and EvaluateLabels an evaluator. Messages pass unread,
-as bytes. When a builder has staged a generation, every worker opens it. Then the builder publishes
-it by one rename, which all workers see at once. So no query waits until a large index is open, and
-no query is answered from the old generation after another one was answered from the new one.
+Build and BuildOnce run in a builder, Evaluate and EvaluateLabels in an evaluator. The front relays
+messages as bytes. When a builder has staged a generation, every worker opens it. The builder then
+publishes it with a single rename, which takes effect in all workers at once. So no query waits for
+a large index to open, and once a query was answered from the new generation, no later query is
+answered from the old one.
 """
 
 import asyncio
@@ -41,22 +42,22 @@ from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 from divgrpc_server.ipc.packets import Op
 from divgrpc_server.ipc.subject_lines import NO_SUBJECT, subject
 
-# Returns the caller's next message, bytes, or `aio.EOF`.
+# Returns the next message of the caller as bytes, or `aio.EOF` at the end.
 Read = Callable[[], Awaitable[object]]
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class Job:
-    """One call: how its process is requested, and where its messages come from and go to."""
+    """A call that runs in a separate process, and the functions that read and write it."""
 
-    # The request to the supervisor, and how often it is made if the process dies.
+    # The request to the supervisor, and the number of attempts if the process dies.
     request: ClassVar[control.Kind]
     tries: ClassVar[int] = 1
     death: ClassVar[str]
     full: ClassVar[type[DivgrpcError]]
 
     def __init__(self, frame: Frame, read: Read, write: Write) -> None:
-        """Take a call; `frame` is the kind of the caller's messages."""
+        """Create a job; `frame` is the frame kind of the caller's messages."""
         self.frame = frame
         self.read = read
         self.write = write
@@ -72,7 +73,7 @@ class Evaluation(Job):
     """One Evaluate or EvaluateLabels call."""
 
     request = "evaluate"
-    # The caller gets only progress before the rows, so a second process may start afresh.
+    # A second process can start over, because the caller has received only progress until the rows.
     tries = 2
     death = "two evaluators ended while they evaluated this request"
     full = EvaluationsFullError
@@ -82,7 +83,7 @@ class Evaluation(Job):
 
 
 class Build(Job):
-    """One Build call; its subject comes from its header and its result."""
+    """A Build call; the subject of its access line comes from its header and its result."""
 
     request = "build"
     death = "the builder ended before the index was done"
@@ -94,7 +95,7 @@ class Build(Job):
         self.result = index_pb2.IndexInfo()
 
     def check(self, message: object, root: Path) -> None:
-        """Check the first message; raises the core's error for a header that a builder refuses."""
+        """Check the first message; raises the core's error if a builder would refuse its header."""
         header = self._header(message if isinstance(message, bytes) else b"")
         name = check_index_name(header.index)
         self.subject = subject(name)
@@ -103,7 +104,7 @@ class Build(Job):
             raise IndexExistsError(f"index {name!r} exists; set replace=True to replace it")
 
     def finish(self, response: bytes) -> None:
-        """Take the description of the index from the last response."""
+        """Store the description of the index from the last response."""
         self.result = index_pb2.BuildResponse.FromString(response).done
         self.subject = subject(self.result.name, self.result.rows)
 
@@ -115,7 +116,7 @@ class Build(Job):
 
 
 class BuildOnce(Build):
-    """One BuildOnce call: one message, which has a header's fields, and no events."""
+    """A BuildOnce call; it has one message with all fields, and drops the events."""
 
     def __init__(self, request: bytes) -> None:
         super().__init__(_reader_of(request), _drop, Frame.ONCE)
@@ -130,7 +131,7 @@ class BuildOnce(Build):
 
 
 def _reader_of(message: bytes) -> Read:
-    """Return a reader of one message."""
+    """Return a reader that yields a single message."""
     messages = iter((message,))
 
     async def read() -> object:
@@ -144,7 +145,7 @@ async def _drop(_: bytes) -> None:
 
 
 class RefusedError(Exception):
-    """A call ends with a status that another process made."""
+    """The call ends with a status that another process created."""
 
     def __init__(self, status: bytes) -> None:
         self.status = status_pb2.Status.FromString(status)
@@ -152,11 +153,14 @@ class RefusedError(Exception):
 
 
 class _DeathError(Exception):
-    """The process of a job ended without an outcome."""
+    """The process of a job ended without a result or an error."""
 
 
 class Jobs:
-    """Starts processes through the supervisor and relays to them; `root` has the indexes."""
+    """Requests processes from the supervisor and relays calls to them.
+
+    `root` is the folder of the indexes.
+    """
 
     def __init__(self, config: Config, channel: control.Channel, pool: Pool, root: Path) -> None:
         self._config = config
@@ -167,7 +171,7 @@ class Jobs:
         self._requests: dict[int, tuple[Job, asyncio.Future[socket.socket]]] = {}
 
     def handle(self, message: control.Message, descriptor: int) -> None:
-        """Take the supervisor's answer to a request for a process."""
+        """Handle the supervisor's response to a request for a process."""
         job, future = self._requests.pop(message.number, (None, None))
         if message.kind == "refused" or descriptor < 0:
             if job is not None and future is not None and not future.done():
@@ -181,11 +185,11 @@ class Jobs:
             future.set_result(link)
 
     async def relay(self, job: Job, request_id: str) -> None:
-        """Serve one call to its end.
+        """Serve one call until it ends.
 
-        A bad header is refused before a builder starts, which takes seconds. Raises `RefusedError`
-        with the status of the process, and errors of the front. Cancelling, because the caller left
-        or its deadline passed, ends the process too.
+        An invalid header is refused before a builder is requested, because starting a builder takes
+        seconds. Raises `RefusedError` with the status of the process, and the front's own errors. A
+        call is cancelled if its caller left or its deadline passed; its process then exits too.
         """
         upload = _Upload(job.read, self._config.upload_idle)
         header = await upload.read()
@@ -214,7 +218,7 @@ class Jobs:
 
 
 def _refusal(job: Job, message: control.Message) -> DivgrpcError:
-    """Return why there is no process."""
+    """Return the reason why the supervisor did not provide a process."""
     if message.kind != "refused":
         return OutOfMemoryError("the server has no descriptor left for the process of this call")
     if message.text:
@@ -223,9 +227,10 @@ def _refusal(job: Job, message: control.Message) -> DivgrpcError:
 
 
 class _Upload:
-    """The caller's messages, with a limit on the time that the server waits for one.
+    """The messages of a caller, with a limit on how long the server waits for the next message.
 
-    The limit holds only while it is the caller's turn, and the caller does not wait for the server.
+    The limit applies only while the server waits for the caller, not while the caller waits for the
+    server.
     """
 
     def __init__(self, read: Read, idle_seconds: float) -> None:
@@ -235,7 +240,7 @@ class _Upload:
         self._limit: asyncio.Timeout | None = None
 
     async def read(self) -> object:
-        """Return the next message; raises `LateError` if it does not come in time."""
+        """Return the next message; raises `LateError` if it does not arrive in time."""
         try:
             async with asyncio.timeout(None) as self._limit:
                 self._set_limit()
@@ -247,7 +252,7 @@ class _Upload:
             self._limit = None
 
     def turn(self, *, callers: bool) -> None:
-        """Set whether it is the caller's turn; a turn begins anew if it was the server's."""
+        """Set whether the server waits for the caller; the limit restarts when it begins to."""
         if callers != self._is_callers_turn:
             self._is_callers_turn = callers
             self._set_limit()
@@ -259,7 +264,7 @@ class _Upload:
 
 
 class _Relay:
-    """One call between its caller and its process; `header`, its first message, was read."""
+    """Relays a call between its caller and its process; `header` is the first message."""
 
     def __init__(
         self, job: Job, header: object, upload: _Upload, link: socket.socket, pool: Pool
@@ -287,12 +292,13 @@ class _Relay:
             events.cancel()
             await asyncio.gather(messages, events, return_exceptions=True)
             if self._staged is not None:
-                # Workers close the generation before, or the one that never came to serve.
+                # Workers close the generation that is no longer current: the previous one, or the
+                # staged one if it was not published.
                 self._pool.refresh(self._staged.name)
 
     async def _pass_messages(self) -> None:
         """Pass on the caller's messages."""
-        # The caller may wait for the acceptance of the header before it goes on.
+        # Suspend the limit, because the caller may wait until the header is accepted.
         self._upload.turn(callers=False)
         message = self._header
         with suppress(BrokenPipeError, ConnectionResetError):  # `_pass_events` raises the reason
@@ -316,7 +322,7 @@ class _Relay:
             elif kind == Frame.STAGED:
                 self._staged = StagedGeneration.unpack(payload)
                 await self._pool.ask_all(Op.PREPARE, payload, math.inf, "")
-                # If the builder has ended meanwhile, its status is the next frame.
+                # If the send fails, the builder has ended, and the next frame is its status.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     await self._send(Frame.PUBLISH)
             else:

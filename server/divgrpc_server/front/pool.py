@@ -1,19 +1,20 @@
-"""The worker pool: queries wait here for a worker, and survive the death of one.
+"""The worker pool: calls wait here for a worker, and are retried if their worker dies.
 
-Theory of operation. A call waits in one of three queues: small, large (its packet needs a memfd) or
-suspects. Small calls that wait together travel together, so load makes packets larger, not more.
-Credits (see `packets`) bound the work that a worker holds. The rest waits here, where it can still
-go to whichever worker is free, or be withdrawn.
+Theory of operation. A call waits in one of three queues: small calls, large calls, whose packet
+needs a memfd, and suspects. Small calls that wait together are sent in one packet, so higher load
+makes packets larger rather than more frequent. Credits (see `packets`) limit the work that a worker
+holds. The other calls wait in the queues, so that any free worker can take them, and so that they
+can be withdrawn.
 
-A worker that dies leaves calls unanswered, and one of them may be the cause. All become suspects.
-One worker is reserved, and each suspect runs there alone, so a second death identifies the cause.
-That call fails, and its fingerprint is refused for a minute. The other calls only lose time. Before
-that, the other workers compare the lengths of the index's files: if one was cut short, the answer
-is that error, not another death.
+When a worker dies, any of its unanswered calls may be the cause, so all of them become suspects.
+The pool reserves one worker and sends it one suspect at a time, so a second death identifies the
+cause. The call that caused it fails, and its fingerprint is refused for a minute. The other calls
+are only delayed. First, however, the other workers check the lengths of the index's files. If a
+file was truncated, the call fails with that error instead of killing a second worker.
 
-Everything is bounded: calls and bytes held (see `admission`), the wait for a worker if none is up,
-the silence of a worker that has work, and the number of fingerprints. All of it runs on one event
-loop.
+Everything is limited: the calls and bytes that the pool holds (see `admission`), the wait for a
+worker if none is running, the time a busy worker may be silent, and the number of fingerprints. All
+code runs on one event loop.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ _CREDITS: Final[dict[Kind, int]] = {
 
 
 class PoolCall:
-    """One request on its way through the pool."""
+    """A request in the pool, whether queued or sent to a worker."""
 
     __slots__ = ("deaths", "deliver", "kind", "queue_time", "request", "worker")
 
@@ -57,14 +58,14 @@ class PoolCall:
 
 
 class WorkerLink:
-    """A worker as a front sees it: the calls that it holds, and how many more it may take."""
+    """A front's view of a worker: the calls that the worker holds and the credits left for it."""
 
     def __init__(self, serial: int, link: packets.Link) -> None:
         self.serial = serial
         self.link = link
-        # Below zero while a lent credit is spent: the batch before has not ended.
+        # Negative while a lent credit is spent, because the previous batch has not ended.
         self.credits = dict(_CREDITS)
-        # 1 from before the last slice of a batch until its end.
+        # 1 while a credit is lent: from before the last slice of a batch until the batch ends.
         self.lent = 0
         self.outstanding: dict[int, PoolCall] = {}
         self.life_time = time.monotonic()
@@ -77,16 +78,16 @@ class WorkerLink:
         return not self.outstanding and self.credits == _CREDITS
 
     def room(self, kind: Kind) -> int:
-        """Return how many more packets of a kind it may take."""
+        """Return how many more packets of a kind the worker can accept."""
         return self.credits[kind] + (self.lent if kind == "large" else 0)
 
 
 class Pool:
-    """The workers of a front and the calls that wait for them.
+    """The workers of a front, and the calls that wait for them.
 
-    report: is called with the serial of a worker that hangs or hung up.
-    changed: is called when the number of workers changes.
-    stamp: returns a value of an index that changes with every generation.
+    report: called with the serial number of a worker that hangs or has closed its socket.
+    changed: called when the number of workers changes.
+    stamp: returns, for the name of an index, a value that changes with every generation.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Pool:
         changed: Callable[[], None],
         stamp: Callable[[str], object],
     ) -> None:
-        # The error of calls that waited for a worker in vain.
+        # The error message for calls that waited for a worker until the time limit.
         self.no_worker = "no worker is up"
         self._config = config
         self._log = log
@@ -140,7 +141,7 @@ class Pool:
         self._workers.clear()
 
     async def answer(self, op: Op, payload: bytes, deadline: float, tag: str) -> Reply:
-        """Return a worker's reply; raises as `submit` does."""
+        """Send a request and return the worker's reply; raises as `submit` does."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         call = self.submit(op, payload, deadline, tag, partial(_settle, future))
         try:
@@ -152,7 +153,7 @@ class Pool:
     def submit(
         self, op: Op, payload: bytes, deadline: float, tag: str, deliver: Callable[[Reply], None]
     ) -> PoolCall:
-        """Queue a request; `deliver` gets its reply unless the call is withdrawn.
+        """Queue a request; `deliver` is called with the reply unless the call is withdrawn.
 
         Raises `QueueFullError` and `PoisonError`.
         """
@@ -166,7 +167,7 @@ class Pool:
         return call
 
     def withdraw(self, call: PoolCall) -> None:
-        """Forget a call that nobody waits for any more."""
+        """Remove a call whose caller no longer waits."""
         number, worker = call.request.id, call.worker
         if self._queue_of(call).pop(number, None):
             self._admission.release(call.request)
@@ -178,7 +179,7 @@ class Pool:
             self._dispatch()
 
     async def ask_all(self, op: Op, payload: bytes, deadline: float, tag: str) -> Sequence[Reply]:
-        """Send a request to every worker that is up; return the replies of those that survive."""
+        """Send a request to every running worker; return the replies of those that do not die."""
         replies: list[asyncio.Future[Reply]] = []
         for worker in list(self._workers):
             future: asyncio.Future[Reply] = self._loop.create_future()
@@ -192,7 +193,7 @@ class Pool:
         return [reply for reply in results if reply.outcome != Outcome.LOST]
 
     def refresh(self, index: str) -> None:
-        """Tell every worker that an index has changed or is gone."""
+        """Notify every worker that an index was replaced or deleted."""
         self._notify(Op.REFRESH, index)
 
     def _queue_of(self, call: PoolCall) -> OrderedDict[int, PoolCall]:
@@ -208,12 +209,16 @@ class Pool:
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
             self._try_suspect()
-        # A worker found blocked here counts as free in the queues before, until the next time.
+        # If a worker turns out to be blocked here, earlier queues have counted it as free. The next
+        # call corrects that.
         for kind in self._queues:
             self._admission.measure(kind, full=self._deal(kind))
 
     def _deal(self, kind: Kind) -> bool:
-        """Send calls while a worker has room; return whether workers are up and none has."""
+        """Send queued calls of a kind to workers while they have credits.
+
+        Returns whether the kind is full: workers are running, and none can accept another packet.
+        """
         while (worker := self._freest(kind)) and self._queues[kind]:
             self._send_calls(worker, self._next_calls(kind))
         return worker is None and any(worker is not self._reserved for worker in self._workers)
@@ -226,15 +231,15 @@ class Pool:
         ]
         if len(free) < 2:
             return free[0] if free else None
-        # A lent credit is worth less: a batch is still under way there.
+        # Prefer a worker without a lent credit, because a batch is still running on the others.
         return max(
             free, key=lambda worker: (worker.room(kind), -worker.lent, -len(worker.outstanding))
         )
 
     def _next_calls(self, kind: Kind) -> list[PoolCall]:
-        """Return the calls of the next packet: one large call, or small ones that fit together."""
+        """Return the calls of the next packet: one large call, or small calls that fit."""
         queue = self._queues[kind]
-        # At most an equal share of the small calls, so that other workers can start on the rest.
+        # Take at most an equal share of the small calls, so that other workers can take the rest.
         share = -(-len(queue) // len(self._workers)) if kind == "small" else 1
         calls: list[PoolCall] = []
         size = 0
@@ -246,7 +251,7 @@ class Pool:
         return calls
 
     def _send_calls(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
-        """Move calls from their queue to a worker, in one packet and for one credit."""
+        """Send queued calls to a worker in one packet, which costs one credit."""
         kind = calls[0].kind
         for call in calls:
             del self._queue_of(call)[call.request.id]
@@ -263,7 +268,10 @@ class Pool:
         worker.credits[kind] += 1
 
     def _send_packet(self, worker: WorkerLink, calls: list[PoolCall]) -> bool:
-        """Send calls; return whether there was room. Raises OSError without a memory file."""
+        """Send calls in a packet; return False if the socket's buffer is full.
+
+        Raises OSError if no memory file can be created for a large call.
+        """
         requests = [call.request for call in calls]
         if calls[0].kind == "small":
             return self._send(worker, b"".join(map(packets.pack_request, requests)))
@@ -278,7 +286,7 @@ class Pool:
             call.worker = worker
 
     def _take_back(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
-        """Put calls that could not be sent at the head of their queue."""
+        """Return calls that could not be sent to the head of their queue."""
         for call in reversed(calls):
             number = call.request.id
             del worker.outstanding[number]
@@ -291,7 +299,8 @@ class Pool:
         try:
             worker.link.send(packet, memfd)
         except OSError:
-            # Full, until the worker sends a packet or `_tick` ends it; or closed, as `_read` sees.
+            # Either the buffer is full, until the worker sends a packet or `_tick` clears the flag;
+            # or the socket is closed, which `_read` handles.
             worker.is_blocked = True
             return False
         return True
@@ -325,7 +334,7 @@ class Pool:
         self._dispatch()
 
     def _fail(self, call: PoolCall, error: Exception) -> None:
-        """End a call that is neither queued nor with a worker."""
+        """End a call that is no longer queued or held by a worker."""
         self._admission.release(call.request)
         call.deliver(self._status(call, error))
 
@@ -358,7 +367,7 @@ class Pool:
         self._log.warning("worker lost", worker=worker.serial, calls=len(worker.outstanding))
 
     def _recheck(self, calls: Iterable[PoolCall]) -> None:
-        """Tell the other workers to check the files of the indexes of `calls`."""
+        """Tell the other workers to check the files of the indexes that `calls` use."""
         for index in {index_of(call.request.op, call.request.payload) for call in calls} - {""}:
             self._notify(Op.RECHECK, index)
 
@@ -395,7 +404,7 @@ class Pool:
         self._dispatch()
 
     def _give_up(self, limit: float) -> None:
-        """End the calls that were queued before `limit`, in seconds of `time.monotonic`."""
+        """Fail the calls that were queued before `limit`, a time of `time.monotonic`."""
         for queue in (self._suspects, *self._queues.values()):
             for call in [call for call in queue.values() if call.queue_time <= limit]:
                 del queue[call.request.id]

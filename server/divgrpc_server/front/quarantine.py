@@ -1,6 +1,7 @@
-"""Fingerprints of queries that ended two workers.
+"""The quarantine: fingerprints of queries that killed two workers.
 
-A query stays for a minute, or until its index changes, because the index may have been the cause.
+A query is refused for a minute, or until its index changes, because the index may have been the
+cause.
 """
 
 import contextlib
@@ -20,7 +21,11 @@ _ENTRIES_MAX: Final = 1024
 
 
 class _Entry(NamedTuple):
-    """The end of a query's stay, in seconds of `time.monotonic`, and its index at the start."""
+    """A query in quarantine.
+
+    `until` is the end of its stay, in seconds of `time.monotonic`. `name` is its index, and `stamp`
+    is the stamp that the index had when the query was added.
+    """
 
     until: float
     name: str
@@ -28,10 +33,13 @@ class _Entry(NamedTuple):
 
 
 class Quarantine:
-    """The queries that are not tried again; mostly empty."""
+    """The queries that are refused; it is usually empty."""
 
     def __init__(self, stamp: Callable[[str], object]) -> None:
-        """Start empty; `stamp` returns a value of an index that changes with every generation."""
+        """Create an empty quarantine.
+
+        `stamp` returns, for the name of an index, a value that changes with every generation.
+        """
         self._stamp = stamp
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
@@ -47,7 +55,7 @@ class Quarantine:
             self._entries.popitem(last=False)
 
     def holds(self, op: int, payload: bytes) -> bool:
-        """Return whether a query is held; costs nothing while the quarantine is empty."""
+        """Return whether a query is in quarantine; it is not hashed if the quarantine is empty."""
         while self._entries and next(iter(self._entries.values())).until < time.monotonic():
             self._entries.popitem(last=False)
         if not self._entries:
@@ -61,7 +69,7 @@ class Quarantine:
 
 
 def index_of(op: int, payload: bytes) -> str:
-    """Return the name of the index of a query, "" if the query cannot be parsed."""
+    """Return the name of the index that a query names, or "" if the query cannot be parsed."""
     try:
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
@@ -73,7 +81,7 @@ def index_of(op: int, payload: bytes) -> str:
 
 
 def _fingerprint(op: int, payload: bytes) -> bytes:
-    """Return a hash of a query without the correlation id that a stream gave it."""
+    """Return a hash of a query that does not depend on its correlation id."""
     if op == Op.STREAM:
         with contextlib.suppress(DecodeError):
             payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()

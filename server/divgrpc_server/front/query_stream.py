@@ -1,8 +1,9 @@
-"""A front's side of QueryStream: many queries under way on one call.
+"""The front's side of QueryStream, which handles many queries concurrently in one call.
 
-One task reads messages and submits them; the task of the call writes answers as they come. A query
-counts from when it is read until its answer is written, and no more are read than the window
-allows. So gRPC's own flow control holds up a caller who sends too fast or reads too slowly.
+One task reads messages and submits them. The task of the call writes answers as they arrive. A
+query is in flight from the moment it is read until its answer is written. No message is read while
+the number of queries in flight has reached the window. So gRPC's flow control slows down a caller
+that sends too fast or reads too slowly.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ class QueryStream:
         request_id: str,
         on_message: Callable[[bytes], None],
     ) -> None:
-        """Take a call; `on_message` gets each message that is read."""
+        """Create the stream; `on_message` is called with each message that is read."""
         self._read = read
         self._write = write
         self._pool = pool
@@ -54,7 +55,7 @@ class QueryStream:
         self._draining = False
 
     async def run(self) -> None:
-        """Serve the call to its end.
+        """Serve the call until it ends.
 
         Raises `RefusedError` if a message cannot be parsed, and `UnavailableError` after `drain`.
         """
@@ -77,7 +78,7 @@ class QueryStream:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _is_over(self, reader: "asyncio.Task[None]") -> bool:
-        """Return whether all messages are answered; raises the error that ended the reading."""
+        """Return whether all messages are read and answered; raises the error of the reader."""
         if not reader.done():
             return False
         if not self._draining:
@@ -85,7 +86,7 @@ class QueryStream:
         return self._in_flight == 0
 
     def drain(self) -> None:
-        """Read no more messages; answer those that were read, then end the call."""
+        """Stop reading; the call ends when the messages read so far are answered."""
         self._draining = True
         if self._reader is not None:
             self._reader.cancel()
@@ -124,7 +125,7 @@ class QueryStream:
         self._has_news.set()
 
     def _fail(self, message: bytes, error: RefusedError) -> None:
-        """Answer one query with an error; end the stream if its correlation id is unknown."""
+        """Answer a query with an error, or end the stream if the message cannot be parsed."""
         try:
             number = query_pb2.QueryStreamRequest.FromString(message).correlation_id
         except DecodeError:

@@ -1,7 +1,8 @@
-"""The gRPC handlers: raw bytes in, raw bytes out, one access line and one status per call.
+"""The gRPC handlers, which receive and return bytes and write an access line for each call.
 
-gRPC deserialises nothing here: a Query goes to a worker as it came, and bytes that are no message
-end in INVALID_ARGUMENT instead of gRPC's UNKNOWN. `Service._run` turns errors into statuses.
+gRPC does not deserialise messages here. A Query is passed to a worker as bytes. A request that
+cannot be parsed ends with INVALID_ARGUMENT, whereas gRPC itself would return UNKNOWN.
+`Service._run` converts errors to statuses.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def _check_size(method: str, message: object) -> None:
-    """Raise `MessageTooLargeError` for a message above the limit, and say what to do instead."""
+    """Raise `MessageTooLargeError`, which names an alternative, if a message exceeds the limit."""
     limit = LIMITS["message_bytes_max"]
     if isinstance(message, bytes) and len(message) > limit:
         instead = "use Build" if method == "BuildOnce" else "send fewer rows at a time"
@@ -53,7 +54,7 @@ def _check_size(method: str, message: object) -> None:
 
 
 def _checked_reader(method: str, context: _Context) -> Read:
-    """Return a reader of a call's messages that checks their size."""
+    """Return a function that reads the next message of a call and checks its size."""
 
     async def read() -> object:
         message = await context.read()
@@ -87,14 +88,14 @@ class Service:
         self._streams: set[QueryStream] = set()
 
     def registered_methods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
-        """Return the methods that are called thousands of times a second."""
+        """Return the handlers of the methods that are called thousands of times per second."""
         return {
             "Query": self._unary("Query", partial(self._answer, Op.QUERY)),
             "PredictLabels": self._unary("PredictLabels", partial(self._answer, Op.PREDICT)),
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the whole service for a server to register."""
+        """Return the handler of all methods of the service."""
         stream = grpc.stream_stream_rpc_method_handler
         catalog = {
             "GetIndex": self._catalog.get_index,
@@ -116,14 +117,14 @@ class Service:
         )
 
     def drain(self) -> None:
-        """End streams once what they have sent is answered; other calls end by themselves."""
+        """End each stream when its messages so far are answered; other calls end by themselves."""
         for stream in self._streams:
             stream.drain()
 
     def _unary(
         self, method: str, answer: Callable[[bytes, str, float], Awaitable[bytes]]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a method; `answer` gets request, request id and deadline."""
+        """Return the handler of a method; `answer` takes the request, request id and deadline."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
             def serve(request_id: str, deadline: float) -> Awaitable[bytes]:
@@ -197,11 +198,13 @@ class Service:
         serve: Callable[[str, float], Awaitable[_T]],
         subject: Callable[[], Subject],
     ) -> _T:
-        """Serve a call to its end, whatever that is; every call passes through here.
+        """Serve a call until it ends, log it, and convert errors to statuses.
+
+        All calls pass through this method.
 
         serve: serves the call, given its request id and its deadline in seconds of
             `time.monotonic`.
-        subject: is called at the end, for the access line.
+        subject: returns the subject for the access line; it is called at the end.
         """
         start = time.monotonic()
         request_id = self._request_id(context)
@@ -234,7 +237,7 @@ class Service:
         return explain(error, request_id, self._log)
 
     def _request_id(self, context: _Context) -> str:
-        """Return the caller's id for the call if it is a decent one, else a new one."""
+        """Return the request id that the caller sent if it is valid, otherwise a new one."""
         for key, value in context.invocation_metadata() or ():
             if key == _REQUEST_ID_KEY and _REQUEST_ID.fullmatch(str(value)):
                 return str(value)

@@ -1,8 +1,8 @@
-"""The standard services beside ours: health, and reflection in v1alpha and v1.
+"""Standard gRPC services: health, and reflection in the versions v1alpha and v1.
 
-They parse requests here, because gRPC would end a call whose bytes are no message with UNKNOWN
-instead of a status that says so. grpcio-reflection has v1alpha only. The messages of v1 are the
-same, byte for byte, under another name, so the same servicer answers both.
+Requests are parsed here so that a request that cannot be parsed ends with INVALID_ARGUMENT; gRPC
+itself would return UNKNOWN. grpcio-reflection supports v1alpha only. The messages of v1 differ from
+it only in their package name, so the same servicer serves both versions.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -22,7 +22,7 @@ HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _ALPHA: Final = "grpc.reflection.v1alpha"
 _V1: Final = "grpc.reflection.v1"
 _REFLECTION: Final = "ServerReflection"
-# Trailers of a health check, because its answer has no field for them.
+# Keys in the trailing metadata of a health check, because its response has no such fields.
 _COMPILED_KEY: Final = "divgrpc-kernels-compiled"
 _TOTAL_KEY: Final = "divgrpc-kernels-total"
 
@@ -34,9 +34,10 @@ _Context = aio.ServicerContext[bytes, _Answer]
 def health_handler(
     servicer: health.aio.HealthServicer, kernels: Callable[[], tuple[int, int]]
 ) -> grpc.GenericRpcHandler:
-    """Return the health service; `kernels` returns how many kernels are compiled, and of how many.
+    """Return the handler of the health service.
 
-    The trailers of Check have these numbers while some are missing.
+    `kernels` returns the number of compiled kernels and of all kernels. While some are not
+    compiled, Check returns these numbers in its trailing metadata.
     """
 
     async def check(
@@ -60,7 +61,10 @@ def health_handler(
 
 
 def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]:
-    """Return both versions of reflection, which tell of `services` and of each other."""
+    """Return the handlers of both versions of reflection.
+
+    They list `services` and the two reflection services.
+    """
     _describe_v1()
     names = [*services, f"{_ALPHA}.{_REFLECTION}", f"{_V1}.{_REFLECTION}"]
     servicer = reflection.aio.ReflectionServicer(service_names=names)
@@ -90,7 +94,7 @@ def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]
 
 
 def _describe_v1() -> None:
-    """Put the descriptor of v1, made from that of v1alpha, where reflection finds descriptors."""
+    """Derive the descriptor of v1 from that of v1alpha, and add it to the default pool."""
     file = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(file)
     file.name = file.name.replace("v1alpha", "v1")
@@ -110,7 +114,7 @@ def _parsing(
     kind: type[_Request],
     method: Callable[[_Request, _Context[_Answer]], Awaitable[_Answer]],
 ) -> Callable[[bytes, _Context[_Answer]], Awaitable[_Answer]]:
-    """Return a handler of bytes for a method that takes one message."""
+    """Return a handler that parses the request and calls `method` with it."""
 
     async def handle(data: bytes, context: _Context[_Answer]) -> _Answer:
         return await method(await _parse(kind, data, context), context)
@@ -119,7 +123,7 @@ def _parsing(
 
 
 async def _parse(kind: type[_Request], data: bytes, context: _Context[_Answer]) -> _Request:
-    """Return the message, or end the call with INVALID_ARGUMENT."""
+    """Return the parsed message, or end the call with INVALID_ARGUMENT."""
     try:
         return kind.FromString(data)
     except DecodeError:
