@@ -1,5 +1,5 @@
-"""Messages between the processes of one server: packets, control messages, frames of jobs.
+"""Communication between the processes of a server: packets, control messages and job frames.
 
-Lives here: how bytes travel, not what they mean. May import the configuration and the core's
-parameters. May not import grpc, protobuf messages or the engine of the core.
+It defines how bytes are sent, not what they mean. It may import the configuration and the core's
+parameters. It must not import grpc, protobuf messages or the core's engine.
 """

@@ -1,7 +1,8 @@
-"""The channel between the supervisor and each of its children.
+"""The control channel between the supervisor and each child process.
 
-A SEQPACKET socket pair carries small JSON messages; some carry a descriptor too. The child finds
-its end at standard input, and exits when the channel ends. So no child outlives the supervisor.
+The channel is a SEQPACKET socket pair that carries small JSON messages, some with a descriptor. The
+child inherits its end as standard input, and exits when the channel closes. So no child outlives
+the supervisor.
 """
 
 import ctypes
@@ -38,7 +39,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message on a channel; the comment on its kind explains `number` and `text`."""
+    """A message on a control channel; see `Kind` for the meaning of `number` and `text`."""
 
     kind: Kind
     number: int = 0
@@ -60,9 +61,9 @@ class Channel:
         self._socket.close()
 
     def send(self, message: Message, descriptor: int | None = None) -> None:
-        """Send without waiting; the caller still has to close its copy of `descriptor`.
+        """Send a message without waiting; the caller must close its copy of `descriptor`.
 
-        Raises BlockingIOError if the channel is full, and OSError if the other side is gone.
+        Raises BlockingIOError if the channel is full, and OSError if the peer has closed it.
         """
         data = json.dumps([message.kind, message.number, message.text]).encode()
         descriptors = [] if descriptor is None else [descriptor]
@@ -71,9 +72,10 @@ class Channel:
         )
 
     def receive(self) -> tuple[Message, int] | None:
-        """Wait for a message and its descriptor; return None at the end of the channel.
+        """Wait for a message and its descriptor; return None if the channel is closed.
 
-        The descriptor is -1 if the message has none, or if this process has no room for one more.
+        The descriptor is -1 if the message has none, or if this process has reached its limit on
+        descriptors.
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(
@@ -88,7 +90,10 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A child of the supervisor, as the child sees itself."""
+    """The identity of a child process: its channel, the configuration and its serial number.
+
+    `root` is the folder of the indexes.
+    """
 
     channel: Channel
     config: Config
@@ -104,13 +109,13 @@ def hello(config: Config, root: Path, serial: int) -> Message:
 def enter() -> Process:
     """Set up this process as a child of the supervisor, and wait for its identity.
 
-    Only the supervisor decides when a child ends. The child ignores the signals that a terminal or
-    an init system sends to every process, because workers must answer the calls under way first.
+    A terminal or an init system sends signals to every process, but only the supervisor may end a
+    child, because workers must first answer the running calls. So the child ignores these signals.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # A child that cannot read its channel, because it is stopped or computes, still dies with the
-    # supervisor. If the supervisor died before this line, the channel has ended already.
+    # Make the kernel kill this process when the supervisor dies, even if it is stopped or too busy
+    # to read its channel. If the supervisor died before this call, the channel is closed already.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(socket.socket(fileno=os.dup(0)))
     os.set_inheritable(channel.fileno(), False)

@@ -1,10 +1,11 @@
-"""Calls as a builder and an evaluator serve them: taken from the supervisor, ended by a hang-up.
+"""How builders and evaluators receive a call from the supervisor and serve it.
 
-Theory of operation. The main thread works on the call. A second thread waits until the front or the
-supervisor hangs up: a cancelled call, a lost connection and a passed deadline all look like this
-here. It then ends the process at once. That is safe at any moment, because storage publishes by one
-rename and survives a crash at any point. The second thread stops before the outcome is logged and
-sent, because a process that ends in the middle of a write leaves half a line in the log.
+Theory of operation. The main thread serves the call. A second thread waits until the front or the
+supervisor closes its socket. The front does so if the call is cancelled, its connection is lost or
+its deadline passes. The second thread then exits the process immediately. This is always safe,
+because storage publishes with a single rename and survives a crash at any time. The second thread
+is stopped before the outcome is logged and sent, because an exit during a write would leave an
+incomplete line in the log.
 """
 
 import contextlib
@@ -29,12 +30,13 @@ def serve_call(
     pack_error: Callable[[Exception, str], bytes],
     reusable: bool = False,
 ) -> bool:
-    """Wait for a call and serve it; return whether to wait for another.
+    """Wait for a call and serve it; return whether to wait for another call.
 
-    work: does the call, on the link to its front. A hang-up ends the process meanwhile.
+    work: serves the call, given the socket to its front. The process exits if the front or the
+        supervisor hangs up meanwhile.
     pack_result: logs the result of `work`, and returns the payload of the RESULT frame.
     pack_error: returns the status of an error of `work`, given the request id of the call.
-    reusable: whether the process reports to the supervisor that it is ready for another call.
+    reusable: whether to report to the supervisor that the process is ready for another call.
     """
     received = process.channel.receive()
     if received is None or received[1] < 0:
@@ -51,7 +53,8 @@ def serve_call(
         else:
             kind, payload = Frame.RESULT, pack_result(result)
         if reusable:
-            # Before the outcome, because the front may request the next call when it has that.
+            # Report before sending the outcome, because the front may request the next call once it
+            # has that.
             process.channel.send(control.Message("ready"))
         job_frames.send(link, kind, payload)
     return reusable
@@ -59,7 +62,7 @@ def serve_call(
 
 @contextlib.contextmanager
 def ending_on_hang_up(link: socket.socket, channel: control.Channel) -> Iterator[None]:
-    """End this process if the front or the supervisor hangs up within the block."""
+    """Exit this process if the front or the supervisor hangs up while the block runs."""
     stopper, stopped = socket.socketpair()
 
     def watch() -> None:

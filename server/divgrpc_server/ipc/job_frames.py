@@ -1,7 +1,8 @@
-"""Frames between a front and a builder or an evaluator: messages one way, events the other.
+"""Frames that a front exchanges with a builder or an evaluator.
 
-They travel on a stream socket. Only its small buffer is between the caller and the disk, so an
-upload is never faster than the build. A frame is a length, a kind and a payload.
+A frame consists of a length, a kind and a payload. Frames are sent over a stream socket. Between
+the caller and the disk, data is buffered only in this socket, whose buffer is small, so an upload
+cannot run ahead of the build.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class Frame(IntEnum):
 
 
 class StagedGeneration(NamedTuple):
-    """A complete generation that does not serve yet: its index and the name of its folder."""
+    """A complete generation that is not published yet: the name of its index, and its folder."""
 
     name: str
     folder: str
@@ -46,31 +47,31 @@ class StagedGeneration(NamedTuple):
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a new link between a front and a builder or an evaluator."""
+    """Return two connected sockets, for a front and for a builder or an evaluator."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 def send(link: socket.socket, kind: Frame, payload: bytes = b"") -> None:
-    """Send a frame; wait for room in the socket."""
+    """Send a frame; block while the socket's buffer is full."""
     link.sendall(_HEAD.pack(len(payload), kind))
     link.sendall(payload)
 
 
 def receive(link: socket.socket) -> tuple[Frame, bytes]:
-    """Wait for a frame; raises EOFError at the end of the link."""
+    """Wait for a frame; raises EOFError if the peer has closed the socket."""
     length, kind = _HEAD.unpack(_receive_exactly(link, _HEAD.size))
     return Frame(kind), _receive_exactly(link, length)
 
 
 async def send_async(link: socket.socket, kind: Frame, payload: bytes = b"") -> None:
-    """Send a frame on an event loop; `link` must be non-blocking."""
+    """Send a frame from an event loop; `link` must be non-blocking."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(link, _HEAD.pack(len(payload), kind))
     await loop.sock_sendall(link, payload)
 
 
 async def receive_async(link: socket.socket) -> tuple[Frame, bytes]:
-    """Wait for a frame on an event loop; `link` must be non-blocking. Raises as `receive` does."""
+    """Wait for a frame in an event loop; `link` must be non-blocking. Raises as `receive` does."""
     length, kind = _HEAD.unpack(await _receive_exactly_async(link, _HEAD.size))
     return Frame(kind), await _receive_exactly_async(link, length)
 

@@ -1,21 +1,23 @@
 """Packets between a front and a worker.
 
-Theory of operation. Each front shares one SEQPACKET socket with each worker. Packets keep their
-borders, and the death of one side ends the socket of the other. A request packet is a row of items,
-so that small requests travel together:
+Theory of operation. Each front shares one SEQPACKET socket with each worker. Such a socket
+preserves the boundaries of packets, and if one side dies, the other side sees the end of the
+stream. A packet contains several items, so that small requests can be sent together:
 
-    request item   id, deadline, op, tag (the request id for logs and errors), payload
-    reply packet   credits returned, one credit lent, then items: id, kind, payload
+    request packet  items: id, deadline, op, tag (the request id for logs and errors), payload
+    reply packet    credits returned, one credit lent, then items: id, kind, payload
 
-A packet has at most `PACKET_BYTES`. A larger payload travels in a memfd, alone in its packet. Both
-sides close their descriptor at once, so none outlives the packet. Deadlines are in seconds of
-`time.monotonic`, a clock that all processes of one machine share.
+A packet has at most `PACKET_BYTES` bytes. An item with a larger payload is sent alone in a packet,
+and its payload is passed in a memfd. Sender and receiver close the memfd immediately, so it does
+not outlive the packet. Deadlines are in seconds of `time.monotonic`, which all processes of a
+machine share.
 
-Credits control the flow. A front spends a credit for each packet, and the worker returns it when it
-is ready for another packet. Packets of small requests have `SMALL_CREDITS`, those of large ones
-`LARGE_CREDITS`, so that large requests never hold up small ones. Before the last slice of a large
-batch, if that should be short, the worker lends the front one more credit, so that the next batch
-arrives in time. It takes the credit back when it returns that of the batch.
+Flow is controlled by credits. A front spends a credit for each packet, and the worker returns the
+credit when it is ready for another packet. Packets of small requests have `SMALL_CREDITS` credits
+and packets of large requests `LARGE_CREDITS`, so that large requests do not delay small ones. If
+the last slice of a large batch is expected to be short, the worker lends the front one more credit
+before that slice, so that the next batch arrives in time. When the batch ends, the worker returns
+its credit and takes the lent credit back.
 """
 
 import contextlib
@@ -84,7 +86,7 @@ class Reply(NamedTuple):
 
 
 class Link:
-    """One end of the socket between a front and a worker; only `send_waiting` waits."""
+    """One end of the socket between a front and a worker; only `send_waiting` blocks."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -101,14 +103,17 @@ class Link:
         self._socket.close()
 
     def send(self, packet: bytes, memfd: int = -1) -> None:
-        """Send one packet; raises BlockingIOError without room, OSError without a peer."""
+        """Send a packet without waiting.
+
+        Raises BlockingIOError if the socket's buffer is full, and OSError if the peer is gone.
+        """
         if memfd < 0:
             self._socket.send(packet)
         else:
             socket.send_fds(self._socket, [packet], [memfd])
 
     def send_waiting(self, packet: bytes, memfd: int, seconds: float) -> None:
-        """Send one packet; raises TimeoutError if there is no room within `seconds`."""
+        """Send a packet; raises TimeoutError if the buffer stays full for `seconds`."""
         while True:
             try:
                 return self.send(packet, memfd)
@@ -119,9 +124,9 @@ class Link:
                     raise TimeoutError("the other side of a link reads nothing") from None
 
     def receive(self) -> tuple[memoryview, int]:
-        """Return the next packet and its memfd, -1 for none; an empty packet is the end.
+        """Return the next packet, and its memfd or -1; the packet is empty if the peer is gone.
 
-        The view is valid until the next call. Raises BlockingIOError if no packet is waiting.
+        The view is valid until the next call. Raises BlockingIOError if no packet is available.
         """
         try:
             size, ancillary, _, _ = self._socket.recvmsg_into(
@@ -134,17 +139,17 @@ class Link:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a new link."""
+    """Return two connected sockets, for a front and a worker."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """Return the socket of a descriptor from a control channel."""
+    """Return the socket of a descriptor that was received over a control channel."""
     return socket.socket(fileno=descriptor)
 
 
 def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
-    """Return a request item; with `in_memfd` without its payload, which a memfd holds."""
+    """Return a request item; if `in_memfd`, without the payload, which is passed in a memfd."""
     tag = request.tag.encode()
     op = request.op | _IN_MEMFD if in_memfd else request.op
     head = _REQUEST.pack(request.id, request.deadline, len(request.payload), op, len(tag))
@@ -152,7 +157,7 @@ def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
 
 
 def request_bytes(request: Request) -> int:
-    """Return the size of the item in a packet."""
+    """Return the size of a request item in a packet."""
     return _REQUEST.size + len(request.tag) + len(request.payload)
 
 
@@ -173,19 +178,23 @@ def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
 
 
 def pack_credits(small: int, large: int, lent: int = 0) -> bytes:
-    """Return the head of a reply packet; `lent` is 1 to lend a credit, -1 to take it back, or 0."""
+    """Return the head of a reply packet.
+
+    `small` and `large` are the credits to return. `lent` is 1 to lend a credit, -1 to take it back,
+    and otherwise 0.
+    """
     return _CREDITS.pack(small, large, lent)
 
 
 def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
-    """Return a reply item; with `in_memfd` without its payload, which a memfd holds."""
+    """Return a reply item; if `in_memfd`, without the payload, which is passed in a memfd."""
     outcome = reply.outcome | _IN_MEMFD if in_memfd else reply.outcome
     head = _REPLY.pack(reply.id, len(reply.payload), outcome)
     return head if in_memfd else head + reply.payload
 
 
 def unpack_credits(packet: memoryview) -> tuple[int, int, int]:
-    """Return the small and large credits that a reply packet returns, and the one it lends."""
+    """Return `small`, `large` and `lent` of a reply packet, as given to `pack_credits`."""
     small, large, lent = _CREDITS.unpack_from(packet)
     return small, large, lent
 
@@ -207,7 +216,7 @@ def unpack_replies(packet: memoryview, memfd: int) -> Iterator[Reply]:
 
 @contextlib.contextmanager
 def memory_file(payload: bytes) -> Iterator[int]:
-    """Yield the descriptor of a memory file with `payload`; it is closed after the block."""
+    """Yield the descriptor of a new memfd that contains `payload`, and close it afterwards."""
     memfd = os.memfd_create("divgrpc-frame", os.MFD_CLOEXEC)
     try:
         rest = memoryview(payload)
@@ -219,9 +228,10 @@ def memory_file(payload: bytes) -> Iterator[int]:
 
 
 def read_memfd(memfd: int, length: int) -> bytes:
-    """Return the first `length` bytes of a memory file and close it.
+    """Return the first `length` bytes of a memfd and close it.
 
-    It is not mapped, because a file that its writer truncates would end this process by SIGBUS.
+    The memfd is read rather than mapped. If its writer truncated a mapped file, SIGBUS would kill
+    this process.
     """
     try:
         return os.pread(memfd, length, 0)

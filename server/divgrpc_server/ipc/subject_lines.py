@@ -1,4 +1,4 @@
-"""The subject of a call in its access line; this module must not load protobuf."""
+"""The subject of a call in its access line; this module must not import protobuf."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,28 +9,28 @@ from divgrpc.parameters import INDEX_NAME
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The index and the sizes of a call as text, in both forms of the log; empty if unknown."""
+    """The index and the sizes of a call, as text in both log formats; empty if unknown."""
 
     in_json: str = ""
     for_people: str = ""
 
 
 NO_SUBJECT: Final = Subject()
-# The name in the line of a stream whose queries go to several indexes.
+# Shown instead of a name if the queries of a stream use several indexes.
 SEVERAL: Final = "*"
-# Longer texts are no names, and must not fill the cache.
+# A longer text is not the name of an index, and must not fill the cache.
 _NAME_CHARACTERS_MAX: Final = 63
 
 
 def subject(index: str, rows: int | None = None, k: int | None = None) -> Subject:
-    """Return the subject of a call; None leaves a number out."""
+    """Return the subject of a call; a number that is None is left out."""
     return _subject(index, rows, k) if len(index) <= _NAME_CHARACTERS_MAX else NO_SUBJECT
 
 
 @lru_cache(maxsize=4096)  # most calls repeat an earlier one
 def _subject(index: str, rows: int | None, k: int | None) -> Subject:
     if index != SEVERAL and not INDEX_NAME.fullmatch(index):
-        # The line holds the name without escapes, so any other text could forge a line.
+        # The log line contains the name without escaping, so other text could forge a line.
         return NO_SUBJECT
     numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number is not None}
     return Subject(

@@ -1,5 +1,5 @@
-"""Logs: structured records, access lines, and a log sink that never blocks its writer.
+"""Logging: structured events, access lines, and a log sink that never blocks.
 
-Lives here: all output to standard error. May import ipc and the configuration. May not import any
-process.
+All output to standard error goes through this package. It may import ipc and the configuration. It
+must not import a process.
 """

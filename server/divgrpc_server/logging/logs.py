@@ -1,8 +1,8 @@
-"""Logs: structlog for rare events, a buffered writer for the access line of each call.
+"""Logging: structlog for rare events, and a buffered writer for access lines.
 
-Everything goes to standard error, as JSON or as text for a console. structlog takes some ten
-microseconds per event, which is too much for every call. `AccessLog` keeps the values of a line in
-a tuple, and formats the calls of a quarter of a second at once.
+All logs go to standard error, as JSON or as text. structlog takes about ten microseconds per event,
+which is too slow for a line per call. So `AccessLog` stores the values of each line in a tuple, and
+formats the lines of a quarter of a second together.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Logger = structlog.typing.FilteringBoundLogger
 
 
 def wants_json(config: Config) -> bool:
-    """Return whether logs are JSON; with `auto` they are, unless standard error is a terminal."""
+    """Return whether logs are JSON; with `auto`, they are unless standard error is a terminal."""
     if config.log_format == "auto":
         return not sys.stderr.isatty()
     return config.log_format == "json"
@@ -57,7 +57,7 @@ def configure(config: Config, role: str, serial: int = 0) -> Logger:
 
 @contextlib.contextmanager
 def edge(log: Logger) -> Iterator[None]:
-    """Log an exception that would end this process with its traceback; exit with code 1."""
+    """Log an exception that would end this process, with its traceback, and exit with code 1."""
     try:
         yield
     except Exception:
@@ -66,7 +66,7 @@ def edge(log: Logger) -> Iterator[None]:
 
 
 def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
-    """Log the exceptions that nothing in the event loop caught."""
+    """Log the exceptions that no code in the event loop handles."""
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
@@ -75,8 +75,9 @@ def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
     loop.set_exception_handler(handle)
 
 
-# End of a call in seconds since 1970, method, code, duration in seconds, request id, peer, subject.
-# Every call needs one, and a tuple and a % template are the cheapest way in Python.
+# The values of an access line: end of the call in seconds since 1970, method, code, duration in
+# seconds, request id, peer, subject. Every call has a line, so its cost matters: tuples and %
+# templates are the fastest way in Python.
 _Call = tuple[float, str, str, float, str, str, Subject]
 _JSON: Final = (
     '{"event": "call", "method": "%s", "code": "%s", "duration_ms": %.3f, %s"request_id": "%s", '
@@ -86,13 +87,14 @@ _CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
 
 
 class AccessLog:
-    """Writes one line per call, the calls of a quarter of a second at a time.
+    """Writes one line per call, and writes the lines of a quarter of a second together.
 
-    No text of a line needs escaping: the server made it or checked it.
+    Values are not escaped, because the server creates or validates all of them.
     """
 
     def __init__(self, config: Config, *, descriptor: int = _STDERR) -> None:
-        # Whether lines are written. If not, callers need not parse the subjects of calls.
+        # Whether access lines are written. If not, callers need not parse requests for their
+        # subjects.
         self.enabled = config.access_log and _LEVELS[config.log_level] <= _LEVELS["info"]
         self._in_json = wants_json(config)
         self._sink = LogSink(descriptor, in_json=self._in_json)
@@ -109,7 +111,7 @@ class AccessLog:
         *,
         subject: Subject = NO_SUBJECT,
     ) -> None:
-        """Add the line of a call that has just ended and took `seconds`."""
+        """Add the line of a call that has just ended after `seconds`."""
         if not self.enabled:
             return
         self._calls.append((time.time(), method, code, seconds, request_id, peer, subject))
@@ -120,7 +122,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write the lines that are waiting."""
+        """Write the buffered lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -147,7 +149,7 @@ class AccessLog:
         return _CONSOLE % (stamp, fraction, method, code, duration, about, request_id, peer)
 
     def close(self) -> None:
-        """Write the lines that are waiting, and close the sink."""
+        """Write the buffered lines, and close the sink."""
         self.flush()
         self._sink.close()
 

@@ -1,10 +1,10 @@
-"""The log sink: writes log lines to a descriptor without waiting for its reader.
+"""The log sink, which writes log lines to a descriptor and never blocks.
 
-Theory of operation. All processes of the server share standard error, which is mostly a pipe. If
-its reader stops and the pipe is full, a write would block its process in the middle of a call.
-Lines are dropped and counted instead, and the count is logged when there is room again. Making the
-pipe non-blocking would affect every process that shares it, so this process opens it again for
-itself. A socket or a terminal cannot be opened again; it is polled for room before each write.
+Theory of operation. All processes of the server share standard error, which is usually a pipe. If
+its reader stops and the pipe fills up, a write would block the process in the middle of a call. So
+the sink drops lines and counts them, and logs the count when the pipe has space again. Making the
+shared pipe non-blocking would affect every process that uses it, so the sink opens the pipe again
+for itself. Sockets and terminals cannot be opened again, so the sink polls them before each write.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ import stat
 import time
 from typing import Final
 
-# Writes of up to 4,096 bytes (PIPE_BUF) stay whole when several processes share a pipe.
+# The kernel writes up to 4,096 bytes (PIPE_BUF) atomically to a pipe that several processes share.
 WRITE_BYTES_MAX: Final = 4096
 
 
 class LogSink:
-    """The part of a text file that loggers need, on a descriptor."""
+    """A file-like object for a descriptor, with the methods that loggers need."""
 
     def __init__(self, descriptor: int, *, in_json: bool) -> None:
         self._shared = descriptor
@@ -30,7 +30,7 @@ class LogSink:
         self._dropped = 0
 
     def write(self, lines: str) -> None:
-        """Write whole lines, or drop them if there is no room."""
+        """Write complete lines, or drop them if the write would block."""
         if self._dropped:
             if not self._put(self._notice().encode()):
                 self._dropped += lines.count("\n")
@@ -40,10 +40,10 @@ class LogSink:
             self._dropped = lines.count("\n")
 
     def flush(self) -> None:
-        """Do nothing, because no line is held back."""
+        """Do nothing, because lines are not buffered."""
 
     def close(self) -> None:
-        """Close the descriptor that this sink opened; the shared one stays open."""
+        """Close the descriptor if this sink opened it; the shared descriptor stays open."""
         if self._descriptor is not None and self._descriptor != self._shared:
             os.close(self._descriptor)
         self._descriptor = None
@@ -77,7 +77,7 @@ class LogSink:
 
 
 def _reopen(descriptor: int) -> int:
-    """Open a pipe again without blocking; return any other descriptor as it is."""
+    """Return a new non-blocking descriptor of a pipe; return any other descriptor unchanged."""
     with contextlib.suppress(OSError):
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -1,6 +1,6 @@
-"""The supervisor: starts, connects and replaces all other processes.
+"""The supervisor: a process that starts, connects and replaces all other processes.
 
-Lives here: the life of every process, the port, the folder in memory. May import ipc, logging, the
-configuration and the core's storage. May not import grpc or numba, because it must outlive faults
-of both.
+It contains the lifetime of every process, the port, and the folder for indexes in memory. It may
+import ipc, logging, the configuration and the core's storage. It must not import grpc or numba,
+because it must survive faults in both.
 """

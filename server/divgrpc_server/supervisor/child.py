@@ -1,7 +1,7 @@
-"""One child process, from the supervisor's side: from its start by exec to its exit.
+"""The supervisor's handle of a child process, from its start to its exit.
 
-A fork alone would copy the locks of other threads too. The command line has the name of the module
-and the role, so that `ps` shows both.
+A child is started with exec, because a fork alone would copy locks that other threads hold. The
+command line contains the module and the role, so that `ps` shows both.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from divgrpc_server.ipc import control
 
 Role = Literal["front", "worker", "builder", "evaluator"]
 
-# A query runs on one thread, parallel queries on other workers or on other threads of an evaluator.
-# A build may use every core.
+# Limits numerical libraries to one thread in workers and evaluators. Each query runs on one thread,
+# and parallel queries run in several workers or threads of an evaluator. A build may use all cores.
 _ONE_THREAD: Final = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -34,15 +34,15 @@ class Child:
     """One child process, from exec to exit."""
 
     def __init__(self, role: Role, serial: int, config: Config, root: Path) -> None:
-        """Start the process, and send its `hello`.
+        """Start the process, and send its `hello` message.
 
-        Raises OSError, and leaves nothing behind, if the machine cannot start one more process.
+        Raises OSError and releases all resources if the system cannot start another process.
         """
         self.role = role
         self.serial = serial
         self.ready = False
         self.start_time = asyncio.get_running_loop().time()
-        # Ends an evaluator that has been idle for long.
+        # A timer that ends an evaluator after a long idle time.
         self.expiry: asyncio.TimerHandle | None = None
         end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = control.Channel(end)
@@ -63,15 +63,16 @@ class Child:
         return self._process.pid
 
     def watch(self, handle: Callable[["Child", control.Message], None]) -> None:
-        """Call `handle` with each message, and resolve `exited` with the exit code at the end."""
+        """Call `handle` with each message; resolve `exited` with the exit code at the exit."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self.channel.fileno(), self._read, handle)
         loop.add_reader(self._pidfd, self._reap)
 
     def send(self, message: control.Message, end: socket.socket | None = None) -> None:
-        """Send a message with the `end` of a socket, if any, which is then closed here.
+        """Send a message, with a socket if `end` is given; `end` is closed in this process.
 
-        A child that reads nothing is killed. The exit of a child that is gone resolves `exited`.
+        A child whose channel is full is killed. If the child is gone, nothing is sent, and its exit
+        resolves `exited`.
         """
         try:
             self.channel.send(message, None if end is None else end.fileno())
@@ -89,14 +90,14 @@ class Child:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def hang_up(self) -> None:
-        """Close the channel, which tells the process to end."""
+        """Close the channel, which tells the process to exit."""
         self.cancel_expiry()
         if self.channel.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self.channel.fileno())
             self.channel.close()
 
     def cancel_expiry(self) -> None:
-        """Let an evaluator that has a call live on."""
+        """Keep an evaluator alive because it has a call."""
         if self.expiry is not None:
             self.expiry.cancel()
 
@@ -119,17 +120,17 @@ def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[b
         _command(role, serial),
         stdin=stdin.fileno(),
         env=_environment(role, os.environ),
-        # Only the supervisor gets the signals of a terminal.
+        # Start a new session, so that signals of a terminal reach only the supervisor.
         start_new_session=True,
     )
 
 
 def _command(role: Role, serial: int) -> list[str]:
-    # -P: a file in the current folder must not shadow a module of this package.
+    # -P prevents a file in the current folder from shadowing a module of this package.
     return [sys.executable, "-P", "-m", f"divgrpc_server.{role}", f"divgrpc-{role}", str(serial)]
 
 
 def _environment(role: Role, environment: Mapping[str, str]) -> dict[str, str]:
     threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "evaluator") else {}
-    # No plain progress lines on standard error: workers log the compilation of kernels instead.
+    # Suppress progress lines on standard error, because workers log the compilation of kernels.
     return {**environment, **threads, "DIVGRPC_QUIET": "1"}

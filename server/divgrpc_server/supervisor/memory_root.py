@@ -1,8 +1,8 @@
-"""The folder of indexes without a data directory: in memory, removed at the end of the server.
+"""The temporary folder for indexes when no data directory is configured.
 
-It is in a file system in memory, so workers share its files as usual. The server locks it while it
-runs. A server that was killed leaves its folder behind without a lock, and the next server removes
-it.
+The folder is in a memory file system if that has enough space, and otherwise in the system's
+temporary folder. It is removed when the server ends. The server locks the folder while it runs. A
+killed server leaves an unlocked folder behind, which the next server removes.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from divgrpc.errors import StorageInUseError
 from divgrpc.storage.generations import lock_root
 
 _NAME: Final = re.compile(r"divgrpc-[0-9a-f]{12}")
-# A file that marks a folder which servers may remove.
+# A file that marks a folder as temporary, so that servers may remove it.
 _MARK: Final = ".embedded"
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # the folder below it has mode 0700
-# Containers often have 64 MiB there, too little for an index.
+# The memory file system of a container often has only 64 MiB, which is too small for an index.
 _ROOM_BYTES_MIN: Final = 2**30
 
 
 @contextlib.contextmanager
 def memory_root() -> Iterator[Path]:
-    """Yield a new folder, in memory if there is room, and remove it at the end."""
+    """Yield a new folder, in memory if possible, and remove it afterwards."""
     below = _below()
     for base in {below, Path(tempfile.gettempdir())}:
         _sweep(base)
@@ -49,7 +49,7 @@ def _below() -> Path:
 
 @contextlib.contextmanager
 def _claim(below: Path) -> Iterator[Path]:
-    """Make a folder and lock it; try again if another server sweeps it before it is locked."""
+    """Create a folder and lock it; retry if another server removes it before it is locked."""
     while True:
         root = below / f"divgrpc-{secrets.token_hex(6)}"
         root.mkdir(mode=0o700)
@@ -66,7 +66,7 @@ def _claim(below: Path) -> Iterator[Path]:
 
 
 def _sweep(below: Path) -> None:
-    """Remove the folders of servers that were killed."""
+    """Remove the folders that killed servers have left behind."""
     for folder in below.glob("divgrpc-*"):
         if not _NAME.fullmatch(folder.name) or not (folder / _MARK).exists():
             continue  # for instance the data directory of another server

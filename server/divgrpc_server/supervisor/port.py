@@ -1,4 +1,4 @@
-"""The shared port: the supervisor chooses and holds it, each front listens on it."""
+"""The port, which the supervisor reserves and all fronts listen on."""
 
 import contextlib
 import socket
@@ -11,10 +11,10 @@ from divgrpc_server.config import Config
 
 @contextlib.contextmanager
 def reserved_port(config: Config) -> Iterator[Config]:
-    """Hold a port, and yield the configuration with its number in place of 0.
+    """Reserve a port, and yield the configuration with its number.
 
-    The socket that holds the port never listens, so it takes no calls from the fronts. Raises
-    `UnavailableError` if another process listens there.
+    If the configured port is 0, the system chooses one. The reserving socket never listens, so it
+    receives no connections. Raises `UnavailableError` if the port is in use.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -22,8 +22,8 @@ def reserved_port(config: Config) -> Iterator[Config]:
                 config.host, config.port, type=socket.SOCK_STREAM
             )[0]
             with socket.socket(family, kind, protocol) as probe:
-                # Bind without sharing first. Otherwise this server would take a part of the calls
-                # of another server that shares its port.
+                # Bind without SO_REUSEPORT first. Otherwise this server could share the port of
+                # another server and receive some of its calls.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
                 address = probe.getsockname()

@@ -1,13 +1,14 @@
-"""The parent of all processes: starts them, connects them, replaces the dead, and ends last.
+"""The supervisor, which starts, connects and replaces all other processes, and ends last.
 
-Theory of operation. The supervisor imports neither grpc nor numba, so it starts at once, and no
-fault of them ends it. Every ready front shares a socket with every ready worker. A replaced process
-gets new sockets. The first worker starts alone and compiles missing kernels. The others start when
-it is ready, because they would only wait for it.
+Theory of operation. The supervisor imports neither grpc nor numba, so it starts quickly, and faults
+in them cannot end it. It connects every ready front to every ready worker with a socket. A process
+that replaces another gets new sockets. The first worker starts alone and compiles missing kernels.
+The other workers start when it is ready, because before that they would only wait for it.
 
-A child that dies is replaced at once. If children of its role keep dying young, the supervisor
-pauses, twice as long each time. It gives up if its children never come up. When it dies, for any
-reason, every channel ends, and with it every child.
+A child that dies is replaced immediately. If children of a role repeatedly die soon after their
+start, the supervisor pauses before each restart, twice as long each time. It gives up if its
+children never become ready. When the supervisor dies, for any reason, all channels close, and so
+all children exit.
 """
 
 import asyncio
@@ -34,11 +35,11 @@ _YOUNG_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
-# A child is killed this long after the grace of its calls.
+# The time that a child has to exit, after the grace period for its calls. It is then killed.
 _EXIT_SECONDS: Final = 3.0
-# An idle evaluator waits this long for a call, because to start one takes a second.
+# An evaluator exits after this idle time. It stays until then, because starting one takes a second.
 _EVALUATOR_IDLE_SECONDS: Final = 60.0
-# A new job waits this long for one that may be ending.
+# If the limit on jobs is reached, a new job waits this long for another job to end.
 _JOB_WAIT_SECONDS: Final = 0.5
 
 
@@ -55,14 +56,14 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._warm = False
-        # The last message on how many kernels are compiled.
+        # The latest message on the number of compiled kernels.
         self._kernels = Message("kernels", 0, "0")
         self._failed = False
         self._serving = False
         self._stopping = False
 
     async def run(self) -> int:
-        """Serve until a signal to stop; return the exit code."""
+        """Serve until a stop signal arrives; return the exit code."""
         self._startup()
         await self._stop.wait()
         await self._shutdown()
@@ -78,7 +79,10 @@ class Supervisor:
         self._fill("front")
 
     def _fill(self, role: Role) -> None:
-        """Start missing children of a role; a single worker until it has compiled the kernels."""
+        """Start the missing children of a role.
+
+        Only one worker is started until the kernels are compiled.
+        """
         expected = self._config.fronts if role == "front" else self._config.workers
         if role == "worker" and not self._warm:
             expected = 1
@@ -99,7 +103,7 @@ class Supervisor:
         return child
 
     def _announce(self) -> None:
-        """Announce that the server serves, once every child has come up."""
+        """Announce that the server is ready, once all children are ready."""
         expected = self._config.workers + self._config.fronts
         if self._serving or len(self._ready("worker")) + len(self._ready("front")) < expected:
             return
@@ -165,10 +169,10 @@ class Supervisor:
             self._connect(front, worker)
 
     async def _start_job(self, role: Role, front: Child, request: Message) -> None:
-        """Connect a front with a builder or an evaluator, or refuse."""
+        """Connect a front to a builder or an evaluator, or refuse the job."""
         limit = self._config.max_builds if role == "builder" else EVALUATIONS_MAX
         if len(self._busy(role)) >= limit:
-            # A job that its caller knows to be over may have a process that is still ending.
+            # The caller may know that a job is over before its process has exited.
             exits = [job.exited for job in self._busy(role)]
             await asyncio.wait(
                 exits, timeout=_JOB_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -194,7 +198,7 @@ class Supervisor:
         front.send(Message("job", request.number), front_end)
 
     def _retire(self, evaluator: Child) -> None:
-        """End an evaluator that has been idle for long."""
+        """End an evaluator after a long idle time."""
         evaluator.ready = False
         evaluator.hang_up()
 
@@ -204,7 +208,7 @@ class Supervisor:
     # Death.
 
     async def _outlive(self, child: Child) -> None:
-        """Wait for the exit of a child, then clean up or replace it."""
+        """Wait until a child exits, then clean up after it or replace it."""
         code = await child.exited
         del self._children[child.serial]
         if child.role == "builder" and code != 0:
@@ -229,7 +233,7 @@ class Supervisor:
         self._fill(role)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not beyond a signal to stop."""
+        """Wait for `seconds`, or until a stop signal arrives."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
@@ -258,7 +262,7 @@ class Supervisor:
         self._log.info("stopped")
 
     async def _wait_for(self, children: list[Child], seconds: float) -> None:
-        """Wait for the exit of children, then kill the others."""
+        """Wait up to `seconds` for children to exit, then kill those that have not."""
         if not children:
             return
         exits = [child.exited for child in children]
@@ -286,7 +290,7 @@ class Supervisor:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file that is never visible in part."""
+    """Write a file atomically, so that readers never see part of it."""
     draft = path.with_name(f"{path.name}.new")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
@@ -311,7 +315,7 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
 
 
 def _sweep(root: Path, log: Logger) -> None:
-    """Remove what unfinished builds left; log a failure, because the server can serve anyway."""
+    """Remove the files of unfinished builds; a failure is only logged."""
     try:
         swept = sweep(root)
     except (DivgrpcError, OSError) as error:
@@ -322,9 +326,9 @@ def _sweep(root: Path, log: Logger) -> None:
 
 
 def run(config: Config, log: Logger) -> int:
-    """Run a server to its end and return its exit code.
+    """Run a server until it ends, and return its exit code.
 
-    Raises `DivgrpcError` if it cannot start.
+    Raises `DivgrpcError` if the server cannot start.
     """
     with _storage(config, log) as root, reserved_port(config) as bound:
         return asyncio.run(_supervise(bound, root, log))

@@ -1,5 +1,5 @@
-"""The worker: the process that runs kernels over open indexes.
+"""The worker: a process that answers queries with compiled kernels over open indexes.
 
-May import the core, codec, ipc and logging. May not import grpc, which does not survive a crash of
-compiled code.
+It may import the core, codec, ipc and logging. It must not import grpc, so that a crash of compiled
+code cannot take down a gRPC server.
 """

@@ -1,16 +1,17 @@
-"""The process that answers queries: numba, no gRPC.
+"""The worker process, which answers queries with compiled kernels and does not use gRPC.
 
-Theory of operation. One thread waits for the supervisor and the fronts. It answers packets in
-order, one of each front at a time, and with a large packet the small one behind it. It reads new
-packets in between, so that most withdrawn requests are never begun. A query of many rows becomes a
-batch and is answered in slices, one slice per round, while packets go first: a batch never delays a
-small query for longer than a slice. Answers leave at the end of their packet, or when they have
-waited a few milliseconds. While queries come singly and in quick succession, the worker stays awake
-between them, because to be woken takes longer than to poll.
+Theory of operation. A single thread waits for messages from the supervisor and the fronts. In each
+round it takes one packet from each front, in order of arrival, and if that packet is large also the
+next packet. Before each round it reads all new packets, so that most withdrawn requests are never
+started. A query of many rows becomes a batch. A batch is answered in slices, one slice per round,
+so that it delays a small query by at most one slice. Answers are sent at the end of their packet,
+or after a few milliseconds. While single queries arrive in quick succession, the worker polls
+between them, because waking up takes longer than polling.
 
-Invariants: every request gets exactly one reply unless it was withdrawn. Every packet's credit goes
-back exactly once, and takes back the credit that was lent on it. A front that has work here gets a
-packet at least once a second, or it takes the worker for dead.
+Invariants. Each request gets exactly one reply unless it is withdrawn. The credit of each packet is
+returned exactly once; if a credit was lent for the packet, it is taken back at the same time. A
+front with requests in this worker receives a packet at least once per second, because otherwise it
+would consider the worker dead.
 """
 
 import gc
@@ -30,25 +31,28 @@ from divgrpc_server.worker.batches import PredictionBatch, QueryBatch
 from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.kernel_progress import warm
 
-# An answer leaves at once if the last packet of answers left this long ago.
+# An answer is sent immediately if no answers were sent for this long.
 _GATHER_SECONDS: Final = 0.006
 _SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0
-# Rounds of reading before answering: more than the credits and notes of a front need.
+# The maximum number of rounds of reading before answering. It exceeds what the credits and notes of
+# a front need.
 _READS_MAX: Final = 16
-# Batches of a front here, above which its packets wait there, where another worker can take them.
+# If a front has more batches than this in slices here, its credits are withheld. Its next packets
+# then wait at the front, where another worker can take them.
 _BATCHES_MAX: Final = 1
 _QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST)
 
 
 class FrontLink:
-    """A front as a worker sees it: its requests, the credits that it is owed, and its answers."""
+    """A worker's view of a front: its requests, the credits to return to it, and its answers."""
 
     def __init__(self, link: packets.Link) -> None:
         self.link = link
         self.packets: deque[list[Request]] = deque()
         self.pending: dict[int, Request] = {}
-        # Begun, by request id: in slices, or waiting for their index.
+        # Batches that were started, by request id. They are answered in slices or wait for their
+        # index.
         self.batches: dict[int, QueryBatch | PredictionBatch] = {}
         self.sliced = 0
         self.owed_small = 0
@@ -60,7 +64,7 @@ class FrontLink:
         self._send_time = time.monotonic()
 
     def read(self) -> list[Request]:
-        """Take a packet; return its requests if they are notes."""
+        """Read a packet and queue its queries; return its requests if they are not queries."""
         packet, memfd = self.link.receive()
         if not packet:
             self.is_gone = True
@@ -79,7 +83,7 @@ class FrontLink:
             self.batches[number].is_withdrawn = True
 
     def reply(self, reply: Reply) -> None:
-        """Queue a reply; it leaves with the next `flush`, or alone if it is large."""
+        """Queue a reply to be sent with the next `flush`; a large reply is sent alone."""
         if len(reply.payload) > packets.REPLY_MAX:
             self.flush()
             with packets.memory_file(reply.payload) as memfd:
@@ -95,7 +99,7 @@ class FrontLink:
             self.flush()
 
     def flush(self) -> None:
-        """Send the queued replies and the credits that are due."""
+        """Send the queued replies, and return the credits that are due."""
         small = self.owed_small if self.sliced <= _BATCHES_MAX else 0
         large, self.owed_large = self.owed_large, 0
         lent, self.lent = self.lent, 0
@@ -105,12 +109,12 @@ class FrontLink:
             self._send(packets.pack_credits(small, large, lent) + b"".join(items), -1)
 
     def show_life(self) -> None:
-        """Send an empty packet if the last packet left a while ago."""
+        """Send an empty packet if no packet was sent for a second."""
         if time.monotonic() - self._send_time > _ALIVE_SECONDS:
             self._send(packets.pack_credits(0, 0), -1)
 
     def begin_packet(self) -> None:
-        """Start the clock of the answers to one packet."""
+        """Start the time after which answers are sent before the end of their packet."""
         self._send_time = time.monotonic()
 
     def _send(self, packet: bytes, memfd: int) -> None:
@@ -122,7 +126,7 @@ class FrontLink:
 
 
 class Task(NamedTuple):
-    """A batch of a front, and whether its packet was a large one."""
+    """A batch, the front that sent it, and whether its packet was large."""
 
     front: FrontLink
     batch: QueryBatch | PredictionBatch
@@ -137,12 +141,13 @@ class Worker:
         self._log = log
         self._fronts: dict[int, FrontLink] = {}
         self._tasks: deque[Task] = deque()
-        # Tasks that wait until their index is open, by its name.
+        # Tasks that wait until their index is open, by the name of the index.
         self._parked: dict[str, list[Task]] = {}
-        # Requests of builds that wait until a generation is open, by its folder.
+        # Requests of builds that wait until a generation is open, by the folder of the generation.
         self._preparing: dict[str, tuple[FrontLink, Request]] = {}
         self._awake_seconds = process.config.worker_awake
-        # Whether the last packet had one query, and came within the time to stay awake.
+        # Whether the last packet had a single query, and whether it arrived within the time to stay
+        # awake.
         self._is_single = self._is_quick = False
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._indexes = IndexCache(process.root, lambda: os.eventfd_write(self._opened, 1))
@@ -154,7 +159,8 @@ class Worker:
         """Answer until the control channel ends."""
         while self._take_in():
             for front in list(self._fronts.values()):
-                # A small packet behind a large one goes before the slices of the large one.
+                # After a large packet, also serve the next packet: if it is small, it precedes the
+                # slices.
                 while front.packets and self._serve_packet(front, front.packets.popleft()):
                     pass
             if self._tasks:
@@ -163,7 +169,7 @@ class Worker:
             front.link.close()
 
     def _take_in(self) -> bool:
-        """Wait for something to do and read it; return False at the end of the control channel."""
+        """Wait for messages and read them; return False if the control channel is closed."""
         for front in [front for front in self._fronts.values() if front.is_gone]:
             self._detach(front)
         ready = self._wait()
@@ -186,7 +192,10 @@ class Worker:
         return True
 
     def _wait(self) -> list[tuple[int, int]]:
-        """Wait for something to read; stay awake at first if the next query may come at once."""
+        """Return the descriptors that are ready to read.
+
+        If the next query may arrive soon, poll for a while before going to sleep.
+        """
         if self._tasks or any(front.packets for front in self._fronts.values()):
             return self._poller.poll(0)
         sleep_time = time.monotonic() + self._awake_seconds
@@ -234,7 +243,7 @@ class Worker:
             self._detach(front)
 
     def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
-        """Answer or begin the requests of a packet; return whether it is a large one."""
+        """Answer or start the requests of a packet; return whether the packet is large."""
         front.begin_packet()
         self._is_single = len(packet) == 1
         first = packet[0]
@@ -256,7 +265,7 @@ class Worker:
         return is_large
 
     def _begin(self, task: Task) -> bool:
-        """Answer a batch, or queue it; return whether it is over."""
+        """Answer a batch, or queue it; return whether it is finished."""
         front, batch, _ = task
         try:
             _check_deadline(batch)
@@ -283,7 +292,8 @@ class Worker:
             if not batch.is_withdrawn:
                 _check_deadline(batch)
                 if is_large and batch.ends_soon:
-                    # The next batch comes while this one ends; waiting for it costs a fifth.
+                    # Lend a credit, so that the next batch arrives while this one ends. Waiting for
+                    # it would cost a fifth.
                     lent = front.lent = 1
                     front.flush()
                 reply = batch.answer_slice()
@@ -305,7 +315,7 @@ class Worker:
             front.flush()
 
     def _take_opened(self) -> None:
-        """Continue the requests that waited for indexes to be opened."""
+        """Continue the requests that waited for an index to open."""
         for name, folder in self._indexes.collect():
             if folder:
                 front, request = self._preparing.pop(folder)
@@ -327,17 +337,18 @@ def _check_deadline(batch: QueryBatch | PredictionBatch) -> None:
 
 
 def main() -> None:
-    """Run a worker; only the supervisor starts it."""
+    """Run a worker process, which the supervisor has started."""
     process = control.enter()
     log = logs.configure(process.config, "worker", process.serial)
     with logs.edge(log):
         warm(process.channel, log)
-        # The objects of the start live on, so the collector need not look at them again.
+        # The objects created so far live as long as the process. Exclude them from garbage
+        # collection.
         gc.collect()
         gc.freeze()
         process.channel.send(control.Message("ready"))
         Worker(process, log).run()
-    # An orderly exit would unload the compiler, which takes a while.
+    # Skip a normal exit, because unloading the compiler is slow.
     os._exit(0)
 
 

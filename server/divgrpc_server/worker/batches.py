@@ -1,8 +1,8 @@
-"""The rows of a query, or documents to label, inside a worker: parsed, answered in slices, packed.
+"""Batches: the rows of a query, or documents to label, which a worker answers in slices.
 
-A batch of many rows is answered a few milliseconds at a time, so that a worker can answer small
-queries in between. All slices use one index object, so every row of an answer comes from the same
-generation, and the answer equals the core's answer to the whole batch.
+A slice takes a few milliseconds, and between slices the worker can answer small queries. All slices
+use the same index object, so all rows are answered by the same generation. The combined answer
+equals the answer that the core gives to the whole batch.
 """
 
 import contextlib
@@ -26,34 +26,40 @@ from divgrpc_server.codec.statuses import OutOfMemoryError, explain
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
-# Target time of a slice. Shorter slices slow a batch down more than they speed small queries up.
+# The target time of a slice. Shorter slices slow down batches more than they speed up small
+# queries.
 _SLICE_SECONDS: Final = 0.008
 _FIRST_SLICE_ROWS: Final = 8
 _SLICE_ROWS_MAX: Final = 256
-# Least rows of a slice if rows share an exact search: over many points 8 take twice as long as 1.
+# The minimum number of rows in a slice if the rows share one exact search. Over many points, 8 rows
+# take only twice as long as 1.
 _SHARED_ROWS: Final = 8
-# Most stored numbers of a slice of sparse rows: the time to hash a row grows with its numbers.
+# The maximum number of stored values in a slice of sparse rows. The time to hash a row is
+# proportional to its stored values.
 _SLICE_NONZEROS_MAX: Final = 2**16
 
 
 class Pace:
-    """Sizes of slices: the number of rows that can be answered in a few milliseconds."""
+    """Chooses the sizes of slices, so that each takes a few milliseconds."""
 
     def __init__(self, queries: Rows, selector: LabelSelector | None) -> None:
         # The first row of the next slice.
         self.next_row = 0
         self._queries = queries
-        # With qp_relax a row may take a second, otherwise about a millisecond.
+        # A row may take a second with qp_relax, and takes about a millisecond otherwise.
         self._rows = 1 if selector == "qp_relax" else _FIRST_SLICE_ROWS
         self._row_seconds = math.inf
         self._rows_min = 1
 
     def set_shared_rows(self, rows: int) -> None:
-        """Answer at least `rows` rows per slice, up to 8, because they share one exact search."""
+        """Set the minimum size of a slice to `rows`, at most 8.
+
+        These rows share one exact search.
+        """
         self._rows_min = min(rows, _SHARED_ROWS)
 
     def stop(self) -> int:
-        """Return the row after the next slice, which has at least one."""
+        """Return the row after the next slice, which contains at least one row."""
         queries = self._queries
         end = min(len(queries), self.next_row + self._rows)
         if isinstance(queries, SparseRows):
@@ -64,14 +70,14 @@ class Pace:
 
     @property
     def ends_soon(self) -> bool:
-        """Whether the next slice is the last, and is expected to be short."""
+        """Whether the next slice is the last and is expected to be short."""
         end = self.stop()
         is_short = (end - self.next_row) * self._row_seconds <= _SLICE_SECONDS
         return end == len(self._queries) and is_short
 
     @contextlib.contextmanager
     def step(self) -> Iterator[int]:
-        """Yield `stop` while those rows are answered, and measure how long that takes."""
+        """Yield `stop` for the caller to answer the slice, and measure the time it takes."""
         end, start = self.stop(), time.monotonic()
         yield end
         self._row_seconds = (time.monotonic() - start) / (end - self.next_row)
@@ -81,7 +87,7 @@ class Pace:
 
 
 class Batch(ABC, Generic[ResultT]):
-    """The rows of one request while they are answered. Subclasses say what to ask of an index."""
+    """The rows of one request; subclasses define what is computed for them."""
 
     def __init__(
         self, request: Request, name: str, rows: Rows, selector: LabelSelector | None
@@ -98,14 +104,16 @@ class Batch(ABC, Generic[ResultT]):
         self._slices: list[ResultT] = []
 
     def start(self, index: Engine) -> Reply | None:
-        """Answer from `index`; return None if `answer_slice` has to follow.
+        """Start to answer from `index`; return the reply if the rows fit in a single slice.
 
-        Raises the core's errors, and `ReplyTooLargeError` before any row is answered.
+        Otherwise returns None, and `answer_slice` must be called. Raises the core's errors, and
+        `ReplyTooLargeError` before any row is answered.
         """
         results.check_reply_size(len(self._rows), self._resolve(index))
         if self._pace.stop() == len(self._rows):
             return self._reply(self._answer(index, self._rows))
-        # Find a bad row before work is spent on the others, and name it by its number in the batch.
+        # Check all rows before any is answered, so that an invalid row is reported early and with
+        # its number in the batch.
         self._check(index)
         self._index = index
         self._pace.set_shared_rows(self._count_shared_rows(index))
@@ -113,11 +121,11 @@ class Batch(ABC, Generic[ResultT]):
 
     @property
     def ends_soon(self) -> bool:
-        """Whether the next `answer_slice` is the last, and is expected to be short."""
+        """Whether the next slice is the last and is expected to be short."""
         return self._pace.ends_soon
 
     def answer_slice(self) -> Reply | None:
-        """Answer the next few rows; return the whole result after the last ones."""
+        """Answer the next slice; return the reply to the whole batch after the last slice."""
         assert self._index is not None  # noqa: S101  # start comes first
         start = self._pace.next_row
         with self._pace.step() as end:
@@ -136,15 +144,15 @@ class Batch(ABC, Generic[ResultT]):
 
     @abstractmethod
     def _resolve(self, index: Engine) -> int:
-        """Fill in defaults of `index`; return the greatest number of entries of a row."""
+        """Fill in the defaults of `index`; return the maximum number of results per row."""
 
     @abstractmethod
     def _check(self, index: Engine) -> None:
-        """Raise the error of a bad row."""
+        """Raise an error if a row is invalid."""
 
     @abstractmethod
     def _count_shared_rows(self, index: Engine) -> int:
-        """Return how many rows can share one exact search; 1 if rows are searched singly."""
+        """Return how many rows can share one exact search, or 1 if each is searched separately."""
 
     @abstractmethod
     def _answer(self, index: Engine, rows: Rows) -> ResultT:
@@ -152,11 +160,11 @@ class Batch(ABC, Generic[ResultT]):
 
     @abstractmethod
     def _pack(self, result: ResultT) -> bytes:
-        """Return the whole result as the bytes of a response."""
+        """Return the result of the whole batch as a serialised response."""
 
 
 class QueryBatch(Batch[QueryResult]):
-    """The rows of a query, in a call of its own or in a stream."""
+    """The rows of a query, from a Query call or from a stream."""
 
     def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
         super().__init__(request, query.name, query.queries, query.parameters.selector)
@@ -196,7 +204,7 @@ class PredictionBatch(Batch[LabelResult]):
         super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
 
     def _resolve(self, index: Engine) -> int:
-        # Once, so that all slices have the same threshold.
+        # Resolve the threshold once, so that it is the same for all slices.
         self._parameters = self._parameters.with_threshold(index.defaults.thresholds)
         if index.labels is None:
             return 0
@@ -221,7 +229,7 @@ class PredictionBatch(Batch[LabelResult]):
 
 
 def parse(request: Request, log: Logger) -> QueryBatch | PredictionBatch | Reply:
-    """Return the batch of a request, or the reply that says why the request is wrong."""
+    """Return the batch of a request, or a reply with an error if the request is invalid."""
     correlation_id, op = 0, request.op
     if op == Op.LOST:
         error = OutOfMemoryError("a worker has no descriptor left for the request")
@@ -231,7 +239,8 @@ def parse(request: Request, log: Logger) -> QueryBatch | PredictionBatch | Reply
             message = predict_pb2.PredictLabelsRequest.FromString(request.payload)
             return PredictionBatch(request, requests.parse_prediction(message))
         if op == Op.STREAM:
-            # A message that cannot be parsed has no correlation id: it ends the stream.
+            # If the message cannot be parsed, its correlation id is unknown, so the error ends the
+            # stream.
             op = Op.QUERY
             item = query_pb2.QueryStreamRequest.FromString(request.payload)
             op, correlation_id = Op.STREAM, item.correlation_id

@@ -1,13 +1,16 @@
-"""The indexes that a worker has open, each at the generation that serves.
+"""The indexes that a worker has open, each at its current generation.
 
-Theory of operation. Every request compares the stamp of its index's pointer, which costs one stat,
-and is answered from the generation that the pointer names, never from one before it. So a rename of
-the pointer switches all workers at once. Opening compares checksums, a second per gigabyte, and
-happens in a thread, so that other indexes need not wait. Before a build moves the pointer, it has
-workers `prepare` the new generation; then the switch costs nothing. A generation that was not
-prepared is opened at its first request, and requests wait for it.
+Theory of operation. The pointer of an index is a file that names the current generation. For every
+request, the worker compares the stamp of this file, which costs one stat call. It answers the
+request from the generation that the pointer names, never from an earlier one. So renaming the
+pointer switches all workers at once.
 
-An index that cannot be opened keeps its error for a few seconds, and affects no other index.
+Opening a generation verifies checksums, which takes a second per gigabyte. It happens in a thread,
+so that requests for other indexes do not wait. Before a build moves the pointer, it makes all
+workers `prepare` the new generation, so that the switch takes no time. A generation that was not
+prepared is opened at its first request, and requests wait until it is open.
+
+If an index cannot be opened, its error is kept for a few seconds. Other indexes are not affected.
 """
 
 import threading
@@ -31,25 +34,25 @@ Stamp = tuple[int, int]
 
 @dataclass(slots=True)
 class _Entry:
-    """One index; `index` or `error` is the outcome of opening it at `stamp`."""
+    """One index; `index` or `error` is the result of opening it when the pointer had `stamp`."""
 
     folder: IndexFolder
     stamp: Stamp | None = None
     index: Engine | None = None
     error: Exception | None = None
     error_time: float = 0.0
-    # The stamp of the generation that a thread opens, if any.
+    # The stamp of the generation that a thread is opening, if any.
     opening: Stamp | None = None
 
     def set(self, stamp: Stamp | None, outcome: Engine | Exception) -> None:
-        """Take the outcome of opening the index at `stamp`."""
+        """Store the result of opening the index at `stamp`."""
         self.stamp, self.opening = stamp, None
         self.index = None if isinstance(outcome, Exception) else outcome
         self.error = outcome if isinstance(outcome, Exception) else None
         self.error_time = time.monotonic()
 
     def serving_manifest(self) -> Manifest | None:
-        """Return the manifest that serves, with its checksums; None if it cannot be read."""
+        """Return the manifest of the current generation, or None if it cannot be read."""
         try:
             return read_manifest(self.folder.path / str(self.folder.current()))
         except DivgrpcError:
@@ -58,7 +61,11 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Opening:
-    """A generation that a thread has opened: that of a pointer's stamp, or one in a folder."""
+    """A generation that a thread has opened.
+
+    `stamp` is the pointer's stamp if the generation is current. `folder` is its folder if it was
+    prepared.
+    """
 
     name: str
     stamp: Stamp | None
@@ -67,20 +74,20 @@ class _Opening:
 
 
 class IndexCache:
-    """Open indexes by name; threads call `on_open` at the end of an opening."""
+    """Open indexes by name; `on_open` is called in a thread when an opening ends."""
 
     def __init__(self, root: Path, on_open: Callable[[], None]) -> None:
         self._root = root
         self._on_open = on_open
         self._entries: dict[str, _Entry] = {}
-        # Generations that do not serve yet.
+        # Prepared generations that are not current yet, by the name of their index.
         self._prepared: dict[str, Engine] = {}
         self._openings: SimpleQueue[_Opening] = SimpleQueue()
 
     def find(self, name: str) -> Engine | None:
-        """Return the index, None while it is being opened.
+        """Return the index, or None while it is being opened.
 
-        Raises `IndexNotFoundError`, and the error of opening it.
+        Raises `IndexNotFoundError`, or the error of opening the index.
         """
         entry = self._look(name)
         if entry.opening is None and entry.error is not None:
@@ -88,16 +95,16 @@ class IndexCache:
         return entry.index
 
     def prepare(self, name: str, folder: str) -> None:
-        """Begin to open a complete generation that does not serve yet."""
+        """Start to open a complete generation that is not published yet."""
         path = self._root / folder
         self._open(name, lambda: Engine(open_generation(path), name), folder=folder)
 
     def forget_prepared(self) -> None:
-        """Close prepared generations, because the front that was to publish them may be gone."""
+        """Close prepared generations, because the front that requested them may be gone."""
         self._prepared.clear()
 
     def refresh(self, name: str) -> None:
-        """Close what does not serve: the generation before, or an index that was deleted."""
+        """Close what is no longer current: the previous generation, or a deleted index."""
         try:
             self._look(name)
         except IndexNotFoundError:
@@ -106,9 +113,10 @@ class IndexCache:
             self._prepared.pop(name, None)
 
     def recheck(self, name: str) -> None:
-        """Close an index whose files have become shorter.
+        """Close an index whose files were truncated.
 
-        A process that reads beyond the end of a mapped file ends by SIGBUS, and cannot tell why.
+        Reading beyond the end of a mapped file kills the process with SIGBUS, which gives no
+        reason.
         """
         entry = self._entries.get(name)
         if entry is None or entry.index is None:
@@ -119,9 +127,11 @@ class IndexCache:
             entry.set(entry.stamp, error)
 
     def collect(self) -> list[tuple[str, str]]:
-        """Take the generations that threads have opened; return names, and folders if prepared.
+        """Store the generations that threads have opened.
 
-        A prepared generation that cannot be opened is forgotten; its first request gets the error.
+        Returns the name of each index, and the folder of the generation if it was prepared, else
+        "". If a prepared generation could not be opened, it is ignored; its first request gets the
+        error.
         """
         names: list[tuple[str, str]] = []
         while True:
@@ -138,7 +148,7 @@ class IndexCache:
                 entry.set(opening.stamp, opening.outcome)
 
     def _look(self, name: str) -> _Entry:
-        """Return the entry of an index, up to date or being opened."""
+        """Return the entry of an index; if it is out of date, start to update it."""
         entry = self._entries.get(name)
         folder = entry.folder if entry else IndexFolder(self._root / name)
         stamp = folder.pointer_stamp()
@@ -153,7 +163,11 @@ class IndexCache:
         return entry
 
     def _renew(self, name: str, entry: _Entry, stamp: Stamp) -> None:
-        """Take the open generation that serves, prepared or with new defaults; else open it."""
+        """Update an entry to the current generation.
+
+        It uses the prepared generation, or the open one with new defaults; otherwise it opens the
+        current generation in a thread.
+        """
         prepared = self._prepared.pop(name, None)
         if prepared is not None and prepared.manifest == entry.serving_manifest():
             entry.set(stamp, prepared)
@@ -167,7 +181,7 @@ class IndexCache:
     def _open(
         self, name: str, work: Callable[[], Engine], *, stamp: Stamp | None = None, folder: str = ""
     ) -> None:
-        """Open a generation in a thread; its error is raised to requests."""
+        """Open a generation in a thread; `find` raises its error."""
 
         def run() -> None:
             outcome: Engine | Exception
@@ -182,7 +196,7 @@ class IndexCache:
 
 
 def _with_new_defaults(index: Engine, folder: IndexFolder) -> Engine | Exception:
-    """Return an index with the defaults of its folder, or the error of reading them."""
+    """Return the index with the defaults stored in its folder, or the error of reading them."""
     try:
         index.defaults = read_defaults(folder.path / str(index.generation), index.manifest)
     except DivgrpcError as error:

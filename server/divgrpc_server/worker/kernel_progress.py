@@ -1,4 +1,4 @@
-"""Kernels that a worker loads before it serves, and reports of how many are compiled so far."""
+"""Loading the compiled kernels when a worker starts, and reporting how many are compiled."""
 
 import contextlib
 import time
@@ -11,23 +11,23 @@ from divgrpc.warmup import warm_kernels
 from divgrpc_server.ipc import control
 from divgrpc_server.logging import logs
 
-# Seconds between two lines of the log, and between two messages to the fronts, while compiling.
+# The minimum seconds between log lines, and between messages to the fronts, during compilation.
 _LOG_SECONDS: Final = 5.0
 _MESSAGE_SECONDS: Final = 0.5
 
 
 def warm(channel: control.Channel, log: logs.Logger) -> None:
-    """Load every kernel and compile missing ones; report to the log, and to the fronts."""
+    """Load all kernels and compile missing ones; report the progress to the log and the fronts."""
     start = time.monotonic()
     log_time = message_time = 0.0
 
     def send_count(ready: int, total: int) -> None:
         with contextlib.suppress(OSError):
-            # A supervisor that does not read at the moment misses only this number.
+            # If the channel is full, skip this message; the next one replaces it.
             channel.send(control.Message("kernels", ready, str(total)))
 
     def report(now: Compilation) -> None:
-        """Report a change of state at once, and progress every few seconds."""
+        """Report a change of state immediately, and progress at intervals."""
         nonlocal log_time, message_time
         if now.state != "running" or now.seconds - message_time >= _MESSAGE_SECONDS:
             message_time = now.seconds
