@@ -89,7 +89,9 @@ def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
     The message has float16 values if the array is float16, and float32 values otherwise.
     """
     half = matrix.dtype == np.float16
-    with np.errstate(over="ignore"):  # overflows become infinities, which the server refuses
+    with np.errstate(
+        over="ignore"
+    ):  # a value that overflows becomes infinite, and the server refuses it
         block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
     return vectors_pb2.Vectors(
         dense=vectors_pb2.DenseMatrix(
@@ -102,7 +104,7 @@ def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
 
 
 def encode_csr(csr: Csr) -> vectors_pb2.Vectors:
-    """Return the message of compressed sparse rows."""
+    """Return compressed sparse rows as a message."""
     return vectors_pb2.Vectors(
         sparse=vectors_pb2.CsrMatrix(
             rows=len(csr.indptr) - 1,
@@ -198,7 +200,9 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
     _check_indptr("sparse.indptr", indptr)
     nnz = int(indptr[-1])
     value_count = len(matrix.data) // dtype.itemsize
-    if len(matrix.indices) == 4 * value_count != 4 * nnz:  # the other two agree
+    if (
+        len(matrix.indices) == 4 * value_count != 4 * nnz
+    ):  # indices and data agree, so indptr is wrong
         raise MatrixError(
             "sparse.indptr", f"sparse.indptr must end at the {value_count} values, got {nnz}"
         )

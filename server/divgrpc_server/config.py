@@ -116,7 +116,7 @@ class Config:
 
     @classmethod
     def from_json(cls, text: str) -> "Config":
-        """Read the JSON of `to_json`."""
+        """Return the configuration that `to_json` serialised."""
         return cls(**json.loads(text))
 
 

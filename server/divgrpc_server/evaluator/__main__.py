@@ -79,7 +79,7 @@ def _await(futures: "list[Future[Any]]", report: Callable[[], None], seconds: fl
 
 
 def serve(process: control.Process, log: logs.Logger) -> None:
-    """Serve calls until the supervisor hangs up."""
+    """Serve calls until the supervisor closes the control channel."""
     while job_calls.serve_call(
         process,
         lambda link: evaluate(link, process),

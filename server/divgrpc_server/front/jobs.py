@@ -66,7 +66,7 @@ class Job:
         """Check the first message; raises the error that the process would raise."""
 
     def finish(self, response: bytes) -> None:
-        """Take the last response."""
+        """Handle the last response."""
 
 
 class Evaluation(Job):
@@ -123,7 +123,7 @@ class BuildOnce(Build):
 
     @property
     def response(self) -> bytes:
-        """The BuildOnceResponse."""
+        """The serialised BuildOnceResponse."""
         return index_pb2.BuildOnceResponse(index=self.result).SerializeToString()
 
     def _header(self, message: bytes) -> index_pb2.BuildOnceRequest:
@@ -141,7 +141,7 @@ def _reader_of(message: bytes) -> Read:
 
 
 async def _drop(_: bytes) -> None:
-    """Drop an event."""
+    """Ignore an event."""
 
 
 class RefusedError(Exception):
@@ -279,7 +279,7 @@ class _Relay:
         self._staged: StagedGeneration | None = None
 
     async def run(self) -> None:
-        """Relay until the last event."""
+        """Relay messages and events until the last event."""
         messages = asyncio.ensure_future(self._pass_messages())
         events = asyncio.ensure_future(self._pass_events())
         try:

@@ -74,7 +74,7 @@ class WorkerLink:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds nothing from this front."""
+        """Whether the worker holds no calls of this front and has returned all credits."""
         return not self.outstanding and self.credits == _CREDITS
 
     def room(self, kind: Kind) -> int:
@@ -121,11 +121,11 @@ class Pool:
 
     @property
     def workers(self) -> int:
-        """The number of workers that are up."""
+        """The number of running workers."""
         return len(self._workers)
 
     def attach(self, serial: int, link: packets.Link) -> None:
-        """Take a worker into service."""
+        """Add a worker that is connected by `link`."""
         worker = WorkerLink(serial, link)
         self._workers.append(worker)
         self._loop.add_reader(link.fileno(), self._read, worker)
@@ -133,7 +133,7 @@ class Pool:
         self._dispatch()
 
     def close(self) -> None:
-        """Hang up on every worker."""
+        """Close the sockets to all workers."""
         self._ticker.cancel()
         for worker in self._workers:
             self._loop.remove_reader(worker.link.fileno())
@@ -199,7 +199,7 @@ class Pool:
     def _queue_of(self, call: PoolCall) -> OrderedDict[int, PoolCall]:
         return self._suspects if call.deaths else self._queues[call.kind]
 
-    # Sending.
+    # Sending calls to workers.
 
     def _notify(self, op: Op, index: str) -> None:
         packet = packets.pack_request(Request(0, math.inf, op, "", index.encode()))
@@ -305,7 +305,7 @@ class Pool:
             return False
         return True
 
-    # Replies.
+    # Replies from workers.
 
     def _read(self, worker: WorkerLink) -> None:
         try:
@@ -342,7 +342,7 @@ class Pool:
         status = explain(error, call.request.tag, self._log)
         return Reply(call.request.id, Outcome.STATUS, status.SerializeToString())
 
-    # Death and silence.
+    # Workers that die or hang.
 
     def _lose(self, worker: WorkerLink) -> None:
         self._loop.remove_reader(worker.link.fileno())
@@ -392,7 +392,7 @@ class Pool:
         now = time.monotonic()
         for worker in self._workers:
             if worker.is_idle:
-                worker.is_blocked = False  # only notes filled its socket, and they get no reply
+                worker.is_blocked = False  # its socket was full of requests that get no reply
             is_silent = not worker.is_idle and now - worker.life_time > self._config.worker_silence
             if is_silent and not worker.is_reported:
                 worker.is_reported = True

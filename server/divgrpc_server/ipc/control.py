@@ -17,20 +17,20 @@ from typing import Final, Literal
 from divgrpc_server.config import Config
 
 Kind = Literal[
-    "hello",  # to a child, the first: `number` is its serial, `text` the other fields of `Process`
-    "ready",  # from a worker with warm kernels, a listening front, an evaluator without a call
-    "kernels",  # from a worker, then to every front: `number` of `text` kernels are compiled
-    "worker",  # to a front: the descriptor leads to worker `number`
-    "front",  # to a worker: the descriptor leads to a front
-    "lost",  # from a front: worker `number` hangs, or has hung up
-    "again",  # from a front: the descriptor of worker `number` was lost on the way
-    "build",  # from a front: start a builder; `number` is a job id, `text` the request id
-    "evaluate",  # from a front: start an evaluator, or use an idle one; fields as of "build"
-    "job",  # to a front: the descriptor leads to the process of job `number`
-    "refused",  # to a front: job `number` cannot start, for the reason in `text` or the job limit
-    "call",  # to a builder or evaluator: the descriptor leads to a front, `text` is a request id
-    "serving",  # to a front: the server is up
-    "drain",  # to a front: finish running calls, then exit
+    "hello",  # to a child, the first message: `number` is its serial, `text` the rest of `Process`
+    "ready",  # from a child: a worker has loaded kernels, a front listens, an evaluator is idle
+    "kernels",  # from a worker, passed on to fronts: `number` of `text` kernels are compiled
+    "worker",  # to a front: the descriptor is a socket to worker `number`
+    "front",  # to a worker: the descriptor is a socket to a front
+    "lost",  # from a front: worker `number` hangs, or has closed its socket
+    "again",  # from a front: the socket to worker `number` was lost, so send another
+    "build",  # from a front: start a builder; `number` is the job id, `text` the request id
+    "evaluate",  # from a front: start an evaluator or use an idle one; fields as in "build"
+    "job",  # to a front: the descriptor is a socket to the process of job `number`
+    "refused",  # to a front: job `number` cannot start; `text` is the reason, "" the job limit
+    "call",  # to a builder or evaluator: the descriptor is a socket to a front, `text` a request id
+    "serving",  # to a front: the server is ready
+    "drain",  # to a front: finish the running calls, then exit
 ]
 
 _MESSAGE_BYTES: Final = 65536
@@ -57,7 +57,7 @@ class Channel:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         self._socket.close()
 
     def send(self, message: Message, descriptor: int | None = None) -> None:

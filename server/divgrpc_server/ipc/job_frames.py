@@ -17,17 +17,17 @@ _HEAD: Final = struct.Struct("<IB3x")
 class Frame(IntEnum):
     """The kind of a frame."""
 
-    MESSAGE = 1  # to the builder: BuildRequest
-    END = 2  # to either: the caller has sent its last message
-    EVENT = 3  # from either: a response
-    COMMIT = 4  # from the builder: the upload is complete; from the evaluator: rows follow
-    STAGED = 5  # from the builder, which then waits for PUBLISH: a `StagedGeneration`
-    PUBLISH = 6  # to the builder: workers have opened the generation, so it may serve
-    RESULT = 7  # from either, the last frame: a response, empty from the evaluator
-    STATUS = 8  # from either, the last frame: google.rpc.Status
-    ONCE = 9  # to the builder: BuildOnceRequest, in place of all MESSAGE frames
-    EVALUATE = 10  # to the evaluator: EvaluateRequest
-    EVALUATE_LABELS = 11  # to the evaluator: EvaluateLabelsRequest
+    MESSAGE = 1  # to a builder: a BuildRequest
+    END = 2  # to a builder or evaluator: the caller has sent its last message
+    EVENT = 3  # from a builder or evaluator: a response for the caller
+    COMMIT = 4  # from a builder: the upload is complete; from an evaluator: rows follow
+    STAGED = 5  # from a builder: a `StagedGeneration`; the builder then waits for PUBLISH
+    PUBLISH = 6  # to a builder: all workers have opened the generation, so publish it
+    RESULT = 7  # from either, as the last frame: a response, empty from an evaluator
+    STATUS = 8  # from either, as the last frame: the google.rpc.Status of an error
+    ONCE = 9  # to a builder: a BuildOnceRequest, in place of MESSAGE frames
+    EVALUATE = 10  # to an evaluator: an EvaluateRequest
+    EVALUATE_LABELS = 11  # to an evaluator: an EvaluateLabelsRequest
 
 
 class StagedGeneration(NamedTuple):

@@ -37,7 +37,7 @@ TAG_BYTES_MAX: Final = 128
 _REQUEST: Final = struct.Struct("<QdIBB2x")
 _REPLY: Final = struct.Struct("<QIB3x")
 _CREDITS: Final = struct.Struct("<BBbx")
-_BUFFER_BYTES: Final = 212_992  # the usual net.core.wmem_max; more needs privileges
+_BUFFER_BYTES: Final = 212_992  # the usual net.core.wmem_max; a larger buffer needs privileges
 _DESCRIPTOR_ROOM: Final = socket.CMSG_SPACE(4)
 _IN_MEMFD: Final = 0x80
 
@@ -49,22 +49,22 @@ REPLY_MAX: Final = PACKET_BYTES - _REPLY.size - CREDITS_BYTES
 class Op(IntEnum):
     """The operation of a request item."""
 
-    QUERY = 1  # payload QueryRequest, answered with QueryResponse
-    STREAM = 2  # payload QueryStreamRequest, answered with QueryStreamResponse
-    PREPARE = 3  # payload a `StagedGeneration`: open it; answered when open
-    REFRESH = 4  # payload the name of an index: check whether it changed; not answered
-    CANCEL = 5  # no payload: no caller waits for this id any more; not answered
-    RECHECK = 6  # payload the name of an index that may have killed a worker; not answered
-    LOST = 7  # never sent: the receiver had no descriptor left for the file of the payload
-    PREDICT = 8  # payload PredictLabelsRequest, answered with PredictLabelsResponse
+    QUERY = 1  # payload: QueryRequest; answered with QueryResponse
+    STREAM = 2  # payload: QueryStreamRequest; answered with QueryStreamResponse
+    PREPARE = 3  # payload: a `StagedGeneration` to open; answered when it is open
+    REFRESH = 4  # payload: the name of an index that may have changed; not answered
+    CANCEL = 5  # no payload: the caller of this id no longer waits; not answered
+    RECHECK = 6  # payload: the name of an index that may have killed a worker; not answered
+    LOST = 7  # never sent: the receiver had no free descriptor for the payload's memfd
+    PREDICT = 8  # payload: PredictLabelsRequest; answered with PredictLabelsResponse
 
 
 class Outcome(IntEnum):
     """The kind of a reply item."""
 
     ANSWER = 0
-    STATUS = 1  # a google.rpc.Status
-    LOST = 2  # never sent: the receiver had no descriptor left for the file of the payload
+    STATUS = 1  # the payload is the google.rpc.Status of an error
+    LOST = 2  # never sent: the receiver had no free descriptor for the payload's memfd
 
 
 class Request(NamedTuple):
@@ -99,7 +99,7 @@ class Link:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self._socket.close()
 
     def send(self, packet: bytes, memfd: int = -1) -> None:

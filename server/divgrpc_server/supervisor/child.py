@@ -31,7 +31,7 @@ _ONE_THREAD: Final = (
 
 
 class Child:
-    """One child process, from exec to exit."""
+    """One child process of the supervisor."""
 
     def __init__(self, role: Role, serial: int, config: Config, root: Path) -> None:
         """Start the process, and send its `hello` message.
@@ -85,7 +85,7 @@ class Child:
                 end.close()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         if not self.exited.done():
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 

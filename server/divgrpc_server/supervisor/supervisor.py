@@ -44,7 +44,7 @@ _JOB_WAIT_SECONDS: Final = 0.5
 
 
 class Supervisor:
-    """One server."""
+    """Runs the processes of one server."""
 
     def __init__(self, config: Config, root: Path, log: Logger) -> None:
         self._config = config
@@ -205,7 +205,7 @@ class Supervisor:
     def _busy(self, role: Role) -> list[Child]:
         return [child for child in self._of(role) if not child.ready]
 
-    # Death.
+    # Exits of children.
 
     async def _outlive(self, child: Child) -> None:
         """Wait until a child exits, then clean up after it or replace it."""
@@ -298,7 +298,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _storage(config: Config, log: Logger) -> Iterator[Path]:
-    """Lock the folder of the indexes."""
+    """Lock the folder of the indexes and yield it."""
     if not config.data_dir:
         with memory_root() as root:
             log.warning("indexes live in memory only and end with the server", folder=str(root))

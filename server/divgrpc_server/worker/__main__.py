@@ -35,8 +35,8 @@ from divgrpc_server.worker.kernel_progress import warm
 _GATHER_SECONDS: Final = 0.006
 _SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0
-# The maximum number of rounds of reading before answering. It exceeds what the credits and notes of
-# a front need.
+# The maximum number of rounds of reading before answering. Fewer rounds suffice to read all packets
+# that the credits of a front allow.
 _READS_MAX: Final = 16
 # If a front has more batches than this in slices here, its credits are withheld. Its next packets
 # then wait at the front, where another worker can take them.
@@ -71,13 +71,13 @@ class FrontLink:
             return []
         requests = list(packets.unpack_requests(packet, memfd))
         if requests[0].op not in _QUERIES:
-            return requests  # notes share no packet with queries
+            return requests  # a packet contains either queries or other requests
         self.packets.append(requests)
         self.pending.update((request.id, request) for request in requests)
         return []
 
     def withdraw(self, number: int) -> None:
-        """Forget a request that nobody waits for."""
+        """Drop a request whose caller no longer waits."""
         self.pending.pop(number, None)
         if number in self.batches:
             self.batches[number].is_withdrawn = True
@@ -134,7 +134,7 @@ class Task(NamedTuple):
 
 
 class Worker:
-    """Serves fronts until the supervisor hangs up."""
+    """Serves fronts until the supervisor closes the control channel."""
 
     def __init__(self, process: control.Process, log: logs.Logger) -> None:
         self._control = process.channel
@@ -156,7 +156,7 @@ class Worker:
         self._poller.register(self._opened, select.POLLIN)
 
     def run(self) -> None:
-        """Answer until the control channel ends."""
+        """Answer queries until the control channel closes."""
         while self._take_in():
             for front in list(self._fronts.values()):
                 # After a large packet, also serve the next packet: if it is small, it precedes the
@@ -293,7 +293,7 @@ class Worker:
                 _check_deadline(batch)
                 if is_large and batch.ends_soon:
                     # Lend a credit, so that the next batch arrives while this one ends. Waiting for
-                    # it would cost a fifth.
+                    # the next batch would cost a fifth of the throughput.
                     lent = front.lent = 1
                     front.flush()
                 reply = batch.answer_slice()

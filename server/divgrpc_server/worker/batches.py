@@ -156,7 +156,7 @@ class Batch(ABC, Generic[ResultT]):
 
     @abstractmethod
     def _answer(self, index: Engine, rows: Rows) -> ResultT:
-        """Answer some of the rows."""
+        """Answer the rows of one slice."""
 
     @abstractmethod
     def _pack(self, result: ResultT) -> bytes:
@@ -197,7 +197,7 @@ class QueryBatch(Batch[QueryResult]):
 
 
 class PredictionBatch(Batch[LabelResult]):
-    """Documents to label."""
+    """The documents of a PredictLabels call."""
 
     def __init__(self, request: Request, prediction: requests.Prediction) -> None:
         self._parameters = prediction.parameters
