@@ -31,7 +31,7 @@ _NO_GRID: Final = {
 
 
 class _Call:
-    """A call; an invalid request raises `InvalidArgumentError`, which names the field."""
+    """The base of parsed calls; an invalid request raises `InvalidArgumentError`."""
 
     response: ClassVar[type[Any]]
 

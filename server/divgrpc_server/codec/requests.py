@@ -1,7 +1,8 @@
 """Conversion of requests to the core's types: queries, documents, and the rows of an upload.
 
-Workers and builders use this module; fronts do not, because `divgrpc.vectors` imports the compiler.
-Errors name the field with its path in the .proto files, such as ``queries.sparse.indices``.
+Workers, builders and evaluators use this module. Fronts do not, because `divgrpc.vectors` imports
+the compiler. Errors name the field with its path in the .proto files, such as
+``queries.sparse.indices``.
 """
 
 from collections.abc import Mapping
@@ -83,7 +84,10 @@ def _set_fields(request: Message) -> Options:
 # takes as long as parsing the message.
 @lru_cache(maxsize=1024)
 def _query_parameters(fields: Options) -> tuple[QueryParameters, Options]:
-    """Return the parameters, and those that the request sets; a field that is false is unset."""
+    """Return all parameters, and the options that the request sets.
+
+    A field that is false counts as unset.
+    """
     values = _with_words(query_pb2.QueryRequest, fields)
     options = {name: value for name, value in values.items() if value is not False}
     if options.pop("diversity_auto", False):

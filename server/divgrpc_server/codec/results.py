@@ -1,7 +1,7 @@
 """Conversion of results to messages, and of label sets and build parameters from messages.
 
-Workers, builders and fronts use this module, so it does not import numerical code. Queries and rows
-are parsed in `requests`.
+Fronts use this module too, so it imports neither the compiler nor kernels. Queries and rows are
+parsed in `requests`.
 """
 
 from collections.abc import Callable
@@ -110,7 +110,7 @@ def pack_labels(result: LabelResult) -> bytes:
 def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], list[list[Any]]]:
     """Return the offsets of rows, and the values of each table in columnar form.
 
-    The tables have shape (nq, k). Only the first `counts[i]` places of row i are kept.
+    The tables have shape (nq, k). Of row i, only the first `counts[i]` values are kept.
     """
     offsets = [0, *accumulate(counts.tolist())]
     if offsets[-1] < tables[0].size:

@@ -29,8 +29,8 @@ from divgrpc_server.logging import logs
 
 NICENESS: Final = 5
 _PROGRESS_SECONDS: Final = 0.2
-# The time between progress events while the rows are computed. They show the caller that the server
-# is alive.
+# Seconds between progress events while the rows are computed. The events show the caller that the
+# server is alive.
 _ALIVE_SECONDS: Final = 2.0
 _CALLS: Final[dict[Frame, type[QueryCall | LabelCall]]] = {
     Frame.EVALUATE: QueryCall,

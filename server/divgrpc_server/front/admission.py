@@ -33,7 +33,7 @@ _WINDOW_SECONDS: Final = 0.05
 
 
 def kind_of(payload: bytes) -> Kind:
-    """Return the kind of packet, and so of credit, that a call needs."""
+    """Return whether a call needs a credit for a small or for a large packet."""
     return "small" if len(payload) <= packets.SMALL_MAX else "large"
 
 
@@ -44,8 +44,8 @@ class _Line:
         self.held = 0
         # Seconds per call, 0 if unknown.
         self.pace = 0.0
-        # The start of the current measurement window, or None while the kind is not full; and the
-        # time at which the kind was last full.
+        # The start of the current measurement window, or None while the kind is not full.
+        # `_full_until` is the time at which the kind was last full.
         self.since: float | None = None
         self._full_until = 0.0
         self._answers = 0
@@ -71,7 +71,8 @@ class _Line:
             self.pace = (self.pace + pace) / 2 if self.pace else pace
             self._begin(now)
         elif seconds > self.held * self.pace:
-            # All held calls should be answered by now, so the pace is wrong for them.
+            # At this pace all held calls would have been answered by now, so the pace no longer
+            # applies.
             self.pace = 0.0
 
     def _begin(self, now: float) -> None:

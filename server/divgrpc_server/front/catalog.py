@@ -37,7 +37,7 @@ class Catalog:
         is_serving: Callable[[], bool],
         kernels: Callable[[], tuple[int, int]],
     ) -> None:
-        """Create it; `kernels` returns the number of compiled kernels and of all kernels."""
+        """Create a catalog; `kernels` returns the numbers of compiled and of all kernels."""
         self._config = config
         self._root = root
         self._pool = pool

@@ -48,7 +48,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class Job:
-    """A call that runs in a separate process, and the functions that read and write it."""
+    """A call that runs in a separate process; `read` and `write` pass its messages."""
 
     # The request to the supervisor, and the number of attempts if the process dies.
     request: ClassVar[control.Kind]
@@ -73,7 +73,8 @@ class Evaluation(Job):
     """One Evaluate or EvaluateLabels call."""
 
     request = "evaluate"
-    # A second process can start over, because the caller has received only progress until the rows.
+    # If the process dies, a second process can start over, because the caller receives only
+    # progress events before the rows.
     tries = 2
     death = "two evaluators ended while they evaluated this request"
     full = EvaluationsFullError
@@ -116,7 +117,7 @@ class Build(Job):
 
 
 class BuildOnce(Build):
-    """A BuildOnce call; it has one message with all fields, and drops the events."""
+    """A BuildOnce call, which has a single message and receives no events."""
 
     def __init__(self, request: bytes) -> None:
         super().__init__(_reader_of(request), _drop, Frame.ONCE)
@@ -252,7 +253,10 @@ class _Upload:
             self._limit = None
 
     def turn(self, *, callers: bool) -> None:
-        """Set whether the server waits for the caller; the limit restarts when it begins to."""
+        """Set whether the server waits for the caller.
+
+        The time limit restarts when the server begins to wait.
+        """
         if callers != self._is_callers_turn:
             self._is_callers_turn = callers
             self._set_limit()

@@ -9,8 +9,9 @@ can be withdrawn.
 When a worker dies, any of its unanswered calls may be the cause, so all of them become suspects.
 The pool reserves one worker and sends it one suspect at a time, so a second death identifies the
 cause. The call that caused it fails, and its fingerprint is refused for a minute. The other calls
-are only delayed. First, however, the other workers check the lengths of the index's files. If a
-file was truncated, the call fails with that error instead of killing a second worker.
+are only delayed. Before suspects are retried, the other workers check the lengths of the files of
+the index. If a file was truncated, the call fails with that error and does not kill a second
+worker.
 
 Everything is limited: the calls and bytes that the pool holds (see `admission`), the wait for a
 worker if none is running, the time a busy worker may be silent, and the number of fingerprints. All
@@ -209,8 +210,8 @@ class Pool:
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
             self._try_suspect()
-        # If a worker turns out to be blocked here, earlier queues have counted it as free. The next
-        # call corrects that.
+        # Sending calls of one kind may show that a worker is blocked after it was counted as free
+        # for the other kind. The next dispatch corrects this.
         for kind in self._queues:
             self._admission.measure(kind, full=self._deal(kind))
 
@@ -286,7 +287,7 @@ class Pool:
             call.worker = worker
 
     def _take_back(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
-        """Return calls that could not be sent to the head of their queue."""
+        """Requeue calls that could not be sent, ahead of the other calls of their queue."""
         for call in reversed(calls):
             number = call.request.id
             del worker.outstanding[number]
@@ -299,8 +300,8 @@ class Pool:
         try:
             worker.link.send(packet, memfd)
         except OSError:
-            # Either the buffer is full, until the worker sends a packet or `_tick` clears the flag;
-            # or the socket is closed, which `_read` handles.
+            # The socket's buffer is full, or the socket is closed. The flag is cleared when the
+            # worker sends a packet, or in `_tick`; `_read` handles a closed socket.
             worker.is_blocked = True
             return False
         return True

@@ -78,7 +78,7 @@ class QueryStream:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _is_over(self, reader: "asyncio.Task[None]") -> bool:
-        """Return whether all messages are read and answered; raises the error of the reader."""
+        """Return whether all messages are read and answered; raises if reading failed."""
         if not reader.done():
             return False
         if not self._draining:

@@ -34,8 +34,8 @@ _SLICE_ROWS_MAX: Final = 256
 # The minimum number of rows in a slice if the rows share one exact search. Over many points, 8 rows
 # take only twice as long as 1.
 _SHARED_ROWS: Final = 8
-# The maximum number of stored values in a slice of sparse rows. The time to hash a row is
-# proportional to its stored values.
+# The maximum number of stored values in a slice of sparse rows. The time to hash a row grows with
+# the number of its stored values.
 _SLICE_NONZEROS_MAX: Final = 2**16
 
 

@@ -1,9 +1,10 @@
 """The indexes that a worker has open, each at its current generation.
 
 Theory of operation. The pointer of an index is a file that names the current generation. For every
-request, the worker compares the stamp of this file, which costs one stat call. It answers the
-request from the generation that the pointer names, never from an earlier one. So renaming the
-pointer switches all workers at once.
+request, the worker checks whether the stamp of this file (its inode and modification time) has
+changed, which costs one stat call. It answers the request from the generation that the pointer
+names, never from an earlier one. A build replaces the pointer with a rename, which switches all
+workers at once.
 
 Opening a generation verifies checksums, which takes a second per gigabyte. It happens in a thread,
 so that requests for other indexes do not wait. Before a build moves the pointer, it makes all
