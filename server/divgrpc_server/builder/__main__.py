@@ -139,7 +139,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
     with staging(process.root / name, replace=header.replace) as stage:
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
         upload.accept()
-        # Import the compiler only now, because that takes longer than the steps above. Meanwhile
+        # Import the compiler after the header is accepted, because importing it is slow. Meanwhile
         # the first chunks arrive in the socket's buffer.
         from divgrpc.builder.builder import IndexBuilder
         from divgrpc_server.builder.labels import LabelUpload

@@ -25,7 +25,7 @@ from divgrpc_server.ipc.packets import Op, Request
 
 Kind = Literal["small", "large"]
 
-# Operations that are sent to every worker. They bypass the queues and are not retried.
+# Operations that are sent to every worker. They are not queued or counted, and are not retried.
 TO_ALL: Final = (Op.PREPARE,)
 # The maximum expected wait, as a share of the time to the call's deadline.
 _WAIT_SHARE_MAX: Final = 0.5

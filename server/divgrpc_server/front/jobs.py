@@ -302,7 +302,8 @@ class _Relay:
 
     async def _pass_messages(self) -> None:
         """Pass on the caller's messages."""
-        # Suspend the limit, because the caller may wait until the header is accepted.
+        # Suspend the time limit, because the caller may wait for the header to be accepted before
+        # it sends chunks.
         self._upload.turn(callers=False)
         message = self._header
         with suppress(BrokenPipeError, ConnectionResetError):  # `_pass_events` raises the reason

@@ -159,8 +159,8 @@ class Worker:
         """Answer queries until the control channel closes."""
         while self._take_in():
             for front in list(self._fronts.values()):
-                # After a large packet, also serve the next packet: if it is small, it precedes the
-                # slices.
+                # After a large packet, also serve the next packet. If it is small, it is answered
+                # before the slices of the large one.
                 while front.packets and self._serve_packet(front, front.packets.popleft()):
                     pass
             if self._tasks:
