@@ -1,12 +1,12 @@
-"""The client: `Client` and `AsyncClient`, their errors and results.
+"""Client library of divgrpc: `Client`, `AsyncClient`, their errors and their results.
 
     from divgrpc_client import Client
     with Client("localhost:50051") as client:
         client.build("images", vectors)
         result = client.query("images", queries, k=10, diversity=0.3)
 
-Lives here: both clients, and the command line in `cli`. May import grpc, protobuf, numpy, and the
-core's types, parameters, errors and metrics. May not import numba or scipy.
+This package holds both clients and, in `cli`, the command line. It may import grpc, protobuf,
+numpy, and the core's types, parameters, errors and metrics. It may not import numba or scipy.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +42,8 @@ __all__ = [
 ]
 
 
-# Names that are imported at their first use: gRPC and protobuf take as long to import as numpy.
+# These names are imported when they are first used, because importing gRPC and protobuf takes as
+# long as importing numpy.
 _HOMES: Final = {
     "AsyncClient": "client",
     "Client": "client",

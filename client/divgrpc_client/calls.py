@@ -1,6 +1,7 @@
-"""Each kind of call: requests with one answer, an upload, streams of queries and of rows.
+"""Coroutines that make the calls: single requests, builds, query streams and evaluations.
 
-`stack` is the module `rpc.async_stack` or `rpc.sync_stack`, which have the same names.
+The parameter `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both define the same
+names.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
@@ -24,15 +25,17 @@ MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
 ResultT = TypeVar("ResultT")
 
-# Between two attempts to reach a server that is not up: it may refuse at once.
+# Pause between two attempts to reach a server that is not up. Such a server may refuse a connection
+# at once, and without a pause the loop would keep a core busy.
 _READY_PAUSE_SECONDS: Final = 0.1
 
 
 class Feed(Generic[MessageT]):
     """A request stream that keeps the error of the caller's data.
 
-    gRPC iterates over requests in a task or a thread of its own, where it would only log that
-    error. A feed ends the stream instead. `on_request` is called for every request.
+    gRPC iterates over the requests in its own task or thread. An exception that the caller's data
+    raises there would only be logged. A feed ends the stream instead and keeps the exception in
+    `failure`. `on_request` is called for every request.
     """
 
     def __init__(self, requests: AsyncIterator[MessageT], on_request: Callable[[], None]) -> None:
@@ -56,7 +59,7 @@ async def ask_all(
     method: object,
     exchange: Exchange[MessageT, AnswerT, ResultT],
 ) -> ResultT:
-    """Send the requests of an exchange one after the other, and return its result."""
+    """Send the requests of an exchange one at a time and return the result of the exchange."""
     try:
         request = next(exchange)
         while True:
@@ -72,13 +75,13 @@ async def ask_all(
 
 
 async def wait_until_ready(stack: ModuleType, call: RpcCall, connection: Callable[[], Any]) -> None:
-    """Wait until the server's health says that it serves."""
+    """Wait until the server's health service reports SERVING."""
     while not await _becomes_ready(stack, call, connection().watch):
         await stack.sleep(_READY_PAUSE_SECONDS)
 
 
 async def _becomes_ready(stack: ModuleType, call: RpcCall, watch: Callable[..., Any]) -> bool:
-    """Watch the server's health; False if the server goes away before it is ready."""
+    """Watch the server's health; return False if the server goes away before it is ready."""
     statuses = watch(
         WATCH_REQUEST,
         timeout=call.seconds_left(),
@@ -106,9 +109,9 @@ async def build(
     *,
     idle_timeout: float,
 ) -> IndexInfo:
-    """Send an upload, report its progress, and return the index.
+    """Send an upload, report its progress and return the description of the index.
 
-    The rows wait for the server's `accepted`, which says how large a chunk may be.
+    No row is sent before the server's `accepted` event, which sets the maximum chunk size.
     """
     chunk_size = stack.Handoff()
 
@@ -147,7 +150,7 @@ async def query(
     *,
     idle_timeout: float,
 ) -> AsyncGenerator[QueryResult, None]:
-    """Send queries as the window allows, and yield their results in order."""
+    """Send queries and yield their results in order; at most `in_flight` queries await results."""
     window = stack.Window(pipeline.in_flight)
     has_ended = False
 
@@ -191,7 +194,7 @@ async def evaluate(
 ) -> AsyncGenerator[RowT, None]:
     """Send an evaluation, report its progress, and yield its rows.
 
-    The call ends when the caller stops to iterate.
+    The call is cancelled if the caller stops iterating.
     """
     for message in evaluation.messages():
         async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:

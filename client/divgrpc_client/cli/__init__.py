@@ -1,4 +1,5 @@
-"""The command line: options, commands, how it ends.
+"""Command line of divgrpc: its options, commands and exit codes.
 
-May import everything else of the client. Nothing else of the client may import it.
+This package may import every other module of the client. No other module of the client may import
+it.
 """

@@ -1,4 +1,7 @@
-"""The commands of the command line: read, call, show. Each docstring is the command's help."""
+"""Commands of the command line: each reads its input, calls the server and shows the result.
+
+The docstring of a command is its help text.
+"""
 
 import argparse
 import sys
@@ -28,18 +31,20 @@ from divgrpc_protos.arrays import Matrix, row_count, take
 if TYPE_CHECKING:
     from divgrpc_client.reports.showing import EvaluationReport
 
-# Rows of a file per call; every call has its own deadline.
+# Number of rows of a file that one call sends. Every call has its own deadline.
 _ROWS_AT_A_TIME: Final = 1_000
-# Rows per call if near-copies are listed: a message holds the ids of thousands of them per row.
+# Number of rows per call if near-copies are listed. One row may have thousands of near-copies, and
+# the response holds the ids of all.
 _ROWS_WITH_COPIES: Final = 100
-# Number of times a file is queried from its start if the index is replaced meanwhile.
+# Maximum number of attempts to query a whole file. An attempt fails if the index is replaced before
+# its last row is answered.
 _ROUNDS_MAX: Final = 4
 
 Tell: TypeAlias = Callable[[Progress], None]
 
 
 def build(arguments: argparse.Namespace) -> None:
-    """Index the rows of FILE under NAME, and serve them.
+    """Build an index named NAME from the rows of FILE and serve it.
 
       divgrpc build images vectors.npy
       divgrpc build images data.npz --key train --categories y --subtopics leaf
@@ -47,7 +52,7 @@ def build(arguments: argparse.Namespace) -> None:
       divgrpc build news tfidf.npz --hash-family auto     scipy's sparse rows stay sparse
       divgrpc build news train.svm --categories labels --metric inner_product
 
-    With labels, which divgrpc predict gives to documents:
+    An index built with labels can predict labels for new documents (divgrpc predict):
 
       divgrpc build papers --features train.txt --label-model leml --label-names names.txt
       divgrpc build papers --features X.npz --labels Y.npz --label-model leml --hierarchy edges.txt
@@ -70,7 +75,7 @@ def build(arguments: argparse.Namespace) -> None:
 
 
 def query(arguments: argparse.Namespace) -> None:
-    """Ask NAME about each row of FILE.
+    """Query the index NAME with each row of FILE.
 
     Examples:
     divgrpc query images queries.npy --diversity 0       plain nearest neighbours
@@ -84,7 +89,7 @@ def query(arguments: argparse.Namespace) -> None:
     queries = take(queries, rows.start, rows.stop)
     shows_copies = getattr(arguments, "list_collapsed", False)
     if not arguments.json and "list_collapsed" not in arguments:
-        # The table counts the near-copies of each result.
+        # The table has a column with the number of near-copies of each result.
         arguments.list_collapsed = True
     with _client(arguments) as client:
         queries = _with_columns_of_index(client, arguments, queries)
@@ -98,15 +103,15 @@ def query(arguments: argparse.Namespace) -> None:
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Predict labels for the documents of FILE, among the labels that NAME was built with.
+    """Predict labels for the documents of FILE, from the labels of the index NAME.
 
       divgrpc predict papers test.txt                     five labels each, with their names
       divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
       divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
       divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
 
-    The score of a label is its product with the document; in neighbour_vote it is its share of the
-    votes.
+    The score of a label is the inner product of its factors with the embedded document. In the mode
+    neighbour_vote it is the label's share of the votes.
     """
     documents, rows = _read_documents(arguments, arguments.file)
     with _client(arguments) as client:
@@ -121,7 +126,7 @@ def predict(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    r"""Try settings on the rows of FILE, and show what each reaches: accuracy, diversity, time.
+    r"""Try settings on the rows of FILE, and show the accuracy, diversity and time of each.
 
     Examples:
       divgrpc evaluate images queries.npz --key q --categories y
@@ -150,14 +155,15 @@ def evaluate(arguments: argparse.Namespace) -> None:
                 **options_in(arguments, GridOptions),
             )
             rows = list(stream)
-        # First, so that they are not lost if the page cannot be written.
+        # The rows are shown before the report is written, so that they are not lost if writing
+        # fails.
         _show_rows(arguments, rows)
         if report is not None:
             report.write(client, rows, queries, categories=categories, relevant=relevant)
 
 
 def evaluate_labels(arguments: argparse.Namespace) -> None:
-    r"""Try settings of divgrpc predict on documents whose labels are known, and show the results.
+    r"""Try settings of divgrpc predict on documents with known labels, and show the results.
 
     Examples:
       divgrpc evaluate-labels papers --features test.txt
@@ -192,7 +198,7 @@ def ls(arguments: argparse.Namespace) -> None:
 
 
 def info(arguments: argparse.Namespace) -> None:
-    """Show an index: its parameters, and why Build chose them."""
+    """Show the parameters of an index and the reasons for those that Build chose."""
     with _client(arguments) as client:
         _show(arguments, client.get_index(arguments.name, timeout=arguments.timeout), "index")
 
@@ -208,23 +214,24 @@ def rm(arguments: argparse.Namespace) -> None:
 
 
 def warm(arguments: argparse.Namespace) -> int:
-    """Compile the search kernels now, so that no later start waits for them.
+    """Compile the search kernels now, so that no process has to compile them when it starts.
 
     Kernels are compiled once for each release, processor and version of Python, numba and numpy,
-    which takes about 30 s on two cores. Otherwise the first Index.build or the first start of a
-    server does it. Only the computer that searches needs kernels; a client has none.
+    which takes about 30 s on two cores. Without this command, the first Index.build or the first
+    start of a server compiles them. Only a computer that searches needs kernels. A client needs
+    none.
 
       divgrpc warm                                      into the user's cache folder
       DIVGRPC_KERNEL_CACHE=/srv/kernels divgrpc warm    into a folder that an image keeps
 
-    The folder may be copied: kernels are found wherever divgrpc is installed. They are for the
-    processor of this computer. To make them for others, name the oldest of these processors, both
-    here and where the kernels are used:
+    The folder may be copied, because kernels do not depend on where divgrpc is installed. They are
+    compiled for the processor of this computer. To compile them for several processors, set these
+    variables to the oldest of the processors, both here and where the kernels are used:
 
       NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= divgrpc warm
 
-    Kernels of other releases that no process has started with for 30 days are removed. It ends with
-    1 where the folder cannot be written.
+    The command removes kernels of other releases that no process has loaded for 30 days. Its exit
+    code is 1 if the folder cannot be written.
     """
     with extra("warm", "compiling kernels", "server"):
         from divgrpc.warmup import warm_ahead
@@ -256,14 +263,14 @@ def _read_queries(arguments: argparse.Namespace) -> Matrix:
 def _with_columns_of_index(
     client: Client, arguments: argparse.Namespace, queries: Matrix
 ) -> Matrix:
-    """Give rows of svmlight the columns of the index."""
+    """Widen rows from an svmlight file to the number of columns of the index."""
     if Path(arguments.file).suffix in SVMLIGHT and arguments.dims is None:
         return widened(queries, client.get_index(arguments.name).dims)
     return queries
 
 
 def _read_documents(arguments: argparse.Namespace, file: str) -> tuple[Documents, range]:
-    """Return the documents that --split and --rows take of a file, and those rows of the split."""
+    """Return the documents that --split and --rows select, and their positions in the split."""
     documents = read_documents(Path(file), arguments)
     rows = pick_rows(arguments.rows, len(documents.numbers))
     return documents.taken(rows), rows
@@ -282,13 +289,13 @@ def _ask(
     matrix: Matrix,
     unit: str = "rows",
 ) -> ResultT:
-    """Ask about some rows at a time; the result is of one generation all the same."""
+    """Call `method` on blocks of rows, and return one result that one generation answered."""
     fields, count = options_in(arguments, options), row_count(matrix)
     step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
     with _bar(arguments, unit) if count > step else nullcontext() as progress:
         for _ in range(_ROUNDS_MAX):
             parts: list[ResultT] = []
-            # A file without rows is one call, for the server to say what it thinks of it.
+            # A file without rows still makes one call, so that the server reports the error.
             for start in range(0, max(1, count), step):
                 if progress is not None:
                     progress(Progress("asking", start, count))
@@ -304,12 +311,12 @@ def _ask(
 
 
 def _choice(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments on choosing among settings, which both evaluations share."""
+    """Return the arguments that both evaluations take besides their grids."""
     return {name: getattr(arguments, name) for name in ("folds", "set_default", "timeout")}
 
 
 def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
-    """Read what a report shows, before any work is done."""
+    """Read the files that a report shows, before any other work is done."""
     if arguments.report is None:
         for option in ("titles", "thumbnails", "point_categories", "show"):
             if getattr(arguments, option) is not None:
@@ -322,7 +329,7 @@ def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
 
 
 def _show(arguments: argparse.Namespace, value: object, table: str) -> None:
-    """Print JSON, or the table of that name."""
+    """Print a value as JSON, or with the function of `formats.tables` named `table`."""
     if arguments.json:
         json_output.show(value)
     else:
@@ -351,7 +358,7 @@ def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextMa
 
 
 def _client(arguments: argparse.Namespace) -> Client:
-    # Tables need rich, and so does the module that shows evaluations in any form.
+    # Tables need rich. The commands with --csv import rich even to print CSV or JSON.
     if not arguments.json or "csv" in arguments:
         with extra("json", "this command", "cli"):
             import rich  # noqa: F401  # refused here, before the server does anything

@@ -1,4 +1,4 @@
-"""The command `divgrpc load`: its options, and the run that they describe."""
+"""The command `divgrpc load`: its options and the load test that they describe."""
 
 import argparse
 import os
@@ -31,35 +31,37 @@ _MISSED: Final = 3
 _VOID: Final = 4
 _INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
-# Settings that are options of the same name; --timeout is one of every command, and --seed another.
+# Fields of `Settings` that are options of the same name. `timeout` is an option of every command,
+# and `seed` is set by --traffic-seed.
 _SETTINGS: Final = [name for name in get_type_hints(Settings) if name not in ("timeout", "seed")]
 
 
-# An option that names a bound, and may be repeated.
+# Arguments of argparse for an option that takes a bound and may be repeated.
 _BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
 
 
 def load(arguments: argparse.Namespace) -> int:
     """Send calls to a server at a set rate, and report latency, errors and throughput.
 
-    Latency counts from when a call was due, not from when it could be sent, so a server that stalls
-    cannot hide it.
+    Latency is measured from the time at which a call was due, even if it was sent later. So the
+    latencies include the delays that a stalling server causes.
 
       divgrpc load images --data queries.npy --rate 500 --duration 30
       divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
       divgrpc load images --data queries.npy --schedule '100..1000/30s'    a ramp
       divgrpc load images --data queries.npy --schedule '100:10s,200:10s'  steps
-      divgrpc load images --data queries.npy --objective 'p99<20ms'        the highest such rate
-      divgrpc load images --data queries.npy --closed 64    64 at a time, each when one is answered
+      divgrpc load images --data queries.npy --objective 'p99<20ms'        find the highest rate
+      divgrpc load images --data queries.npy --closed 64    keep 64 calls in flight
       divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
 
-    A mix is a TOML file of [[call]] tables. Each has index and data, and may have key, rows, batch,
-    share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc query or
-    predict. A list makes one kind of call for each of its values.
+    A mix is a TOML file of [[call]] tables. Each table must have index and data. It may have key,
+    rows, batch, share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc
+    query or predict. If a value is a list, the table describes one kind of call for each item.
 
-    The exit code is 3 if a --require was missed, and 4 if the run is VOID: the generator, not the
-    server, was the bottleneck. More --processes may help, or a generator on another machine. Ctrl-C
-    ends a run early; the report then covers the calls so far.
+    The exit code is 3 if a bound of --require was missed. It is 4 if the run is VOID, which means
+    that the load generator, not the server, was the bottleneck. More --processes may help, or a
+    generator on another machine. Ctrl-C ends a run early, and the report then covers the calls made
+    so far.
     """
     with extra("load", "load", "cli"):
         from divgrpc_client.load.text import show
@@ -106,7 +108,7 @@ def _code(report: Report) -> int:
 
 @contextmanager
 def _live(schedule: Schedule) -> Iterator[Callable[[Run], None]]:
-    """Show a line on standard error while a run lasts; yields what to call once a second."""
+    """Show a status line on standard error; yield the function that updates it from a run."""
     from rich.live import Live
 
     from divgrpc_client.formats.tables import console
@@ -174,7 +176,7 @@ def _refuse(arguments: argparse.Namespace, option: str, *names: str) -> None:
 
 
 def _make_folder(name: str, file: str | None) -> None:
-    """Make the folder of a file that is written after the run, or refuse it before."""
+    """Make the folder of an output file; raise before the run if the file cannot be written."""
     if file is None:
         return
     path = Path(file)

@@ -1,10 +1,10 @@
-"""The command line: what it takes, and how it ends.
+"""Entry point of the command line: the parser, error messages and exit codes.
 
 0    done
-1    the server said no or could not be reached, or what came of it could not be written
+1    the server refused or could not be reached, or the output could not be written
 2    the command itself is wrong: an unknown option, an unreadable file
-3    load missed what was required of it
-4    load says nothing of the server: it was void
+3    a load test missed a required bound
+4    a load test was void: its generator, not the server, was the bottleneck
 130  interrupted; a build under way was cancelled
 """
 
@@ -44,9 +44,9 @@ Start a server with divgrpc-server, then:
 
 Every command explains its options: divgrpc query --help
 """
-# Tables whose options messages of the server name.
+# Tables of options whose names occur in messages of the server.
 _TABLES: Final = (BuildOptions, QueryOptions, PredictOptions)
-# What the parsed arguments hold beside options.
+# Attributes of the parsed arguments that are not options.
 _NO_OPTIONS: Final = {"run", "table", "name", "file"}
 
 
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
-    """Suggest an option in place of the first unknown one."""
+    """Return a suggestion for the first unknown option, or an empty string."""
     flags = [word for word in unknown if word.startswith("--")]
     if not flags or "table" not in arguments:
         return ""
@@ -94,7 +94,7 @@ def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
 
 
 def _give_up_output() -> None:
-    """Leave standard output where it cannot be written; Python would complain again at exit."""
+    """Redirect standard output to /dev/null if it cannot be written; else Python fails at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -109,7 +109,7 @@ def _tell(message: str, details: dict[str, object], *, as_json: bool) -> None:
 
 
 def _in_flags(message: str) -> str:
-    """Say in options of the command line what a message says in Python's words."""
+    """Replace the Python parameters in a message by options of the command line."""
     message = message.replace("set replace=True to replace it", "--replace replaces it")
 
     def as_option(setting: re.Match[str]) -> str:

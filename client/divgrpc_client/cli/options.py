@@ -1,4 +1,4 @@
-"""Options of the command line: those of several commands, and those of tables of options."""
+"""Options of the command line: options that commands share, and options made from tables."""
 
 import argparse
 import inspect
@@ -28,7 +28,7 @@ SPLIT: Final = (
 
 
 def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type
-    """Add a command that does `run`, whose name and docstring are its name and its help."""
+    """Add a command that calls `run`; it has the name of `run` and its docstring as help."""
     text = inspect.getdoc(run) or ""
     verb: argparse.ArgumentParser = verbs.add_parser(
         run.__name__.replace("_", "-"),
@@ -41,7 +41,7 @@ def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa
 
 
 def add_common(verb: argparse.ArgumentParser) -> None:
-    """Let a command ask a server."""
+    """Add the options of every command that calls a server."""
     verb.add_argument(
         "--target",
         default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
@@ -59,7 +59,7 @@ def add_common(verb: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def extra(field: str, subject: str, name: str) -> Iterator[None]:
-    """Say which extra to install if an import finds something missing."""
+    """Raise an error that names the extra to install if an import inside fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -70,7 +70,7 @@ def extra(field: str, subject: str, name: str) -> Iterator[None]:
 
 
 def add_texts(group: "argparse._ActionsContainer", *options: tuple[str, str, str]) -> None:
-    """Add options that take a text: flag, metavar and help of each."""
+    """Add options that take a string; each is a tuple of flag, metavar and help."""
     for flag, metavar, text in options:
         group.add_argument(flag, metavar=metavar, help=text)
 
@@ -82,7 +82,7 @@ def first_sentence(text: str) -> str:
 
 
 def add_name(verb: argparse.ArgumentParser) -> None:
-    """Let a command take the name of an index."""
+    """Add the name of an index to the arguments of a command."""
     verb.add_argument("name", metavar="NAME", help="The name of the index.")
 
 
@@ -91,14 +91,14 @@ def add_file(
     text: str = f"A file with one vector per row: {FORMATS}.",
     nargs: str | None = None,
 ) -> None:
-    """Let a command take the name of an index and a file of rows."""
+    """Add the name of an index and a file of rows to the arguments of a command."""
     add_name(verb)
     verb.add_argument("file", metavar="FILE", nargs=nargs, help=text)
     add_reading(verb)
 
 
 def add_reading(verb: argparse.ArgumentParser) -> None:
-    """Let a command take options on how to read a file of rows."""
+    """Add the options that say how a file of rows is read."""
     verb.add_argument(
         "--key", help="Read this array of an .npz; needed where it has several matrices."
     )
@@ -118,7 +118,7 @@ def add_reading(verb: argparse.ArgumentParser) -> None:
 
 
 def add_documents(verb: "argparse._ActionsContainer", instead: str = "") -> None:
-    """Let a command take documents and their labels; without `instead` it must be given them."""
+    """Add the options for documents and their labels; --features is required without `instead`."""
     verb.add_argument(
         "--features",
         metavar="FILE",
@@ -131,7 +131,7 @@ def add_documents(verb: "argparse._ActionsContainer", instead: str = "") -> None
 
 
 def add_options(verb: argparse.ArgumentParser, table: type) -> None:
-    """Let a command take the options of a table."""
+    """Add the options of a table to a command."""
     verb.set_defaults(table=table)
     add_fields(verb.add_argument_group(f"options of {verb.prog.split()[-1]}"), explained(table))
 
@@ -139,9 +139,9 @@ def add_options(verb: argparse.ArgumentParser, table: type) -> None:
 def add_fields(
     group: "argparse._ActionsContainer", fields: Mapping[str, tuple[Any, str, object]]
 ) -> None:
-    """Add an option for each field, by its type, explanation and default.
+    """Add an option for each field, made from the field's type, explanation and default.
 
-    An option that is not set is not in the namespace, and so not on the wire.
+    An option that is not set is absent from the namespace, so it is not sent to the server.
     """
     for name, (kind, text, default) in fields.items():
         flags = [f"--{name.replace('_', '-')}"]
@@ -166,7 +166,7 @@ def _default(default: object) -> str:
 
 
 def _reading(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
-    """Return argparse's arguments that read values of a type."""
+    """Return the keyword arguments of `add_argument` for an option of the type `kind`."""
     members = [member for member in get_args(kind) if member is not NoneType]
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
@@ -186,7 +186,10 @@ def _reading(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
 
 
 def _word(field: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
-    """Return argparse's arguments for a word; its error names the nearest of the choices."""
+    """Return the keyword arguments of `add_argument` for an option with fixed choices.
+
+    The error for another value names the most similar choice.
+    """
     choices = get_args(kind)
 
     def read(text: str) -> str:
@@ -202,22 +205,22 @@ def _word(field: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
 
 
 def _dial(text: str) -> float | Auto:
-    """Read a dial; `auto` is chosen for each query."""
+    """Read a diversity: a number, or `auto` to let the server choose it for each query."""
     return "auto" if text == "auto" else float(text)
 
 
 def _threshold(text: str) -> float:
-    """Read a threshold; `none` is no limit, whatever the index keeps."""
+    """Read a threshold; `none` means no limit, even if the index has a default threshold."""
     return -math.inf if text == "none" else float(text)
 
 
 def _limits(text: str) -> Limits:
-    """Read HASH:CANDIDATES; a part that is left out is the default."""
+    """Read HASH:CANDIDATES; an omitted part is None, which means the default."""
     hash_limit, candidates_limit = (int(part) if part else None for part in text.split(":"))
     return hash_limit, candidates_limit
 
 
-# What argparse calls a value that it cannot read.
+# argparse uses these names in its errors about values that it cannot read.
 _dial.__name__ = "number or auto"
 _threshold.__name__ = "number or none"
 _limits.__name__ = "HASH:CANDIDATES"

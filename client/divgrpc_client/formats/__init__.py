@@ -1,5 +1,5 @@
-"""Files that people have, and output that people and programs read.
+"""Readers of input files, and writers of tables, JSON and CSV.
 
-Lives here: readers of vectors and labels, tables for terminals, JSON and CSV. May import messages
-and the core's types. May not open a connection.
+This package reads vectors and labels from files and writes tables for terminals, JSON and CSV. It
+may import messages and the core's types. It may not open a connection.
 """

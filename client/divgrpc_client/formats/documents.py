@@ -1,4 +1,4 @@
-"""Rows and labels as the command line names them: files to what the client takes."""
+"""Reads the rows and labels that the command line names into arguments of the client."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,14 +13,15 @@ from divgrpc_client.formats.files import read_lines, read_vectors
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
 
-# Files that hold a matrix and nothing else; all others are text, a document with its labels a line.
+# Files with these suffixes hold a matrix and nothing else. All other files are text, with one
+# document and its labels per line.
 _MATRICES: Final = (".npy", ".npz", ".fvecs")
 _LEML: Final = "leml"
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Rows (n, d) of a file, their labels (n, L) if it has any, their numbers (n,) in the file."""
+    """Rows (n, d) of a file, their labels (n, L) or None, and their positions (n,) in the file."""
 
     path: Path
     rows: Matrix
@@ -29,11 +30,11 @@ class Documents:
 
     @property
     def is_text(self) -> bool:
-        """Whether the file is text, which shows only the columns that it uses."""
+        """Whether the file is text, which shows only those columns that occur in it."""
         return self.path.suffix not in _MATRICES
 
     def taken(self, numbers: IntArray | range) -> "Documents":
-        """Return some of the documents; those of a range share memory with the file."""
+        """Return some of the documents; rows of a range are views of the file, not copies."""
 
         def pick(matrix: Matrix) -> Matrix:
             if isinstance(numbers, range):
@@ -44,10 +45,10 @@ class Documents:
         return Documents(self.path, pick(self.rows), labels, self.numbers[numbers])
 
     def for_index(self, info: IndexInfo, arguments: argparse.Namespace) -> "Documents":
-        """Return documents of a text file with the columns and the labels of an index.
+        """Return the documents of a text file, widened to the columns and labels of an index.
 
-        Raises `InvalidArgumentError` naming the line of the first that has no feature, or one that
-        the index has not.
+        Raises `InvalidArgumentError` if a document has no feature or has a feature that the index
+        lacks. The error names the line.
         """
         self.refuse_empty("documents")
         rows = cast(Csr, self.rows)
@@ -55,7 +56,8 @@ class Documents:
         if len(beyond):
             row = int(np.searchsorted(rows.indptr, beyond[0], side="right")) - 1
             line, features = line_of(self.path, int(self.numbers[row]))
-            # The greatest of the line is that of the row, wherever they begin.
+            # The greatest feature in the line and the greatest column of the row are the same
+            # feature. Their difference is the number of the file's first feature.
             greatest = max(features)
             first = greatest - int(rows.indices[rows.indptr[row + 1] - 1])
             raise InvalidArgumentError(
@@ -71,7 +73,7 @@ class Documents:
         return Documents(self.path, widened(rows, columns), labels, self.numbers)
 
     def refuse_empty(self, field: str) -> None:
-        """Raise `InvalidArgumentError` naming the line of the first document without a feature."""
+        """Raise `InvalidArgumentError` with the line number if a document has no feature."""
         counts = np.diff(without_zeros(cast(Csr, self.rows)).indptr)
         if len(empty := np.flatnonzero(counts == 0)):
             number = int(self.numbers[empty[0]])
@@ -82,7 +84,9 @@ class Documents:
 
 
 def read_documents(path: Path, arguments: argparse.Namespace) -> Documents:
-    """Return the documents that --split takes of a file, with those of --labels, else its own.
+    """Return the documents of a file that --split selects, all of them without --split.
+
+    Labels come from --labels if given, else from the file itself.
 
     Raises `InvalidArgumentError` as `read_vectors` and `read_labelled` do.
     """
@@ -106,7 +110,7 @@ def _with_labels(
     documents = Documents(path, rows, labels, np.arange(count))
     if arguments.split is None:
         return documents
-    # A file, and after a colon the number of one of its columns.
+    # The format is FILE or FILE:COLUMN.
     name, colon, column = arguments.split.rpartition(":")
     if not (colon and column.isdecimal()):
         name, column = arguments.split, "0"
@@ -114,7 +118,7 @@ def _with_labels(
 
 
 def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
-    """Return the file that a build is of, its rows, and the arguments on labels beside them."""
+    """Return the file of a build, its rows, and the arguments of `Client.build` about labels."""
     if (arguments.file is None) == (arguments.features is None):
         raise InvalidArgumentError("file", "set either FILE or --features")
     if arguments.features is None:
@@ -125,7 +129,8 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         documents = read_documents(Path(arguments.features), arguments)
         values = vars(arguments)
         rejects = values.get("metric", "cosine"), values.get("zero_vectors", "reject")
-        # The server names a row that it refuses by its number alone.
+        # An error of the server names only the number of the row, so empty documents are refused
+        # here with the line of the file.
         if rejects == ("cosine", "reject") and documents.is_text:
             documents.refuse_empty("features")
     names, edges = arguments.label_names, arguments.hierarchy
@@ -140,16 +145,18 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
 
 
 def read_edges(path: Path) -> IntArray:
-    """Return the edges (m, 2), parent and child, of an .npy or of a text file, two numbers a line.
+    """Return edges (m, 2) from parent to child, read from an .npy or a text file.
 
-    Raises `InvalidArgumentError` naming the first line that is anything else.
+    A line of a text file holds two numbers, the parent and the child.
+
+    Raises `InvalidArgumentError` that names the first malformed line.
     """
     if path.suffix == ".npy":
         return np.asarray(read_vectors(path))
     edges = []
     for number, line in enumerate(read_lines("hierarchy", path), 1):
         words = line.partition("#")[0].replace(",", " ").split()
-        # An int64 holds any number of 18 digits.
+        # Every number of 18 digits fits an int64.
         if words and (len(words) != 2 or not all(w.isdecimal() and len(w) < 19 for w in words)):
             raise InvalidArgumentError("hierarchy", f"{path} line {number} is not: parent child")
         edges += [int(word) for word in words]

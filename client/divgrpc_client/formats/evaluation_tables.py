@@ -1,4 +1,4 @@
-"""Rows of an evaluation, of queries or of labels: a table for people, JSON and CSV for programs."""
+"""Shows the rows of an evaluation of queries or labels as a table or as CSV."""
 
 import csv
 import math
@@ -16,7 +16,7 @@ Row: TypeAlias = EvaluateRow | EvaluateLabelRow
 
 
 def method(row: Row) -> str:
-    """Return what picks the results: a selector, and its settings other than the default."""
+    """Return the selector of a row and those of its settings that are not the default."""
     parameters = row.parameters
     words: list[str] = []
     if isinstance(parameters, EffectiveParameters) and parameters.selector in (
@@ -29,18 +29,18 @@ def method(row: Row) -> str:
 
 
 def diversity(row: Row) -> str:
-    """Return the diversity of a row; plain nearest neighbours have none."""
+    """Return the diversity of a row; it is empty for plain nearest neighbours."""
     parameters = row.parameters
     return f"{parameters.diversity:g}" if parameters.selector != "nearest" else ""
 
 
 def limit(limit: int) -> str:
-    """Return a limit of the search; 0 is no limit."""
+    """Return a limit of the search as text; 0 means no limit."""
     return str(limit) if limit else "none"
 
 
 def stage(row: Row) -> str:
-    """Return where candidates come from: the requested search, and its limits."""
+    """Return the requested search and its limits."""
     parameters = row.parameters
     if not parameters.hash_limit and not parameters.candidates_limit:
         return f"{row.search} search without limits"
@@ -51,18 +51,18 @@ def stage(row: Row) -> str:
 
 
 def setting(row: Row) -> str:
-    """Return a row's setting but for k: method, diversity, search, limits."""
+    """Return a row's setting without k: its method, diversity, search and limits."""
     dial = f" at diversity {diversity(row)}" if diversity(row) else ""
     return f"{method(row)}{dial}, {stage(row)}"
 
 
 def figure(value: float) -> str:
-    """Return a metric with three digits, nothing if it does not apply."""
+    """Return a metric with three decimals, or an empty string if it does not apply."""
     return "" if math.isnan(value) else f"{value:.3f}"
 
 
 def h_range(row: Row) -> str:
-    """Return the 95 % interval of h, nothing if it does not apply."""
+    """Return the 95 % interval of h, or an empty string if it does not apply."""
     low, high = figure(row.metrics["h_score"].low), figure(row.metrics["h_score"].high)
     return f"{low}\N{EN DASH}{high}" if low else ""
 
@@ -73,7 +73,7 @@ def _threshold(row: Row) -> str:
 
 
 def _metric(*names: str) -> Callable[[Row], str]:
-    """Return a function from a row to the first of these metrics that it has."""
+    """Return a function that formats the first of these metrics that a row has."""
     return lambda row: figure(next(row.metrics[n].value for n in names if n in row.metrics))
 
 
@@ -82,11 +82,11 @@ def _parameter(name: str) -> Callable[[Row], str]:
 
 
 def _at_k(name: str) -> Callable[[Row], str]:
-    """Return a function from a row to the last of a list of intervals, if there are any."""
+    """Return a function that formats the last interval of a list, or an empty list as ""."""
     return lambda row: "".join(figure(interval.value) for interval in getattr(row, name)[-1:])
 
 
-# The text in each column of a table of rows, by its head; metrics are named as in the paper.
+# Functions that format the cells of each column, by column head. Metrics have the paper's names.
 CELLS: Final[Mapping[str, Callable[[Row], str]]] = {
     "row": lambda row: str(row.number),
     "mode": _parameter("mode"),
@@ -131,7 +131,7 @@ _LABEL_HEADS: Final = (
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print a table of the settings, one of the choices, and the default that was set."""
+    """Print a table of the settings, a table of the choices and the default that was set."""
     out = tables.console()
     unit = "documents" if isinstance(rows[0], EvaluateLabelRow) else "queries"
     settings = [row for row in rows if not row.by_fold]
@@ -145,7 +145,8 @@ def show(rows: Sequence[Row]) -> None:
         style="dim",
     )
     for row in rows:
-        # A threshold is meant to leave documents with fewer labels than top_k.
+        # Short results of predictions are not reported, because a threshold is meant to leave
+        # documents with fewer labels than top_k.
         is_short = row.short and isinstance(row, EvaluateRow)
         short = f", {row.short:,} short of k" if is_short else ""
         if row.empty or is_short:
@@ -170,7 +171,7 @@ def _table(rows: Sequence[Row], title: str | None = None) -> Table:
 
 
 def show_csv(rows: Sequence[Row]) -> None:
-    """Print a line for each row; a figure that does not apply is empty."""
+    """Print the rows as CSV; a cell is empty if its figure does not apply."""
     lines = [_cells(json_output.plain(row)) for row in rows]
     writer = csv.DictWriter(sys.stdout, list(lines[0]), lineterminator="\n")
     writer.writeheader()
@@ -178,9 +179,10 @@ def show_csv(rows: Sequence[Row]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> dict[str, object]:
-    """Return the cells of a line by their heads; every metric has its interval.
+    """Return the cells of a CSV line by column name; each metric is followed by its interval.
 
-    Lists have a space between two numbers. Values of single queries or documents are left out.
+    Numbers of a list are separated by spaces. The values of single queries or documents are
+    omitted.
     """
     cells = {name: row.pop(name) for name in ("number", "generation", "search")}
     cells |= {n: value for n, value in row.pop("parameters").items() if n not in cells}

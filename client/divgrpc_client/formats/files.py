@@ -1,8 +1,8 @@
-"""Vectors and their columns from the files people have: .npy, .npz, .fvecs and svmlight.
+"""Reads vectors and their columns from .npy, .npz, .fvecs, svmlight and text files.
 
-.npy and .fvecs are memory-mapped, so that a file larger than memory can be sent. A faulty file is
-an `InvalidArgumentError` that says so; pickled objects are never read. scipy's .npz is four arrays,
-read without scipy, which a client need not have.
+.npy and .fvecs files are memory-mapped, so a file larger than memory can be sent. A faulty file
+raises `InvalidArgumentError`. Pickled objects are never read. The four arrays of scipy's .npz are
+read without scipy, because a client need not have it.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ def read_vectors(
 ) -> Matrix:
     """Return the (rows, dims) array of a file, or its compressed sparse rows.
 
-    `key` names one array of an .npz; `base` and `dims` are for svmlight, as `read_svmlight` says.
-    Raises `InvalidArgumentError` if the file is missing or is not what its name says.
+    `key` names one array of an .npz. `base` and `dims` apply to svmlight only, see `read_svmlight`.
+    Raises `InvalidArgumentError` if the file is missing or its content does not match its suffix.
     """
     if path.suffix in SVMLIGHT and key is None:
         return read_svmlight(path, base=base, dims=dims)
@@ -56,8 +56,9 @@ def read_vectors(
 def read_column(source: str, vectors_path: Path) -> Array:
     """Return the (rows,) array that `source` names.
 
-    `source` is an array of the .npz that the vectors came from, ``labels`` for those of the
-    svmlight file that they came from, an .npy file, or a text file with one number per line.
+    `source` is one of: the name of an array in the .npz that holds the vectors, ``labels`` for the
+    labels of the svmlight file that holds the vectors, an .npy file, or a text file with one number
+    per line.
     """
     if vectors_path.suffix in SVMLIGHT and source == _LABELS:
         return read_labels(vectors_path)
@@ -73,9 +74,10 @@ def read_column(source: str, vectors_path: Path) -> Array:
 
 
 def read_lists(path: Path) -> list[Array]:
-    """Return the whole numbers of each line of a text file, between spaces; a line may have none.
+    """Return one array per line of a text file with whole numbers, separated by spaces.
 
-    Raises `InvalidArgumentError` if the file is missing or holds anything else.
+    A line may be empty. Raises `InvalidArgumentError` if the file is missing or holds anything
+    else.
     """
     try:
         return [
@@ -89,9 +91,9 @@ def read_lists(path: Path) -> list[Array]:
 
 
 def read_lines(field: str, path: Path) -> list[str]:
-    """Return the lines of a text file in UTF-8; only line feeds end them.
+    """Return the lines of a text file in UTF-8; only a line feed ends a line.
 
-    Raises `InvalidArgumentError`, naming `field`, if it cannot be read.
+    Raises `InvalidArgumentError` for `field` if the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -103,9 +105,9 @@ def read_lines(field: str, path: Path) -> list[str]:
 
 
 def pick_rows(text: str | None, count: int) -> range:
-    """Return the rows that a text names as Python slices do: 3:5, :10, -2:, or one by its number.
+    """Return the rows that `text` selects: a slice (3:5, :10, -2:) or the number of one row.
 
-    None is all of them. Raises `InvalidArgumentError` if the file has none of them.
+    None selects all rows. Raises `InvalidArgumentError` if no row is selected.
     """
     if text is None:
         return range(count)
@@ -143,7 +145,7 @@ def _load(path: Path) -> Array:
 
 
 def _from_npz(path: Path, key: str | None) -> Array | Csr:
-    """Return the array named `key`, else scipy's matrix, else the only array of two dimensions."""
+    """Return the array named `key`; without `key`, scipy's matrix or the only 2-d array."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             if key in archive.files:
@@ -167,7 +169,7 @@ def _from_npz(path: Path, key: str | None) -> Array | Csr:
 
 
 def _from_fvecs(path: Path) -> Array:
-    # Each row is its number of dimensions as int32, then so many float32.
+    # Each row is its number of dimensions as int32, followed by its values as float32.
     try:
         numbers = np.memmap(path, dtype="<i4", mode="r")
     except (OSError, ValueError) as error:
@@ -184,15 +186,15 @@ def _from_fvecs(path: Path) -> Array:
 
 
 def _is_scipy(archive: Mapping[str, Array]) -> bool:
-    """Tell whether the arrays of an .npz are what `scipy.sparse.save_npz` writes."""
+    """Tell whether an .npz has the arrays that `scipy.sparse.save_npz` writes."""
     return set(archive) >= _SCIPY_KEYS and archive["format"].ndim == 0
 
 
 def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
     """Return the matrix of an .npz that `scipy.sparse.save_npz` wrote, in canonical form.
 
-    What it stores out of order or more than once is sorted and added up. Raises
-    `InvalidArgumentError` if it is not CSR, or if its arrays do not match.
+    Entries out of order are sorted, and repeated entries are summed. Raises `InvalidArgumentError`
+    if it is not CSR, or if its arrays do not match.
     """
     kind = archive["format"].item()
     kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)

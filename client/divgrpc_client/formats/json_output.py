@@ -1,4 +1,4 @@
-"""Results as JSON, one document per command; NaN, which JSON lacks, is never in them."""
+"""Prints results as JSON, one document per command, with null in place of NaN."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ def show(value: object) -> None:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
-    """Return a value as JSON has it: null for NaN and infinity, lists for arrays."""
+    """Return a value ready for JSON, with None for NaN and infinity, and lists for arrays."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
 
 
 def show_result(result: QueryResult | LabelResult, rows: range) -> None:
-    """Print the results of some rows of a file; a row has as many entries as were found."""
+    """Print the results of `rows` of a file; padding of short rows is left out."""
     show(
         {
             "generation": result.generation,
@@ -44,7 +44,7 @@ def show_result(result: QueryResult | LabelResult, rows: range) -> None:
 
 
 def _entries(result: QueryResult | LabelResult, at: int) -> dict[str, object]:
-    """Return what a result has of the row in place `at`; near-copies and dials if there are any."""
+    """Return the fields of the result at position `at`, with optional columns only if present."""
     count = int(result.counts[at])
     entries: dict[str, object] = {}
     if isinstance(result, LabelResult):

@@ -1,13 +1,14 @@
-"""Sparse rows of text: svmlight, and the Extreme Classification Repository's documents with labels.
+"""Reads sparse rows from svmlight files and files of the Extreme Classification Repository.
 
-Both have a row a line, `label,label,... column:value column:value ...`, perhaps with `qid:number`
-after the labels; comments begin with #, and empty lines are passed over. svmlight has one label a
-row and counts columns from 0 or 1. The repository's files begin with a line of three numbers, rows,
-columns and labels, and count both from 0; a row without labels begins with a space. Its small sets
-come with files of splits, whose columns are alternative lists of the rows to take, counted from 1.
+Both formats have one row per line, `label,label,... column:value column:value ...`, with an
+optional `qid:number` after the labels. Comments begin with #, and empty lines are skipped. svmlight
+has one label per row and counts columns from 0 or 1. The repository's files begin with a line of
+three numbers, the counts of rows, columns and labels. They number columns and labels from 0, and a
+row without labels begins with a space. The repository's small sets come with files of splits. Each
+column of such a file lists the rows of one split, counted from 1.
 
-They are read without scikit-learn, which a client need not have. Its reader is faster, but cannot
-say which line is wrong.
+The files are read without scikit-learn, because a client need not have it. scikit-learn's reader is
+faster, but its errors do not name the faulty line.
 """
 
 import re
@@ -39,11 +40,11 @@ _DIGITS_MAX: Final = 19
 
 
 def read_svmlight(path: Path, *, base: IndexBase = "auto", dims: int | None = None) -> Csr:
-    """Return the rows of an svmlight file; labels, `qid` and comments are passed over.
+    """Return the rows of an svmlight file without labels, `qid` and comments.
 
-    `base` is the number of the first column; with auto a file that has a column 0 begins there, and
-    any other at 1. `dims` is the number of columns, by default as many as the file shows. Raises
-    `InvalidArgumentError` naming the first line that is wrong.
+    `base` is the number of the first column. "auto" means 0 if column 0 occurs in the file, else 1.
+    `dims` is the number of columns; by default the greatest column of the file is the last one.
+    Raises `InvalidArgumentError` that names the first faulty line.
     """
     rows = _Rows(path, "column", base)
     for number, line in _lines(path):
@@ -56,7 +57,7 @@ def read_svmlight(path: Path, *, base: IndexBase = "auto", dims: int | None = No
 
 
 def read_labels(path: Path) -> npt.NDArray[np.int64]:
-    """Return the label of each row of an svmlight file; raises if one is no whole number."""
+    """Return the labels (n,) of the rows of an svmlight file, which must be whole numbers."""
     labels = array("q")
     for number, line in _lines(path):
         if not line.strip():
@@ -82,9 +83,10 @@ def read_labelled(
 ) -> tuple[Csr, Csr]:
     """Return documents (n, d) and labels (n, L) of a text file, with or without a header.
 
-    Labels count from 0, and `base` says where features begin: auto is 0 with a header, and as for
-    svmlight without one. `dims` and `label_count` are d and L, by default what the header says,
-    else as many as the file shows. Raises `InvalidArgumentError` naming the first wrong line.
+    Labels are numbered from 0. `base` is the number of the first feature. "auto" means 0 if the
+    file has a header, else the same as in `read_svmlight`. `dims` and `label_count` are d and L.
+    Their defaults come from the header, or without one from the greatest numbers in the file.
+    Raises `InvalidArgumentError` that names the first faulty line.
     """
     documents, labels = _Rows(path, "feature", base), _Rows(path, "label", "0")
     size = None
@@ -105,10 +107,11 @@ def read_labelled(
 
 
 def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.int64]:
-    """Return the documents, from 0 up, that one column of a file of splits lists, counted from 1.
+    """Return the documents that one column of a file of splits lists, numbered from 0.
 
-    Raises `InvalidArgumentError` naming the first line that has no such column, or in it no number
-    from 1 to `documents`, or one that an earlier line has.
+    The file numbers documents from 1. Raises `InvalidArgumentError` that names the first line
+    without such a column, with a number outside 1 to `documents`, or with a document that an
+    earlier line has.
     """
     lines: dict[int, int] = {}
     for number, line in _lines(path):
@@ -128,9 +131,9 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
 
 
 def line_of(path: Path, document: int) -> tuple[int, list[int]]:
-    """Return the number of the line of a document, counted from 0, and its features as they stand.
+    """Return the line number of a document (counted from 0), and its features as written there.
 
-    `read_labelled` must have read the file before.
+    `read_labelled` must have accepted the file before.
     """
     lines = (
         (number, match)
@@ -142,17 +145,17 @@ def line_of(path: Path, document: int) -> tuple[int, list[int]]:
 
 
 def widened(rows: Matrix, dims: int) -> Matrix:
-    """Give rows of text the columns of the index: their file shows only those it uses."""
+    """Widen rows from a text file to `dims` columns; the file may not use the last columns."""
     if isinstance(rows, Csr) and rows.cols < dims:
         return rows._replace(cols=dims)
     return rows
 
 
 def canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: int) -> Csr:
-    """Sort the columns of every row, and add up numbers of the same column.
+    """Sort the columns of every row and sum values of the same column.
 
-    `indptr` (n + 1,) int64; `indices` and `data` (nnz,) in any order within a row; `cols` is the
-    number of columns.
+    `indptr` has shape (n + 1,) and dtype int64. `indices` and `data` have shape (nnz,), with
+    entries in any order within a row. `cols` is the number of columns.
     """
     row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     if not ((np.diff(indices) > 0) | (np.diff(row) > 0)).all():
@@ -171,9 +174,10 @@ def wrong(path: Path, message: str) -> InvalidArgumentError:
 
 
 class _Rows:
-    """Sparse rows of a file as they are read.
+    """Collects sparse rows while a file is read.
 
-    `noun` names a column; columns count from `base`. A header announces `count` columns.
+    `noun` is the word for a column in errors. `base` is the number of the first column. `count` is
+    the number of columns in the file's header, -1 without a header.
     """
 
     def __init__(self, path: Path, noun: str, base: IndexBase) -> None:
@@ -206,7 +210,10 @@ class _Rows:
         self._ends.append(len(self._columns))
 
     def matrix(self, field: str, dims: int | None) -> Csr:
-        """Return the rows, of `dims` columns, else as many as were announced or seen."""
+        """Return the rows as a matrix of `dims` columns.
+
+        By default the header, or without one the greatest column, sets the number of columns.
+        """
         columns = np.frombuffer(self._columns, np.int64)
         indices = columns - int(columns.min(initial=1) if self.base == "auto" else self.base)
         width = int(indices.max(initial=-1)) + 1
@@ -221,7 +228,7 @@ class _Rows:
 
 
 def _sizes(path: Path, words: Sequence[bytes]) -> list[int]:
-    """Return the rows, columns and labels that a header announces."""
+    """Return the numbers of rows, columns and labels in a header."""
     if max(map(len, words)) >= _DIGITS_MAX:
         raise wrong(path, "line 1: a number is far too long")
     sizes = [int(word) for word in words]
@@ -231,7 +238,7 @@ def _sizes(path: Path, words: Sequence[bytes]) -> list[int]:
 
 
 def _split(path: Path, number: int, line: bytes) -> tuple[bytes, list[bytes]]:
-    """Return the labels of a line, and its columns and values in turn."""
+    """Return the labels of a line as text, and a flat list of alternating columns and values."""
     match = _LINE.fullmatch(line)
     if match is None:
         raise wrong(path, f"line {number} is not: label,label,... column:value column:value ...")
@@ -239,12 +246,15 @@ def _split(path: Path, number: int, line: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that is not empty, without comments and line ends, and its number."""
+    """Yield the number and the text of each line that is not empty.
+
+    Comments and line ends are removed.
+    """
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 text = line.rstrip(b"\r\n").partition(b"#")[0]
-                # A line of one space is kept: it is a document without labels and features.
+                # A line of one space is not empty. It is a document without labels and features.
                 if text:
                     yield number, text
     except OSError as error:

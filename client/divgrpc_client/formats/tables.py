@@ -1,4 +1,4 @@
-"""Results for people, on a terminal or in a pipe: tables, and a progress bar while a build runs."""
+"""Prints results as tables, and shows a progress bar while a build runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,12 +26,13 @@ from divgrpc.types import (
 )
 from divgrpc_client.messages.options import BUILD_DEFAULTS
 
-# Wide enough for every table here; rich guesses 80 columns where there is no terminal.
+# Width of the output in a pipe, enough for every table here. Without a terminal, rich would assume
+# 80 columns.
 _PIPE_WIDTH: Final = 140
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the terminal, or a pipe without colours."""
+    """Return a rich console, without colours if the output is a pipe."""
     terminal = Console(stderr=stderr, highlight=False)
     if not terminal.is_terminal:
         terminal = Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
@@ -39,7 +40,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Return an empty table; a column that begins with ``>`` holds numbers."""
+    """Return an empty table; a heading that begins with ``>`` right-aligns its column."""
     grid = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for column in columns:
         right = column.startswith(">")
@@ -49,7 +50,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 @contextmanager
 def bar(unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
-    """Show progress on standard error; yields what to call with each step."""
+    """Show a progress bar on standard error; yield the function that updates it."""
     columns = (
         TextColumn("{task.description:<11}"),
         BarColumn(),
@@ -92,9 +93,10 @@ def built(info: IndexInfo) -> None:
 
 
 def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> None:
-    """Show the results of each row, in the order in which they were picked.
+    """Print the results of each row in the order in which the selector picked them.
 
-    If near-copies were listed, a column counts those of each result; `shows_copies` adds their ids.
+    If near-copies were listed, a column holds their number for each result. `shows_copies` adds
+    their ids.
     """
     columns: list[str] = []
     if len(answer.collapsed_offsets) and answer.parameters.duplicate_threshold is not None:
@@ -118,7 +120,7 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
 
 
 def labels(answer: LabelResult, rows: range) -> None:
-    """Show the labels of each document, in the order in which they were picked."""
+    """Print the labels of each document in the order in which the selector picked them."""
     names = answer.names
 
     def cells(row: int, rank: int) -> Sequence[str]:
@@ -141,7 +143,7 @@ def _ranked(
     answer: QueryResult | LabelResult,
     cells: Callable[[int, int], Sequence[str]],
 ) -> Table:
-    """Return a table of what was picked for each row; the second column is the rank."""
+    """Return a table with a line for each result of each row; the second column is the rank."""
     grid = table(heads[0], ">rank", *heads[1:])
     for position, (row, count) in enumerate(zip(rows, answer.counts.tolist(), strict=True)):
         if count == 0:
@@ -170,13 +172,13 @@ def indexes(infos: Sequence[IndexInfo]) -> None:
             *(info.auto_search, filesize.decimal(_bytes(info))),
         )
     for column in grid.columns:
-        # A name that is cut off is no name.
+        # Long names are folded, because a truncated name would be useless.
         column.overflow = "fold"
     console().print(grid if infos else "no indexes yet: divgrpc build NAME FILE makes one")
 
 
 def index(info: IndexInfo) -> None:
-    """Show all that is known of an index, with the reason beside each choice."""
+    """Print the full description of an index, with the reason for each chosen parameter."""
     out = console()
     out.print(
         f"[bold]{info.name}[/]  generation {info.generation}, {info.rows:,} rows of {info.dims:,} "
@@ -199,7 +201,7 @@ def index(info: IndexInfo) -> None:
 
 
 def _near_copies(info: IndexInfo) -> str:
-    """Say which near-copies a query collapses that names no threshold."""
+    """Describe the near-copies that a query collapses by default."""
     threshold = info.duplicate_threshold
     if threshold is None:
         return "near-copies are collapsed only where a query names duplicate_threshold"
@@ -210,7 +212,7 @@ def _near_copies(info: IndexInfo) -> str:
 
 
 def _labels(info: LabelInfo) -> str:
-    """Say which labels there are, what scores them, and how its training went."""
+    """Describe the labels of an index, its label model and the model's training."""
     columns = ["names"] * info.has_names + ["a hierarchy"] * info.has_hierarchy
     columns += ["those of every row"] * info.has_label_sets
     text = f"{info.label_count:,} labels, {', '.join(columns) or 'nothing'} kept with them"
@@ -235,7 +237,7 @@ def _labels(info: LabelInfo) -> str:
 
 
 def _default(default: QueryDefault) -> str:
-    """Name what an evaluation has chosen; limits that are the rule's are left out."""
+    """Describe the default that an evaluation has set, without limits that it left unset."""
     pairs = ((field.name, getattr(default, field.name)) for field in fields(default))
     return ", ".join(f"{name} {value}" for name, value in pairs if value is not None)
 
@@ -249,7 +251,7 @@ def _points(info: IndexInfo) -> str:
 
 
 def _choices(info: IndexInfo) -> Table:
-    """Show each parameter with its source: chosen by you, by Build with a reason, or default."""
+    """Return a table of the parameters and their sources: the user, Build or the default."""
     grid = table("parameter", "value", "why", title="Parameters")
     reasons = {choice.parameter: choice.reason for choice in info.choices}
     values = {name: info.parameters.get(name) for name in BUILD_DEFAULTS}
@@ -272,21 +274,26 @@ def _source(info: IndexInfo, name: str, default: object) -> str:
         return "not used by lsh_div"
     if info.parameters.get(name) == default:
         return "default"
-    # Older releases stored no reasons, so an index of theirs does not show who chose a value.
+    # Older releases stored no reasons, so their indexes do not show whether a value was chosen by
+    # the user or by Build.
     return "chosen by you" if info.choices or default is not None else ""
 
 
 def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Table:
-    """Show the recall and the cost of each search, and its recall by number of candidates."""
+    """Return a table of the recall and the cost of each search.
+
+    If Build measured recall by number of candidates, each number has a column.
+    """
     sizes = [pool.candidates for pool in costs[0].pools] if costs else []
-    # An index of an older version has a measured time, and a recall of the ten nearest.
+    # An index of an older version has a measured time and the recall of the ten nearest points. It
+    # has no recall by number of candidates.
     title = ", ".join(filter(None, ("Measured at Build", queries, "on one thread")))
     price, recall = ">µs a query", ">recall of ten"
     if sizes:
         title = ", ".join(filter(None, ("Recall at Build, by candidates", queries)))
         price, recall = ">µs by work", ">by default"
     grid = table("search", recall, *(f">of {n:,}" for n in sizes), price, "", title=title)
-    # A narrow terminal folds the remark and leaves the names whole.
+    # On a narrow terminal the remark is folded and the names are not.
     grid.columns[0].no_wrap = True
     for cost in costs:
         remark = "auto means this by default" if cost.search == auto else ""
