@@ -1,11 +1,12 @@
-"""Load tests: calls sent to a server at a rate, and figures of how it answered.
+"""Load tests: send calls to a server at a given rate and measure how it answers.
 
     from divgrpc_client.load import Call, constant, run_load
     report = run_load("127.0.0.1:50051", [Call("products", queries)], constant(500, seconds=30))
     print(report["latency"]["p99"], report["void"])
 
-Lives here: schedules, calls, the processes that send them, records of runs, reports. May import the
-client, messages, rpc, formats and, for its page, reports. Only the command line imports it.
+This package holds schedules, kinds of calls, the processes that send them, records of runs and
+reports. It may import the client, messages, rpc, formats and, for the HTML page, reports. Only the
+command line imports it.
 """
 
 from divgrpc_client.load.calls import Call, read_mix

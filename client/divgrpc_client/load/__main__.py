@@ -1,4 +1,7 @@
-"""One process of a run: `python -m divgrpc_client.load FD`, the descriptor of its connection."""
+"""One load generator process: `python -m divgrpc_client.load FD`.
+
+FD is the file descriptor of its connection to the session.
+"""
 
 import asyncio
 import signal
@@ -7,7 +10,8 @@ from multiprocessing.connection import Connection
 
 from divgrpc_client.load.generator import main, precise_loop
 
-# Ctrl-C goes to every process of a terminal; the session says when to stop.
+# Ctrl-C sends SIGINT to every process of the terminal. A generator ignores it, because the session
+# tells it when to stop.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 with asyncio.Runner(loop_factory=precise_loop) as runner:
     runner.run(main(Connection(int(sys.argv[1]))))

@@ -1,7 +1,7 @@
-"""Kinds of calls. All messages are encoded before the measured time starts.
+"""Kinds of calls, whose messages are all encoded before the measured time starts.
 
-A mix is a TOML file of kinds of calls; its paths are relative to it. A list, of `batch` or of an
-option, makes one kind of call for each of its values:
+A mix is a TOML file that describes kinds of calls. Its paths are relative to the file. If the value
+of `batch` or of an option is a list, the table describes one kind of call for each item:
 
     [[call]]
     index = "products"
@@ -37,7 +37,8 @@ from divgrpc_protos.v1 import query_pb2
 
 Method: TypeAlias = Literal["Query", "QueryStream", "PredictLabels"]
 
-# Most messages of one kind of call, and most bytes of all kinds. Every process holds a copy.
+# Maximum number of messages of one kind of call, and maximum total size of the messages of all
+# kinds. Every process holds a copy of the messages.
 _MESSAGES_MAX: Final = 2_000
 BYTES_MAX: Final = 2**26
 _KEYS: Final = ("method", "index", "data", "key", "index_base", "dims", "rows", "share", "batch")
@@ -48,11 +49,12 @@ class Call:
     """One kind of call.
 
     index: name of the index.
-    vectors: (n, dims) rows to ask about.
-    options: those of `Client.query`, or of `Client.predict_labels` for "PredictLabels".
-    method: the RPC; every query of a "QueryStream" counts as a call.
-    batch: rows of one call.
-    share: weight of this kind among all kinds, above 0.
+    vectors: (n, dims) rows to send, queries or documents.
+    options: options of `Client.query`, or of `Client.predict_labels` if `method` is
+        "PredictLabels".
+    method: the RPC to call. Each query of a "QueryStream" counts as one call.
+    batch: number of rows in one call.
+    share: relative frequency of this kind among all kinds, above 0.
     """
 
     index: str
@@ -78,15 +80,16 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Method, index, batch and options, which tell it from the other kinds."""
+        """Method, index, batch and options, which identify this kind in reports."""
         options = [f"{name} {value}" for name, value in self.options.items()]
         rows = [f"{self.batch} rows"] if self.batch > 1 else []
         return ", ".join([f"{self.method} {self.index}", *rows, *options])
 
     def messages(self, seed: int, room: int = BYTES_MAX) -> list[bytes]:
-        """Return its requests on the wire, of different rows as far as there are any.
+        """Return serialised requests, each with different rows of `vectors`.
 
-        They take about `room` bytes at most. Raises `InvalidArgumentError` for a wrong option.
+        Their total size is about `room` bytes at most. Raises `InvalidArgumentError` for a wrong
+        option.
         """
         make: Callable[..., Any] = requests.query
         if self.method == "PredictLabels":
@@ -102,7 +105,7 @@ class Call:
         for rows in order[:whole].reshape(-1, self.batch):
             request = make(fields, picked(self.vectors, rows), 0, self.batch)
             if self.method == "QueryStream":
-                # The sender puts the query's number before it.
+                # The generator prepends the correlation id when it sends the query.
                 request = query_pb2.QueryStreamRequest(query=request)
             messages.append(request.SerializeToString())
             size += len(messages[-1])
@@ -135,7 +138,10 @@ def read_mix(path: Path) -> list[Call]:
 
 
 def calls_of(table: Mapping[str, Any], folder: Path) -> list[Call]:
-    """Return the calls of one table of a mix: every combination of its lists, in equal shares."""
+    """Return the calls of one table of a mix, one for each combination of its lists.
+
+    All combinations have equal shares.
+    """
     path = folder / table["data"]
     base = table.get("index_base", "auto")
     vectors = read_vectors(path, table.get("key"), base=base, dims=table.get("dims"))

@@ -1,9 +1,9 @@
-"""One process that sends calls: `python -m divgrpc_client.load FD`.
+"""A load generator: one process of a run that sends calls.
 
-It gets a `Task` with all messages first, then one `Trial` after the other. It answers each with a
-`Part` every few milliseconds and `DONE` at the end; `STOP` ends a trial early. The loop that sends
-does as little as it can: it takes the next due time from a list, waits, and starts a call; a call
-leaves one tuple in a list.
+The generator first receives a `Task` with all messages, then one `Trial` at a time. During a trial
+it sends a `Part` every 50 ms, and `DONE` at the end. `STOP` ends a trial early. The sending loop
+does as little work as possible: it takes the next due time from a list, waits and starts a call.
+Each call appends one tuple to a list.
 """
 
 import asyncio
@@ -34,20 +34,23 @@ STOP: Final = "stop"
 DONE: Final = "done"
 _FLUSH_SECONDS: Final = 0.05
 _BACKOFF_SECONDS: Final = 0.05
-# The longest sleep between two calls, after which a stop is noticed.
+# Maximum sleep between two calls. A stop is noticed only after a sleep.
 _SLEEP_SECONDS_MAX: Final = 0.25
-# A generator so far behind leaves the rest: the run is void, and ends.
+# A generator that is this far behind its schedule sends no further calls. The run ends and is void.
 _BEHIND_SECONDS_MAX: Final = 5.0
 _PICKS: Final = 2**16
 
-# Kind and message of a call.
+# Index of the kind of a call, and index of its message.
 Pick: TypeAlias = tuple[int, int]
 Method: TypeAlias = Callable[..., Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What generator number `place` is for; `methods`, `messages` and `shares` by kind of call."""
+    """The work of generator number `place`.
+
+    `methods`, `messages` and `shares` have one item for each kind of call.
+    """
 
     target: str
     methods: Sequence[str]
@@ -59,7 +62,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Calls to send from `begin` on: by `schedule`, or with `closed` loops until its end."""
+    """The calls of one trial, which starts at `begin` in monotonic seconds.
+
+    If `closed` is 0, calls are sent at the times of `schedule`. Otherwise `closed` calls are kept
+    in flight, by all generators together, for as long as `schedule` lasts.
+    """
 
     begin: float
     schedule: Schedule
@@ -78,16 +85,16 @@ class Generator:
         self._methods: list[list[Method]] = []
         for _ in range(task.settings.channels):
             channel = aio.insecure_channel(task.target, options=channel_options)
-            # By the first call it has connected.
+            # Connect now, so that the first call need not wait for it.
             channel.get_state(try_to_connect=True)
             methods: dict[str, Method] = {
                 name: channel.unary_unary(f"/{SERVICE}/{name}") for name in task.methods
             }
-            # All queries of streams share the one stream of a channel.
+            # All streamed queries of a channel share one stream.
             methods["QueryStream"] = StreamedQuery(channel)
             self._methods.append([methods[name] for name in task.methods])
         quality = task.settings.quality
-        # One call in so many keeps its reply; none if it is 0.
+        # Every `_sample_every`-th call keeps its reply. If it is 0, no reply is kept.
         self._sample_every = round(1 / quality) if quality else 0
         self._samples: list[tuple[float, float, float, int, int]] = []
         self._replies: list[tuple[int, int, bytes]] = []
@@ -97,11 +104,11 @@ class Generator:
         self._busy = _busy_seconds()
 
     def stop(self) -> None:
-        """Send nothing more; calls under way are still awaited."""
+        """Send no further call; calls in flight are still awaited."""
         self._stopped = True
 
     async def run(self, trial: Trial) -> None:
-        """Send the calls of a trial, and report them."""
+        """Send the calls of a trial and report them to the session."""
         self._stopped = False
         reporting = asyncio.ensure_future(self._report())
         try:
@@ -121,7 +128,7 @@ class Generator:
             due = trial.begin + seconds
             while not self._stopped:
                 left = due - clock()
-                # A loop that is late must still receive the answers.
+                # Sleep even if the call is overdue, so that the event loop can receive answers.
                 await asyncio.sleep(min(max(left, 0), _SLEEP_SECONDS_MAX))
                 if left <= _SLEEP_SECONDS_MAX:
                     break
@@ -150,7 +157,10 @@ class Generator:
         await asyncio.gather(*(loop() for _ in loops))
 
     async def _call(self, number: int, due: float, kind: int, message: int) -> None:
-        """Make one call, again if it may be retried; all attempts share one deadline."""
+        """Make one call, with retries if the server is unavailable, and record it.
+
+        All attempts share one deadline.
+        """
         settings = self._settings
         method = self._methods[number % settings.channels][kind]
         request = self._task.messages[kind][message]
@@ -175,10 +185,10 @@ class Generator:
             self._replies.append((kind, message, reply))
 
     def arrivals(self, trial: Trial) -> Iterator[tuple[int, float, Pick]]:
-        """Yield number, due time and call of this process's share of the arrivals.
+        """Yield the number, due time and call of each arrival that this process sends.
 
-        Process i of n sends every n-th arrival from the i-th on, so the traffic is the same for any
-        number of processes.
+        Process i of n sends the arrivals i, i + n, i + 2n and so on. Therefore the traffic is the
+        same for any number of processes.
         """
         settings = self._settings
         blocks = trial.schedule.arrivals(poisson=settings.poisson, seed=settings.seed)
@@ -190,7 +200,7 @@ class Generator:
             yield number, due, pick
 
     def _picks(self) -> Iterator[Pick]:
-        """Yield one call after the other; the same seed yields the same calls."""
+        """Yield randomly drawn calls without end; the same seed yields the same calls."""
         draws = np.random.default_rng([self._settings.seed, 1])
         counts = np.array([len(messages) for messages in self._task.messages])
         ends = np.cumsum(self._task.shares)
@@ -219,10 +229,10 @@ class Generator:
 
 
 class StreamedQuery:
-    """The queries of one connection: sent on one stream, answered in any order.
+    """Sends the queries of one channel on one stream, and accepts answers in any order.
 
-    It is called as a multicallable of Query is. A stream that ends fails the queries that wait on
-    it, and the next query opens another stream.
+    It is called like the multicallable of a unary method. When the stream ends, the queries that
+    wait for answers fail, and the next query opens a new stream.
     """
 
     def __init__(self, channel: aio.Channel) -> None:
@@ -235,7 +245,10 @@ class StreamedQuery:
         self._reader: asyncio.Task[None] | None = None
 
     async def __call__(self, request: bytes, *, timeout: float) -> bytes:
-        """Return the answer to a QueryStreamRequest without a number; raises `aio.AioRpcError`."""
+        """Send a QueryStreamRequest that has no correlation id yet, and return its answer.
+
+        Raises `aio.AioRpcError`.
+        """
         number = next(self._numbers)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -251,7 +264,7 @@ class StreamedQuery:
             self._waiting.pop(number, None)
 
     async def _read(self) -> None:
-        """Hand out the answers of one stream until it ends."""
+        """Pass the answers of one stream to the calls that wait for them, until the stream ends."""
         code = grpc.StatusCode.UNAVAILABLE
         try:
             async for reply in self._method(self._requests()):
@@ -270,7 +283,8 @@ class StreamedQuery:
         while (item := await outgoing.get()) is not None:
             number, request = item
             if number in self._waiting:
-                # Fields of a message may come in pieces: the number goes before the rest.
+                # The serialised fields of a message may be concatenated, so the correlation id is
+                # prepended to the encoded query.
                 head = query_pb2.QueryStreamRequest(correlation_id=number)
                 yield head.SerializeToString() + request
 
@@ -294,13 +308,13 @@ def _error(code: grpc.StatusCode) -> aio.AioRpcError:
 
 
 def _busy_seconds() -> float:
-    """Return how long this thread ran or waited for a core, which keeps it from being on time."""
+    """Return the seconds that this thread has run or waited for a core."""
     running, waiting, _ = Path("/proc/thread-self/schedstat").read_text().split()
     return (int(running) + int(waiting)) / 1e9
 
 
 async def main(connection: Connection) -> None:
-    """Serve tasks and trials until the other end is closed, which ends the process."""
+    """Serve tasks and trials until the session closes the connection, then exit."""
     queue: asyncio.Queue[Task | Trial] = asyncio.Queue()
     generator: Generator | None = None
 
@@ -320,12 +334,13 @@ async def main(connection: Connection) -> None:
         if isinstance(order, Task):
             generator = Generator(order, connection)
             connection.send(DONE)
-            # Neither the messages nor the imported modules are ever garbage.
+            # The messages and the imported modules live until exit, so the garbage collector need
+            # not scan them.
             gc.freeze()
         elif generator is not None:
             await generator.run(order)
 
 
 def precise_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop that wakes to the microsecond; epoll's timeouts are milliseconds."""
+    """Return an event loop whose timeouts have microsecond resolution; epoll's is 1 ms."""
     return asyncio.SelectorEventLoop(selectors.SelectSelector())

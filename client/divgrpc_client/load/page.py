@@ -1,4 +1,7 @@
-"""A run as one HTML page: the outcome, latency by percentile and by second, what was sent."""
+"""Writes the report of a run as one HTML page.
+
+The page shows the outcome, latency by percentile and by second, and the calls that were sent.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,12 +39,12 @@ _VERDICTS: Final[dict[str, Literal["good", "bad", "open"]]] = {
 
 
 def write_html(report: Report, path: Path) -> None:
-    """Write the page of a report; makes the folder."""
+    """Write the page of a report, and create its folder if necessary."""
     write_page(page(report), path)
 
 
 def page(report: Report) -> Page:
-    """Return the page of a report: the same report gives the same bytes."""
+    """Return the page of a report; equal reports give equal pages."""
     environment, server = report["environment"], report["server"]
     facts = [
         environment["date"],

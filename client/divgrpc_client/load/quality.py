@@ -1,4 +1,4 @@
-"""Quality under load: some answers beside those of exact search, asked for afterwards."""
+"""Measures quality under load: compares some of the answers with those of exact search."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +15,8 @@ from divgrpc_protos.v1 import predict_pb2, query_pb2
 
 Response: TypeAlias = query_pb2.QueryResponse | predict_pb2.PredictLabelsResponse
 
-# A slow server must not keep a run from its end; later replies are not compared.
+# Maximum duration of the comparison, so that a slow server does not delay the end of a run. The
+# remaining replies are not compared.
 _SECONDS_MAX: Final = 60.0
 _CALL_SECONDS: Final = 60.0
 
@@ -23,12 +24,14 @@ _CALL_SECONDS: Final = 60.0
 def compare_with_exact(
     target: str, answers: Sequence[tuple[str, bytes, bytes]], is_stopped: Callable[[], bool]
 ) -> dict[str, Any] | None:
-    """Ask each query again with exact search, all else the same, and compare the results.
+    """Repeat each request with exact search, all else the same, and compare the results.
 
-    `answers` are method, request and reply. Returns `rows` compared; `same_ids`, the mean share of
-    the exact results that were found too; `same_lists`, the share of rows that are equal in every
-    place; and rows left out: `replaced`, because another generation answered them, and
-    `unanswered`, with the first `refusal`. None if there is nothing to compare.
+    `answers` are triples of method, request and reply. The returned dictionary has: `rows`, the
+    number of rows compared; `same_ids`, the mean share of the exact results that were found too;
+    `same_lists`, the share of rows whose results are equal in every place; `replaced`, the number
+    of rows left out because another generation answered the repeated request; `unanswered`, the
+    number of rows left out because the repeated request failed; and `refusal`, the first such
+    error. Returns None if no row could be compared or left out.
     """
     shares: list[float] = []
     same_lists = 0
@@ -67,7 +70,7 @@ def compare_with_exact(
 
 
 def send(channel: grpc.Channel, target: str, method: str, request: bytes) -> bytes:
-    """Make one call with a message as it is; raises `RpcError`."""
+    """Send one serialised request and return the serialised reply; raises `RpcError`."""
     call = RpcCall(method, target, timeout=_CALL_SECONDS, request_id=None)
     path = f"/{SERVICE}/{method}"
     try:
@@ -85,7 +88,7 @@ def send(channel: grpc.Channel, target: str, method: str, request: bytes) -> byt
 
 
 def _exact(method: str, message: bytes) -> bytes:
-    """Return a request of any method with exact search and no limit of the hash stage."""
+    """Return a copy of a request of any method, with exact search and without a hash limit."""
     request: query_pb2.QueryRequest | predict_pb2.PredictLabelsRequest
     if method == "PredictLabels":
         request = predict_pb2.PredictLabelsRequest.FromString(message)
@@ -109,6 +112,6 @@ def _answer(method: str, reply: bytes) -> Response:
 
 
 def _lists(answer: Response) -> list[IntArray]:
-    """Return the results of each row, in order."""
+    """Return the ids or labels of each row, in rank order."""
     ids = answer.ids if isinstance(answer, query_pb2.QueryResponse) else answer.labels
     return np.split(np.array(ids, np.int64), answer.offsets[1:-1])

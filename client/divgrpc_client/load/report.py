@@ -1,7 +1,7 @@
-"""A run as figures: what was sent, what came of it, and whether it counts.
+"""Builds the report of a run: the calls sent, the outcome, and whether the run is valid.
 
-A report is plain JSON: times in microseconds, shares from 0 to 1. `FORMAT` grows if a figure
-changes its meaning.
+A report is plain JSON. Times are in microseconds, and shares are from 0 to 1. `FORMAT` is increased
+whenever a figure changes its meaning.
 """
 
 import datetime as dt
@@ -26,21 +26,24 @@ from divgrpc_client.load.thresholds import Threshold, is_time, percent_of
 Report: TypeAlias = dict[str, Any]
 
 FORMAT: Final = 2
-# With more errors a latency says nothing: refusals at once would let any rate hold.
+# Maximum share of errors at which a latency is meaningful. A server that refuses most calls at once
+# would otherwise pass at any rate.
 _ERRORS_MAX: Final = 0.001
-# A generator is the bottleneck if it is busy for this share of the time; ...
+# A generator is the bottleneck if it is busy for at least this share of the time.
 _BUSY_MAX: Final = 0.95
-# ... if the 99th percentile of lateness is above this, and above this share of the latency; ...
+# It is also the bottleneck if the 99th percentile of lateness is above this time and above this
+# share of the 99th percentile of latency.
 _LATE_MICROSECONDS_MAX: Final = 2_000.0
 _LATE_SHARE_MAX: Final = 0.2
-# ... or if it sends less than this share of the calls that were due.
+# It is also the bottleneck if it sends less than this share of the calls that were due.
 _SENT_SHARE_MIN: Final = 0.98
 
 
 def void_reasons(run: Run) -> list[str]:
-    """Say why a run measures its generator and not the server; empty if it does not.
+    """Return the reasons why a run measured its generator and not the server, if any.
 
-    In a closed loop calls are never late, so the lag of the loop that sends them stands for it.
+    In a closed loop, calls have no due time and are never late. There the lag of the event loop is
+    judged instead.
     """
     samples = run.samples()
     reasons = [
@@ -68,10 +71,11 @@ def void_reasons(run: Run) -> list[str]:
 
 
 def _all_sent(run: Run) -> bool:
-    """Tell whether the generator sent the calls that were due."""
+    """Tell whether the generator made (almost) all calls that were due."""
     if run.closed or run.interrupted:
         return True
-    # The number of a Poisson schedule varies itself: four standard deviations are no accident.
+    # The number of calls in a Poisson schedule is random. Fewer calls than four standard deviations
+    # below the mean are practically impossible by chance.
     due = run.schedule.calls
     deviation = 4 * math.sqrt(due) if run.settings.poisson else 1
     return len(run.samples()) >= due * _SENT_SHARE_MIN - deviation
@@ -82,7 +86,7 @@ def _busy(run: Run) -> list[float]:
 
 
 def figure(report: Report, run: Run, name: str) -> float | None:
-    """Return the figure that a threshold names; None if it was not measured."""
+    """Return the figure called `name`, or None if it was not measured."""
     if is_time(name):
         times = record.latencies(run.samples(), "sent" if name.startswith("service_") else "due")
         percent = percent_of(name)
@@ -97,8 +101,9 @@ def figure(report: Report, run: Run, name: str) -> float | None:
 def judge(report: Report, run: Run, thresholds: Sequence[Threshold]) -> list[dict[str, object]]:
     """Return the outcome of each threshold.
 
-    A latency does not hold if more than one call in a thousand failed, unless a threshold says how
-    many may: it is of the calls that were answered, and those that failed may be the slow ones.
+    If more than one call in a thousand failed, no bound on a latency holds, unless one of the
+    thresholds bounds the errors. Latencies leave out refused calls, and these may have been the
+    slow ones.
     """
     failing = report["errors"] > _ERRORS_MAX and all(t.name != "errors" for t in thresholds)
     outcomes: list[dict[str, object]] = []
@@ -113,10 +118,10 @@ def judge(report: Report, run: Run, thresholds: Sequence[Threshold]) -> list[dic
 
 
 def judge_rate(run: Run, rate: float, objectives: Sequence[Threshold]) -> dict[str, Any]:
-    """Judge a rate of a search; `void` if it failed because of its generator.
+    """Judge one rate of a search; `void` means that the rate failed because of the generator.
 
-    Late calls only make latencies worse, so the rate may hold all the same. At most one call in a
-    thousand may fail, whatever the objectives.
+    A rate may hold even if the generator was late, because lateness only increases latencies. No
+    rate holds if more than one call in a thousand failed, whatever the objectives are.
     """
     summary = record.summary(run.samples())
     holds = (
@@ -130,9 +135,9 @@ def judge_rate(run: Run, rate: float, objectives: Sequence[Threshold]) -> dict[s
 
 
 def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
-    """Return the report of a run, which the `trials` of a search may have chosen.
+    """Return the report of a run; `trials` are given if a search chose the run.
 
-    Quality and thresholds are left empty.
+    The caller fills in `quality` and `thresholds`.
     """
     samples = run.samples()
     latencies, service_times = record.latencies(samples), record.latencies(samples, "sent")
@@ -176,13 +181,14 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
 def _add_search(report: Report, trials: Sequence[dict[str, Any]]) -> None:
     rate = max((trial["rate"] for trial in trials if trial["held"]), default=0.0)
     failures = [trial for trial in trials if not trial["held"]]
-    # The lowest rate that failed bounds the search: because of the server, or of the generator.
+    # The lowest rate that failed ended the search, because of either the server or the generator.
     void = bool(failures) and min(failures, key=lambda trial: float(trial["rate"]))["void"]
     report["search"] = {"rate": rate, "bound_by_generator": void, "trials": list(trials)}
     if not void:
         report["void"] = []
     elif rate:
-        # The rate held in spite of its generator, but the server may hold more.
+        # This rate held, but the generator limited the search, so the server may hold a higher
+        # rate.
         report["void"] = [
             f"above {rate:,.0f} calls a second, which held, the generator was the bottleneck"
         ]
@@ -218,7 +224,7 @@ def _setting(run: Run) -> dict[str, object]:
 
 
 def environment() -> dict[str, str]:
-    """Return date, machine and versions, without which a figure means nothing."""
+    """Return the date, the machine and the versions of a run."""
     models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     return {
         "date": dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -231,6 +237,6 @@ def environment() -> dict[str, str]:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write a report as JSON; makes the folder."""
+    """Write a report as JSON, and create its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

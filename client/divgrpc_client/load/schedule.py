@@ -1,8 +1,10 @@
-"""When calls are due: steps and ramps of a rate, evenly or at random, all decided beforehand.
+"""Schedules: the times at which calls are due, at rates that are constant or change linearly.
 
-An arrival's time is where the expected number of arrivals reaches its number: 0, 1, 2, ... for an
-even schedule, the sum of unit exponentials for a Poisson process, which this makes an inhomogeneous
-one of exactly that rate (time rescaling; Cinlar, Introduction to Stochastic Processes, 1975, 4.7).
+Let the integral of the rate from the start to a time be the expected number of arrivals until then.
+Each arrival has a number, and it is due when the expected number of arrivals reaches its own
+number. In an even schedule the numbers are 0, 1, 2, ... In a Poisson schedule they are cumulative
+sums of unit exponentials. The arrivals are then an inhomogeneous Poisson process of exactly that
+rate (time rescaling; Cinlar, Introduction to Stochastic Processes, 1975, 4.7).
 """
 
 import math
@@ -18,7 +20,7 @@ from divgrpc.errors import invalid
 
 Times = npt.NDArray[np.float64]
 
-# Arrivals drawn at a time: memory does not grow with the length of a run.
+# Number of arrivals drawn at a time, so that memory use does not grow with the duration of a run.
 _BLOCK: Final = 2**16
 _STEP: Final = re.compile(
     r"(?P<begin>{0})(\.\.(?P<end>{0}))?[:/](?P<length>{0})(?P<unit>ms|s|m|h)".format(
@@ -48,8 +50,9 @@ class Step:
         return (self.begin + self.end) / 2 * self.seconds
 
     def times(self, numbers: Times) -> Times:
-        """Return the times, in seconds from the start of the step, of arrivals `numbers`."""
-        # The root of begin t + slope t^2 / 2 = number in the form that is right for a slope of 0.
+        """Return the times of the arrivals `numbers` (n,), in seconds since the step began."""
+        # Solve begin * t + slope * t^2 / 2 = number for t, in a form that is also valid for slope
+        # 0.
         slope = (self.end - self.begin) / self.seconds if self.seconds else 0.0
         root = np.sqrt(np.maximum(self.begin**2 + 2 * slope * numbers, 0))
         under = self.begin + root
@@ -64,7 +67,7 @@ class Schedule:
 
     @property
     def seconds(self) -> float:
-        """How long it takes."""
+        """Duration of the schedule in seconds."""
         return sum(step.seconds for step in self.steps)
 
     @property
@@ -73,12 +76,15 @@ class Schedule:
         return sum(step.calls for step in self.steps)
 
     def after(self, warm_up: float) -> "Schedule":
-        """Return the schedule after `warm_up` seconds at its first rate."""
+        """Return the schedule preceded by `warm_up` seconds at its first rate."""
         first = self.steps[0].begin
         return Schedule((Step(first, first, warm_up), *self.steps)) if warm_up else self
 
     def times(self, numbers: Times) -> Times:
-        """Return the times of arrivals `numbers`, in seconds from the start; each below `calls`."""
+        """Return the times of the arrivals `numbers` (n,), in seconds from the start.
+
+        Every number must be below `calls`.
+        """
         ends = np.cumsum([step.calls for step in self.steps])
         places = np.minimum(np.searchsorted(ends, numbers, side="right"), len(self.steps) - 1)
         times, start = np.zeros_like(numbers), 0.0
@@ -89,9 +95,13 @@ class Schedule:
         return times
 
     def arrivals(self, *, poisson: bool = False, seed: int = 0) -> Iterator[Times]:
-        """Yield the times of all arrivals in blocks, ascending; same seed, same times."""
+        """Yield the times of all arrivals in ascending order, in blocks.
+
+        The same seed gives the same times.
+        """
         draws, start = np.random.default_rng([seed, 0]), 0.0
-        # A whole number of calls that rounding left a hair above itself is not one more.
+        # Rounding may leave a whole number of calls slightly too large. The factor prevents an
+        # additional arrival in that case.
         end = self.calls * (1 - 1e-12)
         while start < end:
             if poisson:
@@ -109,7 +119,7 @@ def constant(rate: float, seconds: float) -> Schedule:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Read a schedule; raises `InvalidArgumentError` where it is none."""
+    """Parse a schedule; raises `InvalidArgumentError` if the text is not a schedule."""
     steps = []
     for part in text.split(","):
         times = _STEP.fullmatch(part.strip())

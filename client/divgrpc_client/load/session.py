@@ -1,4 +1,4 @@
-"""Runs: processes are started, calls checked and sent, the highest rate searched for."""
+"""Runs load tests: starts processes, checks and sends calls, searches for the highest rate."""
 
 import multiprocessing
 import os
@@ -30,23 +30,25 @@ from divgrpc_client.load.thresholds import Threshold, is_time, parse_threshold
 from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.rpc.errors import RpcError
 
-# A reply that is kept is compared with an exact one.
+# Maximum number of replies kept for the comparison with exact search.
 _REPLIES_MAX: Final = 500
 _KINDS_MAX: Final = 1_000
 _CHECK_SECONDS: Final = 60.0
-# Between the order and the first call: every process has it by then, and none is late.
+# Time between sending a trial to the processes and its first call, so that every process has
+# received the trial by then.
 _LEAD_SECONDS: Final = 0.2
-# Time that a process may run after the deadline of its last call.
+# Time after the deadline of its last call at which a process is killed.
 _GRACE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _START_SECONDS: Final = 120.0
 _EXIT_SECONDS: Final = 5.0
-# The longest pause within one message of a process.
+# Maximum pause within one message of a process.
 _MESSAGE_SECONDS: Final = 10
-# The search ends if the lowest rate that fails is at most this factor above the best that holds.
+# The search ends when the lowest rate that failed is at most this many times the highest rate that
+# held.
 _RATE_RATIO: Final = 1.05
 _TRIALS_MAX: Final = 24
-# Least calls of a trial for a meaningful percentile.
+# Minimum number of calls in a trial for a meaningful percentile.
 _CALLS_MIN: Final = 20
 
 Tell: TypeAlias = Callable[[Run], object]
@@ -69,13 +71,13 @@ def run_load(
     calls: the kinds of calls to send.
     schedule: the rates of calls over time.
     settings: options of the run. Default: `Settings()`.
-    closed: number of calls to keep in flight while the schedule lasts; its rates are then ignored.
-        0 sends calls at the rates of the schedule.
+    closed: number of calls to keep in flight while the schedule lasts. The rates of the schedule
+        are then ignored. 0 sends calls at the rates of the schedule.
     objectives: search for the highest rate that meets them. Each trial lasts as long as the
         schedule; the first trial has the first rate of the schedule.
-    require: bounds on figures of the report, such as "p99<20ms". The report's `thresholds` say
-        whether they hold.
-    tell: called with the run once a second.
+    require: bounds on figures of the report, such as "p99<20ms". `thresholds` in the report tells
+        whether each bound holds.
+    tell: called once a second with the `Run` so far.
 
     Ctrl-C ends the run and returns the report so far. Raises `InvalidArgumentError` for an invalid
     call or threshold, `RpcError` if the server refuses a call of the mix or does not answer, and
@@ -83,7 +85,8 @@ def run_load(
     """
     goals = [_threshold(one, "objective") for one in objectives]
     for goal in goals:
-        # A search needs a goal that holds at all lower rates if it holds at one.
+        # A search needs a figure that grows with the rate: if a goal holds at one rate, it must
+        # hold at all lower rates.
         if goal.sign not in ("<", "<=") or not (is_time(goal.name) or goal.name == "errors"):
             raise invalid(
                 "objective",
@@ -116,7 +119,7 @@ def _threshold(threshold: Threshold | str, field: str) -> Threshold:
 
 
 class Session:
-    """Processes that send calls to one server, for one run or many: a context manager."""
+    """Context manager for the processes that send calls to one server, in one or more runs."""
 
     def __init__(
         self, target: str, calls: Sequence[Call], settings: Settings | None = None
@@ -144,7 +147,7 @@ class Session:
                 process = Process(task)
                 self._stack.callback(process.close)
                 self._generators.append(process)
-            # None may be late because it is still starting.
+            # Wait for all processes to start, so that none of them starts the run late.
             for process in self._generators:
                 receive(process.connection, _START_SECONDS)
             self._check()
@@ -155,11 +158,11 @@ class Session:
         self._stack.close()
 
     def interrupt(self) -> None:
-        """Let the run under way end now, with what it has; safe in a signal handler."""
+        """End the current run with the calls made so far; safe in a signal handler."""
         self.interrupted = True
 
     def run(self, schedule: Schedule, *, closed: int = 0, tell: Tell | None = None) -> Run:
-        """Send the calls of a schedule, or of `closed` loops for as long as it lasts."""
+        """Send the calls of a schedule, or keep `closed` calls in flight while it lasts."""
         settings = self.settings
         warm_up = settings.warm_up if closed or schedule.steps[0].begin else 0.0
         begin = time.monotonic() + _LEAD_SECONDS
@@ -174,7 +177,7 @@ class Session:
         return run
 
     def _collect(self, run: Run, tell: Tell | None) -> None:
-        """Record what processes report until all are done, or are killed when overdue."""
+        """Record the parts that processes send until all are done; kill overdue processes."""
         next_look = run.begin
         overdue = run.end + self.settings.timeout + _GRACE_SECONDS
         waiting = {process.connection: n for n, process in enumerate(self._generators)}
@@ -205,9 +208,11 @@ class Session:
     def find_highest_rate(
         self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
     ) -> tuple[Run, list[dict[str, Any]]]:
-        """Return the run of the highest rate that held, or of the lowest tried, and all trials.
+        """Return the run at the highest rate that held, and all trials.
 
-        An interrupted trial ends the search.
+        If no rate held, the run is that at the lowest rate.
+
+        An interrupt ends the search.
         """
         runs: list[Run] = []
         trials: list[dict[str, Any]] = []
@@ -217,7 +222,8 @@ class Session:
                 return False
             run = self.run(constant(rate, seconds), tell=tell)
             trials.append(judge_rate(run, rate, objectives))
-            # A search goes up from rates that hold, and down until the first does.
+            # Until a rate holds, the search goes down, and the latest run is kept. After that only
+            # runs at rates that held are kept, and each has a higher rate than the one before.
             if trials[-1]["held"] or not any(trial["held"] for trial in trials):
                 runs[:] = [run]
             return bool(trials[-1]["held"])
@@ -228,12 +234,12 @@ class Session:
         return run, trials
 
     def _check(self) -> None:
-        """See that the server takes every kind of call, before it gets thousands of them."""
+        """Send one call of every kind, so that a refused kind is reported before the run."""
         with Client(self.target, timeout=_CHECK_SECONDS, retries=False) as client:
             try:
                 self.server = client.server_info()
             except RpcError as error:
-                # Another server of the same contract may be loaded too.
+                # Servers of other makers may lack GetServerInfo but can still be tested.
                 if error.code is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
         with grpc.insecure_channel(self.target) as channel:
@@ -242,9 +248,9 @@ class Session:
 
 
 def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> None:
-    """Try rates from `begin` on until the highest that holds is known to a twentieth.
+    """Call `holds` with different rates until the highest rate that holds is known within 5 %.
 
-    No rate below `least` is tried but the first.
+    The first rate is `begin`. No other rate below `least` is tried.
     """
     low, high, rate = 0.0, float("inf"), begin
     for _ in range(_TRIALS_MAX):
@@ -262,7 +268,7 @@ def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> 
 
 
 class Process:
-    """One generator and the connection to it, until `close`."""
+    """The process of one load generator, and the connection to it."""
 
     def __init__(self, task: Task) -> None:
         self.connection, remote = multiprocessing.Pipe()
@@ -274,7 +280,7 @@ class Process:
         self.connection.send(task)
 
     def close(self) -> None:
-        """End the process, which ends by itself if nobody is at the other end."""
+        """Close the connection, which makes the process exit; kill it if it does not."""
         self.connection.close()
         try:
             self.program.wait(_EXIT_SECONDS)
@@ -284,16 +290,16 @@ class Process:
 
 
 def limit_pauses(connection: Connection) -> None:
-    """Let no `recv` wait for ever for a process that stopped in the middle of a message."""
+    """Limit the time that `recv` waits for the rest of a message."""
     with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         limit = struct.pack("ll", _MESSAGE_SECONDS, 0)
         duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def receive(connection: Connection, seconds: float | None = None) -> Part | None:
-    """Return the next part, None if the process is done; raises `UnavailableError`.
+    """Return the next part, or None if the process is done; raises `UnavailableError`.
 
-    `seconds` bounds the wait for the message to begin.
+    `seconds` is the maximum time to wait for the message to begin, None for no maximum.
     """
     try:
         if not connection.poll(seconds):

@@ -1,4 +1,4 @@
-"""How calls are sent, and to which servers."""
+"""Settings of a load test, and the check of its target."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from divgrpc_client.messages import arguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How calls are sent. Raises `InvalidArgumentError` for a value out of range.
+    """Settings of a load test; raises `InvalidArgumentError` for a value out of range.
 
     poisson: Send calls at random times.
-    warm_up: Seconds of calls before any count.
+    warm_up: Seconds of calls at the start that are not counted.
     processes: Number of processes that send calls.
     channels: Number of connections that each process opens.
     timeout: Timeout of a call in seconds, retries included.
@@ -50,7 +50,7 @@ class Settings:
 
 
 def check_target(target: str, *, allow_remote: bool = False) -> str:
-    """Return the target; raises `InvalidArgumentError` if it may be another machine."""
+    """Return the target; raises `InvalidArgumentError` if it may be on another machine."""
     arguments.target(target)
     if not allow_remote and not _is_loopback(target):
         raise InvalidArgumentError(
@@ -62,7 +62,7 @@ def check_target(target: str, *, allow_remote: bool = False) -> str:
 
 
 def _is_loopback(target: str) -> bool:
-    """Tell whether every address of a target is this machine's own."""
+    """Tell whether every address of a target is a loopback address."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
     for prefix in ("dns:///", "dns:", "ipv4:", "ipv6:"):

@@ -1,4 +1,4 @@
-"""Figures of a report as people read them, the same on a terminal and on a page."""
+"""Formats the figures of a report for both the terminal and the HTML page."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -16,7 +16,7 @@ def ms(microseconds: float | None) -> str:
 
 
 def summary(report: Report) -> str:
-    """Say in a sentence what came of a run."""
+    """Return a sentence that sums up a run."""
     latency, loop = report["latency"], report["setting"]["loop"]
     return (
         f"{loop[0].upper()}{loop[1:]}: {report['calls']:,} calls in "
@@ -51,7 +51,7 @@ def notes(report: Report) -> Iterator[str]:
 
 
 def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
-    """Yield heads and rows of each table of a report; the first column holds names."""
+    """Yield the heads and the rows of each table of a report; the first column holds names."""
     times = [("latency, from when due", report["latency"])]
     if not report["setting"]["closed"]:
         times += [("service time, from when sent", report["service_time"])]
@@ -81,7 +81,7 @@ def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]
 
 
 def _outcome(outcome: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the text of a threshold, the figure and the verdict."""
+    """Return three cells: the text of a threshold, the measured figure and the verdict."""
     name, value = parse_threshold(outcome["text"]).name, outcome["value"]
     if value is None:
         figure = "not measured"

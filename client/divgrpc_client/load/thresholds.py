@@ -1,4 +1,4 @@
-"""Bounds on figures of a run: `p99<20ms`, `errors<0.1%`, `rate>=450`, `quality>0.95`.
+"""Thresholds, bounds on figures of a run: `p99<20ms`, `errors<0.1%`, `rate>=450`, `quality>0.95`.
 
 p50, p99.9, max, mean   latency from the time a call was due, in us, ms or s
 service_p99, ...        the same from the time it was sent
@@ -31,7 +31,7 @@ _UNITS_OF: Final = {"errors": ("%", ""), "quality": ("%", ""), "rate": ("",)}
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A bound on a figure; times in microseconds, shares from 0 to 1."""
+    """A bound on a figure; times are in microseconds, shares from 0 to 1."""
 
     text: str
     name: str
@@ -39,12 +39,12 @@ class Threshold:
     bound: float
 
     def holds(self, value: float | None) -> bool:
-        """Tell whether a figure is within the bound; one that was not measured is not."""
+        """Tell whether a figure meets the bound; None, a figure that was not measured, does not."""
         return value is not None and _SIGNS[self.sign](value, self.bound)
 
 
 def parse_threshold(text: str, field: str = "require") -> Threshold:
-    """Read a threshold; raises `InvalidArgumentError`, naming `field`, if it is not one."""
+    """Parse a threshold; raises `InvalidArgumentError` for `field` if it is malformed."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise invalid(field, f"must be such as p99<20ms, got {text!r}")
@@ -64,7 +64,7 @@ def is_time(name: str) -> bool:
 
 
 def percent_of(name: str) -> float | None:
-    """Return the percentage of a percentile's name, 100 of the maximum, None of other names."""
+    """Return the percentage of a figure such as p99, 100 for the maximum, None for others."""
     if name.removeprefix("service_") == "max":
         return 100.0
     match = _PERCENTILE.fullmatch(name)
