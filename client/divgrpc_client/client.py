@@ -1,8 +1,8 @@
-"""The two clients: the same methods over gRPC's sync stack and over grpc.aio.
+"""The two clients, which have the same methods over gRPC's sync stack and over grpc.aio.
 
-A method prepares its messages and hands them to a coroutine function in `calls`. `Client` runs the
-coroutine at once, since on the sync stack it never suspends. The methods of `AsyncClient` that give
-one result are coroutine functions, so nothing of them runs before it is awaited.
+A method prepares its messages and passes them to a coroutine function in `calls`. `Client` runs the
+coroutine to its end at once, because on the sync stack it never suspends. In `AsyncClient`, the
+methods that return one result are coroutine functions, so they do nothing until they are awaited.
 """
 
 from collections.abc import (
@@ -75,7 +75,7 @@ ResultT = TypeVar("ResultT")
 
 
 class OneResult(Generic[P, ResultT]):
-    """What type checkers see of a method that gives one result."""
+    """The type that type checkers see for a method that returns one result."""
 
     @overload
     def __get__(self, client: "Client", owner: type) -> Callable[P, ResultT]: ...
@@ -88,7 +88,7 @@ class OneResult(Generic[P, ResultT]):
 
 
 class ManyResults(Generic[P, ResultT]):
-    """What type checkers see of a method that yields results."""
+    """The type that type checkers see for a method that yields results."""
 
     @overload
     def __get__(self, client: "Client", owner: type) -> Callable[P, Iterator[ResultT]]: ...
@@ -104,7 +104,7 @@ _COROUTINE_NAMES: list[str] = []
 
 
 def one_result(method: Callable[Concatenate[Any, P], ResultT]) -> OneResult[P, ResultT]:
-    """Declare a method that `AsyncClient` has as a coroutine function."""
+    """Mark a method that is a coroutine function in `AsyncClient`."""
     _COROUTINE_NAMES.append(method.__name__)
     return cast("OneResult[P, ResultT]", method)
 
@@ -112,12 +112,12 @@ def one_result(method: Callable[Concatenate[Any, P], ResultT]) -> OneResult[P, R
 def many_results(
     method: Callable[Concatenate[Any, P], Iterator[ResultT]],
 ) -> ManyResults[P, ResultT]:
-    """Declare a method that returns an asynchronous iterator in `AsyncClient`."""
+    """Mark a method that returns an asynchronous iterator in `AsyncClient`."""
     return cast("ManyResults[P, ResultT]", method)
 
 
 def _make_coroutines(client: type) -> None:
-    """Make coroutine functions of the methods of a client that give one result."""
+    """Turn the methods of a client that return one result into coroutine functions."""
     for name in _COROUTINE_NAMES:
         setattr(client, name, _awaiting(getattr(client, name)))
 
@@ -131,9 +131,9 @@ def _awaiting(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Methods:
-    """The constructor and the methods; a subclass says over which stack they call."""
+    """The constructor and the methods of both clients; a subclass sets the gRPC stack."""
 
-    # Either module of `rpc`; the two have the same names.
+    # `rpc.sync_stack` or `rpc.async_stack`, which define the same names.
     _stack = sync_stack
 
     def __init__(
@@ -174,25 +174,28 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[BuildOptions],
     ) -> IndexInfo:
-        """Build an index on the server, which serves it from then on, and return its description.
+        """Build an index on the server, which then serves it, and return its description.
 
-        name: 1 to 63 of a-z, 0-9, _ and -; begins with a letter or digit.
+        name: 1 to 63 characters from a-z, 0-9, _ and -. The first must be a letter or digit.
         vectors: (rows, dims) numbers: an array, memory-mapped or not, or a sparse matrix of scipy.
-            Rows travel in chunks, as float16 if they are float16, otherwise as float32.
-        ids: (rows,) unique whole numbers from 0; results name points by them. Default: 0 to rows-1.
-        categories, subtopics: (rows,) whole numbers, -1 for none, by which Evaluate judges results.
-        labels: (rows, L), dense or sparse: a number other than 0 gives the row that label.
-        label_model: "leml" trains a model that predicts labels; or a pair of label factors (L, r)
-            and feature map (dims, r); or a `divgrpc.labels.LabelModel`. Default: none, and
-            neighbours vote.
+            Rows are sent in chunks. float16 is sent as float16, any other dtype as float32.
+        ids: (rows,) unique whole numbers, 0 or greater, which identify points in results. Default:
+            0 to rows-1.
+        categories, subtopics: (rows,) whole numbers, -1 for none. Evaluate uses them to judge
+            results.
+        labels: (rows, L), dense or sparse. A nonzero number gives the row the label of its column.
+        label_model: "leml" trains a model that predicts labels. A ready model is given as a pair of
+            label factors (L, r) and feature map (dims, r), or as a `divgrpc.labels.LabelModel`.
+            Default: no model; labels are then predicted by the votes of neighbours.
         label_names: (L,) texts of at most 1,024 bytes.
-        hierarchy: (m, 2) edges from parent to child. Nodes below L are the labels.
-        roots: the nodes where the hierarchy begins.
-        replace: replace an index of this name. Otherwise its name raises `IndexExistsError`.
-        progress: called with `divgrpc.types.Progress` as the build goes on. If it raises, the build
+        hierarchy: (m, 2) edges from parent to child. The nodes 0 to L-1 are the labels.
+        roots: the root nodes of the hierarchy.
+        replace: replace an existing index of this name. If False, an existing name raises
+            `IndexExistsError`.
+        progress: called with a `divgrpc.types.Progress` during the build. If it raises, the build
             is cancelled.
 
-        A build that fails, or is interrupted, leaves nothing behind. It may raise
+        A build that fails or is interrupted leaves nothing on the server. It may raise
         `IndexExistsError`, `BuildUnderWayError`, `StorageFullError` and `UnsupportedError`.
         """
         upload = uploads.upload(
@@ -228,13 +231,14 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
     ) -> QueryResult:
-        """Return `k` results for each row of `queries`, near it and different from one another.
+        """Return `k` results for each row of `queries`, near the row and different from each other.
 
-        queries: (rows, dims), or (dims,) for one row, dense or sparse, whatever the index holds.
+        queries: (rows, dims), or (dims,) for one row. Dense and sparse queries are accepted by
+            dense and sparse indexes alike.
 
-        Rows that do not fit one message travel in several. The result is one result, of one
-        generation. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the index is
-        replaced again and again meanwhile.
+        Rows that do not fit one message are sent in several. All rows of the result come from one
+        generation of the index. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the
+        index is replaced repeatedly during the call.
         """
         return self._ask("Query", query_batch(name, queries, options), timeout, request_id)
 
@@ -249,13 +253,14 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[PredictOptions],
     ) -> LabelResult:
-        """Return `top_k` labels for each of `documents`, fitting and different from one another.
+        """Return `top_k` labels for each document, relevant to it and different from each other.
 
         name: the index, which must have been built with labels.
         documents: (rows, dims), or (dims,) for one document, dense or sparse.
 
-        Documents travel as the rows of `query` do. Raises `IndexNotFoundError`, and
-        `UnfitIndexError` if the index lacks the labels, model or hierarchy that the options need.
+        Documents are sent in several messages if necessary, as in `query`. Raises
+        `IndexNotFoundError`, and `UnfitIndexError` if the index lacks the labels, model or
+        hierarchy that the options need.
         """
         batch = predict_batch(name, documents, options)
         return self._ask("PredictLabels", batch, timeout, request_id)
@@ -272,13 +277,13 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
     ) -> Iterator[QueryResult]:
-        """Yield the result of each item of `queries`, in their order, over one stream.
+        """Yield the result of each item of `queries`, in the order of the items, over one stream.
 
-        queries: items that `query` takes, each small enough for one message (4 MiB).
-        in_flight: number of items, 1 or more, that may wait for their results at a time.
+        queries: iterable of items that `query` accepts, each small enough for one message (4 MiB).
+        in_flight: maximum number of items that await results at the same time, at least 1.
 
-        gRPC takes items from `queries` elsewhere than in the caller's own code. An item that fails
-        raises its error in its turn, and ends the stream.
+        gRPC iterates over `queries` in another thread or, in `AsyncClient`, in another task. If an
+        item fails, its error is raised in place of its result and the stream ends.
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         pipeline = Pipeline(name, options, in_flight)
@@ -305,20 +310,23 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[GridOptions],
     ) -> Iterator[EvaluateRow]:
-        """Yield what each setting of a grid reaches on `queries`, as rows of a table.
+        """Measure every setting of a grid on `queries`, and yield a row of figures for each.
 
         queries: (rows, dims), dense or sparse.
-        categories: (rows,) whole numbers; points of a query's category are relevant to it.
-        relevant: for each row, the ids of the points that are relevant; instead of categories.
-        folds: number of folds by which the best setting of each k is chosen; 0 chooses none.
-        set_default: make the best choice the index's default for Query. Not for queries that do not
-            fit one message.
-        per_query: add the numbers of every query to the rows.
-        progress: called with `divgrpc.types.Progress` as the evaluation goes on.
+        categories: (rows,) whole numbers. The points of a query's category are relevant to the
+            query.
+        relevant: for each row, the ids of the points that are relevant to it. It replaces
+            categories.
+        folds: number of folds for choosing the best setting of each k; 0 makes no choice.
+        set_default: store the best choice as the index's default for Query. The queries must fit
+            one message.
+        per_query: whether the rows also have the figures of every single query.
+        progress: called with a `divgrpc.types.Progress` during the evaluation.
 
-        Rows come in the grid's order, k first, then a row for each choice, which has `by_fold`. The
-        evaluation ends when the caller stops to iterate. Raises `IndexNotFoundError`, and
-        `UnfitIndexError` if categories are given and the index has none.
+        Rows come in the order of the grid, in which k varies slowest. A row for each choice
+        follows, whose `by_fold` is set. The evaluation is cancelled if the caller stops iterating.
+        Raises `IndexNotFoundError`, and `UnfitIndexError` if categories are given and the index has
+        none.
         """
         flags = {"folds": folds, "set_default": set_default, "per_query": per_query}
         data = (name, queries, categories)
@@ -346,18 +354,19 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[LabelGridOptions],
     ) -> Iterator[EvaluateLabelRow]:
-        """Yield what each setting of a grid of predictions reaches on `documents`, as rows.
+        """Measure every setting of a grid on labelled `documents`, and yield a row for each.
 
         name: the index, which must have been built with labels.
         documents: (rows, dims), dense or sparse.
-        labels: (rows, L), dense or sparse: a number other than 0 is a true label of the row.
-        folds: number of folds by which the best setting is chosen; 0 chooses none.
+        labels: (rows, L), dense or sparse. A nonzero number marks a true label of the row.
+        folds: number of folds for choosing the best setting; 0 makes no choice.
         set_default: store the threshold of the best choice of each mode in the index.
-        per_document: add the numbers and the labels of every document to the rows.
-        progress: called with `divgrpc.types.Progress` as the evaluation goes on.
+        per_document: whether the rows also have the figures and the predicted labels of every
+            document.
+        progress: called with a `divgrpc.types.Progress` during the evaluation.
 
-        Rows come in the grid's order, then a row for each choice, which has `by_fold`. Raises
-        `IndexNotFoundError` and `UnfitIndexError`.
+        Rows come in the order of the grid. A row for each choice follows, whose `by_fold` is set.
+        Raises `IndexNotFoundError` and `UnfitIndexError`.
         """
         flags = {"folds": folds, "set_default": set_default, "per_document": per_document}
         evaluation = LabelEvaluation(name, documents, labels, options, flags, progress=progress)
@@ -372,7 +381,7 @@ class _Methods:
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> IndexInfo:
-        """Return an index's parameters, what Build chose and measured, and its arrays.
+        """Return an index's parameters, the choices and measurements of its build, and its arrays.
 
         Raises `IndexNotFoundError`.
         """
@@ -392,7 +401,7 @@ class _Methods:
     ) -> int:
         """Delete an index and return the number of its last generation.
 
-        Queries that run finish on that generation. Raises `IndexNotFoundError` and
+        Queries in progress still finish on that generation. Raises `IndexNotFoundError` and
         `BuildUnderWayError`.
         """
         request = index_pb2.DeleteIndexRequest(index=index_name(name))
@@ -410,9 +419,9 @@ class _Methods:
     def wait_until_ready(
         self, *, timeout: float | None = 30.0, request_id: str | None = None
     ) -> None:
-        """Wait until the server answers queries; it need not be started yet.
+        """Wait until the server is ready for queries; it need not be running yet.
 
-        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout`; None waits for ever.
+        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout` seconds. None waits without limit.
         """
         call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.wait_until_ready(self._stack, call, self._connection))
@@ -436,26 +445,31 @@ class _Methods:
 
 
 class Client(_Methods):
-    """Calls a divgrpc server, from any thread.
+    """Client of a divgrpc server; its methods may be called from any thread.
 
     target: the server's host:port, such as "localhost:50051".
-    channels: number of connections, used in turn. One connection reaches one front process of the
-        server, so several are needed to reach several.
-    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build, QueryStream
-        and evaluations have no deadline.
-    idle_timeout: seconds without a message until Build, QueryStream or an evaluation fails with
-        DEADLINE_EXCEEDED.
-    retries: repeat calls that only read if the server is unavailable, up to three attempts.
+    channels: number of connections, used in turn. Each connection reaches one front process of the
+        server, so a server with several front processes needs several connections.
+    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. It does not apply
+        to Build, QueryStream and evaluations, which have no deadline by default.
+    idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message is
+        sent or received for this many seconds while the client waits for the server.
+    retries: whether calls that only read are repeated if the server is unavailable. A call has at
+        most three attempts.
     credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
-    options: channel arguments of gRPC, as pairs of name and value; they override ours.
+    options: channel arguments of gRPC, as pairs of name and value. They override the arguments that
+        the client sets.
 
-    Methods take the `name` of an index; `timeout`, the seconds for the whole call, by default those
-    of the client or no deadline; and `request_id`, printable ASCII that the server's log shows.
+    Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
+    of the whole call in seconds; its default is the client's `timeout`, or no deadline where that
+    does not apply. `request_id` is printable ASCII text that identifies the call in the server's
+    log.
 
-    It connects at the first call. Every method raises `RpcError` if its call fails,
-    `InvalidArgumentError` with the field named if an argument cannot be sent, and
-    `ClientStateError` after `close` or in a forked child. Server errors that the core knows are
-    also that class: `except IndexNotFoundError` works here as it does in process.
+    The client connects at the first call. Every method raises `RpcError` if its call fails,
+    `InvalidArgumentError` with the name of the field if an argument cannot be sent, and
+    `ClientStateError` after `close` or in a forked child. If the core has a class for an error of
+    the server, the `RpcError` is an instance of that class too, so `except IndexNotFoundError`
+    works as it does in process.
     """
 
     def __enter__(self) -> Self:
@@ -476,10 +490,10 @@ class Client(_Methods):
 
 
 class AsyncClient(_Methods):
-    """Calls a divgrpc server, on asyncio: it belongs to the event loop of its first call.
+    """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
-    Arguments, methods and errors are those of `Client`. Await the results; iterate `query_stream`,
-    `evaluate` and `evaluate_labels` with `async for`.
+    It has the arguments, methods and errors of `Client`. Await the results, and iterate
+    `query_stream`, `evaluate` and `evaluate_labels` with `async for`.
     """
 
     _stack = async_stack

@@ -1,5 +1,5 @@
-"""Python values to protobuf messages and back.
+"""Conversion between Python values and protobuf messages.
 
-May import protobuf, the contract, and the core's types, parameters and tallies of evaluations. May
-not import grpc.
+This package may import protobuf, the contract, and the core's types, parameters and tallies of
+evaluations. It may not import grpc.
 """

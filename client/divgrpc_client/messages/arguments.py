@@ -1,7 +1,7 @@
-"""Checks of arguments that no message carries, before the client connects.
+"""Checks of the arguments that are not part of a message, made before the client connects.
 
-Each function returns the value as the client uses it. It raises `InvalidArgumentError` with the
-argument named for a wrong value.
+Each function returns the value in the form that the client uses. It raises `InvalidArgumentError`
+with the name of the argument for a wrong value.
 """
 
 import math
@@ -22,7 +22,7 @@ _HOSTS: Final = "a host is a name, an IPv4 address, or an IPv6 address in bracke
 
 
 def target(value: object) -> str:
-    """Check the address of a server: host:port, or an address in one of gRPC's own schemes."""
+    """Check the address of a server: host:port, or an address with a scheme that gRPC resolves."""
     if isinstance(value, str) and value.startswith(_GRPC_SCHEMES):
         return value
     problem = _problem_of(value)
@@ -33,7 +33,7 @@ def target(value: object) -> str:
 
 
 def _problem_of(value: object) -> str | None:
-    """Return what is wrong with an address of the form host:port."""
+    """Return a description of what is wrong with an address of the form host:port."""
     if not isinstance(value, str) or not value:
         return ""
     if "://" in value:
@@ -63,7 +63,7 @@ def count(field: str, value: object) -> int:
 
 
 def seconds(field: str, value: object) -> float:
-    """Check a number of seconds: any real number, or infinity; a negative one is already over."""
+    """Check a number of seconds, which may be infinite; a negative number has already elapsed."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):
         raise invalid(field, f"must be a number of seconds or infinity, got {value!r}")
     return float(value)

@@ -1,9 +1,10 @@
-"""Queries and documents on their way: batches cut into messages, and the queries of a stream.
+"""Splits batches of queries or documents into messages, and orders the answers of a stream.
 
-No I/O: an exchange is a generator that yields requests, gets their answers, and returns a result.
-The answer to a row does not depend on the rows beside it, so a batch may be cut anywhere. A result
-is of one generation: if a new one is published between two requests, parts that an older one
-answered are sent again.
+This module does no I/O. An exchange is a generator that yields requests, receives their answers and
+returns a result. A batch may be cut between any two rows, because the answer to a row does not
+depend on the other rows. All parts of a result must come from one generation of the index. If a new
+generation is published between two requests, the parts that an older generation answered are sent
+again.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -28,33 +29,34 @@ from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 AnyT = TypeVar("AnyT")
-# Requests that go one after the other; the result is None if the answers do not agree.
+# A generator of requests that are sent one at a time. Its result is None if no single generation
+# answered all of them.
 Exchange: TypeAlias = Generator[RequestT, ResponseT, AnyT | None]
 
-# More than the bytes of a message beside its vectors or results.
+# Upper bound of the bytes of a message without its vectors or results.
 _HEADROOM_BYTES: Final = 2**16
 MESSAGE_BYTES: Final = LIMITS["message_bytes_max"] - _HEADROOM_BYTES
-# Most bytes of a result in an answer: an id as a varint, and two floats. Most bytes of a row: an
-# offset, six counts, a duality gap, a dial and its reason.
+# Maximum size of one result in an answer: an id as a varint and two floats. Maximum size of the
+# other data of a row: an offset, six counts, a duality gap, a dial and its reason.
 _RESULT_BYTES: Final = 9 + 4 + 4
 _ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
-# Most bytes of the name of a label: its text and its length.
+# Maximum size of the name of a label: its text and its length.
 _NAME_BYTES: Final = LIMITS["label_name_bytes_max"] + 3
-# A batch fails if the index is replaced during each of so many rounds.
+# A batch fails if the index is replaced during each of this many rounds.
 _ROUNDS_MAX: Final = 4
 
 
 def single(
     request: RequestT, read: Callable[[ResponseT], AnyT]
 ) -> Exchange[RequestT, ResponseT, AnyT]:
-    """Send one request, and return what its answer is read as."""
+    """Send one request and return its answer, converted by `read`."""
     return read((yield request))
 
 
 def pages() -> Exchange[
     index_pb2.ListIndexesRequest, index_pb2.ListIndexesResponse, tuple[IndexInfo, ...]
 ]:
-    """Ask for every page of the list of indexes, and return the indexes."""
+    """Request every page of the list of indexes and return all indexes."""
     indexes: list[IndexInfo] = []
     token = ""
     while True:
@@ -68,7 +70,7 @@ def pages() -> Exchange[
 def query_batch(
     name: str, queries: VectorsLike, options: QueryOptions
 ) -> Exchange[query_pb2.QueryRequest, query_pb2.QueryResponse, QueryResult]:
-    """Return the exchange of a call of `query`.
+    """Return the exchange for a call of `query`.
 
     Raises `InvalidArgumentError` for queries and options that cannot be sent.
     """
@@ -82,7 +84,7 @@ def query_batch(
 def predict_batch(
     name: str, documents: VectorsLike, options: PredictOptions
 ) -> Exchange[predict_pb2.PredictLabelsRequest, predict_pb2.PredictLabelsResponse, LabelResult]:
-    """Return the exchange of a call of `predict_labels`; raises as `query_batch` does."""
+    """Return the exchange for a call of `predict_labels`; raises like `query_batch`."""
     matrix = as_matrix("documents", documents, one_row=True)
     fields = requests.predict_fields(name, options)
     top_k = options.get("top_k", DEFAULT_TOP_K)
@@ -92,7 +94,10 @@ def predict_batch(
 
 
 def _ends(matrix: Matrix, row_bytes: int) -> list[int]:
-    """Return where parts end that fit a message, if the answer to a row has up to `row_bytes`."""
+    """Return the ends of parts of a matrix such that each request and each answer fits a message.
+
+    `row_bytes` is the maximum size of the answer to one row.
+    """
     rows = row_count(matrix)
     most = min(LIMITS["query_rows_max"], max(1, MESSAGE_BYTES // row_bytes))
     return sorted({*(row_ends(matrix, MESSAGE_BYTES) or [0]), *range(most, rows, most)})
@@ -103,7 +108,7 @@ def _in_parts(
     make: Callable[[int, int], RequestT],
     read: Callable[[ResponseT], ResultT],
 ) -> Exchange[RequestT, ResponseT, ResultT]:
-    """Ask for each part until one generation has answered all, and return the joined result.
+    """Request each part until one generation has answered all, and return the joined result.
 
     Returns None if the index is replaced in every round.
     """
@@ -120,11 +125,11 @@ def _in_parts(
 
 
 class Pipeline:
-    """One call of `query_stream`; raises as `query_batch` does.
+    """The state of one call of `query_stream`; raises like `query_batch`.
 
-    Queries are numbered as they are sent. Answers arrive as they are ready, and `accept` yields
-    those whose turn has come. The clients limit how many queries are on their way, and so how many
-    answers wait here.
+    Queries are numbered in the order in which they are sent. Answers may arrive in any order, and
+    `accept` yields them in the order of the queries. Answers that arrive early are stored here.
+    Their number is bounded, because the clients limit the number of queries in flight.
     """
 
     def __init__(self, name: str, options: QueryOptions, in_flight: int) -> None:
@@ -141,13 +146,13 @@ class Pipeline:
 
     @property
     def unanswered(self) -> int:
-        """How many items were sent whose results were not yielded."""
+        """Number of items that were sent but whose results were not yielded yet."""
         return self._sent - self._turn
 
     def request(self, queries: VectorsLike) -> query_pb2.QueryStreamRequest:
-        """Return the message of the next item, which is one row or several.
+        """Return the message for the next item, which has one or more rows.
 
-        Raises `InvalidArgumentError` if the item is no matrix, or too large for one message.
+        Raises `InvalidArgumentError` if the item is not a matrix or is too large for one message.
         """
         matrix = as_matrix("queries", queries, one_row=True)
         rows = row_count(matrix)
@@ -164,7 +169,7 @@ class Pipeline:
     def accept(
         self, response: query_pb2.QueryStreamResponse
     ) -> Iterator[QueryResult | status_pb2.Status]:
-        """Take an answer, and yield every result or error whose turn has come."""
+        """Accept an answer, and yield the results and errors that are now next in order."""
         self._early[response.correlation_id] = response
         while (ready := self._early.pop(self._turn, None)) is not None:
             self._turn += 1

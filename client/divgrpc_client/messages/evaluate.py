@@ -1,8 +1,8 @@
-"""Evaluations on the caller's side, without I/O: what to send, and what becomes of the events.
+"""The client's part of an evaluation, without I/O: its requests, and the events it receives.
 
-Queries that one message does not hold go in several messages, one after the other. Each of those
-asks for the figures of every query and chooses nothing. The core then makes the rows here, of the
-figures of all messages, as it makes them in the server.
+Queries that do not fit one message are sent in several, one message at a time. Each message
+requests the figures of every query and makes no choice. The client then computes the rows from the
+figures of all messages, with the same code of the core as the server uses.
 """
 
 from abc import ABC, abstractmethod
@@ -52,14 +52,14 @@ RowT = TypeVar("RowT", EvaluateRow, EvaluateLabelRow)
 
 
 class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
-    """One call; a subclass says what is sent and how its parts are joined.
+    """One call of an evaluation; a subclass defines its requests and how parts are joined.
 
-    Raises `InvalidArgumentError` with the field for a wrong argument, and TypeError for an unknown
-    option.
+    Raises `InvalidArgumentError` with the name of the field for a wrong argument, and TypeError for
+    an unknown option.
     """
 
-    # The request, the flag in it that adds the numbers of every row, one row in words, and the
-    # core's classes of the task and of the result rows.
+    # Class of the request; its flag that adds the figures of every row; format of a row's name in
+    # errors; the core's classes of the task and of the result rows.
     request: ClassVar[type[Message]]
     per_row: ClassVar[str]
     one_row: ClassVar[str]
@@ -74,7 +74,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         flags: Mapping[str, Any],
         progress: Tell | None,
     ) -> None:
-        """Take the rows, the grid, and the flags `folds`, `set_default` and `per_row`."""
+        """Store the rows, the grid, and the flags `folds`, `set_default` and `per_row`."""
         for field in ("set_default", self.per_row):
             if not isinstance(flags[field], bool):
                 raise invalid(field, f"must be True or False, got {flags[field]!r}")
@@ -91,7 +91,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         self._flags = flags
         self._part_flags = {"folds": 0, "set_default": False, self.per_row: True}
         self._tell = progress or (lambda _: None)
-        # The row after each message, and the number of settings where there are several messages.
+        # `_ends` has the end of each message's rows. `_settings` is the number of settings if there
+        # are several messages, else 0.
         self._ends = [self._count]
         self._settings = 0
         self._span = (0, 0)
@@ -100,15 +101,15 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
 
     @abstractmethod
     def _subject(self, start: int, stop: int) -> dict[str, object]:
-        """Return the fields of a request that belong to its rows."""
+        """Return the fields of a request that depend on its rows, except the rows themselves."""
 
     def _rows_max(self, *, per_row: bool) -> int:  # noqa: ARG002  # labels depend on it
-        """Return how many rows one message may have at the settings of the grid."""
+        """Return the maximum number of rows in one message, given the settings of the grid."""
         return rows_max(len(self._task.grid.settings()))
 
     @abstractmethod
     def _tally(self, first: Sequence[RowT]) -> Tally[RowT]:
-        """Return an empty table for all rows; `first` are the result rows of the first message."""
+        """Return an empty tally for all rows; `first` has the result rows of the first message."""
 
     def _row(self, response: ResponseT) -> RowT:
         """Return the row of an event."""
@@ -153,7 +154,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
             yield from self._ends_within(middle, stop, most)
 
     def messages(self) -> Iterator[RequestT]:
-        """Yield the requests; each is sent once the one before has been answered."""
+        """Yield the requests; each must be answered before the next is taken."""
         for start, stop in pairwise([0, *self._ends]):
             self._span = start, stop
             yield self._request(start, stop, self._part_flags if self._settings else self._flags)
@@ -183,7 +184,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of several has been answered."""
+        """Whether the first of several messages has been answered."""
         return bool(self._answers)
 
     @property
@@ -192,7 +193,10 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         return len({row.generation for _, row in self._answers}) > 1
 
     def rows(self) -> list[RowT]:
-        """Return the rows of several messages; none of a single one, whose rows `take` yields."""
+        """Return the rows joined from several messages.
+
+        The list is empty if there was one message, because `take` has yielded its rows.
+        """
         if not self._answers:
             return []
         tally = self._tally([row for start, row in self._answers if not start])
@@ -289,7 +293,8 @@ class LabelEvaluation(
         refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)
         matrix = as_matrix("documents", documents, one_row=True)
         self._sets = without_zeros(label_sets(labels, row_count(matrix), "document"))
-        # How many points have each label that a document has, as far as it is known.
+        # Number of points of the index, and for each label the number of points with that label.
+        # The server reports them for the labels of the documents that it has received.
         self._points = 0
         self._counts = np.zeros(self._sets.cols, np.int64)
         if flags["folds"] and not len(self._sets.indices):

@@ -1,7 +1,7 @@
-"""The labels of a build: checks before the first byte is sent, and the messages.
+"""Checks the labels of a build before the first byte is sent, and makes their messages.
 
-No I/O. The client checks shapes and types, and the server checks the numbers. Only the values of
-labels are checked here, since they do not travel.
+This module does no I/O. The client checks shapes and types, and the server checks the numbers. The
+values of labels are not sent, so the client checks that they are finite.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from divgrpc_client.messages.vectors import Dense, VectorsLike, as_matrix, row_e
 from divgrpc_protos.arrays import Csr, encode_dense, row_count
 from divgrpc_protos.v1 import labels_pb2
 
-# Most bytes of an edge, two varints, and of the length of a name.
+# Maximum size of an edge, which is two varints, and of the length of a name.
 _EDGE_BYTES: Final = 10
 _LENGTH_BYTES: Final = 5
 
 
 class LabelModelLike(Protocol):
-    """What the client reads of a label model, such as a `divgrpc.labels.LabelModel`."""
+    """The attributes that the client reads of a label model (`divgrpc.labels.LabelModel`)."""
 
     @property
     def label_factors(self) -> npt.NDArray[np.float32]:
@@ -39,7 +39,7 @@ class LabelModelLike(Protocol):
 
     @property
     def unit_rows(self) -> bool:
-        """Whether documents are scaled to unit length before they are multiplied."""
+        """Whether documents are scaled to unit length before they are multiplied by the model."""
 
 
 ModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModelLike | None
@@ -47,10 +47,10 @@ ModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModelLik
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelUpload:
-    """The labels of one build; `label_upload` makes it.
+    """The labels of one build, as returned by `label_upload`.
 
-    `sets` are the labels of its rows. `plan` goes into its header, the rest into messages of its
-    own.
+    `sets` has the labels of the rows and is sent with them. `plan` is sent in the header, and the
+    other fields in separate messages.
     """
 
     sets: Csr | None
@@ -104,9 +104,9 @@ def label_upload(
     hierarchy: npt.ArrayLike | None,
     roots: Sequence[int] | None,
 ) -> LabelUpload:
-    """Return the labels of a build of so many rows.
+    """Check and return the labels of a build of `rows` rows.
 
-    Raises `InvalidArgumentError` with the field named.
+    Raises `InvalidArgumentError` with the name of the field.
     """
     plan, factors = _model(label_model)
     edges = None if hierarchy is None else whole_numbers("hierarchy", hierarchy, np.uint32)
@@ -130,10 +130,10 @@ def label_upload(
 
 
 def label_sets(labels: VectorsLike, rows: int, row_noun: str = "vector") -> Csr:
-    """Return the labels of so many rows: the numbers other than 0.
+    """Return labels (rows, L) as a sparse matrix.
 
-    `each` is the word for a row in errors. Raises `InvalidArgumentError` for another number of
-    rows, and for numbers that are not finite.
+    `row_noun` is the word for a row in errors. Raises `InvalidArgumentError` if the number of rows
+    is wrong or a number is not finite.
     """
     matrix = as_matrix("labels", labels)
     if row_count(matrix) != rows:

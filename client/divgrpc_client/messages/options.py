@@ -1,8 +1,8 @@
-"""Options of the clients' methods: keyword arguments, their defaults and explanations.
+"""Options of the clients' methods: keyword arguments with defaults and explanations.
 
-The options are the fields of the core's dataclasses. An option that is left out stays off the
-wire, so the server's default holds. None means the same, and is refused for an option
-whose default is a value. The command line makes its options from the same tables.
+The options are the fields of the core's dataclasses. An option that is left out is not sent, so the
+server's default applies. None has the same meaning if the default of the option is None, and is
+refused otherwise. The command line makes its options from the same tables.
 """
 
 import inspect
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class GridOptions(TypedDict, total=False):
-    """Which settings an evaluation tries: every value of a list with every value of the others.
+    """The settings that an evaluation tries: all combinations of the values in these lists.
 
     selectors: Try these ways to pick k of the candidates.
     variants: Try these readings of the paper's Algorithm 1.
@@ -65,13 +65,13 @@ class GridOptions(TypedDict, total=False):
 
 
 class LabelGridOptions(TypedDict, total=False):
-    """Which settings an evaluation of predictions tries, as `GridOptions` for queries.
+    """The settings that an evaluation of predictions tries, like `GridOptions` for queries.
 
-    modes: Try these: search among label factors, or let neighbours vote.
+    modes: Try these modes: embedding searches label factors, neighbour_vote lets neighbours vote.
     selectors: Try these ways to pick from the candidates.
     searches: Try these ways to find labels, or neighbours.
     limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit.
-    thresholds: Try these least scores; none is no limit.
+    thresholds: Try these minimum scores; none means no minimum.
     diversities: Try these dials, from 0 to 1.
     top_ks: Try these numbers of labels a document.
     neighbours: Number of neighbours that vote, in neighbour_vote.
@@ -91,7 +91,8 @@ class LabelGridOptions(TypedDict, total=False):
     seed: int
 
 
-# Dataclasses and explanations of each table of options. A label model has the seed of its build.
+# Sources of the defaults and explanations of each table of options. `BuildParameters` comes last so
+# that its `seed` replaces that of `LabelParameters`: a label model has the seed of its build.
 _TABLES: Final[dict[type, tuple[type, ...]]] = {
     QueryOptions: (QueryParameters,),
     PredictOptions: (PredictParameters,),
@@ -103,7 +104,7 @@ QUERY_DEFAULTS: Final = defaults_of(QueryParameters)
 PREDICT_DEFAULTS: Final = defaults_of(PredictParameters)
 BUILD_DEFAULTS: Final = defaults_of(LabelParameters, BuildParameters)
 
-# Names of types in annotations beside the choices of `divgrpc.types`.
+# Names that annotations show for types other than the choices of `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
     ModelLike: "LabelModelLike",
@@ -112,7 +113,7 @@ _NAMES: Final[dict[Any, str]] = {
 
 
 def explained(table: type) -> dict[str, tuple[Any, str, object]]:
-    """Return each option of a table with its type, its explanation and its default."""
+    """Return the type, the explanation and the default of each option of a table."""
     sources = _TABLES[table]
     texts, defaults = explanations_of(*sources), defaults_of(*filter(is_dataclass, sources))
     hints = get_type_hints(table)
@@ -120,6 +121,6 @@ def explained(table: type) -> dict[str, tuple[Any, str, object]]:
 
 
 def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
-    """Show the `**options` of a method as keyword parameters, for `help` and tab completion."""
+    """Give a method a signature with its `**options` spelled out, for `help` and completion."""
     *_, options = inspect.signature(method).parameters.values()
     return spell_out_options(method, _TABLES[get_args(options.annotation)[0]], _NAMES)

@@ -1,7 +1,7 @@
-"""Requests as messages: the parameters of a call, checked by the core's own dataclasses.
+"""Makes request messages from the parameters of a call, which the core's dataclasses check.
 
-A parameter that the caller leaves out, or sets to a default of None, stays off the wire, so the
-default of the server or of the index holds.
+A parameter is not sent if the caller leaves it out, or sets it to None where None is its default.
+The default of the server or of the index then applies.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ from divgrpc_protos.arrays import Matrix
 from divgrpc_protos.records import message_fields
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 
-# Arguments of the clients' methods beside their options; errors suggest them too.
+# Arguments of the clients' methods other than options. Errors about unknown options may suggest
+# them.
 _CALL_ARGUMENTS: Final = ("timeout", "request_id")
 _BUILD_ARGUMENTS: Final = (
     *("ids", "categories", "subtopics", "labels", "label_model", "label_names", "hierarchy"),
@@ -35,8 +36,8 @@ _BUILD_ARGUMENTS: Final = (
 def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
     """Return all fields of a QueryRequest except the queries.
 
-    Raises `InvalidArgumentError` with the field for a wrong value, and TypeError for an unknown
-    option.
+    Raises `InvalidArgumentError` with the name of the field for a wrong value, and TypeError for an
+    unknown option.
     """
     return {"index": index_name(name), **_cached(_query_fields, options)}
 
@@ -54,14 +55,15 @@ def _cached(fields_of_options: Any, options: Mapping[str, object]) -> dict[str, 
     return fields
 
 
-# Most calls of a service have the same few options; `typed`, because True and 1.0 equal 1.
+# Most calls of a service have one of a few sets of options. The cache is `typed` because True and
+# 1.0 equal 1.
 @lru_cache(maxsize=1024, typed=True)
 def _query_fields(**options: Unpack[QueryOptions]) -> dict[str, object]:
     refuse_unknown("query", options, QueryOptions.__annotations__, _CALL_ARGUMENTS)
     check_one_dial(options)
     values = _named(QueryParameters(**options), options)
     if values.get("diversity") == "auto":
-        # On the wire diversity is a number, and auto has a field of its own.
+        # In the message, `diversity` is a number, and "auto" has a separate field.
         del values["diversity"]
         values["diversity_auto"] = True
     return message_fields(values, query_pb2.QueryRequest)
@@ -75,7 +77,7 @@ def _predict_fields(**options: Unpack[PredictOptions]) -> dict[str, object]:
 
 
 def _named(parameters: object, options: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters that a call names, as the core reads them."""
+    """Return the parameters that the caller gave, with the values that the core made of them."""
     return {name: getattr(parameters, name) for name in options}
 
 
@@ -101,11 +103,11 @@ def build_header(
     expected_rows: int,
     plan: labels_pb2.LabelPlan | None = None,
 ) -> index_pb2.BuildRequest:
-    """Return the first message of a build; raises as `query_fields` does."""
+    """Return the first message of a build; raises like `query_fields`."""
     refuse_unknown("build", options, BuildOptions.__annotations__, _BUILD_ARGUMENTS)
     if not isinstance(replace, bool):
         raise invalid("replace", f"must be True or False, got {replace!r}")
-    # A label model is trained with the seed of its build.
+    # A label model is trained with the build's seed, so `seed` is sent only with the build.
     training = {n: v for n, v in _options_of(LabelParameters, options).items() if n != "seed"}
     points = _options_of(BuildParameters, options)
     label_fields = message_fields(
@@ -131,7 +133,7 @@ def _options_of(parameters: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def index_name(name: object) -> str:
-    """Return the name of an index if a message can carry it, else raise; the server checks it."""
+    """Return the name of an index if it can be sent, else raise; the server checks its form."""
     if isinstance(name, str) and name.encode(errors="ignore").decode() == name:
         return name
     raise invalid("index", f"must be a text, got {name!r}")

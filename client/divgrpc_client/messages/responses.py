@@ -1,4 +1,4 @@
-"""Messages as results: the dataclasses of `divgrpc.types`, and the server's description."""
+"""Converts response messages to the dataclasses of `divgrpc.types` and to `ServerInfo`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,17 +28,17 @@ EffectiveT = TypeVar("EffectiveT", EffectiveParameters, EffectiveLabelParameters
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """How a server describes itself.
+    """The description of a server.
 
-    version: of divgrpc, such as "0.1.0".
-    durable: whether indexes outlive the server.
+    version: version of divgrpc, such as "0.1.0".
+    durable: whether indexes are kept when the server stops.
     fronts: number of processes that accept connections.
-    workers_ready, workers: number of worker processes that are up, and of all.
+    workers_ready, workers: number of worker processes that are ready, and of all.
     kernels_ready: whether the kernels of every worker are compiled.
-    limits: the limits of requests by name, as `divgrpc.parameters.LIMITS`.
+    limits: limits of requests by name, as in `divgrpc.parameters.LIMITS`.
     versions: versions of Python and of libraries by name.
-    kernels_compiled, kernels_total: number of kernels that are compiled, and of all; 0 and 0 until
-        the server knows.
+    kernels_compiled, kernels_total: number of kernels that are compiled, and of all. Both are 0
+        until the server knows the numbers.
     """
 
     version: str
@@ -54,7 +54,7 @@ class ServerInfo:
 
 
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:
-    """Return the columns of a response as (nq, k) arrays, padded where fewer than k were found."""
+    """Return a response as (nq, k) arrays, padded if a row has fewer than k results."""
     payload = response.parameters.SerializeToString()
     parameters = _effective(payload, query_pb2.EffectiveParameters, EffectiveParameters)
     table = _Table(response.offsets, parameters.k)
@@ -72,7 +72,7 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
 
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
-    """Return the columns of a response as (nq, top_k) arrays, padded where there are fewer."""
+    """Return a response as (nq, top_k) arrays, padded if a row has fewer labels."""
     payload = response.parameters.SerializeToString()
     kind = predict_pb2.EffectiveLabelParameters
     parameters = _effective(payload, kind, EffectiveLabelParameters)
@@ -95,7 +95,7 @@ def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
 
 
 class _Table:
-    """Where the results of rows lie in a table of `width` columns."""
+    """Maps the flat results of a response to a padded array of `width` columns."""
 
     def __init__(self, offsets: Sequence[int], width: int) -> None:
         self.counts = np.diff(np.array(offsets, np.int64)).astype(np.uint32)
@@ -111,7 +111,10 @@ class _Table:
 
 
 def _offsets_of_places(offsets: Sequence[int], table: _Table) -> IntArray:
-    """Return where the near-copies of each place begin, and the end; empty if unlisted."""
+    """Return the offsets of the near-copies of each place in the padded array.
+
+    The array is empty if near-copies were not listed.
+    """
     if not offsets:
         return np.empty(0, np.int64)
     copies = np.zeros(table.filled.shape, np.int64)
@@ -122,13 +125,13 @@ def _offsets_of_places(offsets: Sequence[int], table: _Table) -> IntArray:
 def _stats(message: query_pb2.QueryStats) -> QueryStats:
     stats = from_message(message, QueryStats)
     if len(stats.collapsed) < len(stats.candidates):
-        # A server of an earlier version counts no near-copies.
+        # A server of an earlier version does not count near-copies.
         zeros = np.zeros_like(stats.candidates)
         return replace(stats, collapsed=zeros, duplicates=zeros)
     return stats
 
 
-# Most answers that a service gets have the same few parameters.
+# Most answers have one of a few sets of parameters, so the decoded parameters are cached.
 @lru_cache(maxsize=1024)
 def _effective(payload: bytes, message: Callable[[], Any], kind: type[EffectiveT]) -> EffectiveT:
     parameters = message()
@@ -137,5 +140,5 @@ def _effective(payload: bytes, message: Callable[[], Any], kind: type[EffectiveT
 
 
 def progress(message: index_pb2.BuildProgress) -> Progress:
-    """Return the progress of a build: a `TrainingProgress` if there is a loss."""
+    """Return the progress of a build, as a `TrainingProgress` if the message has a loss."""
     return from_message(message, TrainingProgress if message.HasField("loss") else Progress)

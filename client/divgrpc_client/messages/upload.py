@@ -1,7 +1,7 @@
-"""The upload of a build: checks before the first byte is sent, and the messages.
+"""Checks the data of a build before the first byte is sent, and makes its messages.
 
-No I/O. Rows are cut, converted and copied one chunk at a time, so a memory-mapped file of any size
-needs the memory of one chunk.
+This module does no I/O. Rows are cut, converted and copied one chunk at a time, so a memory-mapped
+file of any size needs only the memory of one chunk.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ Column: TypeAlias = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The data of one build: its header, rows, numbers of each row, and labels."""
+    """The data of one build: the header, the rows, their ids and other columns, and labels."""
 
     header: index_pb2.BuildRequest
     vectors: Matrix
@@ -35,11 +35,11 @@ class Upload:
     label_data: LabelUpload
 
     def chunks(self, chunk_bytes: int) -> Iterator[index_pb2.BuildRequest]:
-        """Yield what describes the labels, then rows, in messages of that size, then the commit."""
+        """Yield messages of about `chunk_bytes`: the label data, then the rows, then the commit."""
         for piece in self.label_data.chunks(chunk_bytes):
             yield index_pb2.BuildRequest(label_chunk=piece)
         start, sets = 0, self.label_data.sets
-        # A chunk keeps to the size for its vectors and for its labels.
+        # In each chunk, both the vectors and the labels have at most `chunk_bytes`.
         ends = row_ends(self.vectors, chunk_bytes)
         if sets is not None:
             ends = sorted({*ends, *row_ends(sets, chunk_bytes)})
@@ -55,10 +55,10 @@ class Upload:
 
 
 class BuildEvents:
-    """The events of a build: says when chunks may be sent, reports progress, keeps the result.
+    """Handles the events of a build and stores its result in `info`.
 
-    accept: called with the size of a chunk once the server takes rows.
-    progress: called with each progress.
+    accept: called with the maximum size of a chunk when the server is ready for rows.
+    progress: called with each `Progress` of the build.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class BuildEvents:
         self.info: IndexInfo | None = None
 
     def take(self, response: index_pb2.BuildResponse) -> None:
-        """Act on one message; raises whatever the caller's `progress` raises."""
+        """Handle one event; raises whatever the caller's `progress` raises."""
         match response.WhichOneof("event"):
             case "accepted":
                 self._accept(response.accepted.chunk_bytes or LIMITS["chunk_bytes"])
@@ -94,9 +94,9 @@ def upload(
     hierarchy: npt.ArrayLike | None = None,
     roots: Sequence[int] | None = None,
 ) -> Upload:
-    """Check shapes and types and return the upload.
+    """Check the shapes and types of a build's data and return the upload.
 
-    Raises `InvalidArgumentError` with the argument named. The server checks the numbers.
+    Raises `InvalidArgumentError` with the name of the argument. The server checks the numbers.
     """
     matrix = as_matrix("vectors", vectors)
     rows = row_count(matrix)

@@ -1,8 +1,8 @@
-"""Vectors of a caller as matrices that can be cut into rows and sent.
+"""Converts the caller's vectors to matrices that can be cut by rows and sent.
 
-The client checks shapes and types, and the server checks the numbers: a memory-mapped file must not
-be read through before it is sent. Sparse matrices are recognised by their attributes, so scipy is
-never imported.
+The client checks shapes and types, and the server checks the numbers. If the client checked them,
+it would have to read a memory-mapped file twice. Sparse matrices are recognised by their
+attributes, so scipy is never imported.
 """
 
 from typing import Final, Protocol, TypeAlias, cast
@@ -23,7 +23,7 @@ _COLS_MAX: Final = 2**32 - 1  # what the field of the message holds
 
 
 class SparseLike(Protocol):
-    """What the client reads of a sparse matrix, such as one of scipy."""
+    """The attributes that the client reads of a sparse matrix, such as a scipy matrix."""
 
     shape: tuple[int, ...]
 
@@ -35,11 +35,11 @@ VectorsLike: TypeAlias = npt.ArrayLike | SparseLike | Csr
 
 
 def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matrix:
-    """Return a two-dimensional array, not copied if it is one already, or compressed sparse rows.
+    """Return the vectors as a two-dimensional array or as compressed sparse rows.
 
-    With `one_row` a single vector is a matrix of one row. A sparse matrix with unsorted or repeated
-    entries is sorted and summed, on a copy. Raises `InvalidArgumentError` with `field` named if the
-    shape or the type is wrong.
+    A two-dimensional array is not copied. With `one_row`, a single vector becomes a matrix of one
+    row. If a sparse matrix has unsorted or repeated entries, a copy is sorted and repeated entries
+    are summed. Raises `InvalidArgumentError` for `field` if the shape or the type is wrong.
     """
     if isinstance(value, Csr):
         return value
@@ -62,7 +62,7 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
 
 
 def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
-    # scipy stores one matrix in many ways; the contract has one.
+    # scipy has many sparse formats, and messages have only compressed sparse rows.
     rows = cast("_CsrLike", value.tocsr())
     if len(rows.shape) == 1 and one_row:
         rows = rows.reshape(1, -1).tocsr()
@@ -106,7 +106,7 @@ class _CsrLike(Protocol):
 def whole_numbers(
     field: str, values: npt.ArrayLike, dtype: type[np.integer]
 ) -> npt.NDArray[np.integer]:
-    """Return an array of whole numbers that fit `dtype`, else raise with the field named."""
+    """Return an array of whole numbers that fit `dtype`; raises for `field` otherwise."""
     array = np.asarray(values)
     if not array.size:
         return array.astype(dtype)
@@ -119,15 +119,16 @@ def whole_numbers(
 
 
 def row_ends(matrix: Matrix, limit: int) -> list[int]:
-    """Cut a matrix into runs of rows, each of at most `limit` bytes or one row.
+    """Cut a matrix into runs of rows, each of at most `limit` bytes or a single row.
 
-    Returns the end of each run, ascending: the last is the number of rows. Empty without rows.
+    Returns the ends of the runs in ascending order. The last end is the number of rows. The list is
+    empty if the matrix has no rows.
     """
     rows = row_count(matrix)
     if not isinstance(matrix, Csr):
         step = max(1, limit // max(1, matrix.shape[1] * _item_bytes(matrix)))
         return [min(start + step, rows) for start in range(0, rows, step)]
-    # A row has 8 bytes of indptr; a number has 4 bytes of index and 4 of value.
+    # A row takes 8 bytes of indptr. A stored number takes 4 bytes of index and 4 of value.
     bytes_before = matrix.indptr * 8 + np.arange(rows + 1) * 8
     ends: list[int] = []
     start = 0

@@ -1,5 +1,5 @@
-"""Pages for people: one HTML file with tables, curves and result lists.
+"""HTML reports: each is one file with tables, curves and result lists.
 
-Lives here: the page, its charts, the report of an evaluation. May import formats, messages and the
-client. May not import load or the command line.
+This package holds the page, its charts and the report of an evaluation. It may import formats,
+messages and the client. It may not import load or the command line.
 """

@@ -1,6 +1,6 @@
-"""Charts as SVG pictures by matplotlib, in the colours of the reader's scheme, light or dark.
+"""Draws charts with matplotlib as SVG images that follow the reader's light or dark scheme.
 
-The same curves give the same bytes.
+Equal curves give equal bytes.
 """
 
 import io
@@ -22,7 +22,7 @@ FILLS: Final = ("full", "none", "left", "bottom", "right", "top")
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The colours of one scheme: page, text, secondary text, grid lines, and one a series."""
+    """The colours of one scheme: page, text, secondary text, grid lines, and each series."""
 
     paper: str
     ink: str
@@ -31,8 +31,8 @@ class Palette:
     series: Sequence[str]
 
 
-# The hues of Okabe and Ito (2008), which the colour-blind tell apart, darkened for white paper and
-# lightened for dark paper.
+# Hues of Okabe and Ito (2008), which colour-blind readers can tell apart. They are darkened for a
+# white page and lightened for a dark page.
 LIGHT: Final = Palette(
     *("#ffffff", "#1c2028", "#5b6370", "#dcdfe5"),
     ("#0072b2", "#c44e00", "#00805f", "#a8508c", "#8a6d00", "#2f8fc4", "#4b4f58", "#b3202a"),
@@ -41,24 +41,24 @@ DARK: Final = Palette(
     *("#14171c", "#e6e8ec", "#a2a9b5", "#343a45"),
     ("#4ea6e6", "#f28c45", "#35c79d", "#dc92c4", "#e0c341", "#9ad4f5", "#b9bec8", "#f1747c"),
 )
-# In points, 72 to the inch.
+# Sizes in points, 72 per inch.
 _WIDTH, _HEIGHT, _LEGEND_ROW = 480, 330, 21
-# Two names of more letters than this do not fit side by side.
+# Maximum length of a name in a legend of two columns.
 _LEGEND_LETTERS: Final = 34
-# A small range would make much of a difference that hardly matters.
+# Minimum span of an axis of shares. A smaller span would exaggerate negligible differences.
 _SPAN_MIN: Final = 0.1
 _EQUAL_H: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-# A clock that stands still gives 0, which has no place on a logarithmic axis.
+# Minimum time in a chart. A coarse clock may measure 0, which a logarithmic axis cannot show.
 _MICROSECONDS_MIN: Final = 0.1
 _SIZES: Final = (4.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points (x, y) of one method in their order; points that are not finite are left out.
+    """The points (x, y) of one method, in order; points that are not finite are left out.
 
-    `look` picks colour and marker, `fill` how the marker is filled. Curves that share a name share
-    a line of the legend.
+    `look` selects the colour and the marker, and `fill` selects how the marker is filled. Curves
+    with the same name share one entry of the legend.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing as an SVG document, and its title."""
+    """A chart as an SVG document, with its title."""
 
     title: str
     svg: str
@@ -79,9 +79,9 @@ Paint: TypeAlias = Callable[[Axes], Sequence[Line2D]]
 
 
 def trade_off(curves: Sequence[Curve], title: str) -> Chart:
-    """Draw accuracy P (y) against diversity D (x); markers grow along a curve.
+    """Draw accuracy P (y axis) against diversity D (x axis); markers grow along each curve.
 
-    Faint lines join points of equal harmonic mean h. Both axes end at 1.
+    Faint lines connect points of equal harmonic mean h. Neither axis goes beyond 1.
     """
 
     def paint(axes: Axes) -> Sequence[Line2D]:
@@ -101,9 +101,9 @@ def trade_off(curves: Sequence[Curve], title: str) -> Chart:
 def h_against_time(
     curves: Sequence[Curve], fills: Sequence[str], front: Sequence[tuple[float, float]], title: str
 ) -> Chart:
-    """Draw h (y) against the median time in microseconds (x); `front` points are ringed.
+    """Draw h (y axis) against the median time in microseconds (x axis), and ring `front` points.
 
-    `fills` names the filling of the markers, by its number.
+    `fills` has the legend's names for the fillings of markers, in the order of `FILLS`.
     """
 
     def paint(axes: Axes) -> Sequence[Line2D]:
@@ -138,9 +138,10 @@ def lines(
     x_scale: Literal["linear", "log2", "percentile"] = "linear",
     log_y: bool = False,
 ) -> Chart:
-    """Draw lines with their axes named.
+    """Draw curves as lines, with the axis labels `x` and `y`.
 
-    On a scale of percentiles, 0 to below 100, equal steps to the right are one more nine.
+    The x scale "percentile" takes values from 0 to below 100 and gives 0 to 90, 90 to 99, 99 to
+    99.9 and so on equal widths.
     """
 
     def paint(axes: Axes) -> Sequence[Line2D]:
@@ -175,7 +176,7 @@ def lines(
 
 
 def time_words(microseconds: float) -> str:
-    """Return a time in the unit that people would use, with two digits or three."""
+    """Return a time as text in s, ms or µs, with two or three significant digits."""
     if microseconds >= 1e9:
         return f"{microseconds / 1e6:,.0f} s"
     for unit, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
@@ -185,9 +186,9 @@ def time_words(microseconds: float) -> str:
 
 
 def draw(paint: Paint, title: str) -> Chart:
-    """Let `paint` draw on axes in the colours of `LIGHT`; it returns the legend's keys.
+    """Return the chart that `paint` draws; `paint` returns the entries of the legend.
 
-    The machine's own settings of matplotlib have no part in it.
+    The matplotlib settings of the machine have no effect. `paint` uses the colours of `LIGHT`.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -209,7 +210,7 @@ def draw(paint: Paint, title: str) -> Chart:
 
 
 def _dark_style() -> str:
-    """Return the rules that turn the colours of `LIGHT` into those of `DARK` for a dark page."""
+    """Return CSS rules that replace the colours of `LIGHT` by those of `DARK` on a dark page."""
     pairs = [(getattr(LIGHT, n), getattr(DARK, n)) for n in ("paper", "ink", "faint", "line")]
     rules = (
         f'[style*="{part}: {light}"] {{ {part}: {dark} !important }}'
@@ -243,7 +244,7 @@ def _style() -> Any:  # noqa: ANN401  # matplotlib types its keys one by one
 
 
 def _finite(points: Sequence[tuple[float, float]]) -> npt.NDArray[np.float64]:
-    """Return x and y (2, n) of the points that are finite."""
+    """Return the coordinates (2, n) of the points that are finite."""
     array = np.array(points, np.float64).reshape(-1, 2)
     return array[np.isfinite(array).all(axis=1)].T
 
@@ -280,7 +281,7 @@ def _draw_equal_h(axes: Axes) -> None:
 
 
 def _share_limits(low: float, high: float) -> tuple[float, float]:
-    """Return limits of an axis of shares: at least `_SPAN_MIN` apart, and none above 1."""
+    """Return limits for an axis of shares, at least `_SPAN_MIN` apart and at most 1."""
     missing = max(0.0, _SPAN_MIN - (high - low)) / 2
     high = min(high + missing, 1.0)
     return min(low - missing, high - _SPAN_MIN), high
@@ -290,7 +291,7 @@ def _name_times(axes: Axes) -> None:
     low, high = axes.get_xlim()
     steps = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
     inside = [n for n in range(-4, 12) for step in steps if low <= step * 10.0**n <= high]
-    # One label alone would leave nothing to compare with.
+    # A scale with a single label would be unreadable, so a linear locator is used instead.
     axes.xaxis.set_major_locator(LogLocator(subs=steps) if len(inside) > 1 else MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_words(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())

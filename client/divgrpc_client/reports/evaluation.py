@@ -1,10 +1,10 @@
-"""The page of an evaluation: what settings reach, which to take, what their results look like.
+"""Makes the page of an evaluation: figures of all settings, the choices, and example results.
 
     rows = list(client.evaluate("products", queries, categories))
     write_report(rows, Path("report.html"), index="products")
 
-It needs rows alone, from `client.evaluate` or from `divgrpc.evaluation`. The caller adds date and
-machine, so that the same rows give the same bytes.
+The page needs only rows, from `client.evaluate` or from `divgrpc.evaluation`. It has no date or
+machine unless the caller gives them, so equal rows give equal bytes.
 """
 
 import math
@@ -75,10 +75,10 @@ def write_report(
     facts: Sequence[str] = (),
     lists: Sequence[ResultLists] = (),
 ) -> None:
-    """Write the page of an evaluation's rows; makes the folder.
+    """Write the page for the rows of an evaluation, and create its folder if necessary.
 
-    `index` is its name; `facts` go into the line below the title (date, version, machine); `lists`
-    are results to look at, such as `showing.side_by_side` returns.
+    `index` is the name of the index. `facts` are shown below the title, for example date, version
+    and machine. `lists` has example results, such as those of `showing.side_by_side`.
     """
     write_page(report(list(rows), index=index, facts=facts, lists=lists), path)
 
@@ -117,7 +117,7 @@ def report(
 
 
 def h(row: EvaluateRow) -> float:
-    """Return a row's mean h, -1 if no query has one."""
+    """Return the mean h of a row, or -1 if no query has an h."""
     value = row.metrics["h_score"].value
     return -1.0 if math.isnan(value) else value
 
@@ -147,7 +147,7 @@ def _table(
     rows: Sequence[EvaluateRow],
     cells: Mapping[str, Callable[[EvaluateRow], str]] = CELLS,
 ) -> Table:
-    """Return a table of rows, those of each k together; the greatest h is marked."""
+    """Return a table of rows, grouped by k, with the greatest h of each group marked."""
     bodies = []
     for k, group in _by_k(rows):
         best = max(map(h, group))
@@ -162,7 +162,7 @@ def _table(
 
 
 def _by_k(rows: Sequence[EvaluateRow]) -> list[tuple[int, list[EvaluateRow]]]:
-    """Return the rows of each k, the smallest first."""
+    """Return pairs of k and its rows, in ascending order of k."""
     groups = groupby(sorted(rows, key=lambda row: row.parameters.k), lambda row: row.parameters.k)
     return [(k, list(group)) for k, group in groups]
 
@@ -170,7 +170,7 @@ def _by_k(rows: Sequence[EvaluateRow]) -> list[tuple[int, list[EvaluateRow]]]:
 def best_of_each(
     rows: Sequence[EvaluateRow], kind: Callable[[EvaluateRow], object]
 ) -> list[EvaluateRow]:
-    """Return the row with the greatest mean h of each kind; of equal ones the first."""
+    """Return the row with the greatest mean h of each kind, and the first of equal rows."""
     best: dict[object, EvaluateRow] = {}
     for row in rows:
         if h(row) > h(best.setdefault(kind(row), row)):
@@ -179,7 +179,7 @@ def best_of_each(
 
 
 def _lead(rows: Sequence[EvaluateRow]) -> str:
-    """Say for each k what the best reaches, and what plain nearest neighbours do."""
+    """Return a sentence for each k that compares the best setting with plain nearest neighbours."""
     sentences = []
     for k, group in _by_k([row for row in rows if h(row) >= 0]):
         best, time = max(group, key=h), CELLS["µs p50"]
@@ -233,14 +233,17 @@ def _warnings(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> I
 
 
 def _methods(rows: Sequence[EvaluateRow]) -> Table:
-    """Lay rows out as the paper's Table 1: methods under each search, columns under each k."""
+    """Return a table laid out like the paper's Table 1.
+
+    Methods are grouped by search, and columns by k.
+    """
     heads = ("P", "SR", "D", "h", "µs p50")
     groups = _by_k(rows)
     columns = [Column("method", numeric=False)]
     columns += [Column(head, f"k = {k}") for k, _ in groups for head in heads]
     cells = {}
     for k, group in groups:
-        # Values that are equal in print are all best.
+        # Values are compared as printed, so all values that look equal to the best are marked.
         best = {head: max(CELLS[head](row) for row in group) for head in heads}
         best["µs p50"] = CELLS["µs p50"](min(group, key=lambda row: row.microseconds.p50))
         for row in group:
@@ -281,7 +284,7 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
 
 
 def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
-    """Draw P against D for each k, a chart for each search with its limits."""
+    """Return charts of P against D: one for each k and each search with its limits."""
     looks = _looks(rows)
     drawings = []
     for k, group in _by_k(rows):
@@ -297,12 +300,15 @@ def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
 
 
 def _looks(rows: Sequence[EvaluateRow]) -> dict[str, int]:
-    """Return a number for each method, the same in all charts."""
+    """Number the methods, so that each has the same colour and marker in all charts."""
     return {name: number for number, name in enumerate(dict.fromkeys(map(method, rows)))}
 
 
 def _dial_curve(rows: Sequence[EvaluateRow], name: str, look: int) -> Curve:
-    """Return P against D of one method, in the order of the diversity; its name has the ends."""
+    """Return the curve of P against D for one method, ordered by diversity.
+
+    Its name includes the least and the greatest diversity.
+    """
     some = [row for row in rows if method(row) == name]
     some.sort(key=lambda row: row.parameters.diversity)
     ends = f" {diversity(some[0])} to {diversity(some[-1])}" if len(some) > 1 else ""
@@ -312,7 +318,7 @@ def _dial_curve(rows: Sequence[EvaluateRow], name: str, look: int) -> Curve:
 
 
 def _h_against_time(rows: Sequence[EvaluateRow]) -> Figures:
-    """Draw for each k every setting's h against its median time, and the Pareto front."""
+    """Return charts of h against the median time, one for each k, with the Pareto front marked."""
     figures = []
     for k, group in _by_k(rows):
         points: dict[tuple[str, str], list[tuple[float, float]]] = {}

@@ -1,10 +1,10 @@
-"""A report as one HTML file: no network, no script, light and dark, on screens and on paper.
+"""Renders a report as one HTML file without scripts or references to the network.
 
     page = Page(title="...", facts=("2026-11-21",), sections=(Section("Results", (table, figure)),))
     write_page(page, Path("report.html"))
 
-Whatever text is put into a page is escaped, and charts are pictures. The same page gives the same
-bytes.
+All text is escaped, and charts are embedded as images. A page has a light and a dark scheme and can
+be printed. Equal pages give equal bytes.
 """
 
 import base64
@@ -26,9 +26,9 @@ from divgrpc_client.reports.charts import Chart
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: numbers go to the right; neighbours of one `group` share a head.
+    """A column of a table; adjacent columns with the same `group` share a heading.
 
-    What stands in a `whole` one is never broken over lines.
+    Numeric columns are right-aligned. The text in a `whole` column is not wrapped.
     """
 
     name: str
@@ -39,9 +39,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table: a text, a smaller one below it, and how it is marked.
+    """A cell of a table: its text, a detail in smaller print below the text, and its marking.
 
-    `best` marks the best of a column; `verdict` colours what holds, fails or cannot be decided.
+    `best` marks the best value of a column. `verdict` colours the cell for a claim that holds,
+    fails or cannot be decided.
     """
 
     text: str
@@ -55,7 +56,7 @@ Row: TypeAlias = Sequence[Cell | str]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Rows of a table that belong together, under a title of their own where there is one."""
+    """A group of rows of a table, with an optional title."""
 
     rows: Sequence[Row]
     title: str = ""
@@ -63,20 +64,20 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, with a caption above; the first cell of each row names the row."""
+    """A table with a caption above it; the first cell of each row names the row."""
 
     caption: str
     columns: Sequence[Column]
     bodies: Sequence[Body]
 
     def groups(self) -> list[tuple[str, int]]:
-        """Return the heads above the columns' own, each with how many columns it spans."""
+        """Return the headings of the groups of columns, each with its number of columns."""
         runs = groupby(column.group for column in self.columns)
         spans = [(name, len(list(run))) for name, run in runs]
         return spans if any(name for name, _ in spans) else []
 
     def group_starts(self) -> list[bool]:
-        """Return for each column whether a group begins there."""
+        """Return for each column whether it is the first of a group."""
         names = [column.group for column in self.columns]
         return [bool(n) and (at == 0 or names[at - 1] != n) for at, n in enumerate(names)]
 
@@ -91,14 +92,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Drawings side by side where there is room."""
+    """Charts that are shown side by side if they fit the width."""
 
     figures: Sequence[Figure]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result: a text, a picture as a data URI (`data_uri`) or both, boxed where it is wrong."""
+    """One result: a text, an image as a data URI or both; a wrong result is boxed."""
 
     text: str = ""
     image: str = ""
@@ -108,7 +109,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ResultList:
-    """What one method found, in order, with a line about it."""
+    """The results of one method, in rank order, with a caption."""
 
     name: str
     caption: str
@@ -116,13 +117,13 @@ class ResultList:
 
     @property
     def has_text(self) -> bool:
-        """Whether there is something to read in it."""
+        """Whether any result has a text."""
         return any(result.text for result in self.results)
 
 
 @dataclass(frozen=True, slots=True)
 class ResultLists:
-    """The lists of several methods for one query."""
+    """The result lists of several methods for one query."""
 
     heading: str
     lists: Sequence[ResultList]
@@ -130,7 +131,7 @@ class ResultLists:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A paragraph that must not be overlooked; `bad` where it says that something failed."""
+    """A highlighted paragraph; `bad` says that it reports a failure."""
 
     text: str
     bad: bool = False
@@ -141,7 +142,7 @@ Part: TypeAlias = str | Note | Table | Figure | Figures | ResultLists
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page under a heading: paragraphs (plain strings), tables, figures, results."""
+    """A section of a page with a heading; plain strings in `parts` are paragraphs."""
 
     title: str
     parts: Sequence[Part]
@@ -149,9 +150,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: title, an introducing paragraph, a line of facts (date, version, machine), sections.
+    """A page: title, sections, an introductory paragraph and a line of facts.
 
-    `facts` are what the caller knows, in order; nothing is added, so a page has no date of its own.
+    The caller gives `facts` such as date, version and machine. No others are added, so a page has
+    no date unless it is given.
     """
 
     title: str
@@ -179,13 +181,16 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: Path) -> None:
-    """Write the page as one file in UTF-8; makes the folder."""
+    """Write the page as one file in UTF-8, and create its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(page), encoding="utf-8")
 
 
 def data_uri(image: Image.Image | npt.NDArray[np.uint8]) -> str:
-    """Return a picture, or an array (h, w) or (h, w, 3) of shades 0 to 255, as a PNG's data URI."""
+    """Return an image as the data URI of a PNG.
+
+    An array has the shape (h, w) or (h, w, 3) and values from 0 to 255.
+    """
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     sink = io.BytesIO()
     picture.save(sink, format="PNG", optimize=True)

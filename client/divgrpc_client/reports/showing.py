@@ -1,7 +1,7 @@
-"""`divgrpc evaluate --report`: the page, and the results of several methods side by side.
+"""Writes the page of `divgrpc evaluate --report`, with results of several methods side by side.
 
-A server has vectors and ids; titles, pictures and the points' categories come from files of the
-caller's.
+A server returns ids and scores. The titles, images and categories of points come from the user's
+files.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What points look like, by id: a title, a picture as a data URI ("" for none), a category."""
+    """How points are shown: titles, images as data URIs ("" for none) and categories, by id."""
 
     titles: Mapping[int, str] = field(default_factory=dict)
     thumbnail: Callable[[int], str] | None = None
@@ -59,12 +59,13 @@ def side_by_side(
     relevant: Sequence[npt.ArrayLike] | None = None,
     timeout: float | None = None,
 ) -> list[ResultLists]:
-    """Ask `count` of the queries again, and return what each method finds for them.
+    """Repeat `count` of the queries, and return the results of each method for them.
 
-    Shown are the plain nearest and every other method of `rows` at the dial, search and limits with
-    the greatest h, all at the smallest k. Queries stand as far apart as they can. A result is wrong
-    if the query's `relevant` ids do not have it, or if its category, if `looks` knows it, is not
-    the query's of `categories`. Raises `IndexChangedError` if another generation answers.
+    Every method of `rows` is shown at the diversity, search and limits with the greatest h, at the
+    smallest k. Plain nearest neighbours come first. The queries are spread evenly over all queries.
+    If `relevant` is given, a result is wrong if it is not among the query's `relevant` ids.
+    Otherwise it is wrong if its category in `looks` is known and differs from the query's category
+    in `categories`. Raises `IndexChangedError` if another generation of the index answers.
     """
     matrix = as_matrix("queries", queries, one_row=True)
     total = row_count(matrix)
@@ -109,7 +110,8 @@ def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None
 def read_titles(path: Path, field: str = "titles") -> dict[int, str]:
     """Return a title for each id from a text file.
 
-    Either every line is an id, a tabulator and a title, or a line's number, from 0 up, is the id.
+    If every line has the form id, tab, title, these are used. Otherwise each line is a title, and
+    its line number, counted from 0, is the id.
     """
     lines = read_lines(field, path)
     pairs = [_ID_AND_TITLE.fullmatch(line) for line in lines]
@@ -119,7 +121,7 @@ def read_titles(path: Path, field: str = "titles") -> dict[int, str]:
 
 
 def read_point_categories(path: Path) -> dict[int, int]:
-    """Return a category for each id, from a file such as `read_titles` reads."""
+    """Return a category for each id, from a file in the format of `read_titles`."""
     titles = read_titles(path, "point_categories")
     try:
         return {point: int(text) for point, text in titles.items() if text.strip()}
@@ -130,10 +132,10 @@ def read_point_categories(path: Path) -> dict[int, int]:
 
 
 def read_thumbnails(path: Path) -> Callable[[int], str]:
-    """Return a function from an id to its picture as a data URI, "" if there is none.
+    """Return a function that returns the image of an id as a data URI, "" if there is none.
 
-    `path` is a folder of <id>.png or .jpg, or an .npy (n, height, width[, 3]) whose rows are ids,
-    of uint8 or of shares 0 to 1.
+    `path` is a folder of files <id>.png or <id>.jpg, or an .npy of shape (n, height, width) or (n,
+    height, width, 3) whose first index is the id. Its values are uint8, or floats from 0 to 1.
     """
     if path.is_dir():
         return lambda point: _from_folder(path, point)
@@ -174,10 +176,10 @@ def _small(image: Image.Image) -> str:
 
 
 class EvaluationReport:
-    """A page that is going to be written; everything it will need is read at once.
+    """A report that is written after the evaluation; its input files are read at construction.
 
-    Raises `InvalidArgumentError` for a faulty file, and OSError if there can be no folder for the
-    page.
+    Raises `InvalidArgumentError` for a faulty file, and OSError if the folder of the page cannot be
+    created.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -187,7 +189,7 @@ class EvaluationReport:
             Path(name) if name else None
             for name in (arguments.titles, arguments.thumbnails, arguments.point_categories)
         )
-        # With neither titles nor pictures there is nothing to look at, unless --show says so.
+        # Without titles and images, results are shown only if --show is given.
         self._count = _COUNT if titles or pictures else 0
         if arguments.show is not None:
             self._count = arguments.show
@@ -207,7 +209,7 @@ class EvaluationReport:
         queries: Matrix,
         **judgements: Any,  # noqa: ANN401  # categories and relevant, as `side_by_side` has them
     ) -> None:
-        """Write the page, after asking for the results that it shows."""
+        """Query the results that the page shows, and write the page."""
         lists = []
         if self._count:
             lists = side_by_side(

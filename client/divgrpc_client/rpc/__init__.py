@@ -1,4 +1,5 @@
-"""Calls over gRPC: channels, deadlines, errors, streams that stall.
+"""Calls over gRPC: channels, deadlines, errors, and the detection of stalled streams.
 
-May import grpc, the contract and messages. May not import the command line, load or reports.
+This package may import grpc, the contract and messages. It may not import the command line, load or
+reports.
 """

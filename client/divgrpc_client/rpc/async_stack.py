@@ -1,7 +1,7 @@
-"""What the clients need of grpc.aio: connections, request streams, and limits on silence.
+"""The parts of the clients that depend on grpc.aio: connections, streams and watchdogs.
 
-`sync_stack` has the same names for gRPC's sync stack. `divgrpc_client.calls` uses either module, so
-the two must keep the same interface.
+`sync_stack` defines the same names for gRPC's sync stack. `divgrpc_client.calls` uses either
+module, so both must have the same interface.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
 if TYPE_CHECKING:
-    # Only type checkers know the name of the stub over grpc.aio.
+    # The class exists only for type checkers.
     from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexAsyncStub
 
 ItemT = TypeVar("ItemT")
@@ -28,7 +28,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class Connection(NamedTuple):
-    """A channel with its stub, and the event loop that it belongs to."""
+    """A channel, its stub and the event loop that the channel belongs to."""
 
     channel: grpc.aio.Channel
     stub: "DiverseIndexAsyncStub"
@@ -55,12 +55,12 @@ def connect(settings: ChannelSettings) -> Connection:
 
 
 def run(coroutine: Coroutine[Any, Any, ResultT]) -> Coroutine[Any, Any, ResultT]:
-    """Return the coroutine of a call, which the caller awaits."""
+    """Return the coroutine of a call unchanged; the caller awaits it."""
     return coroutine
 
 
 def run_iterator(results: AsyncIterator[ResultT]) -> AsyncIterator[ResultT]:
-    """Return the iterator of a call, which the caller iterates."""
+    """Return the asynchronous iterator of a call unchanged; the caller iterates over it."""
     return results
 
 
@@ -75,17 +75,17 @@ async def sleep(seconds: float) -> None:
 
 
 class Window(asyncio.Semaphore):
-    """How many queries of a stream may still be sent."""
+    """Limits the number of queries of a stream that await results."""
 
 
 class Handoff(Generic[ItemT]):
-    """Hands one value from the task that reads responses to the task that writes requests."""
+    """Passes one value from the task that reads responses to the task that writes requests."""
 
     def __init__(self) -> None:
         self._value: asyncio.Future[ItemT] = asyncio.get_running_loop().create_future()
 
     def put(self, value: ItemT) -> None:
-        """Give the value; only the first one counts."""
+        """Set the value; later calls have no effect."""
         if not self._value.done():
             self._value.set_result(value)
 
@@ -95,7 +95,7 @@ class Handoff(Generic[ItemT]):
 
 
 async def iterate(items: Iterable[ItemT] | AsyncIterable[ItemT]) -> AsyncIterator[ItemT]:
-    """Yield the items of a caller, which may come from either kind of iterable."""
+    """Yield the items of an iterable or of an asynchronous iterable."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
@@ -105,9 +105,9 @@ async def iterate(items: Iterable[ItemT] | AsyncIterable[ItemT]) -> AsyncIterato
 
 
 class Watchdog:
-    """Ends a call on which nothing moves for `seconds` while `due()` says that something should.
+    """Ends a call if no message is sent or received for `seconds` while `due()` is true.
 
-    Time that the caller spends between two responses does not count.
+    The time that the caller spends between two responses does not count.
     """
 
     def __init__(self, seconds: float, due: Callable[[], bool]) -> None:
@@ -124,10 +124,10 @@ class Watchdog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Do nothing: each read has its own timeout, which ends with it."""
+        """Do nothing, because each read has its own timeout."""
 
     def touch(self) -> None:
-        """Note that something moved."""
+        """Restart the time limit, because a message was sent."""
         if self._limit is not None:
             self._limit.reschedule(self._deadline())
 
@@ -135,9 +135,9 @@ class Watchdog:
         return asyncio.get_running_loop().time() + self._seconds if self._due() else None
 
     async def watched(self, call: AsyncIterable[ResponseT]) -> AsyncIterator[ResponseT]:
-        """Yield the responses of a call; raises `StallError` if the next one does not come.
+        """Yield the responses of a call; raises `StallError` if the next response is overdue.
 
-        A read that times out cancels its call.
+        A read that times out also cancels the call.
         """
         responses = aiter(call)
         while True:
@@ -154,11 +154,11 @@ class Watchdog:
 
 
 class FirstStatus(Generic[RequestT, ResponseT]):
-    """The status that the server ended a stream with.
+    """Saves the status with which the server ended a stream.
 
-    When a server refuses a stream while the client still writes, grpc.aio receives the status, then
-    fails a write, and replaces the status by INTERNAL (grpc issue 36066). Done-callbacks run before
-    that, so one of them saves the status.
+    If a server refuses a stream while the client is still writing, grpc.aio receives the status,
+    then a write fails, and grpc.aio replaces the status by INTERNAL (grpc issue 36066).
+    Done-callbacks run before the replacement, so a done-callback saves the status.
     """
 
     def __init__(self, call: "grpc.aio.StreamStreamCall[RequestT, ResponseT]") -> None:
@@ -166,7 +166,7 @@ class FirstStatus(Generic[RequestT, ResponseT]):
         call.add_done_callback(self._save)
 
     def of(self, error: grpc.RpcError) -> grpc.RpcError:
-        """Return the error of the server's status, or `error` if the server sent none."""
+        """Return the error with the server's status, or `error` if the server sent no status."""
         return self._error or error
 
     def _save(self, call: Any) -> None:  # noqa: ANN401  # gRPC types the call as Any
@@ -179,8 +179,9 @@ class FirstStatus(Generic[RequestT, ResponseT]):
 
 
 def _result_of(value: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    # The status is there when callbacks run, so these coroutines end without waiting. A callback
-    # must not wait: the status would be gone afterwards.
+    # The status is known when done-callbacks run, so these coroutines return without suspending.
+    # The callback may not await them in a task, because the status would be replaced before the
+    # task runs.
     try:
         value.send(None)
     except StopIteration as end:

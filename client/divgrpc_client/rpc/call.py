@@ -1,4 +1,4 @@
-"""One call from start to end: its deadline, its metadata, and its failure as an `RpcError`."""
+"""The deadline and the metadata of one call, and its failure as an `RpcError`."""
 
 import math
 import time
@@ -14,14 +14,15 @@ from divgrpc_client.rpc.errors import Failure, RpcError, rpc_error
 
 REQUEST_ID_KEY: Final = "x-request-id"
 _STATUS_KEY: Final = "grpc-status-details-bin"
-# The reason that the server gives for a deadline that passed.
+# Reason of an error for an expired deadline, the same as the server's.
 _LATE: Final = "LATE"
-# Three years. With some centuries gRPC's clock overflows, and the call ends at once.
+# Timeouts of three years and more mean no deadline. With a timeout of some centuries, gRPC's clock
+# would overflow and the call would end at once.
 _ENDLESS_SECONDS: Final = 1e8
-# By the numbers in a google.rpc.Status.
+# Status codes by their number in a google.rpc.Status.
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
-# Parts of gRPC's message, and the advice for each.
+# Fragments of gRPC's messages, and the advice for each.
 _CAUSES: Final = (
     (
         ("Connection refused", "No such file or directory"),
@@ -39,10 +40,11 @@ _CAUSES: Final = (
 
 
 class RpcCall:
-    """A call that is about to begin.
+    """A call that begins when this object is made.
 
-    `timeout` is in seconds, retries and all parts included; infinity or None is no deadline. Raises
-    `InvalidArgumentError` for a wrong timeout or request id.
+    `timeout` is the maximum duration in seconds, including retries and all messages of a batch.
+    Infinity or None means no deadline. Raises `InvalidArgumentError` for a wrong timeout or request
+    id.
     """
 
     __slots__ = ("_deadline", "_method", "_request_id", "_started", "_target", "metadata")
@@ -59,9 +61,9 @@ class RpcCall:
         self.metadata = ((REQUEST_ID_KEY, self._request_id),) if self._request_id else None
 
     def seconds_left(self) -> float | None:
-        """Return the time until the deadline, None without one.
+        """Return the seconds until the deadline, or None without a deadline.
 
-        Raises `RpcError` if it has passed, since gRPC might still send such a call.
+        Raises `RpcError` if the deadline has passed, because gRPC might still send such a call.
         """
         if self._deadline == math.inf:
             return None
@@ -72,23 +74,25 @@ class RpcCall:
         return remaining
 
     def start(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # either stack's call
-        """Return what a method of a stub returns for a request, or for an iterator of requests."""
+        """Call a method of a stub with a request or an iterator of requests."""
         return method(request, timeout=self.seconds_left(), metadata=self.metadata)
 
     def failed(self, error: grpc.RpcError, has_begun: bool = False) -> RpcError:
-        """Translate gRPC's own error, of either stack, with the details in its trailers.
+        """Convert an error of either gRPC stack and its trailers to an `RpcError`.
 
-        `has_begun`: the index took an earlier part, so if it refuses this one, it was replaced.
+        `has_begun` says that the index accepted an earlier part of the same call. If it now refuses
+        a part as FAILED_PRECONDITION, it must have been replaced.
         """
         if has_begun and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             return self.unsettled()
         status = status_pb2.Status()
         trailers = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
         try:
-            # iter(), because dict() takes the trailers of grpc.aio 1.76 for a mapping.
+            # Without iter(), dict() would treat the trailers of grpc.aio 1.76 as a mapping.
             status.ParseFromString(dict(iter(trailers)).get(_STATUS_KEY, b""))
         except DecodeError:
-            # Another program wrote these details; the code and the message still hold.
+            # The details are not of this server, such as a proxy's. The code and the message are
+            # still valid.
             status.Clear()
         code = error.code()
         reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
@@ -98,21 +102,21 @@ class RpcCall:
         return self._error(code, detail, status, reason)
 
     def refused(self, status: status_pb2.Status) -> RpcError:
-        """Translate a status that came inside a message."""
+        """Convert a status that was sent inside a message to an `RpcError`."""
         code = CODES.get(status.code, grpc.StatusCode.UNKNOWN)
         return self._error(code, status.message, status)
 
     def stalled(self, seconds: float) -> RpcError:
-        """Return the error of a stream on which nothing moved for some seconds."""
+        """Return the error for a stream without any message for `seconds`."""
         detail = f"nothing moved for {seconds:g} s"
         return self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
 
     def broken(self, detail: str) -> RpcError:
-        """Return the error of an answer that breaks the contract."""
+        """Return the error for an answer that violates the API."""
         return self._error_here(grpc.StatusCode.INTERNAL, "BAD_ANSWER", detail)
 
     def unsettled(self) -> RpcError:
-        """Return the error of a batch that no single generation answered."""
+        """Return the error for a batch that no single generation answered."""
         detail = "the index was replaced again and again while parts of a batch were answered"
         return self._error_here(grpc.StatusCode.ABORTED, "GENERATION_CHANGED", detail)
 
@@ -149,7 +153,7 @@ class RpcCall:
 
 
 def explain_unreachable(target: str, detail: str) -> str:
-    """Return gRPC's message about an unreachable server, after our advice if there is any."""
+    """Return gRPC's message about an unreachable server, after advice if its cause is known."""
     for signs, sentence in _CAUSES:
         if any(sign in detail for sign in signs):
             return f"{sentence.format(target=target)} ({detail})"

@@ -17,12 +17,12 @@ ConnectionT = TypeVar("ConnectionT")
 ChannelOption: TypeAlias = tuple[str, str | int]
 
 SERVICE: Final = "divgrpc.v1.DiverseIndex"
-# The messages of grpc.health.v1 that waiting for a server needs, as bytes: the package with their
-# classes is a dependency of the server alone.
+# Serialised messages of grpc.health.v1 for waiting until a server is ready. They are written as
+# bytes because the package with their classes is a dependency of the server only.
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 WATCH_REQUEST: Final = b"\x0a" + bytes([len(SERVICE)]) + SERVICE.encode()  # service = 1
 SERVING: Final = b"\x08\x01"  # status = 1: SERVING = 1
-# Calls that change nothing on the server, so a second attempt is harmless.
+# Methods that change nothing on the server, so that a retry is harmless.
 _REPEATABLE: Final = ("Query", "PredictLabels", "GetIndex", "ListIndexes", "GetServerInfo")
 _SERVICE_CONFIG: Final = json.dumps(
     {
@@ -38,7 +38,8 @@ _SERVICE_CONFIG: Final = json.dumps(
                 },
             }
         ],
-        # When more than a few calls fail, retries stop adding to the load.
+        # If more than a few calls fail, gRPC stops retrying, so that retries do not overload the
+        # server.
         "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
     }
 )
@@ -59,15 +60,17 @@ class ChannelSettings:
         arguments.count("channels", self.channels)
 
     def channel_options(self) -> list[ChannelOption]:
-        """Return gRPC's channel arguments; those of the caller come last and win."""
+        """Return gRPC's channel arguments; the caller's come last and take precedence."""
         options: list[ChannelOption] = [
-            # Without it equal channels share one connection, and so one server process.
+            # Without this option, equal channels share one connection and thus one server process.
             ("grpc.use_local_subchannel_pool", 1),
-            # A load balancer drops a silent connection after minutes, without a notice.
+            # Pings keep connections alive: load balancers drop an idle connection after some
+            # minutes without notice.
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # The client reconnects to a restarted server in a second; gRPC takes two minutes.
+            # The client reconnects to a restarted server within a second. gRPC's default maximum is
+            # two minutes.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.enable_retries", int(self.retries)),
@@ -78,10 +81,10 @@ class ChannelSettings:
 
 
 class ConnectionPool(Generic[ConnectionT]):
-    """Connections, made at first use and taken in turn.
+    """Connections that are made at first use and taken in turn.
 
-    They belong to the process that made them. gRPC's threads and sockets do not survive a fork, so
-    a child that used them would hang.
+    The connections belong to the process that made them. gRPC's threads and sockets do not survive
+    a fork, so a call in a forked child would hang.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class ConnectionPool(Generic[ConnectionT]):
             return self._connections
 
     def close(self) -> tuple[ConnectionT, ...]:
-        """Refuse further calls and return the connections to close; none in a forked child."""
+        """Refuse further calls and return the connections to close, none in a forked child."""
         with self._lock:
             self._closed = True
             connections, self._connections = self._connections, ()

@@ -1,7 +1,8 @@
 """Errors of failed calls.
 
-Every failure of a call is an `RpcError`. If the server's reason is one of the core's errors, it is
-that class too: `except IndexNotFoundError` works the same over gRPC and in process.
+Every failure of a call is an `RpcError`. If the server's reason is that of a core error, the
+`RpcError` is also an instance of that class. So `except IndexNotFoundError` works the same over
+gRPC and in process.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import grpc
 
 from divgrpc import errors as core
 
-# For reasons that the core lacks, such as a full queue, and for errors of gRPC itself.
+# Classes for reasons that the core lacks, such as a full queue, and for errors of gRPC itself.
 _BY_CODE: Final[dict[grpc.StatusCode, type[core.DivgrpcError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: core.InvalidArgumentError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: core.LimitExceededError,
@@ -24,8 +25,8 @@ _BY_CODE: Final[dict[grpc.StatusCode, type[core.DivgrpcError]]] = {
 class Failure:
     """A failed call.
 
-    `field_violations` are pairs of a field and a description. `retry_after` is in seconds, None if
-    the server does not say that waiting helps. `elapsed` is in seconds.
+    `field_violations` are pairs of a field and a description. `retry_after` is the server's advice
+    when to retry, in seconds, or None. `elapsed` is the duration of the call in seconds.
     """
 
     code: grpc.StatusCode
@@ -50,18 +51,18 @@ class RpcError(core.DivgrpcError):
     """A call failed.
 
     code: a `grpc.StatusCode`.
-    reason: a stable word in upper case, such as INDEX_NOT_FOUND.
+    reason: a stable identifier in upper case, such as INDEX_NOT_FOUND.
     detail: the server's message.
     field_violations: pairs of a field of the request and a description.
-    field: the first of those fields, or empty.
-    retry_after: seconds after which to try again, or None.
+    field: the field of the first violation, or empty.
+    retry_after: seconds after which to retry, or None.
     request_id: the id of the call in the server's log, or empty.
 
-    The text also has the method, the target and the seconds that the call took.
+    The text of the error also has the method, the target and the duration of the call.
     """
 
     def __init__(self, failure: Failure) -> None:
-        # Not super(): a subclass is also a core error, whose __init__ takes other arguments.
+        # super() would call __init__ of a core error, which takes other arguments.
         Exception.__init__(self, str(failure))
         self.failure = failure
         self.code = failure.code
@@ -77,7 +78,7 @@ class RpcError(core.DivgrpcError):
 
 
 class StallError(Exception):
-    """Nothing moved on a stream for too long; the clients turn it into an `RpcError`."""
+    """A stream had no message for too long; the clients convert this error to an `RpcError`."""
 
 
 class ClientStateError(core.DivgrpcError):
@@ -87,7 +88,7 @@ class ClientStateError(core.DivgrpcError):
 
 
 def rpc_error(failure: Failure) -> RpcError:
-    """Return the error of a failure, which is also the core's error for its reason or code."""
+    """Return an `RpcError` that is also an instance of the core's class for its reason or code."""
     return _kind(failure.reason, failure.code)(failure)
 
 

@@ -1,12 +1,12 @@
-"""What the clients need of gRPC's sync stack: connections, request streams, limits on silence.
+"""The parts of the clients that depend on gRPC's sync stack: connections, streams, watchdogs.
 
-`async_stack` has the same names for grpc.aio. `divgrpc_client.calls` uses either module, so the two
-must keep the same interface. Here coroutines block where those of `async_stack` suspend. So `run`
-takes one to its end in one step, and no event loop is needed.
+`async_stack` defines the same names for grpc.aio. `divgrpc_client.calls` uses either module, so
+both must have the same interface. The coroutines of this module block where those of `async_stack`
+suspend. So `run` completes a coroutine in one step, and no event loop is needed.
 
-gRPC iterates over requests in a thread of its own while the caller's thread reads the responses.
-The threads meet in a `Handoff` or a `Window`. The caller's thread releases both at the end, so that
-the other thread never outlives its call.
+gRPC iterates over requests in a separate thread while the caller's thread reads the responses. The
+thread that writes waits in a `Handoff` or a `Window` for the caller's thread. At the end of a call
+the caller's thread releases it, so that it does not outlive the call.
 """
 
 import threading
@@ -85,19 +85,19 @@ async def sleep(seconds: float) -> None:
 
 
 class Window:
-    """How many queries of a stream may still be sent."""
+    """Limits the number of queries of a stream that await results."""
 
     def __init__(self, places: int) -> None:
         self._places = threading.Semaphore(places)
         self.release = self._places.release
 
     async def acquire(self) -> None:
-        """Take a place."""
+        """Wait until another query may be sent."""
         self._places.acquire()
 
 
 class Handoff(Generic[ItemT]):
-    """Hands one value from the thread that reads responses to the one that writes requests."""
+    """Passes one value from the thread that reads responses to the thread that writes requests."""
 
     def __init__(self) -> None:
         self._values = SimpleQueue[ItemT]()
@@ -115,7 +115,7 @@ async def iterate(items: Iterable[ItemT]) -> AsyncGenerator[ItemT, None]:
 
 
 class Cancellable(Protocol[ResponseT_co]):
-    """A call whose responses are read one by one."""
+    """A call whose responses are read one at a time."""
 
     def __next__(self) -> ResponseT_co:
         """Return the next response."""
@@ -125,9 +125,10 @@ class Cancellable(Protocol[ResponseT_co]):
 
 
 class Watchdog:
-    """Ends a call on which nothing moves for `seconds` while `due()` says that something should.
+    """Ends a call if no message is sent or received for `seconds` while `due()` is true.
 
-    Time that the caller spends between two responses does not count. A thread cancels the call.
+    The time that the caller spends between two responses does not count. A separate thread cancels
+    the call.
     """
 
     def __init__(self, seconds: float, due: Callable[[], bool]) -> None:
@@ -153,11 +154,11 @@ class Watchdog:
         self._done.set()
 
     def touch(self) -> None:
-        """Note that something moved."""
+        """Restart the time limit, because a message was sent or received."""
         self._last_move_seconds = time.monotonic()
 
     async def watched(self, call: "Cancellable[ResponseT]") -> AsyncGenerator[ResponseT, None]:
-        """Yield the responses of a call; raises `StallError` if the next one does not come."""
+        """Yield the responses of a call; raises `StallError` if the next response is overdue."""
         self._call = call
         while True:
             self.touch()
@@ -191,10 +192,10 @@ class Watchdog:
 
 
 class FirstStatus:
-    """The status that the server ended a stream with; the sync stack keeps it as it came."""
+    """Returns the error of a call unchanged: the sync stack keeps the server's status."""
 
     def __init__(self, call: object) -> None:
-        """Take the call, as the class for grpc.aio does."""
+        """Accept the call, for the interface of the class in `async_stack`."""
 
     def of(self, error: grpc.RpcError) -> grpc.RpcError:
         """Return the error."""
