@@ -1,6 +1,7 @@
 """The command line of the lab: `python -m divgrpc_lab demo|table1|table2|figures`.
 
-It ends with 0 when done, 1 after a failure, 2 after a wrong command line and 130 after Ctrl-C.
+The exit code is 0 after success, 1 after a failure, 2 after a wrong command line and 130 after
+Ctrl-C.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from divgrpc_lab.demo import command as demo
 from divgrpc_lab.table1 import command as table1
 from divgrpc_lab.table2 import command as table2
 
-# The docstring of a module is the help of its command.
+# The docstring of each module is the help text of its command.
 _COMMANDS: Final[dict[str, Any]] = {
     "demo": demo,
     "table1": table1,

@@ -1,4 +1,4 @@
-"""Result lists as a picture: thumbnails in rows, plain above diverse, the wrong ones boxed."""
+"""Draws result lists as an image with rows of thumbnails, in which wrong results are boxed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +21,10 @@ RED: Final = (214, 40, 40)
 
 
 class Strip(NamedTuple):
-    """One result list: its name, a line about it, its images and which of them are wrong.
+    """One result list: its name, a caption, its images, and flags for the wrong ones.
 
-    `images` (k, height, width) hold ink from 0 to 1; `wrong` (k,) is bool.
+    `images` has the shape (k, height, width) and values from 0 (white) to 1 (black). `wrong` has
+    the shape (k,) and is bool.
     """
 
     name: str
@@ -40,12 +41,12 @@ class Block(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Pixels, with the gap below."""
+        """Height in pixels, including the gap below the block."""
         return _HEADING_HEIGHT + len(self.strips) * _STRIP_HEIGHT + _BLOCK_GAP
 
 
 def write_contact_sheet(path: Path, title: str, subtitle: str, blocks: Sequence[Block]) -> None:
-    """Draw the blocks one below another and write them as a PNG; makes the folder."""
+    """Draw the blocks below each other, write them as a PNG and create its folder if necessary."""
     longest = max(len(strip.images) for block in blocks for strip in block.strips)
     width = 2 * MARGIN + LABEL_WIDTH + longest * (THUMB + GAP) - GAP
     height = _TITLE_HEIGHT + MARGIN + sum(block.height for block in blocks) - _BLOCK_GAP
@@ -78,6 +79,6 @@ def _draw_strip(sheet: Image.Image, pen: ImageDraw.ImageDraw, top: int, strip: S
 
 
 def _thumbnail(ink: npt.NDArray[np.floating]) -> Image.Image:
-    # A margin, since digits fill their images to the edge.
+    # Pad the image, because digits fill it to the edge.
     shades = np.rint(255 * (1 - np.pad(np.clip(ink, 0, 1), 1))).astype(np.uint8)
     return Image.fromarray(shades).resize((THUMB, THUMB), Image.Resampling.BICUBIC).convert("RGB")

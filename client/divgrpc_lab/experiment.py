@@ -1,4 +1,4 @@
-"""Shared by the runs of both tables: options, names of data sets, progress, facts, output."""
+"""Functions that both tables share: options, names of data sets, progress, facts and output."""
 
 import argparse
 import json
@@ -27,12 +27,12 @@ from divgrpc_lab.verdicts import Verdict, print_verdicts
 
 Item = TypeVar("Item")
 
-# First characters of a number; "" is an empty cell.
+# Characters that a number may start with. "" stands for an empty cell.
 _NUMBER_STARTS: Final = ("", *"-+0123456789")
 
 
 def add_options(verb: argparse.ArgumentParser, name: str) -> None:
-    """Declare the options of a run that measures data sets."""
+    """Add the options of a run that measures data sets."""
     verb.add_argument(
         "--data",
         metavar="FOLDER",
@@ -45,10 +45,11 @@ def add_options(verb: argparse.ArgumentParser, name: str) -> None:
 
 
 def set_names(arguments: argparse.Namespace, known: Collection[str]) -> list[str]:
-    """Return the names of the data sets to measure, all `known` ones by default.
+    """Return the names of the data sets to measure, by default all that are `known`.
 
-    Makes the folders of the output files, before the work: they may not be writable. Raises
-    `InvalidArgumentError` for an unknown name and for a set that the folder lacks.
+    Creates the folders of the output files, so that a folder that cannot be created is reported
+    before the work. Raises `InvalidArgumentError` for an unknown name, and for a data set that is
+    not in the folder.
     """
     folder = arguments.data or os.environ.get(DATA_VARIABLE)
     names = list(known) if arguments.sets is None else arguments.sets
@@ -65,7 +66,7 @@ def set_names(arguments: argparse.Namespace, known: Collection[str]) -> list[str
 
 
 def warn_of_digits(out: Console, more: str = "") -> None:
-    """Say that the digits stand in for the data sets."""
+    """Print a warning that the digits are used in place of the data sets."""
     text = (
         f"No data: neither --data nor {DATA_VARIABLE} names a folder, so this is measured on the "
         f"digits of scikit-learn, which proves nothing about the paper's claims{more}."
@@ -74,7 +75,7 @@ def warn_of_digits(out: Console, more: str = "") -> None:
 
 
 def steps(items: Sequence[Item], description: str) -> Iterable[Item]:
-    """Return the items, with a progress bar and the time left on a terminal."""
+    """Return an iterable of the items that shows progress and remaining time on a terminal."""
     return track(
         items,
         description,
@@ -85,7 +86,7 @@ def steps(items: Sequence[Item], description: str) -> Iterable[Item]:
 
 
 def facts(begin: float, machine: str, **more: str) -> dict[str, str]:
-    """Return the facts of a run that began at `begin` of the monotonic clock."""
+    """Return the facts of a run that began at `begin`, in seconds of the monotonic clock."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "divgrpc": divgrpc.__version__,
@@ -103,7 +104,7 @@ def finish(
     page: Page,
     figures: Mapping[str, Any],
 ) -> None:
-    """Print the verdicts, write the page, and all figures as JSON where a path is given."""
+    """Print the verdicts, write the page and, with --json, write all figures as JSON."""
     print_verdicts(out, claims)
     out.print(", ".join(page.facts), style="dim")
     if arguments.json is not None:
@@ -114,9 +115,10 @@ def finish(
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it.
+    """Return a value ready for JSON.
 
-    Records become objects and arrays lists, of five digits; NaN is null, infinity a string.
+    Records become dictionaries. Arrays become lists, rounded to five decimals. NaN becomes None,
+    and infinity becomes a string.
     """
     if hasattr(value, "_asdict"):
         value = value._asdict()
@@ -134,7 +136,7 @@ def plain(value: Any) -> Any:
 
 
 def records_table(caption: str, records: Sequence[Any]) -> Table:
-    """Return records as a table: dicts or named tuples, whose names become the heads."""
+    """Return a table of records, which are dicts or named tuples; field names become headings."""
     rows = [item if isinstance(item, dict) else item._asdict() for item in records]
     heads = list(dict.fromkeys(head for row in rows for head in row))
     lines = [[_cell(row.get(head)) for head in heads] for row in rows]
@@ -149,12 +151,12 @@ def records_table(caption: str, records: Sequence[Any]) -> Table:
 
 
 def interval_text(interval: Interval) -> str:
-    """Return both ends without leading zeros, so that many columns fit a page."""
+    """Return both ends of an interval without leading zeros, so that many columns fit a page."""
     return "–".join(f"{end:.3f}".removeprefix("0") for end in interval[1:])  # noqa: RUF001  # a range
 
 
 def _cell(value: object) -> Cell:
-    """Return a value with three digits."""
+    """Return a cell with a value, in which floats have three significant digits."""
     if isinstance(value, Interval):
         return Cell(f"{value.value:.3f}", detail=f"{value.low:.3f} to {value.high:.3f}")
     if isinstance(value, tuple):

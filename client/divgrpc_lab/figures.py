@@ -1,9 +1,9 @@
-"""Draw two figures of the paper again, with an index and a server: a plane, and seven queries.
+"""Draw two figures of the paper again with results of a server: a plane and seven queries.
 
-The plane has two classes of sub-clusters, and for one query the picks of nearest neighbours, of
-greedy over all points, and of hashing before greedy. The other figure shows results side by side:
-seven queries for even or odd digits, ten results each, wrong ones boxed. Data, hashes and draws are
-seeded, so the figures are the same bytes at every run.
+The first figure is a plane with two classes of sub-clusters. It shows the points that three methods
+pick for one query: nearest neighbours, greedy over all points, and greedy after hashing. The second
+figure shows the ten results of seven queries for even or odd digits, with wrong results boxed.
+Data, hashes and draws are seeded, so every run gives the same bytes.
 """
 
 import argparse
@@ -45,7 +45,8 @@ TOY_DIVERSITY: Final = 0.6
 TOY_HEIGHT: Final = 2
 
 _ALL: Final[Mapping[str, Any]] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
-# A Hamming ball around the query. Of the plane's 360 points 240 are of class A.
+# Search in a Hamming ball around the query. In the plane the ball has 200 of 360 points, of which
+# 240 are in class A.
 _BALL: Final[Mapping[str, Any]] = {"search": "scan_hamming"}
 _TOY_BALL: Final[Mapping[str, Any]] = {**_BALL, "hash_limit": 200}
 TOY_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -53,7 +54,7 @@ TOY_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Greedy": {"selector": "greedy", "diversity": TOY_DIVERSITY, **_ALL},
     "LSH-SDiv": {"selector": "greedy", "diversity": TOY_DIVERSITY, **_TOY_BALL},
 }
-# The diversities of the last two are chosen on other queries.
+# The diversities of MMR and LSH-SDiv are chosen on other queries.
 DIGIT_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "NN": {"selector": "nearest", **_ALL},
     "MMR": {"selector": "mmr", **_ALL},
@@ -75,7 +76,7 @@ _SHEET_TEXT: Final = "Ten results each, in the order they were picked. Wrong one
 
 
 class Toy(NamedTuple):
-    """Points (n, 2) float32 of class 0 (A) or 1 (B), and a query (2,) in the middle of A."""
+    """Points (n, 2) float32 of class 0 (A) or 1 (B), and a query (2,) at the centre of A."""
 
     points: FloatArray
     classes: IntArray
@@ -83,7 +84,7 @@ class Toy(NamedTuple):
 
 
 class SevenQueries(NamedTuple):
-    """The digits, the queries, and by method the results (nq, k) and their diversity."""
+    """The digits, the queries, and the results (nq, k) and diversity of each method."""
 
     data: digits.Digits
     queries: HyperplaneQueries
@@ -92,13 +93,13 @@ class SevenQueries(NamedTuple):
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
+    """Add the options of the command."""
     text = "Write the page, or a folder of pictures, here (default figures.html)."
     verb.add_argument("--out", type=Path, default=Path("figures.html"), help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page to `--out` if it ends in .html, else page, SVG and PNG into that folder."""
+    """Write the page to `--out` if it ends in .html, else page, SVG and PNG to that folder."""
     out: Path = arguments.out
     path = out if out.suffix == ".html" else out / "figures.html"
     path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
@@ -125,10 +126,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def toy(seed: int = 0) -> Toy:
-    """Make up the plane: A has six sub-clusters around the query, B three farther out."""
+    """Generate the plane: A has six sub-clusters around the query, B three farther away."""
     random = np.random.default_rng(seed)
     turns = np.arange(6) / 6 * 2 * np.pi
-    # One of A's is nearest by far, as the paper draws it.
+    # As in the paper's figure, one sub-cluster of A is much nearer than the others.
     away = np.array([0.55, 1.0, 1.0, 1.0, 1.0, 1.0])
     near = away[:, None] * np.column_stack((np.cos(turns), np.sin(turns)))
     far = np.array([[2.6, 0.0], [1.9, 1.9], [1.9, -1.9]])
@@ -139,8 +140,9 @@ def toy(seed: int = 0) -> Toy:
 
 
 def ask_toy(client: Client, points: Toy) -> dict[str, IntArray]:
-    """Index the plane and return what each method picks."""
-    # Hashing compares directions: seen from the origin, each point of the plane has its own.
+    """Index the plane and return the ids that each method picks."""
+    # Hashing compares directions. At a height above the origin, every point of the plane has a
+    # different direction.
     rows = np.vstack((points.points, points.query))
     rows = np.column_stack((rows, np.full(len(rows), TOY_HEIGHT, np.float32)))
     client.build("toy", rows[:-1], hash_family="lsh_sdiv")
@@ -151,7 +153,7 @@ def ask_toy(client: Client, points: Toy) -> dict[str, IntArray]:
 
 
 def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
-    """Draw the plane, with the picked points filled."""
+    """Draw the plane with the picked points filled."""
     is_picked = np.isin(np.arange(len(points.points)), ids)
 
     def paint(axes: Axes) -> Sequence[Line2D]:
@@ -176,7 +178,10 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
 
 
 def toy_figures(points: Toy, ids: IntArray) -> tuple[int, float, float]:
-    """Return how many picks are of class A, and their mean distance from query and each other."""
+    """Return the number of picks of class A, and two mean distances of the picks.
+
+    The first distance is from the query, the second between pairs of picks.
+    """
     picks = points.points[ids]
     pairs = np.linalg.norm(picks[:, None] - picks[None], axis=2)[np.triu_indices(len(ids), 1)]
     away = np.linalg.norm(picks - points.query, axis=1)
@@ -184,7 +189,7 @@ def toy_figures(points: Toy, ids: IntArray) -> tuple[int, float, float]:
 
 
 def ask_digits(client: Client) -> SevenQueries:
-    """Index the digits and ask seven queries by every method."""
+    """Index the digits and answer seven queries with every method."""
     data = digits.load()
     digits.build(client, data)
     pool_queries = digits.learn(data, data.reported, -(-QUERIES // len(digits.CATEGORIES)), seed=1)
@@ -228,7 +233,7 @@ def _digits_section(seven: SevenQueries, blocks: Sequence[Block]) -> Section:
 
 
 def _results(strip: Strip) -> list[Result]:
-    # Large enough that the smoothing of a page does no harm.
+    # Enlarge the image, so that smoothing by the browser does not blur it.
     shades = (
         np.kron(np.rint(255 * (1 - ink)), np.ones((6, 6))).astype(np.uint8) for ink in strip.images
     )
@@ -239,7 +244,7 @@ def _results(strip: Strip) -> list[Result]:
 
 
 def _blocks(seven: SevenQueries) -> list[Block]:
-    """Return the results of each query, the methods one below the other."""
+    """Return a block for each query with one result list per method."""
     blocks = []
     for number, category in enumerate(seven.queries.categories.tolist()):
         heading = f"Query {number + 1}: {digits.CATEGORIES[category]} digits"

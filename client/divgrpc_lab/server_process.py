@@ -1,4 +1,4 @@
-"""A server for the duration of a run, on a free port of this machine."""
+"""Runs a server on a free port of this machine for the duration of an experiment."""
 
 import subprocess
 import sys
@@ -18,10 +18,10 @@ _STOP_SECONDS: Final = 15.0
 
 @contextmanager
 def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
-    """Start a server, yield a function that waits for its address, and stop it at the end.
+    """Start a server, yield a function that waits for its address, and finally stop the server.
 
-    The function raises `UnavailableError`, with the end of the server's log, if the server does not
-    come up.
+    The function raises `UnavailableError` with the end of the server's log if the server does not
+    start.
     """
     with tempfile.TemporaryDirectory(prefix="divgrpc-lab-") as folder:
         ready, log = Path(folder, "ready"), Path(folder, "log")
@@ -42,7 +42,7 @@ def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def running_server(*arguments: str) -> Iterator[str]:
-    """Start a server as `starting_server` does, and yield its address once it serves."""
+    """Start a server like `starting_server`, and yield its address once the server is ready."""
     with starting_server(*arguments) as wait_for_address:
         yield wait_for_address()
 
@@ -51,7 +51,7 @@ def _address(process: "subprocess.Popen[bytes]", ready: Path, log: Path) -> str:
     for _ in range(int(_START_SECONDS / _POLL_SECONDS)):
         if ready.exists() and (address := ready.read_text().strip()):
             return address
-        # Waiting for its end notices a failed start at once.
+        # Waiting on the process, not just sleeping, notices a failed start at once.
         with suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_SECONDS)
             break

@@ -300,7 +300,7 @@ def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
 
 
 def _looks(rows: Sequence[EvaluateRow]) -> dict[str, int]:
-    """Number the methods, so that each has the same colour and marker in all charts."""
+    """Return a number for each method, which selects its colour and marker in all charts."""
     return {name: number for number, name in enumerate(dict.fromkeys(map(method, rows)))}
 
 

@@ -1,4 +1,5 @@
-"""Data: sets read from files or generated, and hyperplane queries learned from them.
+"""Data sets, read from files or generated, and hyperplane queries learned from them.
 
-May import the core's types and metrics, scipy and scikit-learn. May not open a connection.
+This package may import the core's types and metrics, scipy and scikit-learn. It may not open a
+connection.
 """

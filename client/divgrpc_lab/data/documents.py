@@ -1,4 +1,4 @@
-"""Documents with labels, to train on and to test with; digits where there are no data sets."""
+"""Data sets of labelled documents for training and testing; digits if no folder is given."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from divgrpc_lab.data.topics import DATA_VARIABLE, sha256
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
-# By set: the file of the hierarchy, and the prefix of the labels as they were annotated (without
-# the ancestors that some sets add).
+# For each data set: the name of the hierarchy's file and the prefix of the label arrays. The prefix
+# selects the labels as annotated, without the ancestors that some sets add.
 _SETS: Final = {
     "bibtex": ("", "y"),
     "delicious": ("delicious_wordnet_hierarchy", "y"),
@@ -26,19 +26,20 @@ _SETS: Final = {
     "yeast_seq_go": ("yeast_seq_go", "yspec"),
 }
 SETS: Final = tuple(_SETS)
-# The features of these are measurements on different scales.
+# Data sets whose features are measurements on different scales.
 _MEASURED: Final = ("yeast_seq_go",)
-# The digits stand in for the data sets without a folder.
+# Name of the data set that is used if there is no folder of data sets.
 DIGITS: Final = "digits"
 _DIGITS_TRAINING: Final = 1_400
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A data set with labels: `documents` (n, d) and `labels` (n, L), sparse or dense.
+    """A data set with training documents, test documents and their labels.
 
-    `test_documents` (m, d) have the labels `truth` (m, L). `hierarchy` (e, 2) has edges from parent
-    to child, and begins at `roots`; None without a hierarchy.
+    `documents` (n, d) have the `labels` (n, L), and `test_documents` (m, d) have the labels `truth`
+    (m, L). These matrices are sparse or dense. `hierarchy` (e, 2) has edges from parent to child
+    and starts at the nodes `roots`. It is None if there is no hierarchy.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Split:
         )
 
     def described(self) -> dict[str, str]:
-        """Return what a report says of the data."""
+        """Return the facts about the data for a report."""
         (rows, dims), tests, rest = (
             self.documents.shape,
             self.test_documents.shape[0],
@@ -81,7 +82,10 @@ class Split:
 
 
 def read(folder: Path, name: str) -> Split:
-    """Read one of the sets: training and validation parts joined, measurements standardised."""
+    """Read one of the data sets.
+
+    The training and validation parts are joined. Features that are measurements are standardised.
+    """
     hierarchy, prefix = _SETS[name]
     path = folder / f"{name}.npz"
     with np.load(path, allow_pickle=False) as arrays:
@@ -103,7 +107,11 @@ def read(folder: Path, name: str) -> Split:
 
 
 def load(names: Sequence[str], folder: str | None = None) -> list[Split]:
-    """Read named sets from `folder`, else that in DIVGRPC_DATA; else scikit-learn's digits."""
+    """Read the named data sets.
+
+    `folder` is by default the environment variable DIVGRPC_DATA. If that is not set, scikit-learn's
+    digits are returned instead.
+    """
     folder = folder or os.environ.get(DATA_VARIABLE)
     return [read(Path(folder), name) for name in names] if folder else [_digits()]
 
@@ -123,9 +131,9 @@ def _edges(path: Path) -> tuple[IntArray, tuple[int]]:
 
 
 def _digits() -> Split:
-    """Label each digit with its value (0 to 9), its half (10, 11) and its parity (12, 13).
+    """Return scikit-learn's digits with labels for value (0-9), half (10, 11) and parity (12, 13).
 
-    Halves and parities are parents of values, and children of the root 14.
+    In the hierarchy, halves and parities are parents of values and children of the root 14.
     """
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))

@@ -1,25 +1,29 @@
-"""Synthetic sets in the sizes of the paper's, which are not public: documents and images.
+"""Generates synthetic documents and images in the sizes of the paper's data, which is not public.
 
 The paper's LSHTC3 has 754,000 documents of 1.6 million features, each with at least 4 of 259,000
-labels. Here:
+labels. The synthetic documents have:
 
-- labels: popularity by Zipf's law, p(rank) ~ rank^-0.9, in random order. Some 130 consecutive ones
-  are a topic;
-- a document: a label by popularity, and others of its topic, by popularity too: four together, and
-  Poisson(0.5) more;
-- its words, Poisson(52) drawn: three in ten from a fifth of all words, which stand for nothing, by
-  Zipf's law with Mandelbrot's shift, p(rank) ~ 1 / (rank + 10); three in ten from the words of its
-  topic, the others from those of its labels. Topics share three in twenty of all words evenly,
-  labels the rest: some 120 and 4 each. The first ones are drawn most, by the square of a uniform
-  number.
+- labels, whose popularity follows Zipf's law, p(rank) ~ rank^-0.9, in random order. About 130
+  consecutive labels form a topic.
+- 4 + Poisson(0.5) labels per document, all of one topic. The first label is drawn from all labels
+  by popularity, the others from its topic by popularity.
+- Poisson(52) words per document. 30 % of them are background words, 30 % are words of the topic,
+  and 40 % are words of the labels. Background words are a fifth of the vocabulary and follow Zipf's
+  law with Mandelbrot's shift, p(rank) ~ 1 / (rank + 10). 15 % of the vocabulary is divided evenly
+  among the topics and the rest among the labels, which gives about 120 words per topic and 4 per
+  label. A word of a topic or label is chosen by the square of a uniform number, so the first ones
+  are the most frequent.
 
-Words are numbered at random, and weighted as visual words are. The planted structure can be had as
-a model too. Every topic has a direction in r dimensions, of a falling spectrum, every label one
-near its topic's. A word maps to the direction of its topic or label, so a document maps to about
-the sum of its labels' directions; a label's row is as long as the root of its count.
+Words have random numbers and are weighted like visual words. The structure of the data is also
+available as a label model of rank r, the planted model. Every topic has a random direction in r
+dimensions, with a falling spectrum, and every label has a direction near that of its topic. The
+feature map sends a word to the direction of its topic or label, and a background word to 0. So a
+document is mapped to about the sum of its labels' directions. The norm of a label's factors is the
+square root of the number of documents with that label.
 
-The paper's images are bags of 48,000 visual words in 7 categories of 5 sub-topics. They are drawn
-in the same way: a category is a topic, a sub-topic its one label, all equally popular.
+The paper's images are bags of 48,000 visual words in 7 categories of 5 sub-topics. Synthetic images
+are drawn like documents, with categories as topics and sub-topics as labels. An image has one
+label, and all labels are equally popular.
 """
 
 from dataclasses import dataclass
@@ -34,23 +38,27 @@ from divgrpc.types import FloatArray, IntArray
 from divgrpc_lab.data.documents import Split
 from divgrpc_lab.data.topics import Topics, weighted
 
-# Documents, features and labels of LSHTC3; images, held-out images and words of the image set.
+# Sizes of LSHTC3: documents, features, labels and test documents. Sizes of the image set: indexed
+# images, held-out images and visual words.
 DOCUMENTS, FEATURES, LABELS, TEST_DOCUMENTS = 754_000, 1_600_000, 259_000, 10_000
 IMAGES, POOL, WORDS = 35_000, 7_000, 48_000
 _CATEGORIES, _SUBTOPICS = 7, 5
 
-# Shares of the words drawn, and of all words: background, topics. The others are the labels'.
+# Shares of background words and of topics' words, first among the drawn words, then in the
+# vocabulary. The remaining words are those of labels.
 _SHARES_DRAWN: Final = (0.3, 0.3)
 _SHARES_OF_WORDS: Final = (0.2, 0.15)
-# Words that are drawn at a time.
+# Number of words that are drawn at a time.
 _BLOCK_WORDS: Final = 2_600_000
 _SPREAD: Final = 0.8
 
 
 class Mixture(NamedTuple):
-    """Labels of a topic, the Zipf exponent of labels, labels of a document, and drawn words.
+    """Parameters of the distribution of labels and words.
 
-    A document has `labels_min` labels and Poisson(`labels_more`) more, and Poisson(`words`) words.
+    A topic has about `topic_labels` labels, and `exponent` is the Zipf exponent of their
+    popularity. A document has `labels_min` + Poisson(`labels_more`) labels and Poisson(`words`)
+    words.
     """
 
     topic_labels: int = 130
@@ -62,24 +70,24 @@ class Mixture(NamedTuple):
 
 _IMAGES: Final = Mixture(_SUBTOPICS, 0.0, 1, 0.0, 700.0)
 
-# scipy's csr_array of float32, which has no types.
+# A csr_array of float32. scipy has no type annotations.
 Csr: TypeAlias = Any
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledDocuments(Split):
-    """A split whose rows are csr_array of float32: documents of unit length, labels 1.
+    """Generated documents of unit length and their labels, all as csr_array of float32.
 
-    `topics` (L,) and `owners` (d,) int64: the topic of a label, and what a word stands for: a
-    label, L plus a topic, or, for nothing, L plus the number of topics.
+    `topics` (L,) int64 has the topic of each label. `owners` (d,) int64 has the owner of each word:
+    a label, or L plus the number of a topic, or L plus the number of topics for background words.
     """
 
     topics: IntArray
     owners: IntArray
 
     def planted(self, rank: int, *, seed: int = 0) -> tuple[FloatArray, FloatArray]:
-        """Return label factors (L, rank) and a feature map (d, rank), float32."""
+        """Return the planted model: label factors (L, rank) and feature map (d, rank), float32."""
         random = np.random.default_rng(seed)
         spectrum = (1 / np.sqrt(1 + np.arange(rank) / 20)).astype(np.float32)
 
@@ -109,10 +117,11 @@ def labelled_documents(
     mixture: Mixture = Mixture(),  # noqa: B008  # immutable
     seed: int = 0,
 ) -> LabelledDocuments:
-    """Generate a set; the same arguments give the same bytes.
+    """Generate a data set; the same arguments give the same bytes.
 
-    There must be a document, as many labels as a document has, and 4 features per label; `tests`
-    documents are added to test with. The full size takes some ten seconds and 1.5 GB.
+    `documents` must be at least 1, `labels` at least the number of labels of a document, and
+    `features` at least 4 per label. `tests` is the number of additional test documents. The default
+    size takes about ten seconds and 1.5 GB.
     """
     random = np.random.default_rng(seed)
     popularity: Numbers = np.arange(1.0, labels + 1) ** -mixture.exponent
@@ -148,8 +157,8 @@ def visual_words(
 ) -> Topics:
     """Generate `images` to index and a `pool` to learn queries from, as bags of visual words.
 
-    A linear machine tells these categories apart with ease: the set is for times and memory, not
-    for quality.
+    A linear classifier separates these categories easily. Therefore the set is suitable for
+    measuring times and memory, but not quality.
     """
     split = labelled_documents(
         images, words, _CATEGORIES * _SUBTOPICS, pool, mixture=_IMAGES, seed=seed
@@ -169,10 +178,11 @@ def visual_words(
 def _drawn_labels(
     random: np.random.Generator, popularity: Numbers, ends: IntArray, count: int, mixture: Mixture
 ) -> tuple[IntArray, Csr]:
-    """Return the topics (count,) and the labels (count, L) of documents.
+    """Draw the topics (count,) and the labels (count, L) of documents.
 
-    Labels of a topic arrive at rates of their popularity, and the first ones are taken: the same
-    as drawing one after the other, none twice.
+    Each label of the topic gets an exponential arrival time whose rate is its popularity, and the
+    earliest labels are taken. This is equivalent to drawing labels by popularity without
+    replacement.
     """
     sums = np.cumsum(popularity)
     first = np.searchsorted(sums, random.random(count) * sums[-1], "right")
@@ -196,13 +206,14 @@ def _drawn_labels(
 
 
 class _Vocabulary:
-    """Which words stand for what: `owners`, see `LabelledDocuments`."""
+    """The vocabulary and its `owners`, which `LabelledDocuments` explains."""
 
     def __init__(
         self, random: np.random.Generator, features: int, labels: int, topics: int
     ) -> None:
         of_background, of_topics = (int(share * features) for share in _SHARES_OF_WORDS)
-        # In the order labels, topics, background; `ends` of the words of each label and topic.
+        # Words are ordered by owner: labels, topics, background. `_ends` has the boundaries between
+        # the words of the labels and topics.
         of_labels = features - of_background - of_topics
         self._ends = np.concatenate(
             (_even(of_labels, labels), of_labels + _even(of_topics, topics)[1:])
@@ -214,7 +225,7 @@ class _Vocabulary:
         self.owners[self._numbers[: len(owners)]] = owners
 
     def drawn(self, random: np.random.Generator, topic: IntArray, truth: Csr, words: float) -> Csr:
-        """Return counts (n, d) of the words of documents, about `words` each."""
+        """Draw words for documents and return their counts (n, d), about `words` per document."""
         row = np.repeat(np.arange(len(topic)), np.maximum(1, random.poisson(words, len(topic))))
         among = np.diff(truth.indptr)[row]
         label = truth.indices[truth.indptr[row] + (random.random(len(row)) * among).astype(int)]
@@ -226,13 +237,13 @@ class _Vocabulary:
         places = random.random(len(background)) * self._background[-1]
         word[background] = self._ends[-1] + np.searchsorted(self._background, places, "right")
         ones = np.ones(len(row), np.float32)
-        # A word that was drawn twice is added up.
+        # csr_array sums the entries of a word that was drawn several times.
         at = (row.astype(np.int32), self._numbers[word])
         return sparse.csr_array((ones, at), shape=(len(topic), len(self.owners)))
 
 
 def _even(things: int, parts: int) -> IntArray:
-    """Return where parts of consecutive things begin and end, (parts + 1,)."""
+    """Return the boundaries (parts + 1,) that divide `things` evenly into consecutive parts."""
     return np.arange(parts + 1) * things // parts
 
 

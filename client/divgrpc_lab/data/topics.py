@@ -1,10 +1,12 @@
-"""Points with categories and sub-topics, and the pools that hyperplane queries are learned from.
+"""Data sets of points with categories and sub-topics, and hyperplane queries learned from pools.
 
-Counts of words are weighted as text search does it: a count becomes its root (images) or 1 plus its
-logarithm (text), times log((1 + n) / (1 + df)) + 1 over the indexed points. Rows have unit length.
+Word counts are weighted by tf-idf. The term frequency is the square root of a count for images and
+1 plus its logarithm for text. The inverse document frequency is log((1 + n) / (1 + df)) + 1 over
+the indexed points. Rows are scaled to unit length.
 
-The paper's queries are hyperplanes that separate one category from the rest. Such a query is a
-learned direction and is near no point. It is learned from a pool that holds no indexed point.
+The paper's queries are hyperplanes that separate one category from the others. Such a query is a
+learned direction and is not close to any point. It is learned from a pool of points that are not
+indexed.
 """
 
 import hashlib
@@ -25,21 +27,21 @@ from sklearn.preprocessing import normalize
 from divgrpc.metrics import PointCategories
 from divgrpc.types import FloatArray, IntArray
 
-# An array, or any sparse matrix of scipy's, which has no types.
+# An array or any sparse matrix. scipy has no type annotations.
 Rows: TypeAlias = Any
 
-# LIBLINEAR's own default of 1,000 is not always enough for it to settle.
+# LIBLINEAR does not always converge within its default of 1,000 iterations.
 _ITERATIONS = 10_000
 
 
 class HyperplaneQueries(NamedTuple):
-    """Queries (nq, dims) float32, unit rows, and the category (nq,) that each asks for."""
+    """Queries (nq, dims) float32 of unit length, and the category (nq,) that each asks for."""
 
     queries: FloatArray
     categories: npt.NDArray[np.int64]
 
     def first_places(self, per_category: int) -> npt.NDArray[np.int64]:
-        """Return the places of the first queries of each category."""
+        """Return the positions of the first `per_category` queries of each category."""
         places = (np.flatnonzero(self.categories == item) for item in np.unique(self.categories))
         return np.concatenate([rows[:per_category] for rows in places])
 
@@ -59,11 +61,12 @@ def hyperplane_queries(
     penalty: float = 1.0,
     balanced: bool = False,
 ) -> HyperplaneQueries:
-    """Train one query after another, each on a random half of `pool` (rows, dims).
+    """Learn queries, each from a random half of `pool` (rows, dims).
 
-    A query is the unit normal of a linear support vector machine, one category against the rest;
-    its bias is dropped, since it changes no order. `targets` names the categories to train for, all
-    if None; `penalty` is LIBLINEAR's C; `balanced` lets the category weigh as much as the rest.
+    A query is the unit normal of a linear support vector machine for one category against the rest.
+    Its bias is dropped, because it does not change the order of points. `targets` has the
+    categories to learn queries for, None for all. `penalty` is LIBLINEAR's C. `balanced` gives the
+    category the same total weight as the rest.
     """
     from sklearn.preprocessing import normalize
     from sklearn.svm import LinearSVC
@@ -86,20 +89,21 @@ def hyperplane_queries(
     return HyperplaneQueries(queries, labels)
 
 
-# A dense (n, d) float32 array, or scipy's csr_array of float32.
+# A dense float32 array (n, d), or a csr_array of float32.
 Points: TypeAlias = Any
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 DATA_VARIABLE: Final = "DIVGRPC_DATA"
-# The digits stand in for the data sets without a folder.
+# Name of the data set that is used if there is no folder of data sets.
 DIGITS: Final = "digits of scikit-learn (DIVGRPC_DATA is not set)"
 
 
 @dataclass(frozen=True, eq=False)
 class Topics:
-    """A data set: unit `points` to index with their `labels`, and a `pool` to learn queries from.
+    """A data set: unit `points` to index, their `labels`, and a `pool` to learn queries from.
 
-    `penalty` is the C of the support vector machines, chosen for plain search.
+    `penalty` is the C of the support vector machines, which was chosen for the quality of plain
+    nearest neighbours.
     """
 
     name: str
@@ -112,14 +116,14 @@ class Topics:
 
     @property
     def query_categories(self) -> IntArray:
-        """The categories with two or more sub-topics; in others diversity means nothing."""
+        """The categories with at least two sub-topics; in others diversity is meaningless."""
         categories, subtopics = self.labels.categories, self.labels.subtopics
         return np.array(
             [c for c in np.unique(categories) if len(np.unique(subtopics[categories == c])) > 1]
         )
 
     def described(self) -> dict[str, str]:
-        """Return what a report says of the data."""
+        """Return the facts about the data for a report."""
         rows, dims = self.points.shape
         kind = f"sparse, {self.points.nnz:,} values" if sparse.issparse(self.points) else "dense"
         return {
@@ -129,7 +133,7 @@ class Topics:
         }
 
     def queries(self, per_category: int, seed: int = 0) -> HyperplaneQueries:
-        """Learn hyperplane queries, or read those that an earlier run learned.
+        """Learn hyperplane queries, or read the queries that an earlier run stored.
 
         Learning takes minutes, so the queries are stored in the folder for temporary files.
         """
@@ -163,13 +167,21 @@ def sha256(path: Path) -> str:
 
 
 def load(names: Sequence[str], folder: str | None = None) -> list[Topics]:
-    """Read named sets from `folder`, else that in DIVGRPC_DATA; else scikit-learn's digits."""
+    """Read the named data sets.
+
+    `folder` is by default the environment variable DIVGRPC_DATA. If that is not set, scikit-learn's
+    digits are returned instead.
+    """
     folder = folder or os.environ.get(DATA_VARIABLE)
     return [SETS[name](Path(folder) / f"{name}.npz") for name in names] if folder else [_digits()]
 
 
 def weighted(counts: Points, indexed: Points) -> Points:
-    """Weight the words of `counts` by their rarity in `indexed`, both csr_array, in unit rows."""
+    """Multiply term frequencies by inverse document frequencies, and return unit rows.
+
+    `counts` has the term frequencies, and `indexed` the rows that define the document frequencies.
+    Both are csr_array.
+    """
     rows, columns = indexed.shape
     frequencies = np.bincount(indexed.indices, minlength=columns)
     rarity = (np.log((1 + rows) / (1 + frequencies)) + 1).astype(np.float32)
@@ -178,7 +190,7 @@ def weighted(counts: Points, indexed: Points) -> Points:
 
 
 def _digits() -> Topics:
-    """Return scanned digits: even or odd is the category, the digit the sub-topic."""
+    """Return scikit-learn's digits with parity as category and the digit as sub-topic."""
     images = load_digits()
     rows = np.random.default_rng(0).permutation(len(images.data))
     subtopics = images.target[rows].astype(np.int64)
@@ -232,7 +244,10 @@ def _split(
     *,
     penalty: float = 1.0,
 ) -> Topics:
-    """Make a set of `rows`, whose `labels` are categories and sub-topics (n,) each."""
+    """Split `rows` into indexed points and a pool, by the flags `indexed` (n,).
+
+    `labels` are the categories and the sub-topics, (n,) each.
+    """
     known = PointCategories.of(*(column[indexed] for column in labels))
     pool = rows[~indexed], labels[0][~indexed]
     return Topics(name, checksum, rows[indexed], known, *pool, penalty)
@@ -244,7 +259,7 @@ def _labels(file: Arrays, suffix: str = "") -> tuple[IntArray, ...]:
 
 
 def _counts(file: Arrays, prefix: str) -> Points:
-    # LIBLINEAR takes 32-bit indices and offsets alone.
+    # LIBLINEAR accepts only 32-bit indices and offsets.
     indices, indptr = (file[f"{prefix}{name}"].astype(np.int32) for name in ("indices", "indptr"))
     values = file[f"{prefix}data"].astype(np.float32)
     shape = (len(indptr) - 1, int(file["n_features"]))

@@ -1,10 +1,11 @@
-"""Put plain nearest neighbours beside diverse results: figures on the terminal, pictures in a file.
+"""Compare plain nearest neighbours with diverse results, in figures and in an image file.
 
-  make demo                  compiles first, about a minute, once
-  make demo ARGS=--keep      leave the server and its indexes to try, until Ctrl-C
+  make demo                  the first run compiles for about a minute
+  make demo ARGS=--keep      keep the server and its indexes until Ctrl-C
 
-It starts a server and indexes scanned digits: first with near-copies, asked for "more like this",
-then for the paper's queries. Options are the defaults unless the report names them.
+The demonstration starts a server and indexes scanned digits twice. The first index has near-copies
+and answers "more like this" queries, and the second answers the paper's queries. All options have
+their defaults unless the report names them.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demonstration and return the exit code: 1 if diversity gained too little."""
+    """Run the demonstration and return the exit code, 1 if h rose too little."""
     out, folder = tables.console(), arguments.folder
     folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     out.print("Starting a server (the first start compiles the kernels) ...")
@@ -75,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         copies = demo_copies.copy_images(data.images[data.indexed], data.digits[data.indexed])
         target = wait_for_address()
         with Client(target, timeout=10.0) as client:
-            # Both builds at once: most of a build is the start of a process.
+            # Run both builds at the same time, because most of the time of a build is the start of
+            # a process.
             with ThreadPoolExecutor() as threads:
                 builds = (
                     threads.submit(demo_copies.build, client, copies),
@@ -99,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def gained_too_little(out: Console, gain: float) -> bool:
-    """Tell whether h rose by less than `GAIN_MIN`, and print that it did."""
+    """Tell whether h rose by less than `GAIN_MIN`; if so, print a message."""
     if gain < GAIN_MIN:
         out.print(f"FAILED: h rose by {gain:.3f}; it should rise by at least {GAIN_MIN}")
     return gain < GAIN_MIN
@@ -107,7 +109,7 @@ def gained_too_little(out: Console, gain: float) -> bool:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the run as Ctrl-C does, so that the server stops."""
+    """Let SIGTERM and SIGHUP end the run like Ctrl-C, so that the server is stopped."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -122,7 +124,7 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stored(folder: Path, arrays: Mapping[str, FloatArray]) -> Iterator[Sequence[Path]]:
-    """Write arrays as NAME.npy into the folder, yield the paths, and remove them at the end."""
+    """Write arrays as NAME.npy into the folder, yield the paths and finally remove the files."""
     paths = [folder / f"{name}.npy" for name in arrays]
     try:
         for path, rows in zip(paths, arrays.values(), strict=True):
@@ -169,9 +171,10 @@ def _print_next_steps(out: Console) -> None:
 
 
 def programs() -> str:
-    """Return what a shell needs before the name of our programs: nothing, or their folder."""
+    """Return the shell prefix of our programs: empty if they are on the PATH, else a folder."""
     if shutil.which("divgrpc"):
         return ""
-    # Not resolved: in an environment the interpreter is a link, and our programs lie beside it.
+    # The link is not resolved: in a virtual environment the interpreter is a link, and our programs
+    # are in the folder of the link.
     folder = Path(sys.executable).parent
     return f"{folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}/"

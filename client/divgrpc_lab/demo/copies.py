@@ -1,7 +1,8 @@
-"""The first part of the demonstration: near-copies, and the results of "more like this".
+"""The first part of the demonstration: "more like this" queries among near-copies.
 
-Every image is indexed ten times, each time with a little noise of its own, as shops have ten shots
-of one product and archives ten copies of one story. A query is one of these images.
+Every image is indexed ten times, each time with different slight noise, just as a shop has ten
+photographs of one product and an archive has ten copies of one story. A query is one of these
+images.
 """
 
 from typing import Final, NamedTuple
@@ -17,8 +18,8 @@ from divgrpc_lab.demo.queries import Answers, K, ask, print_answers
 
 INDEX: Final = "copies"
 COPIES: Final = 10
-# The standard deviation of the noise of a pixel, which goes from 0 to 16: two copies have a cosine
-# of .97 to 1, two images seldom more than .95.
+# Standard deviation of the noise of a pixel, whose values are from 0 to 16. Two copies of an image
+# have a cosine of 0.97 to 1. Two different images seldom have more than 0.95.
 NOISE: Final = 0.6
 QUERIES: Final = 50
 _BLOCKS: Final = 2
@@ -32,8 +33,8 @@ ideal: the {K} nearest different images, found by comparing all points; only cop
 class Copies(NamedTuple):
     """Images with their noisy copies.
 
-    `images` (n * COPIES, 64) float32, from 0 to 16; `digits` (n * COPIES,). The copies of one image
-    follow one another.
+    `images` (n * COPIES, 64) are float32 from 0 to 16, and `digits` (n * COPIES,) has their digits.
+    The copies of one image are consecutive.
     """
 
     images: FloatArray
@@ -41,32 +42,32 @@ class Copies(NamedTuple):
 
     @property
     def vectors(self) -> FloatArray:
-        """The rows to index: images less their mean, whose cosines tell more."""
+        """The rows to index: images minus their mean, because cosines then discriminate better."""
         return np.asarray(self.images - self.images.mean(axis=0))
 
     @property
     def rows(self) -> IntArray:
-        """The rows of the queries, each a copy of another image."""
+        """The rows that are used as queries, each a copy of a different image."""
         order = np.random.default_rng(1).permutation(len(self.images) // COPIES)
         return order[:QUERIES] * COPIES
 
 
 def copy_images(images: FloatArray, digits: IntArray) -> Copies:
-    """Copy every image (n, 64) `COPIES` times, with noise of its own in each copy."""
+    """Copy every image (n, 64) `COPIES` times and add different noise to each copy."""
     copies = np.repeat(images, COPIES, axis=0)
     noise = np.random.default_rng(0).normal(0, NOISE, copies.shape).astype(np.float32)
     return Copies(np.clip(copies + noise, 0, 16), np.repeat(digits, COPIES))
 
 
 def build(client: Client, copies: Copies) -> None:
-    """Index all copies with no options; ids are rows."""
+    """Index all copies with default options; the id of a copy is its row."""
     client.build(INDEX, copies.vectors, categories=copies.digits)
 
 
 def show(out: Console, client: Client, copies: Copies) -> list[Block]:
-    """Ask for plain nearest neighbours and with no options; print figures, return pictures.
+    """Query for plain nearest neighbours and with the defaults; print figures, return images.
 
-    Copies of an image shown before are boxed.
+    A copy of an image that an earlier result shows is boxed.
     """
     rows = copies.rows
     queries = HyperplaneQueries(copies.vectors[rows], copies.digits[rows])
@@ -91,7 +92,7 @@ def show(out: Console, client: Client, copies: Copies) -> list[Block]:
 def quality(
     copies: Copies, rows: IntArray, ids: IntArray, scores: FloatArray
 ) -> dict[str, str]:
-    """Return the figures of some results as they are printed; an id of -1 is no result."""
+    """Return the printed figures of results; ids of -1 are padding."""
     present = ids >= 0
     images = np.mean([len(np.unique(row[row >= 0] // COPIES)) for row in ids])
     same = copies.digits[ids] == copies.digits[rows][:, None]
@@ -103,9 +104,9 @@ def quality(
 
 
 def ideal(copies: Copies, rows: IntArray) -> tuple[IntArray, FloatArray]:
-    """Return the K nearest different images of some rows, by comparing all points.
+    """Return ids and cosines, (nq, K) each, of the K nearest different images of `rows`.
 
-    The nearest copy of each image counts: ids and cosines, both (nq, K).
+    Every image is represented by its nearest copy. All points are compared.
     """
     unit = copies.vectors / np.linalg.norm(copies.vectors, axis=1, keepdims=True)
     cosines = (unit[rows] @ unit.T).reshape(len(rows), -1, COPIES)

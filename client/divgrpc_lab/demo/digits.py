@@ -1,8 +1,8 @@
 """The second part of the demonstration: the paper's queries, for even and for odd digits.
 
-The images fall into three disjoint parts: the indexed ones, a pool for the reported queries, and a
-pool for the queries that choose the dial. So neither the queries nor the choice of the dial uses
-the indexed images.
+The images are split into three disjoint parts: indexed images, a pool for learning the reported
+queries, and a pool for learning the queries that choose the diversity. So neither the queries nor
+the choice uses indexed images.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from divgrpc_lab.demo.queries import K, ask, print_answers
 
 INDEX: Final = "digits"
 CATEGORIES: Final = ("even", "odd")
-# The share of the images in each pool.
+# Share of the images that each pool has.
 _POOL_SHARE: Final = 1 / 6
 _QUERIES_PER_CATEGORY, _DIAL_QUERIES_PER_CATEGORY, _BLOCKS_PER_CATEGORY = 25, 10, 2
 DIALS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -51,7 +51,7 @@ class Digits(NamedTuple):
 
     @property
     def categories(self) -> IntArray:
-        """0 for even digits, 1 for odd ones; the digits are their sub-topics."""
+        """Parity of each digit, 0 for even and 1 for odd; the digits are the sub-topics."""
         return self.digits % 2
 
 
@@ -65,7 +65,7 @@ def load() -> Digits:
 
 
 def build(client: Client, data: Digits) -> None:
-    """Index the images of the first part; ids are places in the data."""
+    """Index the images of the first part; the id of an image is its position in the data."""
     client.build(
         INDEX,
         data.images[data.indexed],
@@ -90,7 +90,7 @@ def measured(data: Digits, queries: HyperplaneQueries, ids: IntArray) -> dict[st
 
 
 def best_dial(client: Client, data: Digits, **options: Any) -> float:
-    """Return the diversity with the greatest mean h, on queries that are not reported."""
+    """Return the diversity with the greatest mean h on queries that are not reported."""
     queries = learn(data, data.dial, _DIAL_QUERIES_PER_CATEGORY, seed=2)
 
     def h(diversity: float) -> float:
@@ -101,9 +101,10 @@ def best_dial(client: Client, data: Digits, **options: Any) -> float:
 
 
 def show(out: Console, client: Client, data: Digits) -> tuple[list[Block], float]:
-    """Ask by plain nearest neighbours, with no options and at the best dial.
+    """Query for plain nearest neighbours, with the defaults and at the best diversity.
 
-    Prints the figures; returns pictures, wrong digits boxed, and the gain in h of the best dial.
+    Prints the figures. Returns images, in which wrong digits are boxed, and the gain in h of the
+    best diversity over nearest neighbours.
     """
     queries = learn(data, data.reported, _QUERIES_PER_CATEGORY, seed=1)
     dials = {"nearest": {"diversity": 0.0}, "default": {}}
@@ -138,7 +139,7 @@ def block(
     ids: Mapping[str, IntArray],
     captions: Mapping[str, str],
 ) -> Block:
-    """Draw the results (K,) of one query by each method; digits of the other kind are wrong."""
+    """Return the result lists (K,) of one query; digits of the other parity are marked as wrong."""
     strips = []
     for name, row in ids.items():
         hits = row[row >= 0]

@@ -1,4 +1,4 @@
-"""The queries of the demonstration: one at a time, every setting in turn, timed, shown as a table."""
+"""Runs and times the queries of the demonstration, and prints their figures as a table."""
 
 import statistics
 import time
@@ -22,10 +22,11 @@ search and the selection alone, on one thread of a worker."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """The results of one setting: ids and scores (nq, K), and two medians of the time of a query.
+    """The results of one setting: ids and scores (nq, K), and two median times of a query.
 
-    `round_trip_seconds` includes gRPC over loopback, the front and the worker; `worker_seconds` is
-    the search and the selection alone, as Evaluate measures them on one thread of a worker.
+    `round_trip_seconds` includes gRPC over loopback, the front process and the worker.
+    `worker_seconds` includes only the search and the selection, as Evaluate measures them on one
+    thread of a worker.
     """
 
     name: str
@@ -42,9 +43,11 @@ def ask(
     queries: HyperplaneQueries,
     settings: Mapping[str, Mapping[str, Any]],
 ) -> list[Answers]:
-    """Ask every query with every setting, in turn, so that all settings see the same machine.
+    """Send every query with every setting.
 
-    `settings` maps a name to options of `Client.query`; an empty mapping is the defaults.
+    The settings alternate, so that changes of the machine's load affect all of them alike.
+
+    `settings` maps names to options of `Client.query`. An empty mapping means the defaults.
     """
     results: dict[str, list[Any]] = {name: [] for name in settings}
     seconds: dict[str, list[float]] = {name: [] for name in settings}
@@ -79,10 +82,10 @@ def print_answers(
     figures: Mapping[str, Mapping[str, str]],
     legend: str,
 ) -> None:
-    """Print the figures of each setting, by its name, and a legend.
+    """Print a table with the figures of each setting, and a legend.
 
-    Names in `figures` that are no setting become rows without times. The legend may name the
-    selector and the diversity of the setting `default`.
+    Names in `figures` without an answer become rows without times. In the legend, `{selector}` and
+    `{diversity}` are replaced by those of the setting `default`.
     """
     out.print(f"\n{heading}\n")
     columns = [f">{name}" for name in next(iter(figures.values()))]
