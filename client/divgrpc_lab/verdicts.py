@@ -1,8 +1,9 @@
-"""Claims in words, and what a run says of each: it holds, it does not hold, it is undecided.
+"""Verdicts on claims: a claim holds, does not hold, or cannot be decided by a run.
 
-Two rows are compared by the mean difference between them with its 95 % interval: the first is above
-where the whole interval is above zero. A claim about many cells (data sets, k, families) holds if
-it holds in every cell, and fails if one cell contradicts it. By chance one cell in forty does.
+Two rows are compared by their mean difference and its 95 % interval. The first row is above the
+second if the whole interval is above zero. A claim about many cells (data sets, k, families) holds
+if it holds in every cell, and fails if one cell contradicts it. If there is no difference, one cell
+in forty contradicts a claim by chance.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from rich.console import Console
 from divgrpc.types import Interval
 from divgrpc_client.reports.page import Body, Cell, Column, Table
 
-# A word, the colour of a cell on the page, and the style on a terminal.
+# For each verdict: its text, the kind of its cell on the page, and its style on a terminal.
 _LOOKS: Final[dict[bool | None, tuple[str, Literal["good", "bad", "open"], str]]] = {
     True: ("holds", "good", "bold green"),
     False: ("does not hold", "bad", "bold red"),
@@ -23,9 +24,9 @@ _LOOKS: Final[dict[bool | None, tuple[str, Literal["good", "bad", "open"], str]]
 
 
 class Verdict(NamedTuple):
-    """A claim, whether it `holds` (None: cannot be decided), and a sentence with the evidence.
+    """A claim, whether it `holds` (None if undecided), and a sentence with the evidence.
 
-    `positive` is the word for a claim that holds.
+    `positive` is the text that is printed for a claim that holds.
     """
 
     claim: str
@@ -40,21 +41,21 @@ class Verdict(NamedTuple):
 
 
 def sign(difference: Interval) -> bool | None:
-    """Tell whether an interval lies above zero (True), below (False), or around it (None)."""
+    """Return True if an interval is above zero, False if it is below, None if it contains zero."""
     if difference.low > 0:
         return True
     return False if difference.high < 0 else None
 
 
 def in_all_cells(signs: Sequence[bool | None]) -> bool | None:
-    """Tell whether a claim holds in all cells: not if it fails in one."""
+    """Return True if a claim holds in all cells, False if it fails in any, else None."""
     if False in signs:
         return False
     return None if not signs or None in signs else True
 
 
 def above(claim: str, name: str, differences: Sequence[Interval], more: str = "") -> Verdict:
-    """Judge whether differences, called `name`, are above zero in every cell."""
+    """Judge whether differences are above zero in every cell; `name` names them in the sentence."""
     if not differences:
         return Verdict(claim, None, f"{name} was not measured.{more}")
     signs = [sign(difference) for difference in differences]
@@ -68,7 +69,7 @@ def above(claim: str, name: str, differences: Sequence[Interval], more: str = ""
 
 
 def times_as_fast(claim: str, ratios: Sequence[float], goal: float, more: str = "") -> Verdict:
-    """Judge whether the slowest case is at least `goal` times as fast."""
+    """Judge whether the least of the speed-ups `ratios` is at least `goal`."""
     if not ratios:
         return Verdict(claim, None, "It was not measured.")
     sentence = (
@@ -79,7 +80,7 @@ def times_as_fast(claim: str, ratios: Sequence[float], goal: float, more: str = 
 
 
 def verdict_table(verdicts: Sequence[Verdict], caption: str) -> Table:
-    """Return the verdicts as a table of a page, in colour."""
+    """Return the verdicts as a table for a page, with coloured cells."""
     columns = [Column("claim", numeric=False), Column("verdict", numeric=False, whole=True)]
     lines = [(v.claim, Cell(v.word, verdict=_LOOKS[v.holds][1]), v.sentence) for v in verdicts]
     return Table(caption, [*columns, Column("evidence", numeric=False)], [Body(lines)])

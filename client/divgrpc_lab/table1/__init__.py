@@ -1,5 +1,5 @@
-"""The paper's Table 1: hashing and selectors compared on points with categories.
+"""The paper's Table 1, which compares hashing and selectors on points with categories.
 
-May import data, the shared modules of the lab, the public client and metrics. May not import Table
-2 or the demonstration.
+This package may import data, the shared modules of the lab, the public client and metrics. It may
+not import Table 2 or the demonstration.
 """

@@ -1,6 +1,7 @@
-"""Table 1 measured on one data set: indexes built by the client, grids asked of Evaluate.
+"""Measures Table 1 on one data set: builds indexes through the client and evaluates grids.
 
-Beside the table the paper makes claims about bits and tables, uniformity over the ball, and growth.
+The module also measures the paper's claims outside the table: about bits and tables, the uniformity
+of retrieved points, and the growth of the number of hashed points.
 """
 
 from collections import defaultdict
@@ -33,18 +34,21 @@ from divgrpc_lab.table1.methods import (
 from divgrpc_lab.table1.paper import METHODS
 
 INDEX: Final = "table1"
-# Timed queries of each kind in the paper's size, and of methods that take seconds.
+# Number of timed queries of each kind on the synthetic data, and the same for methods that take
+# seconds per query.
 _TIMED, _TIMED_SLOW = 14, 3
 _TIMED_DIALS: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "QP-Rel": 0.03}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The amount of work: queries of a category, queries of slow methods, and hash seeds.
+    """The amount of work of a run.
 
-    `codes` pairs of bits and tables are tried with `code_seeds`. The test of uniformity has
-    `draws`, one for each category and seed. `sizes` counts the sizes of growing data, and
-    `synthetic` has the images and words of the set that is only timed.
+    Each category has `per_category` queries, or `few` for slow methods. Methods are repeated with
+    `seeds` hash seeds. `codes` is the number of pairs of bits and tables, which are tried with
+    `code_seeds` seeds each. `draws` is the number of draws in the test of uniformity, one for each
+    category and seed. `sizes` is the number of sizes of the growing data. `synthetic` has the
+    numbers of images and words of the set that is only timed.
     """
 
     per_category: int = 50
@@ -58,7 +62,7 @@ class Plan:
 
 
 class Timed(NamedTuple):
-    """The median time of a method's queries, dense or sparse, in microseconds."""
+    """The median time of a query by one method, in microseconds; `kind` is dense or sparse."""
 
     points: str
     kind: str
@@ -71,7 +75,7 @@ class Timed(NamedTuple):
 
 
 class Bench:
-    """One data set and its queries, to be built and asked on a server."""
+    """Measures one data set and its queries on a server."""
 
     def __init__(self, client: Client, data: Topics, plan: Plan) -> None:
         self.client, self.data, self.plan = client, data, plan
@@ -90,7 +94,7 @@ class Bench:
                 cases = [case for case in HASHING if seed < case.seeds(self.plan.seeds)]
                 with built(self.client, self.data, hash_family=family, seed=seed) as info:
                     auto_search = info.auto_search_dense or info.auto_search
-                    # The exact search hashes nothing.
+                    # The exact search does not hash, so `scan` is measured instead.
                     search: Search = "scan" if auto_search == "exact" else auto_search
                     for case in steps(cases, f"{self.name}, {name}, seed {seed}"):
                         answers[case].append(self._evaluate(case, search))
@@ -111,7 +115,7 @@ class Bench:
 def built(
     client: Client, data: Topics, rows: IntArray | None = None, **options: Any
 ) -> Iterator[IndexInfo]:
-    """Build an index of some rows or of all, and delete it at the end."""
+    """Build an index of `rows` (default: all), yield its description and finally delete it."""
     part = slice(None) if rows is None else rows
     yield client.build(
         INDEX,
@@ -125,11 +129,12 @@ def built(
 
 
 def times(client: Client, images: int = IMAGES, words: int = WORDS) -> Iterator[Timed]:
-    """Yield the times of every method on a synthetic set of the paper's size and kind.
+    """Yield the times of every method on synthetic data with the paper's size and kind.
 
-    Queries are sparse (held-out images) or dense (hyperplanes learned from them), few, one at a
-    time on one thread, at one dial for each method. Without hashing a method sees all points, but
-    Rerank has its default candidates. The set says nothing of quality: see `visual_words`.
+    Queries are sparse (held-out images) or dense (hyperplanes learned from these images). Only a
+    few queries are timed, one at a time on one thread, and each method has one diversity. Without
+    hashing, every method except Rerank considers all points, and Rerank considers its default
+    number of candidates. The data is not suitable for measuring quality, see `visual_words`.
     """
     data = visual_words(images, max(70, images * POOL // IMAGES), words)
     points = f"{images:,} x {words:,}, {data.points.nnz / images:,.0f} numbers a row"
@@ -150,24 +155,29 @@ def times(client: Client, images: int = IMAGES, words: int = WORDS) -> Iterator[
 
 
 PCA: Final = "PCA-Hash"
-# Bits of a key, and tables; a code needs their product.
+# Pairs of the number of bits of a key and the number of tables. A code has as many bits as their
+# product.
 BITS_AND_TABLES: Final = ((6, 4), (12, 4), (6, 10), (12, 10))
-# Most components that Build accepts; PCA-Hash uses one for each bit.
+# Maximum number of components that Build accepts. PCA-Hash uses one component for each bit.
 _COMPONENTS_MAX: Final = 200
 BINS: Final = 10
-# Most points in an exact ball around a query, and its greatest share of all points.
+# Maximum number of points in an exact ball, and their maximum share of all points.
 _BALL_POINTS, _BALL_SHARE = 1_000, 0.1
 _RETRIEVED: Final = 100
-# Growing data are these parts of all points: 1/16 to 1.
+# The growing data sets have 1/16, 1/8, 1/4, 1/2 and all of the points.
 _SIZE_DIVISORS: Final = (16, 8, 4, 2, 1)
 _GROWTH_QUERIES: Final = 200
-# The most that the default tables reach at every size with as many probes as Build tries.
+# Highest target recall that the default tables reach at every size within the number of probes that
+# Build tries.
 _GROWTH_RECALL: Final = 0.3
 _DRAWS: Final = 2_000
 
 
 class Coded(NamedTuple):
-    """The row of greedy over tables at k = 10, with its bits of a key and its tables."""
+    """The row of greedy at k = 10 with a search through tables, for one code.
+
+    `n_bits` is the number of bits of a key, and `n_tables` the number of tables.
+    """
 
     n_bits: int
     n_tables: int
@@ -175,10 +185,10 @@ class Coded(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The places of retrieved points in the exact ball around a query.
+    """The distribution of the ranks of retrieved points within the exact ball around a query.
 
-    `counts` has the draws of each tenth of the ball, the nearest first: one draw for each category
-    and each seed of the hash.
+    `counts` has the number of draws in each tenth of the ball, the nearest tenth first. One point
+    is drawn for each category and each hash seed. `ball` is the number of points in the ball.
     """
 
     data: str
@@ -189,11 +199,13 @@ class Spread(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """Points hashed without a limit, for data of growing size, probes tuned for one recall.
+    """The number of points hashed per query, for data of growing size.
 
-    By size: `hashed_points`, `recalls` (of the true ten nearest, of points like those indexed) and
-    `limits`, what `epsilon` 1 allows. `exponent` is the slope of log hashed points over log size,
-    with its 95 % interval over queries alone: one seed of the hash is asked.
+    There is no hash limit, and Build tunes the probes for the same recall at each size. For each of
+    `sizes`, `hashed_points` is the mean number of points hashed, `recalls` the mean recall of the
+    exact ten nearest points, and `limits` the hash limit that `epsilon` 1 gives. `exponent` is the
+    slope of log hashed points over log size, with a 95 % interval. The interval covers only the
+    variation over queries, because one hash seed is used.
     """
 
     data: str
@@ -205,7 +217,7 @@ class Growth(NamedTuple):
 
 
 def bits_and_tables(bench: Bench) -> Iterator[Coded]:
-    """Ask greedy over tables of three families, at several numbers of bits and tables."""
+    """Measure greedy after tables of three hash families, at several numbers of bits and tables."""
     case, queries = Case("Greedy", TABLES), bench.few_queries
     grid = case.grid("tables") | {"ks": [10]}
     families: dict[str, HashFamily] = {**FAMILIES, PCA: "pca_hash"}
@@ -214,7 +226,7 @@ def bits_and_tables(bench: Bench) -> Iterator[Coded]:
             if name == PCA and n_bits * n_tables > min(_COMPONENTS_MAX, bench.data.points.shape[1]):
                 continue
             answers = []
-            # PCA-Hash draws nothing.
+            # PCA-Hash has no random draws.
             for seed in range(1 if name == PCA else bench.plan.code_seeds):
                 options: dict[str, Any] = {"seed": seed, "n_bits": n_bits, "n_tables": n_tables}
                 with built(bench.client, bench.data, hash_family=family, **options):
@@ -225,14 +237,14 @@ def bits_and_tables(bench: Bench) -> Iterator[Coded]:
 
 
 def uniformity(bench: Bench) -> list[Spread]:
-    """Draw retrieved points of the exact ball, with both ways of sampling.
+    """Draw retrieved points from the exact ball around queries, with both kinds of sampling.
 
-    The ball of a query is its nearest points by an exact search. Points are retrieved by a search
-    through tables of LSH-Div (selector nearest, k = hash_limit), and one of those inside the ball
-    is drawn for the first query of each category and each seed of the hash. If retrieved points
-    were uniform over the ball, so would be these draws. Draws with different seeds are independent,
-    and draws of different categories nearly so; queries of one category are alike, so only one of
-    them counts.
+    The ball of a query consists of the nearest points by an exact search. Points are retrieved by a
+    search through tables of LSH-Div (selector nearest, k = hash_limit). One of the retrieved points
+    inside the ball is drawn for the first query of each category and each hash seed. If the
+    retrieved points are uniform over the ball, the draws are uniform too. Draws with different
+    seeds are independent, and draws of different categories are nearly independent. The queries of
+    one category are similar to each other, so only one of them is used.
     """
     queries = bench.queries.first(1)
     samplings: tuple[Sampling, ...] = ("uniform", "nearest")
@@ -269,9 +281,10 @@ def uniformity(bench: Bench) -> list[Spread]:
 
 
 def growth(bench: Bench) -> Growth:
-    """Build indexes of growing parts of the points, and count the points hashed by a query.
+    """Build indexes of growing parts of the points, and count the points hashed per query.
 
-    Queries are points of the pool, because Build tunes probes for points like those indexed.
+    Queries are points of the pool, because Build tunes the probes for queries that are similar to
+    the indexed points.
     """
     data, client = bench.data, bench.client
     order = np.random.default_rng(0).permutation(data.points.shape[0])
@@ -296,9 +309,10 @@ def growth(bench: Bench) -> Growth:
 
 
 def exponent(sizes: Sequence[int], points: Values) -> Interval:
-    """Return x of hashed ~ n^x by least squares on logarithms of means over queries.
+    """Return the exponent x of hashed points ~ size^x, by least squares on logarithms of means.
 
-    `hashed` (nq, sizes) counts points; the 95 % interval is of bootstrap draws of queries.
+    `points` (nq, sizes) has the number of points hashed for each query at each size. The 95 %
+    interval comes from bootstrap draws of queries.
     """
     logs = np.log(np.asarray(sizes, np.float64))
     weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()

@@ -1,12 +1,13 @@
-"""The claims about Table 1, judged by rows: the paper's, and the project's own targets.
+"""Judges claims about Table 1 by measured rows: the paper's claims and the project's targets.
 
-Two methods are compared by the mean over queries of the difference between them. Its interval is of
-bootstrap draws of whole categories, since the queries of one category are alike.
+Two methods are compared by the mean of their difference over queries. Its confidence interval comes
+from bootstrap draws of whole categories, because the queries of one category are similar to each
+other.
 
-The *gain share* of a data set at one k is 1 for the best of `EXHAUSTIVE` over all points, by the h
-that is reported, and 0 for nearest neighbours without hashing. All dials are chosen by folds. The
-targets are judged by one row for each family of hashes, named before the run: greedy, hashed,
-limits by folds.
+The *gain share* of a row is its h on a scale where nearest neighbours without hashing have 0 and
+the best method of `EXHAUSTIVE` over all points has 1. The best method is that with the greatest
+reported h. All diversities are chosen by folds. Each target is judged by a single row of each hash
+family, which was fixed before the run: greedy on hashed points with limits chosen by folds.
 """
 
 from collections import defaultdict
@@ -36,16 +37,17 @@ from divgrpc_lab.table1.methods import (
 from divgrpc_lab.table1.paper import METHODS
 from divgrpc_lab.verdicts import Verdict, above, in_all_cells, sign, times_as_fast
 
-# The significance level of the test of uniformity, shared among the data sets.
+# Significance level of the test of uniformity, divided by the number of data sets (Bonferroni).
 _LEVEL: Final = 0.01
-# The least power of that test against a density that falls from 1.4 to 0.6 across the ball.
+# Minimum power of the test against a density that falls from 1.4 to 0.6 across the ball.
 _POWER_MIN: Final = 0.8
 _FALLING: Final = tuple(1.4 - 0.8 * (tenth + 0.5) / BINS for tenth in range(BINS))
-# Differences of h below this are lost in the paper's two decimals.
+# Differences in h below this are invisible in the two decimals that the paper prints.
 _EQUAL: Final = 0.01
-# Growth means nothing where recall varies more than this with the size of the data.
+# Growth is meaningless if recall varies by more than this with the size of the data.
 _RECALL_RANGE_MAX: Final = 0.1
-# Speed-ups by hashing that the paper claims, the last of nearest neighbours over greedy.
+# Speed-ups by hashing that the paper claims: for most methods, for QP-Rel, and for nearest
+# neighbours with hashing over exhaustive greedy.
 _SPEED_UPS: Final = ("4 to 8", 4.0), ("2,400", 2_400.0)
 _OVER_GREEDY: Final = 100.0
 
@@ -56,7 +58,7 @@ def paper_verdicts(
     spreads: Sequence[Spread],
     growths: Sequence[Growth],
 ) -> list[Verdict]:
-    """Return the verdicts on all claims, in the order of the paper's."""
+    """Return the verdicts on the paper's claims, in the paper's order."""
     return [
         *(raises_h(rows, method, stage) for stage in (TABLES, HASHED) for method in METHODS),
         nearest_is_best(rows),
@@ -71,16 +73,20 @@ def paper_verdicts(
 
 
 def difference(one: Row, rival: Row, name: str = "h_score") -> Interval:
-    """Return how much more `one` has of a figure than `other`, of the same queries by category."""
+    """Return the mean of `one` minus `rival` in a figure, with its interval.
+
+    Both rows must have the same queries.
+    """
     return interval(one.values[name] - rival.values[name], one.categories)
 
 
 def pairs_without_hashing(
     rows: Sequence[Row], method: str, stage: str
 ) -> Iterator[tuple[Row, Row]]:
-    """Yield rows at a stage, each beside its method without hashing: over all points if measured.
+    """Yield pairs of a row at `stage` and the row of the same method without hashing.
 
-    Only rows of the queries of the method: QP-Rel has few.
+    The second row is over all points if measured, else after one exact pass. Both rows have the
+    same queries; for QP-Rel these are few.
     """
     few = method == "QP-Rel"
     plain = {
@@ -96,7 +102,7 @@ def pairs_without_hashing(
 
 
 def raises_h(rows: Sequence[Row], method: str, stage: str) -> Verdict:
-    """Hashing raises h: of one method at one stage, with both families."""
+    """Judge whether hashing raises h, for one method at one stage with both hash families."""
     differences = [difference(*pair) for pair in pairs_without_hashing(rows, method, stage)]
     return above(
         f"hashing raises h: {method}, {stage}", "h with hashing minus h without", differences
@@ -104,10 +110,11 @@ def raises_h(rows: Sequence[Row], method: str, stage: str) -> Verdict:
 
 
 def nearest_is_best(rows: Sequence[Row]) -> Verdict:
-    """Nearest neighbours with hashing alone have the greatest h of the paper's methods.
+    """Judge whether nearest neighbours with hashing have the greatest h of the paper's methods.
 
-    The best of its rows stands beside the best row of any other method that all queries were asked
-    of, with hashing or without. Both are picked by the h that is reported.
+    The best row of nearest neighbours with hashing is compared with the best row of all other
+    methods, with hashing or without. Methods that were measured with few queries are left out. Both
+    rows are chosen by the reported h.
     """
     differences, sentences = [], []
     for (data, k), cell in cells(rows).items():
@@ -127,7 +134,10 @@ def nearest_is_best(rows: Sequence[Row]) -> Verdict:
 
 
 def greedy_collapses(rows: Sequence[Row]) -> Verdict:
-    """Greedy on hashed points loses precision without a limit on candidates, at one high dial."""
+    """Judge whether greedy on hashed points loses precision without a limit on candidates.
+
+    The diversity is `HIGH_DIAL`.
+    """
     by_stage = {(row.cell, row.family, row.case.stage): row for row in rows if row.case.dial}
     pairs = [
         (row, by_stage[cell, family, BARE])
@@ -153,13 +163,15 @@ def greedy_collapses(rows: Sequence[Row]) -> Verdict:
 
 
 def fewer_bits(codes: Sequence[Coded]) -> Verdict:
-    """LSH-SDiv needs fewer bits and tables than LSH-Div to reach the same h.
+    """Judge whether LSH-SDiv needs fewer bits and tables than LSH-Div for the same h.
 
-    The same h is the best that LSH-Div reaches, picked by the h reported, less 0.01. The bits of a
-    code are tables times bits. If the interval of the difference between a code and that best one
-    lies above -0.01, the code surely reaches it; if it reaches above, it may. LSH-SDiv needs fewer
-    bits if it surely does with fewer than LSH-Div may, and not if it may only with more than
-    LSH-Div surely does.
+    The h to reach is the greatest reported h of LSH-Div minus 0.01. The size of a code is its
+    number of tables times the bits of a key. Consider the interval of the difference between a code
+    and the best code of LSH-Div. If the whole interval is above -0.01, the code surely reaches the
+    h. If only its upper end is, the code may reach it. The claim holds if the smallest code with
+    which LSH-SDiv surely reaches the h is smaller than every code with which LSH-Div may reach it.
+    The claim fails if every code with which LSH-SDiv may reach the h is larger than the smallest
+    code with which LSH-Div surely does.
     """
     signs, sentences = [], []
     for data in dict.fromkeys(code.row.data for code in codes):
@@ -183,7 +195,11 @@ def fewer_bits(codes: Sequence[Coded]) -> Verdict:
 
 
 def randomness_matters(codes: Sequence[Coded]) -> Verdict:
-    """Random directions in the components (LSH-SDiv) beat the components (PCA-Hash)."""
+    """Judge whether LSH-SDiv has a greater h than PCA-Hash.
+
+    LSH-SDiv hashes by random directions in the space of the components, and PCA-Hash by the
+    components.
+    """
     rows = {(c.row.data, c.row.family, c.n_bits, c.n_tables): c.row for c in codes}
     differences = [
         difference(rows[data, "LSH-SDiv", bits, tables], row)
@@ -195,17 +211,17 @@ def randomness_matters(codes: Sequence[Coded]) -> Verdict:
 
 
 def uniform(spreads: Sequence[Spread]) -> Verdict:
-    """Test that retrieved points are uniform over the ball: Pearson's chi-square over its tenths.
+    """Judge whether retrieved points are uniform over the ball, by Pearson's chi-square test.
 
-    The null hypothesis is that a draw falls in every tenth alike and independently of the others.
-    Not to reject is no proof, and says nothing where a density that falls evenly from 1.4 to 0.6
-    across the ball would be rejected in fewer than 0.8 of such samples.
+    The null hypothesis is that draws are independent and fall in each tenth of the ball with equal
+    probability. If it is not rejected, it is still not proven. The result is undecided if the power
+    of the test is below 0.8, against a density that falls linearly from 1.4 to 0.6 across the ball.
     """
     signs, sentences = [], []
     level = _LEVEL / max(1, len(spreads))
     for spread in spreads:
         draws = max(1, sum(spread.counts))
-        # Without draws scipy's figures are NaN.
+        # Without draws, scipy returns NaN.
         test = stats.chisquare(spread.counts) if sum(spread.counts) else stats.chisquare([1, 1])
         detected = power(sum(spread.counts), _FALLING, level)
         is_rejected = test.pvalue < level
@@ -228,9 +244,10 @@ def uniform(spreads: Sequence[Spread]) -> Verdict:
 
 
 def power(draws: int, density: Sequence[float], level: float) -> float:
-    """Return how often the test rejects, at `level`, draws of a `density` (bins,).
+    """Return the power of the chi-square test at `level`, for draws from `density` (bins,).
 
-    By the non-central chi-square distribution (Cohen, Statistical Power Analysis, 1988, ch. 7).
+    It is computed by the non-central chi-square distribution (Cohen, Statistical Power Analysis,
+    1988, ch. 7).
     """
     if not draws:
         return 0.0
@@ -238,15 +255,17 @@ def power(draws: int, density: Sequence[float], level: float) -> float:
     degrees = len(shares) - 1
     effect = draws * float((((shares - 1 / len(shares)) ** 2) * len(shares)).sum())
     limit = stats.chi2.isf(level, degrees)
-    # Without an effect the distribution is the central one, which scipy wants asked by name.
+    # Without an effect the distribution is the central chi-square, whose tail beyond `limit` is
+    # `level` by definition.
     tail = stats.ncx2.sf(limit, degrees, effect) if effect else level
     return float(tail)
 
 
 def grows_slowly(growths: Sequence[Growth]) -> Verdict:
-    """Hashed points grow as n^(1/(1+epsilon)) for some epsilon above 0: more slowly than n.
+    """Judge whether hashed points grow as n^(1/(1+epsilon)) for some epsilon > 0, so slower than n.
 
-    It is undecided where recall changed with the size: then fewer points are fewer right ones.
+    The claim is undecided if recall changes with the size, because fewer hashed points may then be
+    due to lower recall.
     """
     signs, sentences = [], []
     for item in growths:
@@ -270,7 +289,7 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
 
 
 def faster(rows: Sequence[Row], method: str) -> Verdict:
-    """Hashing makes a method several times as fast; the slowest case counts."""
+    """Judge whether hashing makes a method as many times as fast as claimed, in the worst case."""
     words, goal = _SPEED_UPS[method == "QP-Rel"]
     pairs = pairs_without_hashing(rows, method, HASHED)
     ratios = [rival.microseconds / row.microseconds for row, rival in pairs]
@@ -278,7 +297,7 @@ def faster(rows: Sequence[Row], method: str) -> Verdict:
 
 
 def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
-    """NN with hashing is about 100 times as fast as the exhaustive greedy."""
+    """Judge whether NN with hashing is about 100 times as fast as the exhaustive greedy."""
     greedy = {row.cell: row.microseconds for row in rows if row.case == Case("Greedy", ALL)}
     ratios = [
         greedy[row.cell] / row.microseconds
@@ -290,7 +309,7 @@ def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
 
 
 def cells(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
-    """Return rows by data set and k, without rows of few queries or of a fixed dial."""
+    """Return rows by data set and k, without rows of few queries or of a fixed diversity."""
     groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
         if not row.case.few and row.case.dial is None:
@@ -307,7 +326,10 @@ def _joined(sentences: Sequence[str]) -> str:
 
 
 def _fewest_bits(codes: Sequence[Coded], best: Row) -> tuple[float, float]:
-    """Return the fewest bits that surely reach the h of `best`, and that may; infinite if none."""
+    """Return the fewest bits that surely reach the h of `best`, and the fewest that may reach it.
+
+    A number is infinite if no code qualifies.
+    """
     differences = [(code.n_bits * code.n_tables, difference(code.row, best)) for code in codes]
     sure = (bits for bits, item in differences if item.low > -_EQUAL)
     may = (bits for bits, item in differences if item.high >= -_EQUAL)
@@ -322,19 +344,20 @@ def _bits_text(sure: float, may: float) -> str:
     return ", ".join(filter(None, (perhaps, surely)))
 
 
-# Not QP-Rel, which is asked fewer queries.
+# QP-Rel is missing because it was measured with fewer queries.
 EXHAUSTIVE: Final = ("Greedy", "MMR", "DPP")
-# A gain in h below this has no meaningful share.
+# Minimum gain in h for a meaningful share.
 GAIN_MIN: Final = 0.02
 SHARE_GOAL: Final = 0.9
 SPEED_GOAL: Final = 100.0
 
 
 class Gain(NamedTuple):
-    """The gain of greedy after hashing or one exact pass, beside the best exhaustive method's.
+    """The gain of greedy after hashing or one exact pass, compared with the best exhaustive method.
 
-    `share` is None where the best gains too little. The last three are how many times as fast it is
-    as that best method, as greedy over all points, and as one exact pass with the same selector.
+    `share` is None if the gain of the best method is too small. `times_best`, `times_greedy` and
+    `times_exact_pass` are speed-ups over the best method, over greedy on all points, and over
+    greedy after one exact pass.
     """
 
     data: str
@@ -352,7 +375,7 @@ class Gain(NamedTuple):
 
 
 def gains(rows: Sequence[Row]) -> Iterator[Gain]:
-    """Yield the gains of greedy for every data set and k, after hashing and one exact pass."""
+    """Yield the gains of greedy after hashing and after one exact pass, by data set and k."""
     for cell, group in cells(rows).items():
         plain = {(r.case.method, r.case.stage): r for r in group if r.family == "NH"}
         nearest, greedy = (plain[method, ALL] for method in ("NN", "Greedy"))
@@ -392,7 +415,10 @@ def targets(shares: Sequence[Gain]) -> list[Verdict]:
 
 
 def keeps_the_gain(cases: Sequence[Gain], family: str) -> Verdict:
-    """Hash + greedy keeps 0.9 of the gain on the mean, wherever there is one."""
+    """Judge whether hash + greedy keeps 0.9 of the gain in every cell with a gain.
+
+    The mean share of the gain decides.
+    """
     sentences = [
         f"{g.data}, {g.k}: "
         + (
@@ -412,9 +438,10 @@ def keeps_the_gain(cases: Sequence[Gain], family: str) -> Verdict:
 
 
 def is_fast(cases: Sequence[Gain], family: str) -> Verdict:
-    """Hash + greedy is 100 times as fast as the method whose gain is shared, whatever it keeps.
+    """Judge whether hash + greedy is 100 times as fast as the best exhaustive method.
 
-    All methods over all points are the server's own. The benchmark `quality` has a faster greedy.
+    The share of the gain that it keeps is not considered. The exhaustive methods are those of the
+    server. The benchmark `quality` has a faster greedy over all points.
     """
     sentences = [
         f"{g.data}, {g.k}: {g.times_best:.0f} times {g.best_method} over all points, "

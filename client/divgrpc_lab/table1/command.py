@@ -1,10 +1,11 @@
-"""Measure the paper's Table 1 on a server of its own, judge the paper's claims, write a page.
+"""Start a server, measure the paper's Table 1 on it, judge the paper's claims, write a page.
 
   make table1 ARGS="--data FOLDER --json table1.json"
   make table1 ARGS="--data FOLDER --sets newsgroups20 --seeds 3"
-  make table1 ARGS=--quick       on the digits of scikit-learn, where there is no data
+  make table1 ARGS=--quick       a short run
 
-Every index is built through the client, and Evaluate measures the settings.
+Every index is built through the client, and Evaluate measures the settings. Without a folder of
+data sets, the digits of scikit-learn are used.
 """
 
 import argparse
@@ -24,17 +25,17 @@ from divgrpc_lab.table1.bench import Bench, Plan, bits_and_tables, growth, times
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
 
-# Enough to show that everything works, in a minute or two.
+# Plan of a run of one or two minutes, enough to show that everything works.
 QUICK: Final = Plan(
     5, few=3, seeds=2, code_seeds=1, codes=1, draws=2, sizes=2, synthetic=(350, 300)
 )
-# A query of an exhaustive method takes seconds on a busy machine.
+# An exhaustive method may take seconds per query on a busy machine.
 _TIMEOUT_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 600.0
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
+    """Add the options of the command."""
     verb.add_argument(
         "--per-category", type=int, metavar="N", help="Queries of a category (default 50)."
     )
@@ -45,7 +46,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print the verdicts, write the page and the JSON; returns the exit code."""
+    """Measure, print the verdicts, write the page and the JSON, and return the exit code."""
     plan = plan_of(arguments)
     names = experiment.set_names(arguments, SETS)
     sets = load(names, arguments.data)
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Return the amount of work; raises `InvalidArgumentError` for too little."""
+    """Return the amount of work; raises `InvalidArgumentError` if it is too little."""
     values = {name: getattr(arguments, name) for name in ("per_category", "seeds")}
     values = {name: value for name, value in values.items() if value is not None}
     if arguments.quick:
@@ -80,7 +81,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 
 def measure(sets: Sequence[Topics], plan: Plan) -> Report:
-    """Measure data sets one after the other on one server, then the times in the paper's size."""
+    """Measure the data sets on one server, then the times on synthetic data."""
     cores, begin = len(os.sched_getaffinity(0)), time.monotonic()
     data, rows, codes, spreads, growths = [], [], [], [], []  # type: ignore[var-annotated]
     with (

@@ -1,13 +1,13 @@
-"""The methods of Table 1 as grids for Evaluate, and the rows that come back.
+"""The methods of Table 1 as grids for Evaluate, and the rows of their results.
 
-A stage says which points a method may choose from:
+A stage defines the points that a method may choose from:
 
-all points                everything, scored exactly: the paper's NH
-one exact pass            the nearest of everything, as many as candidates_limit has by default
-hashed                    those of Build's own search (a scan if Build chose `exact`), by default
-hashed, limits by folds   the same, the limits chosen with the dial
-tables                    those of the paper's buckets, limits by default
-tables, no limits         the same, and the method sees all points of the buckets: Algorithm 1
+all points                all points with exact scores; the paper's NH
+one exact pass            the exact nearest points, as many as the default candidates_limit
+hashed                    points of the search that Build chose (scan if Build chose `exact`)
+hashed, limits by folds   the same, with limits chosen together with the diversity
+tables                    points of the paper's buckets, with the default limits
+tables, no limits         all points of the paper's buckets; the paper's Algorithm 1
 """
 
 from collections.abc import Sequence
@@ -37,13 +37,14 @@ BARE: Final = "tables, no limits"
 FAMILIES: Final[dict[str, HashFamily]] = {"LSH-Div": "lsh_div", "LSH-SDiv": "lsh_sdiv"}
 # The paper's figures of a result list.
 FIGURES: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
-# The dial of greedy without limits: high enough to pick far points.
+# Diversity at which greedy is compared with and without limits, high enough to pick far points.
 HIGH_DIAL: Final = 0.7
-# Hash seeds of a method that is not asked with every seed.
+# Number of hash seeds of a method that is not measured with every seed.
 _SOME_SEEDS: Final = 2
 
 _DIALS: Final = (0.1, 0.25, 0.5)
-# Useful dials depend on the terms that a method weighs: see the selectors' table.
+# The useful range of the diversity depends on the method, because each weighs different terms. See
+# the selectors' table.
 _METHODS: Final[dict[str, dict[str, Any]]] = {
     "NN": {"selectors": ["nearest"], "diversities": [0.0]},
     "Rerank": {"selectors": ["rerank"], "diversities": [0.05, 0.15, 0.7]},
@@ -73,9 +74,12 @@ _SEARCHES: Final[dict[str, Search]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One method at one stage, at `dial` alone or at the method's own dials.
+    """One method at one stage.
 
-    `few`: the method is too slow for all queries; `every_seed`: of the hash, or the first two.
+    The diversity is `dial`. If it is None, the method's own diversities are tried.
+
+    `few` says that the method is too slow for all queries. `every_seed` says that the method is
+    measured with every hash seed, not only with the first two.
     """
 
     method: str
@@ -85,11 +89,11 @@ class Case:
     dial: float | None = None
 
     def seeds(self, count: int) -> int:
-        """Return how many of `count` hash seeds the method is asked with."""
+        """Return the number of hash seeds that the method is measured with, out of `count`."""
         return count if self.every_seed else min(count, _SOME_SEEDS)
 
     def grid(self, search: Search) -> dict[str, Any]:
-        """Return the grid for Evaluate; `search` is the search of the hashed stages."""
+        """Return the grid for Evaluate; `search` is used at the hashed stages."""
         dial = {} if self.dial is None else {"diversities": [self.dial]}
         return {
             **_METHODS[self.method],
@@ -122,13 +126,14 @@ HASHING: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A method at a stage with one family of hashes, at one k of one data set.
+    """The result of a method at a stage with one hash family, at one k on one data set.
 
-    `family` is "NH" without hashing. `parameters` are the best for all queries with the first seed.
-    `values` has the figures of each query, (nq,), means over the hash seeds, and `categories` (nq,)
-    the category that each query asks for; `figures` has their means with intervals over categories.
-    `h_seeds` has the mean h of each seed; `short` counts lists of fewer than k results with all
-    seeds. `microseconds` is the median over the seeds of the medians over queries.
+    `family` is "NH" without hashing. `parameters` are the best parameters over all queries with the
+    first hash seed. `values` has the figures (nq,) of each query, averaged over the hash seeds.
+    `categories` (nq,) has the category that each query asks for. `figures` has the means of
+    `values`, with intervals over categories. `h_seeds` has the mean h of each seed. `short` counts
+    the lists with fewer than k results over all seeds. `microseconds` is the median over seeds of
+    the median over queries.
     """
 
     data: str
@@ -158,21 +163,21 @@ class Row:
 
     @property
     def h(self) -> float:
-        """The mean over queries of each query's h."""
+        """The mean h over queries."""
         return self.figures["h_score"].value
 
 
 def interval(values: Values, categories: IntArray) -> Interval:
     """Return the mean of `values` (nq,) with its 95 % interval over categories (nq,).
 
-    Queries of one category are learned from halves of one pool and are alike, so the bootstrap
-    draws whole categories. With few categories the interval is too narrow.
+    Queries of one category are learned from halves of the same pool and are similar to each other,
+    so the bootstrap draws whole categories. With few categories the interval is too narrow.
     """
     return mean_intervals(category_means(values, categories)[:, None])[0]
 
 
 def category_means(values: Values, categories: IntArray) -> Values:
-    """Return the mean of `values` (nq,) in each category, in their order."""
+    """Return the mean of `values` (nq,) in each category, in ascending order of categories."""
     return np.array([mean(values[categories == item]) for item in np.unique(categories)])
 
 
@@ -183,7 +188,10 @@ def rows_of(
     answers: Sequence[Sequence[EvaluateRow]],
     categories: IntArray,
 ) -> list[Row]:
-    """Return a row for each k from the choices by folds; `answers` has one call for each seed."""
+    """Return a row for each k, from the choices by folds.
+
+    `answers` has the rows of one evaluation for each hash seed.
+    """
     choices = [[row for row in rows if row.by_fold] for rows in answers]
     return [
         Row(

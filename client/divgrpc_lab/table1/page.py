@@ -1,4 +1,4 @@
-"""Table 1 as a page: our figures beside the paper's, and the claims in words."""
+"""Makes the page of Table 1 with our figures, the paper's figures and the verdicts on claims."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -52,7 +52,7 @@ _GROWTHS: Final = (
 
 
 class Report(NamedTuple):
-    """All measurements of a run: facts of the run, `data` of each set, rows and verdicts."""
+    """All measurements of a run: its facts, the facts of each data set, rows and verdicts."""
 
     facts: dict[str, str]
     data: list[dict[str, str]]
@@ -103,7 +103,7 @@ def _data(report: Report, data: dict[str, str]) -> Section:
 
 
 def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
-    """Yield a line for each row of a method, its figures at every k, then the paper's."""
+    """Yield a line for each row of a method, with figures at every k, then the paper's lines."""
     group = [row for row in rows if row.case.method == method]
     lines: dict[tuple[str, Case], list[Cell | str]] = {}
     for row in group:
@@ -161,7 +161,7 @@ def _codes(codes: Sequence[Coded]) -> Table:
 
 
 def _times(times: Sequence[Timed]) -> Table:
-    """Show a line for each method with both kinds of query, and the paper's times."""
+    """Return a table of the times of each method with both kinds of queries and in the paper."""
     paper = printed()
     lines: dict[tuple[str, str], dict[str, object]] = {}
     for time in sorted(times, key=lambda time: (METHODS.index(time.method), time.kind != "sparse")):

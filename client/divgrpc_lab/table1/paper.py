@@ -1,4 +1,4 @@
-"""The paper's Table 1 as data: what it prints, to stand beside what we measure.
+"""The printed figures of the paper's Table 1, for comparison with our measurements.
 
 Source: Rao, Jain, Jawahar, "Diverse Yet Efficient Retrieval using Hash Functions", 2015, Table 1:
 ImageNet, 42,000 images in 7 x 5 categories, hyperplane queries. Times are seconds on its machine.
@@ -22,7 +22,7 @@ class Printed(NamedTuple):
     seconds: float
 
 
-# One line for each method and family, P SR D h seconds at 10, 20 and 30.
+# One line for each method and family, with P, SR, D, h and seconds at k = 10, 20 and 30.
 _LINES: Final = """
 1.00 .60 .53 .66 .621  .99 .72 .60 .73 .721  .99 .79 .65 .77 .845
 .97 .79 .76 .84 .112  .93 .93 .86 .89 .137  .89 .98 .91 .90 .179

@@ -1,12 +1,12 @@
-"""Table 2 measured in this process, one document at a time on one thread.
+"""Measures Table 2 in this process, one document at a time on one thread.
 
-On a data set a label model is trained once and chooses its parameters on rows held out of the
-training. The other builds get these parameters, and train the same model.
+For each data set, the first build trains a label model and chooses its parameters on held-out rows.
+The other builds get these parameters and train the same model.
 
-Times at the paper's size are of a synthetic set (`data.synthetic`). By embedding: the model is the
-planted one, of the paper's rank, so nothing is trained, and the documents are embedded beforehand.
-By votes: the sparse documents themselves are indexed. All labels or documents are scored, or those
-that hashing finds.
+Times at the paper's size are measured on synthetic documents (`data.synthetic`). In the mode
+`embedding` the planted model of the paper's rank is used, so nothing is trained, and the documents
+are embedded beforehand. In the mode `neighbour_vote` the sparse documents are indexed. Each method
+scores either all labels or documents, or those that hashing finds.
 """
 
 import math
@@ -39,12 +39,15 @@ from divgrpc_lab.table2.methods import (
 )
 
 EPSILONS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
-# The dial of the curves against epsilon: fixed, so that epsilon alone changes.
+# Diversity of the curves against epsilon. It is fixed so that only epsilon varies.
 EPSILON_DIAL: Final = 0.3
 
 
 class AtEpsilon(NamedTuple):
-    """Means of P, D and h at a hash_limit by epsilon; `epsilon` None: every label scored."""
+    """Means of P, D and h at the hash_limit of one epsilon.
+
+    `epsilon` is None if all labels were scored.
+    """
 
     data: str
     method: str
@@ -57,7 +60,7 @@ class AtEpsilon(NamedTuple):
 
 
 class LabelBench:
-    """One data set and at most `documents` of its test documents, a seeded draw."""
+    """One data set and at most `documents` of its test documents, drawn with a fixed seed."""
 
     def __init__(self, split: Split, documents: int) -> None:
         self._split = split.with_features()
@@ -70,7 +73,7 @@ class LabelBench:
         self.curves: list[AtEpsilon] = []
 
     def rows(self) -> Iterator[LabelRow]:
-        """Yield every row of the table, and add points to `curves` where there is a hierarchy."""
+        """Yield every row of the table; if there is a hierarchy, also add points to `curves`."""
         has_hierarchy = self._split.hierarchy is not None
         index = self._built("LSH-SDiv", DEFAULT)
         for case in (*WITHOUT_HASHING, *(BY_HIERARCHY if has_hierarchy else ())):
@@ -112,7 +115,11 @@ class LabelBench:
         return LabelRow(self.name, case, result, factors.rows, is_same)
 
     def _at(self, index: Index, method: str, mode: Mode, epsilon: float | None) -> AtEpsilon:
-        """Ask at one dial, without a threshold, through tables with a hash_limit by epsilon."""
+        """Measure a search through tables with the hash_limit of an epsilon.
+
+        There is no threshold, and the diversity is fixed. If `epsilon` is None, nearest neighbours
+        by exact search are measured.
+        """
         count = self._split.labels.shape[1] if mode == "embedding" else index.rows
         limit = 0
         if epsilon is not None:
@@ -131,18 +138,19 @@ class LabelBench:
         return AtEpsilon(self.name, method, mode, epsilon, limit, *figures)
 
 
-# The setting of an exact search that takes long rows first and ends when no row can be better.
+# Name of the setting of an exact search that scores rows in descending order of norm and stops when
+# no further row can be better.
 ENDS_EARLY: Final = "exact, ends early"
 _DIAL: Final = 0.3
-# Documents of exhaustive methods, which are slow.
+# Number of documents for exhaustive methods, which are slow.
 _SLOW_DOCUMENTS: Final = 20
 
 
 class LabelTime(NamedTuple):
-    """The median time of a document, in microseconds, P@5, and the share that was scored.
+    """Median time per document in microseconds, P@5, and the share of candidates that was scored.
 
-    `candidates` counts the labels, or in the mode `neighbour_vote` the documents, that could be
-    scored; `documents` were tests.
+    `candidates` is the number of labels, or in the mode `neighbour_vote` of documents, that could
+    be scored. `documents` is the number of test documents.
     """
 
     method: str
@@ -156,10 +164,11 @@ class LabelTime(NamedTuple):
 
 
 def label_times(split: Split, embedded: FloatArray, factors: FloatArray) -> Iterator[LabelTime]:
-    """Yield the times of every method, by embedding and then by votes.
+    """Yield the times of every method in the mode `embedding`, then in `neighbour_vote`.
 
-    `embedded` (nq, r) are the test documents and `factors` (L, r) the labels of the planted model.
-    An index of all documents takes most of a minute to build; there is one index at a time.
+    `embedded` (nq, r) are the embedded test documents and `factors` (L, r) the label factors of the
+    planted model. Building an index of all documents takes up to a minute. Only one index is in
+    memory at a time.
     """
     yield _every_label(split, embedded, factors)
     model = (factors, np.eye(factors.shape[1], dtype=np.float32))
@@ -180,7 +189,7 @@ def label_times(split: Split, embedded: FloatArray, factors: FloatArray) -> Iter
 
 
 def _every_label(split: Split, embedded: FloatArray, factors: FloatArray) -> LabelTime:
-    """Time LEML itself: a product with every label, and the best few of them."""
+    """Time LEML: the products of a document with all labels, and the selection of the best."""
     seconds, hits, count = [], 0.0, len(embedded)
     with threadpool_limits(1):
         for row in range(count):

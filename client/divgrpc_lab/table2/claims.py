@@ -1,6 +1,6 @@
-"""The paper's claims about Table 2, judged by rows: see `divgrpc_lab.verdicts`.
+"""Judges the paper's claims about Table 2 by measured rows; see `divgrpc_lab.verdicts`.
 
-Two rows of one data set are compared by the mean over documents of the difference between them.
+Two rows of one data set are compared by the mean of their difference over documents.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from divgrpc_lab.verdicts import Verdict, above, times_as_fast
 OURS: Final = "LSH-SDiv"
 _LETTERS: Final = dict(zip(FIGURES, ("P", "R", "f", "D", "h"), strict=True))
 _RIVALS: Final = ("LEML", "MMR", "PCA-Hash", "LSH-Div")
-# The paper's text says more than these times as fast.
+# Speed-ups that the paper's text claims to exceed.
 _SPEED_UPS: Final = {"LEML": 20.0, "MMR": 80.0}
 _EXHAUSTIVE: Final = ("LEML", "MMR", "Greedy")
 _SAME: Final = (
@@ -28,7 +28,7 @@ _SAME: Final = (
 
 
 def verdicts(rows: Sequence[LabelRow], times: Sequence[LabelTime] = ()) -> list[Verdict]:
-    """Return the verdicts on all claims, in the order of the paper's."""
+    """Return the verdicts on the paper's claims, in the paper's order."""
     return [
         *(_above(rows, "precision", OURS, "LSH-Div", mode) for mode in MODES),
         *(_above(rows, "drank", OURS, "LEML", mode) for mode in MODES),
@@ -42,7 +42,7 @@ def verdicts(rows: Sequence[LabelRow], times: Sequence[LabelTime] = ()) -> list[
 
 
 def h_is_possible() -> Verdict:
-    """Say whether the paper's h can be the mean of what its P and D are means of."""
+    """Judge whether the paper's h can come from the same documents as its P and D."""
     wrong = impossible()
     sentences = "; ".join(
         f"{name} {row.h:.3f}, at most {row.most:.3f}" for name, row in PRINTED.items()
@@ -56,7 +56,7 @@ def h_is_possible() -> Verdict:
 
 
 def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: Mode) -> Verdict:
-    """Judge whether a figure of one method is above another's, in all data sets and settings."""
+    """Judge whether a figure of `method` is above that of `rival` in all data sets and settings."""
     pairs, differences = list(_pairs(rows, method, rival, mode)), []
     for row, slow in pairs:
         values = row.result.values[name] - slow.result.values[name]
@@ -69,7 +69,7 @@ def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: M
 
 
 def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Verdict:
-    """Judge how many times as fast the paper's setting is as a method: the slowest case counts."""
+    """Judge whether LSH-SDiv in the paper's setting is as fast as claimed in the worst case."""
     goal = _SPEED_UPS[rival]
     ratios = [
         slow.microseconds / row.microseconds
@@ -105,9 +105,9 @@ def _faster_at_size(times: Sequence[LabelTime], rival: str, mode: Mode) -> Verdi
 def _pairs(
     rows: Sequence[LabelRow], method: str, rival: str, mode: Mode
 ) -> Iterator[tuple[LabelRow, LabelRow]]:
-    """Yield a row of each method for every data set, at each setting that one of them has.
+    """Yield pairs of rows of two methods, for every data set and each setting that they have.
 
-    Rows of an exact search are left out where the method hashes: hashing had no part in them.
+    Rows of a hashing method are left out if the search was exact, because nothing was hashed.
     """
     by_case = {
         (row.data, row.case.method, row.case.setting): row

@@ -1,11 +1,12 @@
-"""Measure the paper's Table 2 in this process, judge the paper's claims, write a page.
+"""Measure the paper's Table 2 in this process, judge its claims and write a page.
 
   make table2 ARGS="--data FOLDER --json table2.json"
   make table2 ARGS="--data FOLDER --sets enron_hier --documents 300"
-  make table2 ARGS=--quick       on the digits of scikit-learn, where there is no data
+  make table2 ARGS=--quick       a short run
 
-One document is asked at a time, on one thread. With --sets and no name, only the times at the
-paper's size are measured.
+Documents are processed one at a time on one thread. If --sets is given without names, only the
+times at the paper's size are measured. Without a folder of data sets, the digits of scikit-learn
+are used.
 """
 
 import argparse
@@ -25,16 +26,17 @@ from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED
 
 DOCUMENTS: Final = 1_000
-# Enough to show that everything works.
+# Number of documents in a short run, enough to show that everything works.
 QUICK_DOCUMENTS: Final = 25
 _DOCUMENTS_MIN: Final = 10
-# Documents, features, labels and documents asked of the synthetic set, and the rank of its model.
+# Size of the synthetic data set (documents, features, labels and test documents), and the rank of
+# its model.
 _SIZE: Final = (synthetic.DOCUMENTS, synthetic.FEATURES, synthetic.LABELS, 200), 200
 _SMALL: Final = (300, 4_000, 500, 30), 20
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
+    """Add the options of the command."""
     verb.add_argument(
         "--documents",
         type=int,
@@ -46,7 +48,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print the verdicts, write the page and the JSON; returns the exit code."""
+    """Measure, print the verdicts, write the page and the JSON, and return the exit code."""
     if arguments.documents < _DOCUMENTS_MIN:
         raise InvalidArgumentError("documents", f"documents must be at least {_DOCUMENTS_MIN}")
     names = experiment.set_names(arguments, SETS)
@@ -65,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 def measure(
     sets: Sequence[Split], documents: int, size: tuple[int, int, int, int], rank: int
 ) -> Report:
-    """Measure data sets one after the other, then the times on a synthetic set of `size`."""
+    """Measure the data sets, then the times on a synthetic data set of `size`."""
     begin, data, rows, curves = time.monotonic(), [], [], []  # type: ignore[var-annotated]
     for split in sets:
         bench = LabelBench(split, documents)

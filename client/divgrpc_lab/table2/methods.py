@@ -1,11 +1,12 @@
-"""The methods of Table 2 as grids for an evaluation of labels, and the rows that come back.
+"""The methods of Table 2 as grids for an evaluation of labels, and the rows of their results.
 
-A setting says which labels, or in the mode `neighbour_vote` which documents, may be chosen from:
+A setting defines the labels, or in the mode `neighbour_vote` the documents, that are scored:
 
-everything      all, scored exactly: the paper's LEML and MMR
-the paper's     tables of 100 projections in all, 200 components at most, no limits: Algorithm 1
-default         the defaults of Build and predict_labels; `auto` may come to an exact search where
-                there is little to hash
+everything      all of them, by exact search; the paper's LEML and MMR
+the paper's     tables with 100 projections in total, at most 200 components and no limits;
+                Algorithm 1
+default         the defaults of Build and predict_labels; `auto` may be an exact search if there is
+                little to hash
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ EVERYTHING: Final = "everything"
 PAPERS: Final = "the paper's"
 DEFAULT: Final = "default"
 
-# 100 projections in all: ten tables of ten bits.
+# 100 projections in total, as ten tables of ten bits.
 _TABLES, _BITS, _COMPONENTS_MAX = 10, 10, 200
 FAMILIES: Final[dict[str, HashFamily]] = {
     "PCA-Hash": "pca_hash",
@@ -30,7 +31,7 @@ MODES: Final[dict[Mode, str]] = {"embedding": "embedding", "neighbour_vote": "vo
 # The paper's figures of a label set.
 FIGURES: Final = ("precision", "recall", "f_score", "drank", "h_score")
 TOP_K: Final = 5
-# Above 0, where every selector returns plain nearest neighbours.
+# Diversities above 0. At 0 every selector returns plain nearest neighbours.
 _DIALS: Final = (0.05, 0.2, 0.5)
 _THRESHOLDS: Final = (None, 0.1, 0.3)
 _GRIDS: Final[dict[str, dict[str, Any]]] = {
@@ -42,7 +43,7 @@ _GRIDS: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the table: a method's name, its mode, setting and selector."""
+    """One line of the table: the name, mode, setting and selector of a method."""
 
     method: str
     mode: Mode
@@ -55,7 +56,7 @@ class Case:
         return f"{self.method}, {MODES[self.mode]}, {self.setting}"
 
     def grid(self, **axes: Any) -> LabelGrid:
-        """Return the grid of an evaluation; `axes` stand in place of the case's own."""
+        """Return the grid of an evaluation; `axes` replace those of the case."""
         fixed = {
             "modes": (self.mode,),
             "selectors": (self.selector,),
@@ -72,12 +73,12 @@ WITHOUT_HASHING: Final = (
     Case("Greedy", "embedding", EVERYTHING),
     Case("nearest", "neighbour_vote", EVERYTHING, "nearest"),
 )
-# For labels with a hierarchy.
+# Additional cases for labels with a hierarchy.
 BY_HIERARCHY: Final = tuple(Case("Hierarchy", mode, EVERYTHING, "hierarchy") for mode in MODES)
 
 
 def build_options(family: str, setting: str, dims: int) -> dict[str, Any]:
-    """Return the options of a build of one family at one setting."""
+    """Return the options of a build with one hash family at one setting."""
     options: dict[str, Any] = {"hash_family": FAMILIES[family]}
     if setting != PAPERS:
         return options
@@ -85,7 +86,8 @@ def build_options(family: str, setting: str, dims: int) -> dict[str, Any]:
     if family != "LSH-Div":
         options["n_components"] = components = min(dims, _COMPONENTS_MAX)
         if family == "PCA-Hash":
-            # A component is one projection, and there may be fewer than a hundred.
+            # Each projection of PCA-Hash is one component, and there may be fewer than 100
+            # components.
             options["n_bits"] = min(_BITS, components)
             options["n_tables"] = max(1, min(_TABLES, components // _BITS))
     return options
@@ -93,11 +95,12 @@ def build_options(family: str, setting: str, dims: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelRow:
-    """A case on one data set; folds chose dial and threshold.
+    """The result of a case on one data set, with diversity and threshold chosen by folds.
 
-    `result` has the figures, also for every document. `candidates` counts the labels, or
-    the documents, that could be scored. `same_as_lsh_div`: there are as many components as
-    dimensions, so LSH-SDiv and LSH-Div draw hyperplanes from the same distribution.
+    `result` has the figures, including those of every document. `candidates` is the number of
+    labels or documents that could be scored. `same_as_lsh_div` says that there are as many
+    components as dimensions, so that LSH-SDiv and LSH-Div draw hyperplanes from the same
+    distribution.
     """
 
     data: str
@@ -108,7 +111,7 @@ class LabelRow:
 
     @property
     def is_hashed(self) -> bool:
-        """Whether the search was one by hashing."""
+        """Whether the search used hashing."""
         return self.result.parameters.search != "exact"
 
     @property
@@ -117,6 +120,6 @@ class LabelRow:
         return self.result.microseconds.p50
 
     def figure(self, name: str) -> Interval | None:
-        """Return a figure, None where it does not apply: without a hierarchy."""
+        """Return a figure, or None if it does not apply, for example without a hierarchy."""
         figure = self.result.metrics[name]
         return None if isnan(figure.value) else figure

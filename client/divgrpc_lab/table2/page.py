@@ -1,4 +1,4 @@
-"""Table 2 as a page: our figures beside the paper's, the claims in words, curves by epsilon."""
+"""Makes the page of Table 2: our figures, the paper's, verdicts, and curves against epsilon."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -49,7 +49,7 @@ _HEADS: Final = ("P", "R", "f", "D", "h", "2PD/(P+D)")
 
 
 class Report(NamedTuple):
-    """All measurements of a run: facts of the run, `data` of each set, rows and verdicts."""
+    """All measurements of a run: its facts, the facts of each data set, rows and verdicts."""
 
     facts: dict[str, str]
     data: list[dict[str, str]]
@@ -111,7 +111,7 @@ def _data(report: Report, data: dict[str, str]) -> Section:
 
 
 def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
-    """Yield a line for each row of a method, then the paper's."""
+    """Yield a line for each row of a method, then the paper's line."""
     for row in rows:
         case, result, parameters = row.case, row.result, row.result.parameters
         if case.method != method:
@@ -136,7 +136,7 @@ def _figure(row: LabelRow, name: str) -> Cell:
 
 
 def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
-    """Draw P, D and h against epsilon, with every label scored as a level line."""
+    """Draw P, D and h against epsilon, with a horizontal line for the score over all labels."""
     cases = dict.fromkeys((item.method, item.mode) for item in points)
     epsilons = sorted({item.epsilon for item in points if item.epsilon is not None})
     figures = []

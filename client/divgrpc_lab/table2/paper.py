@@ -1,18 +1,19 @@
-"""The paper's Table 2 as data, and what its column h cannot be.
+"""The printed figures of the paper's Table 2, and upper bounds of its column h.
 
 Source: Rao, Jain, Jawahar, "Diverse Yet Efficient Retrieval using Hash Functions", 2015, Table 2:
 LSHTC3, 754,000 documents with at least 4 of 259,000 labels. Times are milliseconds on its machine.
 
-The harmonic mean is concave in both its arguments, so the mean over documents of each one's h is at
-most the harmonic mean of the mean P and the mean D (Jensen). That holds in all 45 cells of Table 1,
-and in one row of five here: the other rows are far above what any documents could give.
+The harmonic mean is a concave function of both arguments. By Jensen's inequality, the mean of h
+over documents is therefore at most the harmonic mean of the mean P and the mean D. This bound holds
+in all 45 cells of Table 1, but only in one of the five rows of Table 2. The h of the other rows is
+far above the bound, so no set of documents can have these figures.
 """
 
 from typing import Final, NamedTuple
 
 
 class PrintedLabels(NamedTuple):
-    """A row of the paper's table: precision, recall, f-score, drank, h, milliseconds a document."""
+    """A row of the paper's table; `diversity` is the drank, the time is per document."""
 
     precision: float
     recall: float
@@ -23,15 +24,15 @@ class PrintedLabels(NamedTuple):
 
     @property
     def most(self) -> float:
-        """The greatest mean of h that this precision and this diversity allow."""
+        """Upper bound of the mean h, given the mean precision and the mean diversity."""
         return 2 * self.precision * self.diversity / (self.precision + self.diversity)
 
     def texts(self) -> list[str]:
-        """Return all figures, the greatest possible h and the time as the page shows them."""
+        """Return all figures, the upper bound of h and the time, formatted for the page."""
         return [*(f"{value:.3f}" for value in (*self[:5], self.most)), f"{self.milliseconds} ms"]
 
 
-# The greatest error of rounding to three digits.
+# Tolerance for the rounding of printed figures to three decimals.
 ROUNDING: Final = 0.002
 PRINTED: Final = {
     "LEML": PrintedLabels(0.304, 0.196, 0.192, 0.827, 0.534, 137.1),
@@ -43,5 +44,5 @@ PRINTED: Final = {
 
 
 def impossible() -> list[str]:
-    """Return the rows whose h is above what their P and D allow."""
+    """Return the names of the rows whose h exceeds the bound that P and D imply."""
     return [name for name, row in PRINTED.items() if row.h > row.most + ROUNDING]
