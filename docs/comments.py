@@ -1,9 +1,9 @@
-"""Comments of .proto files and docstrings of Python as Markdown."""
+"""Converts comments of .proto files and docstrings of Python to Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
 
-# A line `name: meaning`, or `name, other: meaning`, and the indented lines after it.
+# Matches a line `name: meaning` or `name, other: meaning`, and the indented lines after it.
 _PARAMETER = re.compile(
     r"^(\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*): (.*(?:\n {4,}.*)*)", re.MULTILINE
 )
@@ -11,7 +11,7 @@ _NAMED = re.compile(r"^ +([A-Z]\w+) +(.*)$")
 
 
 def from_comment(comment: str) -> str:
-    """Return a .proto comment as Markdown; indented lines become a table or code."""
+    """Return a .proto comment as Markdown, with indented lines as a table or as code."""
     paragraphs = re.split(r"\n\s*\n", comment.strip("\n"))
     return "\n\n".join(_paragraph(paragraph) for paragraph in paragraphs).strip()
 
@@ -24,7 +24,7 @@ def _paragraph(paragraph: str) -> str:
 
 
 def _list(lines: list[str]) -> str:
-    """Return indented lines as a table where each is a name and a meaning, else as code."""
+    """Return indented lines as a table if each has a name and a meaning, else as code."""
     rows = [match for line in lines if (match := _NAMED.match(line))]
     if len(rows) < len(lines):
         return "\n".join(f"    {line.strip()}" for line in lines)
@@ -32,27 +32,28 @@ def _list(lines: list[str]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table. Neither line breaks nor bars in its cells end a cell."""
+    """Return a Markdown table; line breaks and bars in cells are escaped."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
 def _cell(text: str) -> str:
-    # Inside backticks a bar does not end a cell, and a backslash would be shown.
+    # Bars are escaped only outside backticks. Inside, a bar does not end a cell, and a backslash
+    # would be visible.
     parts = " ".join(text.splitlines()).split("`")
     parts[::2] = [re.sub(r"(?<!\\)\|", r"\\|", part) for part in parts[::2]]
     return "`".join(parts)
 
 
 def _escape(text: str) -> str:
-    # Outside backticks Markdown and HTML would read these as their own.
+    # Outside backticks, Markdown and HTML would interpret these characters.
     parts = text.split("`")
     parts[::2] = [re.sub(r"([*_<>\[\]|])", r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
 
 
 def from_docstring(docstring: str) -> str:
-    """Return a docstring with each explanation of a parameter made an item of a list."""
+    """Return a docstring in which the explanations of parameters form a Markdown list."""
     return _PARAMETER.sub(_item, docstring)
 
 
@@ -62,7 +63,7 @@ def _item(explanation: re.Match[str]) -> str:
 
 
 def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without its explanations of parameters, and these by name."""
+    """Return a docstring without the explanations of parameters, and the explanations by name."""
     texts = {
         name: _joined(match[2])
         for match in _PARAMETER.finditer(docstring)

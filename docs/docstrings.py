@@ -1,4 +1,4 @@
-"""A griffe extension: lists of parameters in docstrings, and the fields of dataclasses."""
+"""A griffe extension that renders parameters as lists and the fields of dataclasses as tables."""
 
 import sys
 from pathlib import Path
@@ -13,10 +13,10 @@ from comments import from_docstring, split_docstring, table
 
 
 class PlainDocstrings(Extension):
-    """Rewrites docstrings as Markdown before they are rendered."""
+    """Converts docstrings to Markdown before they are rendered."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401  # griffe's signature
-        """Make a table of the fields of a record, and a list of the parameters of a function."""
+        """Make a table of the fields of a record, or a list of the parameters of a function."""
         if obj.docstring is None:
             return
         text = obj.docstring.value
@@ -50,7 +50,7 @@ def _is_field(attribute: Attribute) -> bool:
 
 
 def _default(field: Attribute) -> str:
-    """Return the default of a field as code; a constant of its module by its value."""
+    """Return the default of a field as code, with a constant of its module replaced by its value."""
     if field.value is None:
         return ""
     text = str(field.value)

@@ -1,7 +1,8 @@
-"""The gRPC API as a page: the comments of the .proto files, in the order of the files.
+"""Generates the page of the gRPC API from the comments of the .proto files.
 
-protoc keeps comments only in a descriptor set made with `--include_source_info`; the generated
-modules have none. A comment belongs to the element whose path the source info names.
+The generated modules have no comments. protoc keeps comments only in a descriptor set that is made
+with `--include_source_info`. Its source info gives the path of the element to which each comment
+belongs.
 """
 
 import tempfile
@@ -35,7 +36,7 @@ FILES = (
     "evaluate_labels",
 )
 PACKAGE = ".divgrpc.v1."
-# The field numbers of descriptor.proto, which are what the paths of source info are made of.
+# Field numbers of descriptor.proto, of which the paths in source info consist.
 FILE_MESSAGE, FILE_ENUM, FILE_SERVICE, FILE_SYNTAX = 4, 5, 6, 12
 MESSAGE_FIELD, MESSAGE_NESTED, MESSAGE_ENUM, SERVICE_METHOD, ENUM_VALUE = 2, 3, 4, 2, 2
 _INTRODUCTION = """\
@@ -54,7 +55,7 @@ NodePath = tuple[int, ...]
 
 
 def compile_protos() -> FileDescriptorSet:
-    """Compile the contract's files and return their descriptors, comments included."""
+    """Compile the .proto files and return their descriptors, including comments."""
     sources = sorted(PROTOS.glob("divgrpc_protos/v1/*.proto"))
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "descriptors"
@@ -67,7 +68,7 @@ def compile_protos() -> FileDescriptorSet:
 
 
 def page(files: FileDescriptorSet | None = None) -> str:
-    """Return the page as Markdown: the service, then the messages and enums of each file."""
+    """Return the page as Markdown, with the service, enums and messages of each file in turn."""
     descriptors = (files or compile_protos()).file
     ordered = sorted(descriptors, key=lambda file: FILES.index(Path(file.name).stem))
     return "\n".join([_INTRODUCTION, *(line for file in ordered for line in _file(file))])
@@ -76,7 +77,7 @@ def page(files: FileDescriptorSet | None = None) -> str:
 def _file(file: FileDescriptorProto) -> Iterator[str]:
     places = {tuple(place.path): place for place in file.source_code_info.location}
     comments = {path: from_comment(place.leading_comments) for path, place in places.items()}
-    # An empty line stands between a file's opening comment and its syntax.
+    # The opening comment of a file is detached: an empty line separates it from the syntax line.
     opening = from_comment("\n\n".join(places[(FILE_SYNTAX,)].leading_detached_comments))
     yield f"## {Path(file.name).name}\n\n{opening}\n"
     for number, service in enumerate(file.service):
@@ -132,12 +133,12 @@ def _message(
 
 
 def _heading(name: str) -> str:
-    # Full names are the anchors that links use; no other page has them.
+    # The full name is the anchor for links. It is unique, because no other page has such anchors.
     return f"### {name} {{ #{name.lower()} }}"
 
 
 def _type(field: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -> str:
-    """Return the type of a field in .proto syntax; types of the contract become links."""
+    """Return the type of a field in .proto syntax, with a link if the page describes the type."""
     entry = maps.get(field.type_name)
     if entry is not None:
         key, value = (_type(part, {}) for part in entry.field)

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages that are made of other files, and tables of benchmark records.
+"""MkDocs hooks that generate pages from other files, and tables from benchmark records.
 
 A line ``{{ record NAME }}`` in a page becomes the table of docs/records/NAME.json and a caption
 with the command that printed the table, the commit, the machine and the date. The caption has the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "records"
 MARKER = re.compile(r"^\{\{ record ([a-z0-9-]+) \}\}$", re.MULTILINE)
-# Words that may stand in a cell of numbers.
+# Units and words that may occur in numeric cells.
 _UNITS = re.compile(r"\b(h|of|to|x|s|ms|us|MB|e)\b|(?<=\d)e(?=[-+]?\d)")
 _MOST_ROWS_SHOWN = 45
 
@@ -44,7 +44,7 @@ def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
 
 @dataclass(frozen=True)
 class Record:
-    """One table of one benchmark run; every cell is text, and may hold inline Markdown."""
+    """One table of one benchmark run; every cell is text and may contain inline Markdown."""
 
     title: str
     command: str
@@ -57,7 +57,7 @@ class Record:
 
 
 def load(path: Path) -> Record:
-    """Read a record; raise ValueError for missing or unknown fields and rows of a wrong length."""
+    """Read a record; raise ValueError for missing or unknown fields, or rows of wrong length."""
     fields = json.loads(path.read_text(encoding="utf-8"))
     missing = {field.name for field in dataclass_fields(Record)} ^ set(fields)
     if missing:
@@ -75,7 +75,7 @@ def load(path: Path) -> Record:
 
 
 def render(record: Record) -> str:
-    """Return the Markdown table of a record and its caption; a long table is folded."""
+    """Return the table and the caption of a record as Markdown; a long table is collapsed."""
     cells = zip(*record.rows, strict=True)
     rules = ["--:" if _is_numeric(column) else "---" for column in cells]
     lines = [_line(record.columns), _line(["---", *rules[1:]]), *map(_line, record.rows)]
@@ -87,7 +87,7 @@ def render(record: Record) -> str:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Replace every marker of a page; MkDocs calls this before it renders the page."""
+    """Replace the record markers of a page; MkDocs calls this before it renders the page."""
     return MARKER.sub(lambda marker: render(load(FOLDER / f"{marker[1]}.json")), markdown)
 
 
@@ -96,7 +96,7 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 
 
 def _is_numeric(column: tuple[str, ...]) -> bool:
-    """Whether every cell is empty or has digits and, beside units, no letters."""
+    """Tell whether every cell is empty or has digits and no letters other than units."""
     texts = [_UNITS.sub("", cell) for cell in column if cell]
     return all(re.search(r"\d", text) and not re.search(r"[A-Za-z]", text) for text in texts)
 

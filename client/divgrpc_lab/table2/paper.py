@@ -13,7 +13,10 @@ from typing import Final, NamedTuple
 
 
 class PrintedLabels(NamedTuple):
-    """A row of the paper's table; `diversity` is the drank, the time is per document."""
+    """A row of the paper's table; `diversity` is drank.
+
+    `milliseconds` is the time per document.
+    """
 
     precision: float
     recall: float

@@ -1,5 +1,5 @@
-// Build a small index and ask it, from Go. Run it where protoc has put the generated code, with a
-// server at HOST:PORT:
+// Build a small index and query it from Go. Start a server at HOST:PORT, and run the program in the
+// folder of the code that protoc generated:
 //
 //	go run build_and_query.go HOST:PORT
 package main
@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// matrix returns rows of equal length as the wire has them.
+// matrix returns rows of equal length as a Vectors message.
 func matrix(rows [][]float32) *divgrpcv1.Vectors {
 	dense := &divgrpcv1.DenseMatrix{Rows: uint32(len(rows)), Cols: uint32(len(rows[0]))}
 	for _, row := range rows {
@@ -72,8 +72,8 @@ func run(target string) error {
 	if err != nil {
 		return err
 	}
-	// One query row: its results are all there are, in the order in which they were picked.
-	// A score is the cosine with the query.
+	// The request has one query row, so all ids and scores are its results, in rank order.
+	// A score is the cosine of a point with the query.
 	for rank, id := range answer.Ids {
 		fmt.Printf("id %d score %.4f\n", id, answer.Scores[rank])
 	}

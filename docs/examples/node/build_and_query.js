@@ -1,4 +1,4 @@
-// Build a small index and ask it, from Node. With a server at HOST:PORT:
+// Build a small index and query it from Node. Start a server at HOST:PORT, and run:
 //
 //     npm ci
 //     node build_and_query.js HOST:PORT
@@ -20,12 +20,12 @@ const contract = grpc.loadPackageDefinition(
   }),
 ).divgrpc.v1;
 
-// Rows of equal length as the wire has them.
+// Returns rows of equal length as a Vectors message.
 function matrix(rows) {
   return { dense: { rows: rows.length, cols: rows[0].length, values: rows.flat() } };
 }
 
-// The eight corners of a cube, each with two near-copies.
+// Returns the eight corners of a cube, each with two near-copies.
 function nearCopies() {
   const rows = [];
   for (const x of [-1, 1]) {
@@ -57,8 +57,8 @@ async function main(target) {
       { index: 'cube-node', queries: matrix([[1, 0.9, 0.8]]), k: 3, diversity: 0.3 },
       5,
     );
-    // One query row: its results are all there are, in the order in which they were picked.
-    // A score is the cosine with the query.
+    // The request has one query row, so all ids and scores are its results, in rank order.
+    // A score is the cosine of a point with the query.
     answer.ids.forEach((id, rank) => {
       console.log(`id ${id} score ${answer.scores[rank].toFixed(4)}`);
     });

@@ -1,6 +1,6 @@
-"""Build a small index and ask it, with generated code alone: the divgrpc client is not needed.
+"""Build a small index and query it with generated code, without the divgrpc client.
 
-Run it where protoc has put the generated code, with a server at HOST:PORT:
+Start a server at HOST:PORT, and run the program in the folder of the code that protoc generated:
 
     python build_and_query.py HOST:PORT
 """
@@ -14,7 +14,7 @@ from divgrpc_protos.v1 import diverse_index_pb2_grpc, index_pb2, query_pb2, vect
 
 
 def matrix(rows):
-    """Return rows of equal length as the wire has them."""
+    """Return rows of equal length as a Vectors message."""
     values = [value for row in rows for value in row]
     dense = vectors_pb2.DenseMatrix(rows=len(rows), cols=len(rows[0]), values=values)
     return vectors_pb2.Vectors(dense=dense)
@@ -44,8 +44,8 @@ def main(target):
             index="cube-python", queries=matrix([[1.0, 0.9, 0.8]]), k=3, diversity=0.3
         )
         answer = stub.Query(query, timeout=5)
-        # One query row: its results are all there are, in the order in which they were picked.
-        # A score is the cosine with the query.
+        # The request has one query row, so all ids and scores are its results, in rank order. A
+        # score is the cosine of a point with the query.
         for found, score in zip(answer.ids, answer.scores, strict=True):
             print(f"id {found} score {score:.4f}")
 
