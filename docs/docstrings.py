@@ -50,7 +50,7 @@ def _is_field(attribute: Attribute) -> bool:
 
 
 def _default(field: Attribute) -> str:
-    """Return the default of a field as code, with a constant of its module replaced by its value."""
+    """Return the default of a field as code; a constant of its module is shown by its value."""
     if field.value is None:
         return ""
     text = str(field.value)
