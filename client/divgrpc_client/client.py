@@ -84,7 +84,7 @@ class OneResult(Generic[P, ResultT]):
         self, client: "AsyncClient", owner: type
     ) -> Callable[P, Coroutine[Any, Any, ResultT]]: ...
     def __get__(self, client: object, owner: type) -> object:
-        """Only type checkers read this: the methods are plain functions."""
+        """Do nothing: only type checkers read this, and methods are plain functions."""
 
 
 class ManyResults(Generic[P, ResultT]):
@@ -97,7 +97,7 @@ class ManyResults(Generic[P, ResultT]):
         self, client: "AsyncClient", owner: type
     ) -> Callable[P, AsyncIterator[ResultT]]: ...
     def __get__(self, client: object, owner: type) -> object:
-        """Only type checkers read this: the methods are plain functions."""
+        """Do nothing: only type checkers read this, and methods are plain functions."""
 
 
 _COROUTINE_NAMES: list[str] = []
@@ -411,7 +411,7 @@ class _Methods:
     def server_info(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
-        """Return the server's version, workers, limits and the state of its kernels."""
+        """Return the version, workers, limits and kernel state of the server."""
         exchange = single(index_pb2.GetServerInfoRequest(), _server_info_of)
         return self._ask("GetServerInfo", exchange, timeout, request_id)
 
@@ -484,7 +484,7 @@ class Client(_Methods):
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Calls that run end as cancelled; later ones are refused."""
+        """Close the connections. Calls in progress are cancelled, and later calls are refused."""
         for connection in self._pool.close():
             connection.channel.close()
 
@@ -510,7 +510,7 @@ class AsyncClient(_Methods):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Calls that run end as cancelled; later ones are refused."""
+        """Close the connections. Calls in progress are cancelled, and later calls are refused."""
         for connection in self._pool.close():
             await cast(Any, connection.channel).close()
 

@@ -19,7 +19,8 @@ from divgrpc_client.messages.options import explained
 
 TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
 TARGET_DEFAULT: Final = "127.0.0.1:50051"
-# A person waits longer than a service, which has the client's shorter default.
+# Default timeout of the command line. It is longer than that of `Client`, because a person can wait
+# longer than a service.
 TIMEOUT_SECONDS: Final = 30.0
 SPLIT: Final = (
     *("--split", "TEXT[:COLUMN]"),
@@ -76,7 +77,7 @@ def add_texts(group: "argparse._ActionsContainer", *options: tuple[str, str, str
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a command's help, which may run over several lines."""
+    """Return the first sentence of a help text as one line."""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
     return paragraph.partition(". ")[0].removesuffix(".") + "."
 
@@ -154,7 +155,7 @@ def add_fields(
 
 
 def options_in(arguments: argparse.Namespace, table: type) -> Any:  # noqa: ANN401  # that TypedDict
-    """Return the options of a table that were set."""
+    """Return those options of a table that the user has set."""
     return {name: getattr(arguments, name) for name in table.__annotations__ if name in arguments}
 
 

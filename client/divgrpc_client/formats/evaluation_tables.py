@@ -117,7 +117,7 @@ CELLS: Final[Mapping[str, Callable[[Row], str]]] = {
     "short": lambda row: f"{row.short:,}",
     "front": lambda row: "*" if row.on_front else "",
 }
-# Heads of columns that are aligned to the left.
+# Headings of left-aligned columns.
 TEXTS: Final = ("mode", "method", "search", "limits", "front")
 _TIMES: Final = ("µs p50", "p90", "p99", "front")
 _QUERY_HEADS: Final = (

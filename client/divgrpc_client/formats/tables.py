@@ -269,7 +269,7 @@ def _choices(info: IndexInfo) -> Table:
 
 
 def _source(info: IndexInfo, name: str, default: object) -> str:
-    """Return the source of a value for which Build gave no reason."""
+    """Return the source of a parameter that Build did not choose."""
     if name == "n_components" and info.parameters.get("hash_family") == "lsh_div":
         return "not used by lsh_div"
     if info.parameters.get(name) == default:

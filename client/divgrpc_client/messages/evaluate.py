@@ -160,7 +160,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
             yield self._request(start, stop, self._part_flags if self._settings else self._flags)
 
     def take(self, response: ResponseT) -> Iterator[RowT]:
-        """Take an event; yields its row, if it has one and that is not of a part."""
+        """Handle an event, and yield its row unless rows of several messages must be joined."""
         if response.HasField("progress"):
             self._tell(self._progress(response.progress))
         elif response.HasField("row"):
@@ -227,7 +227,7 @@ class QueryEvaluation(
         relevant: Sequence[npt.ArrayLike] | None,
         progress: Tell | None,
     ) -> None:
-        """Take the arguments of a call; see `Evaluation` for `flags`."""
+        """Check and store the arguments of a call; see `Evaluation` for `flags`."""
         refuse_unknown("evaluate", options, GridOptions.__annotations__)
         matrix = as_matrix("queries", queries, one_row=True)
         self._judgements: dict[str, list[Any]] = {}
@@ -289,7 +289,7 @@ class LabelEvaluation(
         *,
         progress: Tell | None,
     ) -> None:
-        """Take the arguments of a call; see `Evaluation` for `flags`."""
+        """Check and store the arguments of a call; see `Evaluation` for `flags`."""
         refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)
         matrix = as_matrix("documents", documents, one_row=True)
         self._sets = without_zeros(label_sets(labels, row_count(matrix), "document"))
@@ -314,7 +314,7 @@ class LabelEvaluation(
     def take(
         self, response: evaluate_labels_pb2.EvaluateLabelsResponse
     ) -> Iterator[EvaluateLabelRow]:
-        """Take an event; yields its row, if it has one and that is not of a part."""
+        """Handle an event, and yield its row unless rows of several messages must be joined."""
         if response.HasField("frequencies"):
             self._points = response.frequencies.points
             labels_of_part = np.unique(self._labels(*self._span).indices)

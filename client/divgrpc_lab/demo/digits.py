@@ -41,7 +41,7 @@ diversity of {", ".join(map(str, DIALS))} that has the most h on queries learned
 
 
 class Digits(NamedTuple):
-    """Images (n, 64) float32 from 0 to 16, their digits (n,), and the rows of the three parts."""
+    """Images (n, 64) float32 from 0 to 16, their digits (n,), and the rows of each part."""
 
     images: FloatArray
     digits: IntArray
