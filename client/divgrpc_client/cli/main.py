@@ -5,7 +5,7 @@
 2    the command itself is wrong: an unknown option, an unreadable file
 3    a load test missed a required bound
 4    a load test was void: its generator, not the server, was the bottleneck
-130  interrupted; a build under way was cancelled
+130  interrupted; a build in progress was cancelled
 """
 
 import argparse

@@ -7,7 +7,7 @@ of `batch` or of an option is a list, the table describes one kind of call for e
     index = "products"
     data = "queries.npy"       # also .npz (with key), .fvecs, svmlight, scipy's sparse .npz
     share = 3                  # weight among the calls; default 1
-    batch = [1, 16]            # rows a call
+    batch = [1, 16]            # rows per call
     k = [10, 100]              # any option of divgrpc query
     diversity = [0, 0.3]
 

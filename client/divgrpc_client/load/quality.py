@@ -26,12 +26,16 @@ def compare_with_exact(
 ) -> dict[str, Any] | None:
     """Repeat each request with exact search, all else the same, and compare the results.
 
-    `answers` are triples of method, request and reply. The returned dictionary has: `rows`, the
-    number of rows compared; `same_ids`, the mean share of the exact results that were found too;
-    `same_lists`, the share of rows whose results are equal in every place; `replaced`, the number
-    of rows left out because another generation answered the repeated request; `unanswered`, the
-    number of rows left out because the repeated request failed; and `refusal`, the first such
-    error. Returns None if no row could be compared or left out.
+    answers: triples of method, request and reply.
+
+    Returns None if there is nothing to compare, else a dictionary with these entries:
+
+    rows: number of rows compared.
+    same_ids: mean share of the exact results that the reply has too.
+    same_lists: share of rows with the same results in the same order.
+    replaced: number of rows left out because another generation answered the repeated request.
+    unanswered: number of rows left out because the repeated request failed.
+    refusal: the first error of a repeated request.
     """
     shares: list[float] = []
     same_lists = 0

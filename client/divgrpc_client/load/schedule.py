@@ -1,10 +1,10 @@
 """Schedules: the times at which calls are due, at rates that are constant or change linearly.
 
-Let the integral of the rate from the start to a time be the expected number of arrivals until then.
-Each arrival has a number, and it is due when the expected number of arrivals reaches its own
-number. In an even schedule the numbers are 0, 1, 2, ... In a Poisson schedule they are cumulative
-sums of unit exponentials. The arrivals are then an inhomogeneous Poisson process of exactly that
-rate (time rescaling; Cinlar, Introduction to Stochastic Processes, 1975, 4.7).
+The expected number of arrivals up to a time is the integral of the rate up to that time. Each
+arrival has a number and is due when the integral reaches this number. In an even schedule the
+numbers are 0, 1, 2, ... In a Poisson schedule they are cumulative sums of unit exponentials. The
+arrivals are then an inhomogeneous Poisson process of exactly that rate (time rescaling; Cinlar,
+Introduction to Stochastic Processes, 1975, 4.7).
 """
 
 import math

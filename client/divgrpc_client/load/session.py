@@ -73,8 +73,8 @@ def run_load(
     settings: options of the run. Default: `Settings()`.
     closed: number of calls to keep in flight while the schedule lasts. The rates of the schedule
         are then ignored. 0 sends calls at the rates of the schedule.
-    objectives: search for the highest rate that meets them. Each trial lasts as long as the
-        schedule; the first trial has the first rate of the schedule.
+    objectives: bounds for a search of the highest rate that meets them. Each trial of the search
+        lasts as long as the schedule. The first trial has the first rate of the schedule.
     require: bounds on figures of the report, such as "p99<20ms". `thresholds` in the report tells
         whether each bound holds.
     tell: called once a second with the `Run` so far.
@@ -208,11 +208,9 @@ class Session:
     def find_highest_rate(
         self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
     ) -> tuple[Run, list[dict[str, Any]]]:
-        """Return the run at the highest rate that held, and all trials.
+        """Return a run and all trials of a search for the highest rate.
 
-        If no rate held, the run is that at the lowest rate.
-
-        An interrupt ends the search.
+        The run is the one at the highest rate that held or, if no rate held, at the lowest rate.
         """
         runs: list[Run] = []
         trials: list[dict[str, Any]] = []
@@ -239,7 +237,8 @@ class Session:
             try:
                 self.server = client.server_info()
             except RpcError as error:
-                # Servers of other makers may lack GetServerInfo but can still be tested.
+                # Other implementations of the API may lack GetServerInfo but can be load-tested
+                # too.
                 if error.code is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
         with grpc.insecure_channel(self.target) as channel:

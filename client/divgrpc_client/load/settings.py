@@ -17,7 +17,8 @@ class Settings:
     channels: Number of connections that each process opens.
     timeout: Timeout of a call in seconds, retries included.
     retries: Number of retries after UNAVAILABLE.
-    max_in_flight: Limit of calls under way; calls due beyond it are not sent and count as errors.
+    max_in_flight: Maximum number of calls in flight; further calls are not sent and count as
+        errors.
     quality: Compare this share of the answers, 0 to 1, with exact search afterwards.
     seed: Draw times and calls from this seed.
     allow_remote: Allow a server on another machine.

@@ -1,10 +1,10 @@
 """Thresholds, bounds on figures of a run: `p99<20ms`, `errors<0.1%`, `rate>=450`, `quality>0.95`.
 
 p50, p99.9, max, mean   latency from the time a call was due, in us, ms or s
-service_p99, ...        the same from the time it was sent
-errors                  share of calls that were not answered OK, those not sent included
-rate                    calls answered OK a second
-quality                 share of the ids of exact search that were found too
+service_p99, ...        latency from the time a call was sent, in us, ms or s
+errors                  share of calls that were not answered OK or not sent
+rate                    number of calls per second that were answered OK
+quality                 share of the ids found by exact search that the call found too
 """
 
 import operator

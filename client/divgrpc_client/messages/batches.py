@@ -36,8 +36,8 @@ Exchange: TypeAlias = Generator[RequestT, ResponseT, AnyT | None]
 # Upper bound of the bytes of a message without its vectors or results.
 _HEADROOM_BYTES: Final = 2**16
 MESSAGE_BYTES: Final = LIMITS["message_bytes_max"] - _HEADROOM_BYTES
-# Maximum size of one result in an answer: an id as a varint and two floats. Maximum size of the
-# other data of a row: an offset, six counts, a duality gap, a dial and its reason.
+# Maximum sizes in an answer. A result has an id as a varint and two floats. A row also has an
+# offset, six counts, a duality gap, a diversity and its reason.
 _RESULT_BYTES: Final = 9 + 4 + 4
 _ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
 # Maximum size of the name of a label: its text and its length.

@@ -58,8 +58,9 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
     an unknown option.
     """
 
-    # Class of the request; its flag that adds the figures of every row; format of a row's name in
-    # errors; the core's classes of the task and of the result rows.
+    # `request` is the class of the request, and `per_row` its flag that adds the figures of every
+    # row. `one_row` formats the name of a row in errors. `task` and `row` are the core's classes of
+    # the task and of the result rows.
     request: ClassVar[type[Message]]
     per_row: ClassVar[str]
     one_row: ClassVar[str]

@@ -47,8 +47,8 @@ class GridOptions(TypedDict, total=False):
     roundings: Try these ways to round the shares of qp_relax.
     searches: Try these ways to find points.
     limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit.
-    diversities: Try these dials, from 0 to 1.
-    ks: Try these numbers of results a query.
+    diversities: Try these diversities, from 0 to 1.
+    ks: Try these numbers of results per query.
     seed: Seed of random draws; the same seed gives the same answers.
     keep_duplicates: Do not collapse near-copies.
     """
@@ -72,8 +72,8 @@ class LabelGridOptions(TypedDict, total=False):
     searches: Try these ways to find labels, or neighbours.
     limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit.
     thresholds: Try these minimum scores; none means no minimum.
-    diversities: Try these dials, from 0 to 1.
-    top_ks: Try these numbers of labels a document.
+    diversities: Try these diversities, from 0 to 1.
+    top_ks: Try these numbers of labels per document.
     neighbours: Number of neighbours that vote, in neighbour_vote.
     vote: How to weight neighbours' votes, in neighbour_vote.
     seed: Seed of random draws; the same seed gives the same answers.

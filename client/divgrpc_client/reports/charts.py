@@ -140,8 +140,8 @@ def lines(
 ) -> Chart:
     """Draw curves as lines, with the axis labels `x` and `y`.
 
-    The x scale "percentile" takes values from 0 to below 100 and gives 0 to 90, 90 to 99, 99 to
-    99.9 and so on equal widths.
+    With the x scale "percentile", values are from 0 to below 100, and the ranges 0 to 90, 90 to 99,
+    99 to 99.9 and so on have equal widths.
     """
 
     def paint(axes: Axes) -> Sequence[Line2D]:

@@ -110,8 +110,8 @@ def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None
 def read_titles(path: Path, field: str = "titles") -> dict[int, str]:
     """Return a title for each id from a text file.
 
-    If every line has the form id, tab, title, these are used. Otherwise each line is a title, and
-    its line number, counted from 0, is the id.
+    If every line has the form id, tab, title, the ids are taken from the lines. Otherwise each line
+    is a title, and the id is the line number, counted from 0.
     """
     lines = read_lines(field, path)
     pairs = [_ID_AND_TITLE.fullmatch(line) for line in lines]

@@ -91,7 +91,7 @@ class RpcCall:
             # Without iter(), dict() would treat the trailers of grpc.aio 1.76 as a mapping.
             status.ParseFromString(dict(iter(trailers)).get(_STATUS_KEY, b""))
         except DecodeError:
-            # The details are not of this server, such as a proxy's. The code and the message are
+            # Another program, such as a proxy, wrote these details. The code and the message are
             # still valid.
             status.Clear()
         code = error.code()

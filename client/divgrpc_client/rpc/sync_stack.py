@@ -5,8 +5,8 @@ both must have the same interface. The coroutines of this module block where tho
 suspend. So `run` completes a coroutine in one step, and no event loop is needed.
 
 gRPC iterates over requests in a separate thread while the caller's thread reads the responses. The
-thread that writes waits in a `Handoff` or a `Window` for the caller's thread. At the end of a call
-the caller's thread releases it, so that it does not outlive the call.
+thread of gRPC waits for the caller's thread in a `Handoff` or a `Window`. At the end of a call, the
+caller's thread releases both, so that the thread of gRPC does not outlive the call.
 """
 
 import threading
