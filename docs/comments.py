@@ -32,7 +32,7 @@ def _list(lines: list[str]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; line breaks and bars in cells are escaped."""
+    """Return a Markdown table; line breaks in cells become spaces, and bars are escaped."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 

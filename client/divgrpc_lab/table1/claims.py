@@ -165,13 +165,14 @@ def greedy_collapses(rows: Sequence[Row]) -> Verdict:
 def fewer_bits(codes: Sequence[Coded]) -> Verdict:
     """Judge whether LSH-SDiv needs fewer bits and tables than LSH-Div for the same h.
 
-    The h to reach is the greatest reported h of LSH-Div minus 0.01. The size of a code is its
-    number of tables times the bits of a key. Consider the interval of the difference between a code
-    and the best code of LSH-Div. If the whole interval is above -0.01, the code surely reaches the
-    h. If only its upper end is, the code may reach it. The claim holds if the smallest code with
-    which LSH-SDiv surely reaches the h is smaller than every code with which LSH-Div may reach it.
-    The claim fails if every code with which LSH-SDiv may reach the h is larger than the smallest
-    code with which LSH-Div surely does.
+    The target is the greatest reported h of LSH-Div minus 0.01. Each code is compared with the best
+    code of LSH-Div by the interval of their difference in h. A code surely reaches the target if
+    the whole interval is above -0.01, and may reach it if only the upper end is. The bits of a code
+    are its tables times the bits of a key.
+
+    The claim holds if LSH-SDiv surely reaches the target with fewer bits than the fewest with which
+    LSH-Div may reach it. The claim fails if LSH-SDiv may reach the target only with more bits than
+    the fewest with which LSH-Div surely reaches it.
     """
     signs, sentences = [], []
     for data in dict.fromkeys(code.row.data for code in codes):
@@ -328,7 +329,7 @@ def _joined(sentences: Sequence[str]) -> str:
 def _fewest_bits(codes: Sequence[Coded], best: Row) -> tuple[float, float]:
     """Return the fewest bits that surely reach the h of `best`, and the fewest that may reach it.
 
-    A number is infinite if no code qualifies.
+    A number is infinite if no code reaches the h.
     """
     differences = [(code.n_bits * code.n_tables, difference(code.row, best)) for code in codes]
     sure = (bits for bits, item in differences if item.low > -_EQUAL)
