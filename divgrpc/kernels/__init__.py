@@ -1,11 +1,15 @@
-"""Compiled loops: arrays, scalars and records of these in and out. Read `query` first.
+"""Compiled loops (kernels) that take and return arrays, scalars and records. Read `query` first.
 
-Lives here: `records` (the named arrays and numbers), `registers` (records by address), `query` (one
-query from end to end) and its stages, selectors, and the loops of builds and of LEML. May import
-numpy, numba and one another. May not import any other module of this project.
+This package contains the records (`records`, and `registers`, which passes them by address), one
+query from end to end (`query`) and its stages, the selectors, and the loops of builds and of LEML.
+Its modules may import numpy, numba and one another, but no other module of this project.
 
-Rules for every kernel: no objects, strings, options, I/O or randomness; seeds and scratch memory
-are arguments; dtypes are fixed and stated; sums run in a fixed order, so that the same numbers give
-the same bytes on any machine; ties go to the smaller distance from the query, then the smaller id.
-Each has a slow twin in `tests/reference`.
+Rules for every kernel:
+
+- It uses no Python objects, strings, options, I/O or randomness. Seeds and scratch memory are
+  arguments.
+- Its docstring states the dtypes of its arrays.
+- It sums in a fixed order, so the same numbers give the same bytes on any machine.
+- If candidates tie, it prefers the smaller distance from the query, then the smaller id.
+- `tests/reference` has a slow implementation of it, which tests compare it with.
 """

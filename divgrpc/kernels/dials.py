@@ -1,14 +1,17 @@
 """The dial (diversity) of one query, chosen from the relevance of its candidates.
 
-`fall_off_step` goes by how relevance falls, `pick_within` by a bound on the loss. Every dial is a
-whole number of steps of 1 / DIAL_STEPS, a fraction that float32 holds exactly. The loss is the
-share of the candidates' relevance that an answer gives up: 0 for the k nearest, 1 for k candidates
-of average relevance.
+`fall_off_step` chooses a dial from how fast relevance falls among the candidates. `pick_within`
+chooses the greatest dial whose loss of relevance keeps a bound. Every dial is a multiple of
+1 / DIAL_STEPS, which float32 represents exactly. The loss of k picks is the share of relevance that
+they give up: 0 for the k nearest candidates, 1 for k candidates of average relevance.
 
-The loss need not grow with the dial, so `pick_within` tries every step, from the last one down, and
-takes the first that keeps the bound. Three things make that cheap: a trial ends once its picks lose
-too much whatever follows, most high dials after two picks; the distances from a pick are computed
-once for all trials; and the trial that keeps the bound is the answer, so no selector runs after it.
+The loss does not always grow with the dial, so `pick_within` tries every dial, from 1 downwards,
+and takes the first that keeps the bound. Three things keep this cheap:
+
+- A trial ends as soon as its picks have lost so much that no further pick can keep the bound. Most
+  high dials end after two picks.
+- The distances from a pick are computed once and reused by all trials.
+- The picks of the trial that keeps the bound are the answer, so no selector runs afterwards.
 """
 
 import math
@@ -23,17 +26,18 @@ from divgrpc.kernels.records import MMR_RULE
 
 # Dials are multiples of 1 / DIAL_STEPS.
 DIAL_STEPS = 32
-# Most distances that trials share, float32: 4 MiB.
+# Maximum number of float32 distances that are kept for all trials: 4 MiB.
 _CACHE_DISTANCES = 1 << 20
-# Slack of a loss, a share: far more than two orders of adding the same numbers may differ by.
+# A trial ends early only if its loss exceeds the bound by this much. Adding the same numbers in
+# another order changes a loss by far less.
 _LOSS_SLACK = 1e-9
 
 
 @allocating
 def relevance_sums(distances, count, metric):
-    """Return the sums (count + 1,) float64 of the relevance of the first 0 to count candidates.
+    """Return cumulative sums (count + 1,) float64 of the candidates' relevance, starting with 0.
 
-    `distances` (count,) float32 ascend.
+    `distances` (count,) float32 are ascending.
     """
     sums = np.zeros(count + 1, np.float64)
     for i in range(count):
@@ -43,15 +47,15 @@ def relevance_sums(distances, count, metric):
 
 @allocating
 def fall_off_step(points, candidates, count, k, limit, selection, factor, metric):
-    """Return the step of the dial that the fall of relevance among the candidates asks for.
+    """Return the dial, in steps of 1 / DIAL_STEPS, that fits the fall of the candidates' relevance.
 
-    The odds of the dial, dial / (1 - dial), are `factor` float64 times a share: the best candidate
-    leads the mean of all by some relevance, and the k nearest keep this share of the lead on
-    average. The share is 1 if they are as good as the best, near 0 if the best stands out.
-    Near-copies are not counted among the k; they would pass for a choice.
+    The odds of the dial, dial / (1 - dial), are `factor` float64 times this share: (mean relevance
+    of the k nearest - mean of all) / (relevance of the best - mean of all). The share is 1 if the k
+    nearest are as relevant as the best candidate, and near 0 if the best stands out. Near-copies
+    are not counted among the k nearest, because they offer no choice.
 
-    `candidates`: `Candidates` whose first `count` distances ascend; `k` is at most `count`; `limit`
-    float32 as `Objective.copy_limit`.
+    `candidates`: `Candidates` whose first `count` distances are ascending; `k` is at most `count`;
+    `limit` float32 as `Objective.copy_limit`.
     """
     standing, n_different, nearest = np.zeros(count, np.int8), 0, 0.0
     sums = relevance_sums(candidates.distances, count, metric)
@@ -64,22 +68,24 @@ def fall_off_step(points, candidates, count, k, limit, selection, factor, metric
     mean = sums[count] / count
     lead = sums[1] - mean
     odds = factor * ((nearest / n_different - mean) / lead if lead != 0.0 else 1.0)
-    # If fewer than k differ, their mean may be below the mean of all.
+    # If fewer than k candidates differ, their mean may be below the mean of all: the dial is 0.
     return math.floor(DIAL_STEPS * (odds / (1.0 + odds)) + 0.5) if odds > 0.0 else 0
 
 
 @allocating
 def pick_within(points, candidates, costs, count, k, bound, rule, metric, selection, picks, gains):
-    """Pick k candidates at the greatest step that loses at most `bound` float64; return the step.
+    """Pick k candidates at the greatest dial that loses at most `bound` float64; return its step.
 
-    The picks are the same as from `greedy.greedy` at this dial; at step 0 they are the k nearest,
-    whatever the rule.
-    `candidates`: `Candidates`; `costs` (count,) float32 as selectors weigh the distances; `k` is at
-    most `count`. Other arguments as for `greedy.greedy`.
+    The dial is the step divided by DIAL_STEPS. The picks are those of `greedy.greedy` at this dial.
+    At step 0 they are the k nearest, whatever the rule.
+
+    `candidates`: `Candidates`; `costs` (count,) float32: distances as the selector weighs them; `k`
+    is at most `count`. Other arguments as for `greedy.greedy`.
     """
     sums, apart = relevance_sums(candidates.distances, count, metric), selection.apart
     nearest, width = sums[k] / k, sums[k] / k - sums[count] / count
-    # A row of distances for each pick that fits, and a last row for the others.
+    # Each pick gets a row of distances until all but the last are taken; other picks share the
+    # last row, which is computed again each time.
     n_rows = max(1, min(count, _CACHE_DISTANCES // count)) + 1
     cache, row_of, n_full = np.empty((n_rows, count), np.float32), np.full(count, -1, np.int64), 0
     for step in range(DIAL_STEPS, 0, -1):
@@ -95,7 +101,8 @@ def pick_within(points, candidates, costs, count, k, bound, rule, metric, select
             loss = (nearest - (total + sums[rest]) / k) / width if width != 0.0 else 0.0
             if rest == 0 and loss <= bound:
                 return step
-            # No trial goes on that loses too much even with the nearest candidates in the rest.
+            # `loss` assumes that the remaining picks are the nearest candidates. If even that
+            # loses too much, end this trial.
             if rest == 0 or loss > bound + _LOSS_SLACK:
                 break
             row = row_of[best]

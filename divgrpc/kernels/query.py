@@ -1,22 +1,24 @@
 """One query from end to end: hash, find, score, select.
 
-Theory of operation. `answer` runs four stages for each query.
+`answer` runs four stages for each query:
 
-1. Hash: project the query onto the hyperplanes; `QueryCode` has its margins. Exact search skips
-   this.
-2. Find: take up to `Plan.hash_limit` points by code, from bucket tables, from cells or from a scan
-   of all codes, into `Scratch.candidates`. If no limit applies, that is all points, and nothing is
-   written.
-3. Score: compute the exact distances of those points. Of all points only a superset of the nearest
-   stays; bounds on lengths or inverted lists may spare most of the products.
+1. Hash: project the query onto the hyperplanes and write its margins into `QueryCode`. Exact search
+   skips this stage.
+2. Find: write up to `Plan.hash_limit` points into `Scratch.candidates`. They come from bucket
+   tables, from cells or from a scan of all codes. Exact search finds all points, as does a scan
+   without a limit; all points are not written.
+3. Score: compute the exact distances of the points found. If these are all points, only a superset
+   of the nearest is kept, and bounds on lengths or inverted lists may save most of the work.
 4. Select: drop points farther than `Plan.max_distance`, sort, and pick k of the nearest
-   `Plan.candidates_limit`.
+   `Plan.candidates_limit` points.
 
-`Plan.step` may end this earlier: HASH_ONLY after 2, CANDIDATES before 4. Queries that
-`kernels.batch` has searched together enter after 2 (scans) or 3 (exact search).
+`Plan.step` may end a query earlier: HASH_ONLY ends it after stage 2, CANDIDATES ends it in stage 4
+before the picks. Queries that `kernels.batch` has searched together start after stage 2 (scans) or
+after stage 3 (exact search).
 
-No stage allocates memory for its points: they are written into `Scratch`. Cells may hold more
-points than it has room for; `answer` then returns the number, and the caller calls it again.
+The points are written into `Scratch`, which the caller allocates. If the cells of a query hold more
+points than fit into `Scratch`, `answer` returns their number, and the caller enlarges `Scratch` and
+calls `answer` again.
 """
 
 import numpy as np
@@ -49,10 +51,10 @@ from divgrpc.kernels.top_k import id_of, keep_within, sort_nearest, take_in_orde
 
 @kernel
 def answer(index, scratch, plan, span, queries, results):
-    """Answer queries; return 0, or the number of points for which `Scratch` is too small.
+    """Answer queries; return 0, or the number of points that `Scratch` is too small for.
 
-    `index`, `scratch`: registers of an `Index` and a `Scratch`; the others are plain tuples of the
-    fields of `Plan`, `Span`, `Queries` and `Results`.
+    `index` and `scratch` are registers of an `Index` and a `Scratch`. The other arguments are plain
+    tuples of the fields of `Plan`, `Span`, `Queries` and `Results`.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, span = records.Plan(*plan), records.Span(*span)
@@ -98,21 +100,21 @@ def answer(index, scratch, plan, span, queries, results):
 
 @part
 def sorted_by_length(index):
-    """Tell whether points come longest first, and short enough ones last for bounds to help."""
+    """Tell whether points are sorted by length and the last are so short that bounds save work."""
     return ends_early(index.length_bounds) and not index.cells.rows.shape[0]
 
 
 @part
 def nearest_needed(plan, n, by_length):
-    """Return how many of the nearest points an answer depends on; only these need be exact."""
+    """Return how many of the nearest points an answer depends on; others need no exact distance."""
     n_nearest = min(n, plan.hash_limit or n, plan.pool_limit or plan.candidates_limit or n)
-    # If points are sorted by length, fewer are found sooner.
+    # If points are sorted by length, a search for fewer points ends earlier.
     return min(n_nearest, plan.k) if by_length and plan.step == records.NEAREST else n_nearest
 
 
 @part
 def _spread_query(points, queries, number, product, selection):
-    """Return one of `Queries` as a `Query`; a sparse one is spread over `selection` and marked."""
+    """Return one of `Queries` as a `Query`; a sparse query is written into `selection.dense`."""
     dense, row, square = queries.dense, number, 0.0
     if queries.indptr.shape[0]:
         start, stop = queries.indptr[number], queries.indptr[number + 1]
@@ -127,7 +129,7 @@ def _spread_query(points, queries, number, product, selection):
     return Query(dense, row, square, product)
 
 
-# Find.
+# Stage 2: find points.
 
 
 @part
@@ -150,7 +152,7 @@ def _take_from_batch(place, scratch):
 
 @part
 def _find(index, plan, query, n_nearest, scratch):
-    """Write the points of a hashed query into `scratch.candidates`, and return them as `Hits`."""
+    """Find the points of a hashed query, write them into `scratch.candidates`, return `Hits`."""
     n, candidates, code = index.hashing.codes.shape[1], scratch.candidates, scratch.code
     if plan.search == records.EXACT:
         return _hits(n, ALL_POINTS, 0, 0, 0)
@@ -184,7 +186,7 @@ def _find(index, plan, query, n_nearest, scratch):
 
 @part
 def _write_ids(ids, hits, number, rows, results):
-    """Write the ids of the hashed points as the results, as far as there is room."""
+    """Write the ids of the hashed points as the results, at most as many as `results` can hold."""
     every_row = hits.size == ALL_POINTS
     count = min(hits.tie_start if every_row else hits.size, results.ids.shape[1])
     for i in range(count):
@@ -192,19 +194,19 @@ def _write_ids(ids, hits, number, rows, results):
     results.counts[number] = count
 
 
-# Score.
+# Stage 3: score points.
 
 
 @part
 def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch):
-    """Write the distances of the hits; return (points scored, points left).
+    """Write the distances of the hits; return the numbers of points scored and of points kept.
 
-    Of ALL_POINTS a superset of the nearest is left.
+    If the hits are ALL_POINTS, a superset of the nearest is kept.
     """
     points, candidates, marks = index.points, scratch.candidates, scratch.selection.marks
     rows, distances, count = candidates.rows, candidates.distances, hits.size
     if place >= 0 and plan.search == records.EXACT:
-        # Scored together with the other queries of the batch.
+        # `kernels.batch` has scored them already.
         return hits.n_scored, count
     all_points, sparse_query = count == ALL_POINTS, queries.indptr.shape[0] > 0
     if all_points and sparse_query:
@@ -227,7 +229,7 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
     else:
         score_rows(points, query, rows, count, distances)
     if all_points:
-        # The scratch memory of a search of all points has room for exactly these.
+        # In a search of all points, `distances` has exactly one entry per point.
         n_scored = distances.shape[0] if n_scored == ALL_POINTS else n_scored
         return n_scored, take_nearest(distances[:n_scored], n_nearest, rows)
     return n_scored + hits.n_scored, count
@@ -235,12 +237,12 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
 
 @part
 def _limit_hashed(index, plan, n, hits, count, all_points, scratch):
-    """Cut points that tie for the last places of the hash limit; return (points hashed, left)."""
+    """Drop points beyond the hash limit; return the numbers of points hashed and of points kept."""
     if all_points:
         return min(n, plan.hash_limit or n), count
     n_hashed = min(count, plan.hash_limit or count)
     if n_hashed < count:
-        # Only a scan that does not sample ties uniformly leaves more.
+        # Only a scan that keeps all ties (`Plan.uniform` is False) finds more than the limit.
         rows, distances = scratch.candidates.rows, scratch.candidates.distances
         sort_nearest(rows, distances, hits.tie_start, count, n_hashed - hits.tie_start, index.ids)
     return n_hashed, n_hashed
@@ -257,18 +259,18 @@ def _limit_pool(plan, count, n_hashed, n_nearest, all_points, candidates):
     return Pool(min(widest, plan.candidates_limit or widest), widest, count)
 
 
-# Select.
+# Stage 4: select results.
 
 
 @part
 def _select(index, plan, number, pool, scratch, results):
-    """Sort the candidates as far as the selector needs, pick, and write the results."""
+    """Sort as many candidates as the selector needs, pick, and write the results."""
     rows, distances, ids = scratch.candidates.rows, scratch.candidates.distances, index.ids
     size, widest, count = pool
     if plan.step == records.CANDIDATES:
         take_in_order(rows, distances, count, widest, ids)
     elif plan.step == records.GREEDY and widest > size:
-        # The candidates after the pool stay, for a pool that grows.
+        # Keep the candidates after the pool: the pool may grow.
         sort_nearest(rows, distances, 0, count, size, ids)
     else:
         size = min(size, plan.k) if plan.step == records.NEAREST else size
@@ -307,7 +309,7 @@ def _select(index, plan, number, pool, scratch, results):
 
 @part
 def _choose_dial(points, plan, number, count, scratch, results):
-    """Choose and write the query's dial; return the relevance weight, float32."""
+    """Choose the query's dial and write it into `results`; return 1 - dial as float32."""
     step, reason = 0, records.NO_CHOICE
     if count > plan.k:
         step = fall_off_step(

@@ -1,15 +1,27 @@
 """Records that kernels read and write: named arrays and numbers in `NamedTuple`s.
 
-Inside a compiled kernel a named field costs nothing. At Python's boundary a NamedTuple takes numba
-three times as long as a plain tuple. The kernels that every query calls therefore take the arrays
-of `Index` and `Scratch` by address (`kernels.registers`) and the other records as plain tuples,
-and name them in their first lines: `plan = Plan(*plan)`. All other kernels take the records.
+Inside a compiled kernel, access to a named field costs nothing. When Python calls a kernel, numba
+takes three times as long to convert a NamedTuple as a plain tuple. So the kernels that every query
+calls take the arrays of `Index` and `Scratch` by address (`kernels.registers`) and the other
+records as plain tuples. Their first lines convert these to records: `plan = Plan(*plan)`. All other
+kernels take the records themselves.
 
-An annotation gives the shape of an array, and the name of the stored array if it differs from the
-field's. Shapes use these letters: n points of d dimensions, q queries, k results, m numbers that a
-query is projected from (d, or the sums of the count sketch), B projections (hyperplanes), W words
-of 64 bits in a code, C cells, T tables, r rows that the scratch memory has room for. An array that
-an index does not have is empty: its letters are 0, but d and m are the dimensions.
+The annotation of an array gives its shape. It also gives the name of the stored array if that
+differs from the name of the field. Shapes use these letters:
+
+- n: number of points.
+- d: number of dimensions.
+- q: number of queries.
+- k: number of results of a query.
+- m: number of values that a query is projected from: d, or the sums of the count sketch.
+- B: number of hyperplanes, and so of projections.
+- W: number of 64-bit words in a code.
+- C: number of cells.
+- T: number of hash tables.
+- r: number of points that the scratch memory can hold.
+
+If an index lacks an array, the field is an empty array: the letters of its shape are 0, except d
+and m, which are the number of dimensions.
 """
 
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -17,44 +29,48 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-# Plan.search
+# Values of Plan.search.
 EXACT = 0
 TABLES = 1
 SCAN = 2
 SCAN_HAMMING = 3
 
-# Plan.step: what follows the search.
+# Values of Plan.step: what a query does with the points that the search found.
+# NEAREST returns the k nearest points, GREEDY the points that a greedy selector picks.
 NEAREST = 0
 GREEDY = 1
 # Return the ids of the hashed points, unscored and in no order.
 HASH_ONLY = 2
-# Leave the candidates in the scratch memory, nearest first; `Results.counts` says how many.
+# Leave the candidates in the scratch memory, nearest first; `Results.counts` is their number.
 CANDIDATES = 3
 
-# Plan.metric
+# Values of Plan.metric.
 COSINE = 0
 EUCLIDEAN = 1
 INNER_PRODUCT = 2
 
-# Objective.rule: three readings of the paper's Algorithm 1, and maximal marginal relevance.
+# Values of Objective.rule: three interpretations of the paper's Algorithm 1, and maximal marginal
+# relevance (MMR).
 CORRECTED_RULE = 0
 PRINTED_RULE = 1
 MARGINAL_RULE = 2
 MMR_RULE = 3
 
-# Plan.dial_choice: how a query gets its diversity.
+# Values of Plan.dial_choice: how a query gets its dial (diversity). The caller gives it, or it is
+# chosen from the fall of relevance among the candidates, or from a bound on the loss of relevance.
 BY_CALLER = 0
 BY_FALL_OFF = 1
 BY_LOSS = 2
 
-# Results.reasons: why a query got its dial. DialReason in the .proto has the same numbers.
+# Values of Results.reasons: why a query got its dial. DialReason in query.proto has the same
+# numbers.
 LOSS_BOUND = 1
 WITHIN_BOUND = 2
 FALL_OFF = 3
 NO_CHOICE = 4
 EQUAL_RELEVANCE = 5
 
-# Rows of Results.stats, in the order of `divgrpc.types.QueryStats`.
+# Row numbers of Results.stats, in the order of the fields of `divgrpc.types.QueryStats`.
 POINTS_HASHED = 0
 BUCKETS_PROBED = 1
 POINTS_SCORED = 2
@@ -62,7 +78,7 @@ POOL_SIZE = 3
 COPIES_COLLAPSED = 4
 COPIES_RETURNED = 5
 
-# Objective.copy_limit at which no two points are near-copies.
+# Value of Objective.copy_limit that keeps all near-copies: no distance is negative.
 NO_COPIES = np.float32(-1)
 
 Float32s: TypeAlias = npt.NDArray[np.float32]
@@ -77,68 +93,74 @@ class Points(NamedTuple):
     """The points of an index, either dense rows or compressed sparse rows."""
 
     vectors: Annotated[Float32s, "n d"]  # dense rows; (0, d) if points are sparse
-    # Row i stores the elements indptr[i] to indptr[i + 1] of the next two.
+    # Row i stores indices[indptr[i] : indptr[i + 1]] and the same slice of `values`.
     indptr: Annotated[Int64s, "n+1"]
     indices: Annotated[Int32s, "nonzeros"]  # columns, ascending within a row
     values: Annotated[Float32s, "nonzeros"]
     squares: Annotated[Float64s, "n"]  # squared lengths of sparse rows
-    # With metric inner_product; 0 for a point of length 0. If present, the distance between two
-    # points is 1 - cosine, otherwise squared Euclidean.
+    # 1 / length of each point, 0 for a point of length 0; empty unless the metric is inner_product.
+    # With it, the distance between two points is 1 - cosine; without it, squared Euclidean.
     inverse_lengths: Annotated[Float32s, "n"]
 
 
 class InvertedLists(NamedTuple):
-    """For each rare column of sparse points the rows that store it (`kernels.inverted_lists`)."""
+    """Lists of the points that store each rare column (`kernels.inverted_lists`)."""
 
-    # Column j has the elements starts[j] to starts[j + 1]; none if it is common.
+    # The list of column j is rows[starts[j] : starts[j + 1]], empty if column j is common.
     starts: Annotated[Int64s, "d+1", "posting_starts"]
-    rows: Annotated[Int32s, "entries", "posting_rows"]  # ascending within a column
-    values: Annotated[Float32s, "entries", "posting_values"]  # what those points store there
-    common_lengths: Annotated[Float32s, "n"]  # at least each point's length over common columns
+    rows: Annotated[Int32s, "entries", "posting_rows"]  # point rows, ascending within a list
+    values: Annotated[Float32s, "entries", "posting_values"]  # value of the point in the column
+    common_lengths: Annotated[Float32s, "n"]  # length of each point over common columns, rounded up
 
 
 class Hashing(NamedTuple):
     """Hyperplanes and the codes of the points."""
 
     hyperplanes: Annotated[Float32s, "m B"]  # one direction per column
-    thresholds: Annotated[Float32s, "B"]  # projections less thresholds are a query's margins
-    # Bit b of point i is bit b % 64 of codes[b // 64, i]; in cells points are in order of place.
+    thresholds: Annotated[Float32s, "B"]  # a margin is a projection minus its threshold
+    # Bit b of point i is bit b % 64 of codes[b // 64, i]. With cells, column i of `codes` belongs
+    # to the point at place i (`Cells.rows`).
     codes: Annotated[UInt64s, "W n"]
-    terms: Annotated[UInt32s, "n", "scan_terms"]  # turn a score into a distance (`code_scan`)
-    sketch: Annotated[Int32s, "sketch"]  # (d,) the sum of each dimension (`projection`), or empty
+    # Offset and factor that turn a point's score into a distance (`code_scan.estimate`), or empty.
+    terms: Annotated[UInt32s, "n", "scan_terms"]
+    # (d,) the sum that each dimension is added to (`projection.sketch_dense`), or empty.
+    sketch: Annotated[Int32s, "sketch"]
 
 
 class Tables(NamedTuple):
-    """Bucket tables (`kernels.buckets`)."""
+    """Hash tables of buckets (`kernels.buckets`)."""
 
-    starts: Annotated[Int64s, "T+1", "table_starts"]  # buckets in all tables before each
-    # Ascending keys of each table's buckets; empty if a key is the number of its bucket.
+    starts: Annotated[Int64s, "T+1", "table_starts"]  # starts[t]: buckets in tables 0 to t - 1
+    # Keys of the buckets, ascending within a table. Empty if the number of a bucket is its key.
     keys: Annotated[UInt32s, "buckets", "table_keys"]
-    # Where each bucket starts in its row of `rows`, with one more entry per table.
+    # Start of each bucket in rows[t], t being its table; each table ends with one more entry, n.
     offsets: Annotated[Int32s, "buckets+T", "table_offsets"]
-    rows: Annotated[Int32s, "T n", "table_rows"]  # point rows, bucket after bucket
+    rows: Annotated[Int32s, "T n", "table_rows"]  # rows[t]: point rows of table t, by bucket
 
 
 class Cells(NamedTuple):
     """A k-means partition of the points (`kernels.cells`)."""
 
-    codes: Annotated[UInt64s, "W C", "cell_codes"]  # of the centres
-    terms: Annotated[UInt32s, "C", "cell_terms"]  # as `Hashing.terms`
-    centres: Annotated[Float32s, "C width", "cell_centres"]  # over a query's first projections
+    codes: Annotated[UInt64s, "W C", "cell_codes"]  # codes of the centres
+    terms: Annotated[UInt32s, "C", "cell_terms"]  # of the centres, as `Hashing.terms`
+    # Centres in the space of the first `width` margins of a query.
+    centres: Annotated[Float32s, "C width", "cell_centres"]
     squares: Annotated[Float32s, "C", "cell_squares"]  # squared lengths of the centres
-    starts: Annotated[Int64s, "C+1", "cell_starts"]  # cell c has places starts[c] to starts[c + 1]
-    rows: Annotated[Int32s, "n", "cell_rows"]  # the point at each place, ascending within a cell
-    no_ids: Annotated[Int64s, "0"]  # ties between cells go to the lower number
+    # The points of cell c are rows[starts[c] : starts[c + 1]]; an index into `rows` is a place.
+    starts: Annotated[Int64s, "C+1", "cell_starts"]
+    rows: Annotated[Int32s, "n", "cell_rows"]  # point rows, ascending within a cell
+    no_ids: Annotated[Int64s, "0"]  # empty `ids` for functions that order cells by number
 
 
 class Index(NamedTuple):
-    """All arrays of one generation that queries read."""
+    """All arrays that queries read of one generation (one build of an index)."""
 
     points: Points
     lists: InvertedLists
     ids: Annotated[Int64s, "n"]  # empty if ids are row numbers
-    # (ceil(n / BOUND_ROWS),) with metric inner_product and points sorted by length: no row from
-    # BOUND_ROWS * b on is longer than length_bounds[b] (`kernels.exact`).
+    # (ceil(n / BOUND_ROWS),) if the metric is inner_product and points are sorted by length,
+    # otherwise empty. length_bounds[b] is an upper bound of the lengths of the points from row
+    # BOUND_ROWS * b to the end (`kernels.exact`).
     length_bounds: Annotated[Float32s, "bounds"]
     hashing: Hashing
     tables: Tables
@@ -148,26 +170,28 @@ class Index(NamedTuple):
 class Candidates(NamedTuple):
     """Points that a query may return."""
 
-    rows: Annotated[Int32s, "r"]
-    distances: Annotated[Float32s, "r"]  # from the query: squared Euclidean, or minus the product
+    rows: Annotated[Int32s, "r"]  # rows of the points in the index
+    # From the query: squared Euclidean, or minus the dot product (metric inner_product).
+    distances: Annotated[Float32s, "r"]
 
 
 class QueryCode(NamedTuple):
-    """What a query is hashed to."""
+    """Projections and codes of one query."""
 
     sketch_sums: Annotated[Float32s, "1 m"]  # the count sketch of the query
-    margins: Annotated[Float32s, "B"]  # projections less thresholds
-    signs: Annotated[UInt64s, "W 1"]  # bit b % 64 of signs[b // 64, 0]: margin b is 0 or more
-    planes: Annotated[UInt64s, "5 W"]  # margins in four bits, and weights (`projection.quantise`)
+    margins: Annotated[Float32s, "B"]  # projections minus thresholds
+    signs: Annotated[UInt64s, "W 1"]  # bit b % 64 of signs[b // 64, 0] is set if margin b >= 0
+    # Margins rounded to four bits, and the weights of the words (`projection.quantise`).
+    planes: Annotated[UInt64s, "5 W"]
 
 
 class Levels(NamedTuple):
-    """A query's margins as a scan of codes compares them (`code_scan.levels_of`).
+    """A query's margins, rounded to integer levels for a scan of codes (`code_scan.levels_of`).
 
-    planes: (5, W) uint64 from `projection.quantise`; the signs are in row 0 if `hamming`.
-    unit: float32 size of one level.
-    level_sum: sum of all levels times their weights.
-    hamming: only the signs are compared.
+    planes: (5, W) uint64 from `projection.quantise`. If `hamming`, row 0 has the signs instead.
+    unit: float32 size of one level: a margin is about its level times `unit`.
+    level_sum: sum of all levels, each times its weights.
+    hamming: whether the scan compares the signs of the margins only.
     """
 
     planes: Any
@@ -177,67 +201,73 @@ class Levels(NamedTuple):
 
 
 class ScanScratch(NamedTuple):
-    """Memory of a scan of codes (`kernels.code_scan`)."""
+    """Scratch memory of a scan of codes; `kernels.code_scan` defines groups and blocks."""
 
-    minima: Annotated[Float32s, "groups"]  # the least distance of each group
-    scores: Annotated[Int32s, "block"]  # of one block
-    distances: Annotated[Float32s, "block"]  # of one block
+    minima: Annotated[Float32s, "groups"]  # smallest distance in each group of points
+    scores: Annotated[Int32s, "block"]  # scores of the points of one block
+    distances: Annotated[Float32s, "block"]  # distances of the points of one block
 
 
 class Heap(NamedTuple):
-    """A binary heap of h = T + 2 * PROBES_MAX probes (`kernels.buckets`)."""
+    """A binary heap of h = T + 2 * PROBES_MAX probes (`kernels.buckets`).
+
+    The key of a probe is the query's key with some bits flipped.
+    """
 
     costs: Annotated[Float32s, "h"]  # sum of the squared margins of the flipped bits
-    tables: Annotated[Int32s, "h"]
-    masks: Annotated[Int64s, "h"]  # the flipped bits, as a set of ranks
-    keys: Annotated[Int64s, "h"]  # the key of the bucket
+    tables: Annotated[Int32s, "h"]  # table number
+    masks: Annotated[Int64s, "h"]  # bit r is set if the bit of rank r is flipped
+    keys: Annotated[Int64s, "h"]  # key of the bucket to look up
 
 
 class ProbeScratch(NamedTuple):
-    """Memory of a search through tables whose keys have n_bits bits."""
+    """Scratch memory of a search through tables whose keys have n_bits bits."""
 
-    ranks: Annotated[Int32s, "T n_bits"]  # the bits of each key in ascending order of margin
-    squares: Annotated[Float32s, "T n_bits"]  # their squared margins
+    ranks: Annotated[Int32s, "T n_bits"]  # bit numbers of each key, smallest squared margin first
+    squares: Annotated[Float32s, "T n_bits"]  # squared margins in the order of `ranks`
     home_keys: Annotated[Int64s, "T"]  # the query's key in each table
-    heap: Heap  # probes yet to be made
-    visits: Annotated[UInt32s, "n"]  # the epoch of the last query that met each point
-    epoch: Annotated[UInt32s, "1"]  # number of the query, modulo 2**32
+    heap: Heap  # probes that are still to be made
+    visits: Annotated[UInt32s, "n"]  # epoch of the last query that found each point
+    epoch: Annotated[UInt32s, "1"]  # number of the current query, from 1; starts again after 2**32
 
 
 class CellScratch(NamedTuple):
-    """Memory of a search through cells."""
+    """Scratch memory of a search through cells."""
 
     numbers: Annotated[Int32s, "C"]  # cell numbers, nearest first
-    distances: Annotated[Float32s, "C"]  # of their centres
+    distances: Annotated[Float32s, "C"]  # distances of the centres of these cells from the query
 
 
 class SelectionScratch(NamedTuple):
-    """Memory of selectors, for as many candidates as a query may have."""
+    """Scratch memory of selectors; r is the maximum number of candidates of a query."""
 
-    far: Annotated[Float32s, "r"]  # distances of all candidates from one
-    apart: Annotated[Float32s, "r"]  # distance of each from the picks: a sum, or the least
-    dense: Annotated[Float32s, "1 d"]  # zeros, over which one sparse row is spread at a time
-    # (ceil(d / 64),) zeros, a bit per column of that row (`sparse.marked_dot`), or empty.
+    far: Annotated[Float32s, "r"]  # distance of each candidate from one of them
+    apart: Annotated[Float32s, "r"]  # sum or minimum of each candidate's distances from the picks
+    # One sparse row at a time, written as a dense row (`sparse.spread`); zeros between uses.
+    dense: Annotated[Float32s, "1 d"]
+    # (ceil(d / 64),) one bit for each column that this row stores; zeros between uses. Empty if
+    # d is small (`sparse.marked_dot`).
     marks: Annotated[UInt64s, "marks"]
 
 
 class BatchScratch(NamedTuple):
-    """Memory of queries that are searched together, a row for each (`kernels.batch`)."""
+    """Scratch memory of queries that are searched together (`kernels.batch`)."""
 
-    rows: Annotated[Int32s, "q r"]  # point rows that a query keeps
-    distances: Annotated[Float32s, "q r"]  # their distances, estimates or minus scores
-    counts: Annotated[Int64s, "q"]  # how many; -1 if more tie than there is room for
-    n_scored: Annotated[Int64s, "q"]  # points whose distance was computed
-    tie_starts: Annotated[Int64s, "q"]  # rows from here on tie for the last places
-    level_sums: Annotated[Int64s, "q"]  # as in `Levels`
-    limits: Annotated[Float32s, "q"]  # greatest distance that may still be kept
-    units: Annotated[Float32s, "q"]  # as in `Levels`
-    margins: Annotated[Float32s, "q B"]  # projections less thresholds
-    planes: Annotated[UInt64s, "5q W"]  # as in `Levels`, five rows for each query
+    rows: Annotated[Int32s, "q r"]  # rows of the points that each query keeps
+    distances: Annotated[Float32s, "q r"]  # exact distances, estimates, or minus the scores
+    # Number of points kept; -1 if too many points tie, in which case the query is searched alone.
+    counts: Annotated[Int64s, "q"]
+    n_scored: Annotated[Int64s, "q"]  # number of points whose exact distance was computed
+    tie_starts: Annotated[Int64s, "q"]  # rows[tie_start:count] tie for the last places
+    level_sums: Annotated[Int64s, "q"]  # `Levels.level_sum` of each query
+    limits: Annotated[Float32s, "q"]  # points at greater distances are dropped
+    units: Annotated[Float32s, "q"]  # `Levels.unit` of each query
+    margins: Annotated[Float32s, "q B"]  # projections minus thresholds
+    planes: Annotated[UInt64s, "5q W"]  # `Levels.planes`, five rows for each query
 
 
 class Scratch(NamedTuple):
-    """All memory that one thread's queries write into."""
+    """All scratch memory of the queries of one thread."""
 
     candidates: Candidates
     code: QueryCode
@@ -245,42 +275,46 @@ class Scratch(NamedTuple):
     probes: ProbeScratch
     cells: CellScratch
     selection: SelectionScratch
-    costs: Annotated[Float32s, "r"]  # candidates' distances as selectors weigh them
+    costs: Annotated[Float32s, "r"]  # distances of the candidates, scaled for the selector
     picks: Annotated[Int64s, "k"]  # positions of the picks among the candidates
-    sums: Annotated[Float32s, "n"]  # sums over inverted lists
+    sums: Annotated[Float32s, "n"]  # one sum per point over the inverted lists
     batch: BatchScratch
 
 
 class Plan(NamedTuple):
-    """How queries with the same parameters are answered."""
+    """Parameters shared by all queries of a call."""
 
     search: int  # EXACT, TABLES, SCAN or SCAN_HAMMING
-    n_probes: int  # buckets or cells to look at with TABLES
-    # With TABLES, look at more buckets until this many points are found, then scan.
+    n_probes: int  # number of buckets or cells to probe if `search` is TABLES
+    # If `search` is TABLES, probe further until this many points are found. If no probe is left,
+    # scan all codes instead.
     min_points: int
     k: int  # number of results
-    hash_limit: int  # most points to hash; 0 for no limit
-    candidates_limit: int  # most candidates for the selector; 0 for no limit
-    max_distance: np.float32  # greatest distance of a candidate; inf for no limit
+    hash_limit: int  # maximum number of hashed points; 0 for no limit
+    candidates_limit: int  # maximum number of candidates for the selector; 0 for no limit
+    max_distance: np.float32  # maximum distance of a candidate from the query; inf for no limit
     step: int  # NEAREST, GREEDY, HASH_ONLY or CANDIDATES
     relevance: np.float32  # the paper's lambda, 1 - diversity
     rule: int  # CORRECTED_RULE to MMR_RULE
-    uniform: bool  # draw the points that exceed hash_limit at random, not by rank
-    seed: np.uint64  # of that draw
-    product: bool  # distances from the query are minus products (metric inner_product)
+    # If more points than hash_limit are found, keep a uniform random sample of them (with tables)
+    # or of those that tie (in scans), instead of the first by rank.
+    uniform: bool
+    seed: np.uint64  # seed of this sample
+    product: bool  # distances from the query are minus dot products (metric inner_product)
     metric: int  # COSINE, EUCLIDEAN or INNER_PRODUCT
-    copy_limit: np.float32  # greatest distance between near-copies, NO_COPIES to keep them all
-    pool_limit: int  # candidates that near-copies may make the pool grow to; 0: candidates_limit
-    dial_choice: int  # BY_CALLER, BY_FALL_OFF or BY_LOSS; the last with step CANDIDATES only
-    dial_factor: float  # factor of the odds in `dials.fall_off_step`
+    copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
+    # Maximum size of a pool that grows because of near-copies; 0 for candidates_limit.
+    pool_limit: int
+    dial_choice: int  # BY_CALLER, BY_FALL_OFF, or BY_LOSS (only if `step` is CANDIDATES)
+    dial_factor: float  # `factor` of `dials.fall_off_step`
 
 
 class Span(NamedTuple):
-    """Which of the queries to answer."""
+    """Rows of the queries to answer."""
 
-    first: int
+    first: int  # the first row
     stop: int  # the row after the last
-    together: bool  # `kernels.batch` has searched them, and `Scratch.batch` has the results
+    together: bool  # `kernels.batch` has searched these queries; `Scratch.batch` has their points
 
 
 class Queries(NamedTuple):
@@ -293,35 +327,40 @@ class Queries(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One query as points are scored against it."""
+    """One query, in the form that scoring reads."""
 
-    dense: Any  # (m, d) float32 a matrix with the query in one row
-    row: int  # which row
-    square: float  # float64 squared length of the query; read if points are sparse
-    product: bool  # a distance is minus the dot product, otherwise squared Euclidean
+    dense: Any  # (any number, d) float32 matrix; one of its rows is the query
+    row: int  # the row of `dense` that is the query
+    square: float  # squared length of the query, float64; used only if points are sparse
+    product: bool  # True: a distance is minus the dot product; False: squared Euclidean
 
 
 class Results(NamedTuple):
-    """What queries return, one row for each."""
+    """Results of queries, one row or column for each query."""
 
     ids: Annotated[Int64s, "q k"]  # -1 after the last result
-    scores: Annotated[Float32s, "q k"]  # relevance in the metric's direction; nan after the last
-    selection_scores: Annotated[Float32s, "q k"]  # what the selector maximised; nan after the last
+    # The cosine, the squared Euclidean distance or the dot product, as the metric says; nan after
+    # the last result.
+    scores: Annotated[Float32s, "q k"]
+    # The value that the selector maximised at each pick; nan after the last result.
+    selection_scores: Annotated[Float32s, "q k"]
     counts: Annotated[UInt32s, "q"]  # number of results
     stats: Annotated[UInt32s, "6 q"]  # rows POINTS_HASHED to COPIES_RETURNED
-    dials: Annotated[Float64s, "q"]  # diversity chosen for the query; empty if the caller gave it
-    reasons: Annotated[npt.NDArray[np.uint8], "q"]  # of the dials, LOSS_BOUND to EQUAL_RELEVANCE
+    dials: Annotated[Float64s, "q"]  # dial chosen for each query; empty if the caller gave it
+    # Why this dial was chosen, LOSS_BOUND to EQUAL_RELEVANCE; empty if the caller gave it.
+    reasons: Annotated[npt.NDArray[np.uint8], "q"]
 
 
 class Hits(NamedTuple):
-    """What the find stage leaves for one query; the points are in `Scratch.candidates`.
+    """The outcome of the find stage for one query; the points are in `Scratch.candidates`.
 
-    tie_start: points from here on tie for the last places under the hash limit.
-    size: number of points; ALL_POINTS stands for the first `tie_start` points of the index, and
-        none of them is written: the others cannot be among the nearest.
-    n_probes: number of buckets or cells that were looked at.
-    n_scored: number of points that were scored meanwhile.
-    room: 0, or the number of points that `Scratch` must have room for; then there are no hits.
+    tie_start: the points from this position on tie for the last places under the hash limit.
+    size: number of points. ALL_POINTS means the first `tie_start` points of the index, which are
+        not written into `Scratch`; the other points cannot be among the nearest.
+    n_probes: number of buckets or cells that were probed.
+    n_scored: number of points whose exact distance the find stage has computed.
+    room: 0, or, if `Scratch` was too small, the number of points that it must hold. In that case
+        nothing was found.
     """
 
     tie_start: np.int64
@@ -332,18 +371,19 @@ class Hits(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What greedy selection optimises."""
+    """Parameters of greedy selection."""
 
     k: int  # number of picks
     relevance: np.float32  # the paper's lambda
     rule: int  # CORRECTED_RULE to MMR_RULE
-    product: bool  # costs are shares of the range of the candidates' distances
-    copy_limit: np.float32  # greatest distance between near-copies, NO_COPIES to keep them all
+    # Whether distances are minus dot products; if so, `greedy.scale_costs` scales them to 0 to 1.
+    product: bool
+    copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
 
 
 class Pool(NamedTuple):
-    """How many of the nearest candidates a selector sees."""
+    """Sizes of the pool, the nearest candidates among which a selector picks."""
 
-    size: int  # candidates in the pool
-    widest: int  # candidates that near-copies may make the pool grow to
-    total: int  # all candidates
+    size: int  # number of candidates in the pool
+    widest: int  # maximum size of a pool that grows because of near-copies
+    total: int  # number of all candidates

@@ -1,10 +1,11 @@
-"""Records handed to kernels by address.
+"""Passing records to kernels by address.
 
 Passing one array to a compiled function takes a tenth of a microsecond, and an index and a thread's
-memory have over sixty. They are the same at every call, so their addresses are written down once,
-in a register: an (n, 3) int64 array with the address, rows and columns of each array, in the order
-of the record's fields. Inside a kernel `record_at` makes the record from its register. It checks
-nothing: `register` checks every array beforehand, and its caller keeps the arrays alive.
+scratch memory have more than sixty arrays. Their arrays are the same at every call, so `register`
+writes their addresses once into a register: an (n, 3) int64 array with the address, rows and
+columns of each of n arrays, in the order of the record's fields. Inside a kernel, `record_at` makes
+the record from its register. `record_at` checks nothing: `register` has checked every array, and
+its caller must keep the arrays alive.
 """
 
 from collections.abc import Mapping
@@ -29,8 +30,10 @@ RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 class Slot(NamedTuple):
     """One array of a record.
 
-    name: the name of the array in an index; in other records the name of the field.
-    shape: the words and numbers of the shape, as `kernels.records` writes them.
+    name: the name of the stored array (in `Index`), otherwise the name of the field.
+    dtype: the dtype of the array.
+    shape: one string for each dimension, as in the annotations of `kernels.records`: a letter, a
+        word or a number.
     """
 
     name: str
@@ -40,7 +43,7 @@ class Slot(NamedTuple):
 
 @cache
 def fields_of(record: Record) -> dict[str, Slot | Record]:
-    """Return the fields of a record type: a `Slot` for an array, a type for a nested record."""
+    """Map each field of a record type to a `Slot` if it is an array, to its type if a record."""
     fields: dict[str, Slot | Record] = {}
     for field, hint in get_type_hints(record, include_extras=True).items():
         if isinstance(hint, type):
@@ -55,10 +58,10 @@ def fields_of(record: Record) -> dict[str, Slot | Record]:
 def record_of(
     record: type[RecordT], arrays: Mapping[str, Array] | None, sizes: Mapping[str, int]
 ) -> RecordT:
-    """Return a record of arrays by name, with read-only zeros for those missing.
+    """Return a record made of `arrays` by name; missing arrays become read-only zeros.
 
-    Without `arrays` all are zeros that can be written. `sizes` gives the words in the shapes of
-    zeros; words that it lacks are 0.
+    If `arrays` is None, all arrays of the record are writable zeros. `sizes` gives the numbers that
+    letters and words in the shapes of the zeros stand for; others are 0.
     """
 
     def value(field: Slot | Record) -> Any:  # an array or a record
@@ -75,7 +78,7 @@ def record_of(
 
 
 def slots_of(record: Record) -> list[Slot]:
-    """Return the slots of a record and of those nested in it, in the order of the fields."""
+    """Return the slots of a record and of the records nested in it, in the order of the fields."""
     slots: list[Slot] = []
     for field in fields_of(record).values():
         slots += [field] if isinstance(field, Slot) else slots_of(field)
@@ -83,7 +86,7 @@ def slots_of(record: Record) -> list[Slot]:
 
 
 def arrays_of(record: tuple[Any, ...]) -> list[Array]:
-    """Return the arrays of a record and of those nested in it, in the order of the fields."""
+    """Return the arrays of a record and of the records nested in it, in the order of the fields."""
     arrays: list[Array] = []
     for value in record:
         arrays += arrays_of(value) if isinstance(value, tuple) else [value]
@@ -93,8 +96,8 @@ def arrays_of(record: tuple[Any, ...]) -> list[Array]:
 def register(record: tuple[Any, ...]) -> npt.NDArray[np.int64]:
     """Return the register (n, 3) of a record's n arrays.
 
-    Raises TypeError naming an array that has another dtype or number of dimensions than its field,
-    or that is not C-contiguous and aligned.
+    Raises TypeError if an array is not C-contiguous and aligned, or does not have the dtype and the
+    number of dimensions of its field.
     """
     rows = []
     for slot, array in zip(slots_of(type(record)), arrays_of(record), strict=True):
@@ -121,7 +124,7 @@ def _type_of(record: Record, *, readonly: bool) -> Any:  # numba has no types
 
 
 def _places() -> dict[Record, tuple[int, Any]]:
-    """Return, for `Index`, `Scratch` and the records in them, the first row and numba's type."""
+    """Return the first register row and the numba type of `Index`, `Scratch` and their records."""
     places: dict[Record, tuple[int, Any]] = {}
 
     def add(record: Record, first: int, *, readonly: bool) -> None:
@@ -144,7 +147,7 @@ _PLACES: Final = _places()
 
 @intrinsic
 def record_at(typing: Any, register: Any, record: Any) -> Any:  # numba has no types
-    """Return a record from the register of the `Index` or `Scratch` that it is part of."""
+    """Make the record of type `record` from the register of its `Index` or `Scratch`."""
     first, kind = _PLACES[record.instance_class]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -155,7 +158,7 @@ def record_at(typing: Any, register: Any, record: Any) -> Any:  # numba has no t
 
 
 def _load(context: Any, builder: Any, data: Any, kind: Any, row: int) -> tuple[Any, int]:
-    """Return the value of numba type `kind` at a row of a register, and the row after it."""
+    """Return the array or tuple of numba type `kind` that starts at `row`, and the next row."""
     if isinstance(kind, types.BaseTuple):
         values = []
         for part in kind:

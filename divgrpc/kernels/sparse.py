@@ -1,7 +1,8 @@
-"""Products and distances of sparse rows with one dense vector: float64, in a fixed order.
+"""Dot products and distances of sparse rows and one dense vector, summed in a fixed order.
 
-The product of two float32 is exact in float64, so |x|^2 + |y|^2 - 2 x.y is right to some 1e-16.
-Near-duplicates keep their order, which float32 would lose.
+Sums are float64, in which the product of two float32 numbers is exact. So the relative error of
+|x|^2 + |y|^2 - 2 x.y is about 1e-16 of its terms, and points that nearly equal the query are still
+ordered correctly. In float32 they would not be.
 """
 
 import numpy as np
@@ -9,13 +10,13 @@ import numpy as np
 from divgrpc.kernels.jit import kernel, part
 from divgrpc.kernels.vector_sums import gathered_dot
 
-# Relative rounding error of a float64 sum of some ten thousand products.
+# Bound of the relative rounding error of a float64 sum of about ten thousand products.
 _SUM_ERROR = 1e-14
 
 
 @kernel
 def sparse_dot(indices, values, start, stop, ahead, dense, row):
-    """Return the float64 dot product of stored elements start to stop and one row of `dense`.
+    """Return the float64 dot product of elements start to stop - 1 and row `row` of `dense`.
 
     See `vector_sums.gathered_dot`.
     """
@@ -24,11 +25,12 @@ def sparse_dot(indices, values, start, stop, ahead, dense, row):
 
 @kernel
 def marked_dot(indices, values, start, stop, dense, marks, sums):
-    """Return the same bits as `sparse_dot` with row 0 of `dense` (1, d), zero but where marked.
+    """Return the same bits as `sparse_dot` with row 0 of `dense` (1, d), skipping unmarked columns.
 
-    `marks` (ceil(d / 64),) uint64 has a bit per column. If columns are very many, the marks stay in
-    the processor's cache where the dense row does not, and nearly all stored elements are skipped.
-    `sums` (16,) float64 are zeros before and after.
+    `marks` (ceil(d / 64),) uint64 has one bit for each column; `dense` is 0 in columns whose bit is
+    not set. With very many columns the marks fit into the processor's cache but the dense row does
+    not, and nearly all stored elements are skipped. `sums` (16,) float64 is scratch memory; it
+    holds zeros before and after the call.
     """
     whole = start + ((stop - start) & ~15)
     for i in range(start, whole):
@@ -55,7 +57,7 @@ def _is_marked(column, marks):
 def sparse_distance(points, row, next_row, query):
     """Return the float32 distance of a sparse point from a `Query`.
 
-    `next_row` is prefetched: a row that will be scored soon.
+    `next_row`, a row that will be scored soon, is prefetched.
     """
     indptr, indices, values = points.indptr, points.indices, points.values
     start, stop, ahead = indptr[row], indptr[row + 1], indptr[next_row]
@@ -70,15 +72,17 @@ def distance_from_dot(dot, square, other_square, product):
         return np.float32(-dot)
     both = square + other_square
     far = both - 2.0 * dot
-    # A difference within the rounding error is 0: equal points have distance 0 however long.
+    # A difference within the rounding error counts as 0, so equal points of any length have
+    # distance 0.
     return np.float32(far if far > _SUM_ERROR * both else 0.0)
 
 
 @kernel
 def dense_square(dense, row):
-    """Return the float64 squared length of one row of `dense` (m, d) float32.
+    """Return the float64 squared length of row `row` of `dense` (m, d) float32.
 
-    Four sums: column j goes to sum j % 4, the last d % 4 columns to the first; added pairwise.
+    The order of summation: the square of column j is added to sum j % 4 of four, those of the last
+    d % 4 columns to the first sum; then the four sums are added pairwise.
     """
     a, b, c, e = 0.0, 0.0, 0.0, 0.0
     j = 0
@@ -114,7 +118,10 @@ def sparse_square(indices, values, start, stop, dims):
 
 @part
 def spread(indices, values, start, stop, selection):
-    """Write stored elements start to stop over the zeros of a `SelectionScratch`, and mark them."""
+    """Write elements start to stop - 1 of a sparse row into `dense` and `marks` of `selection`.
+
+    `selection` is a `SelectionScratch`; both arrays hold zeros before.
+    """
     dense, marks = selection.dense, selection.marks
     for i in range(start, stop):
         dense[0, indices[i]] = values[i]
@@ -125,7 +132,7 @@ def spread(indices, values, start, stop, selection):
 
 @part
 def clear(indices, start, stop, selection):
-    """Turn what `spread` wrote back into zeros."""
+    """Reset what `spread` wrote to zeros."""
     dense, marks = selection.dense, selection.marks
     for i in range(start, stop):
         dense[0, indices[i]] = np.float32(0)
