@@ -1,9 +1,9 @@
-"""Search over all codes: a distance per point, then the points with the least distances.
+"""Scan of all codes: compute a distance for each point, then take the points of least distance.
 
-Codes lie word by word (W, n), so one word of many points is contiguous and the loop compiles to
-vector population counts. Scores are integers, larger is nearer, and exact on every machine. The
-distance of a point is an estimate made from its score, or minus the score if an index has no terms
-or signs alone are compared.
+Codes are stored as (W, n), so the same word of consecutive points is contiguous and the loops
+compile to vector population counts. A point's score is an integer, the same on every machine; a
+larger score means a nearer point. Its distance is estimated from the score and the point's terms.
+If the index has no terms, or only signs are compared, the distance is minus the score.
 """
 
 import numpy as np
@@ -14,31 +14,34 @@ from divgrpc.kernels.records import SCAN_HAMMING, Levels
 from divgrpc.kernels.top_k import keep_nearest, keep_sample, kth_least, move_to_front
 from divgrpc.kernels.vector_sums import popcount
 
-# Points of a block, which are scored together: their scores stay in the first-level cache.
+# Number of points in a block. A block is scored as a whole, and its scores fit into the first-level
+# cache.
 BLOCK_POINTS = 1024
-# Points of a group, which share one minimum; a divisor of BLOCK_POINTS.
+# Number of points in a group, whose minimum distance is stored; a divisor of BLOCK_POINTS.
 GROUP_POINTS = 16
-# Groups of a block. Point i of a block is in group i % BLOCK_GROUPS, so one vector instruction
-# updates the minima of many groups.
+# Number of groups in a block. Point i of a block is in group i % BLOCK_GROUPS, so one vector
+# instruction updates the minima of several groups.
 BLOCK_GROUPS = BLOCK_POINTS // GROUP_POINTS
 
-# Two terms share a uint32, each the upper 16 bits of a float32.
+# The two terms of a point share a uint32. Each is the upper 16 bits of a float32.
 _TERM_BITS = np.uint32(16)
 _UPPER_TERM = np.uint32(0xFFFF0000)
 
 
 @allocating
 def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
-    """Take `plan.hash_limit` of the first `stop` points by code into `candidates.rows`.
+    """Write the `plan.hash_limit` points nearest by code into `candidates.rows`.
 
-    `candidates.distances` has the distances of the first `n_scored` points, which replace their
-    estimates: long points are estimated worst, and those come first. The limit is 1 to `stop`; the
-    query's margins are in `code`. Returns (tie_start, count): rows from `tie_start` on tie for the
-    last places. Arguments are records.
+    Only the first `stop` points are scanned; the hash limit is 1 to `stop`. On entry,
+    `candidates.distances` holds the exact distances of the first `n_scored` points. They replace
+    the estimates of these points, which are the longest points and have the worst estimates.
+    `code` is a `QueryCode` with the query's margins; `hashing`, `plan`, `candidates` and `scan` are
+    records too. Returns (tie_start, count): `count` rows are written, and those from `tie_start` on
+    tie for the last places.
     """
     rows, distances, terms = candidates.rows, candidates.distances, hashing.terms
     levels = levels_of(code.margins, plan.search == SCAN_HAMMING, code.planes)
-    # Only points with terms are sorted by length and scored before.
+    # This is empty unless points have terms and are sorted by length.
     exact = distances[:n_scored].copy()
     scan_codes(hashing.codes, terms, levels, stop, scan.scores, distances, scan.minima)
     if n_scored and not levels.hamming:
@@ -50,7 +53,10 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
 
 @kernel
 def levels_of(margins, hamming, planes):
-    """Write a query's `margins` (B,) into `planes` (5, W) as `Levels`, and return these."""
+    """Round a query's `margins` (B,) float32 and return them as `Levels`, stored in `planes`.
+
+    `planes` (5, W) uint64 is overwritten.
+    """
     unit, level_sum = np.float32(0), 0
     if hamming:
         sign_code(margins, planes[0])
@@ -61,10 +67,12 @@ def levels_of(margins, hamming, planes):
 
 @kernel
 def settle_ties(rows, distances, count, estimates, plan, ids):
-    """Cut rows[:count], at least `plan.hash_limit`, to that number; return (tie_start, count).
+    """Reduce rows[:count] to the `plan.hash_limit` nearest; return (tie_start, count).
 
-    Of `estimates` that tie, smaller ids stay. Of scores that tie, a seeded sample stays if
-    `plan.uniform`, otherwise all do: they are rows[tie_start:count].
+    There are at least `plan.hash_limit` rows. `estimates` tells whether distances are estimates. If
+    estimates tie for the last places, the smaller ids are kept. If scores tie, a seeded sample is
+    kept if `plan.uniform`, otherwise all of them, beyond the limit. The ties that are kept are
+    rows[tie_start:count], with the returned count.
     """
     hash_limit = plan.hash_limit
     if estimates:
@@ -72,7 +80,7 @@ def settle_ties(rows, distances, count, estimates, plan, ids):
             keep_nearest(rows, distances, count, hash_limit, ids)
         return hash_limit, hash_limit
     limit = kth_least(distances[:count], hash_limit - 1)
-    # Scores are whole numbers.
+    # Scores are integers, so rows within limit - 1 are exactly those nearer than the limit.
     tie_start = move_to_front(rows, distances, 0, count, limit - np.float32(1))
     count = move_to_front(rows, distances, tie_start, count, limit)
     if plan.uniform:
@@ -82,9 +90,9 @@ def settle_ties(rows, distances, count, estimates, plan, ids):
 
 @kernel
 def scan_codes(codes, terms, levels, stop, scores, distances, minima):
-    """Write the distances of the first `stop` points, and the least of each group.
+    """Write the distances of the first `stop` points, and the minimum of each group.
 
-    `minima` (ceil(n / BLOCK_POINTS) * BLOCK_GROUPS,) float32; a group without points gets inf.
+    `minima` (ceil(n / BLOCK_POINTS) * BLOCK_GROUPS,) float32 gets inf for groups without points.
     Other arguments as for `block_distances`.
     """
     for start in range(0, stop, BLOCK_POINTS):
@@ -96,10 +104,11 @@ def scan_codes(codes, terms, levels, stop, scores, distances, minima):
 
 @kernel
 def block_distances(codes, terms, levels, start, base, scores, distances):
-    """Write the distances (m,) float32 by code of points `start` to start + m - 1.
+    """Write the distances of points start to start + m - 1, computed from their codes.
 
-    `codes` (W, n) uint64; `terms` (n,) uint32, or empty; `levels`: `Levels`; `base` float32 is
-    added to estimates; `scores` (BLOCK_POINTS,) int32 is scratch memory.
+    `distances` (m,) float32 is the output; `codes` (W, n) uint64; `terms` (n,) uint32 or empty;
+    `levels`: `Levels`; `base` float32 is added to estimates; `scores` (BLOCK_POINTS,) int32 is
+    scratch memory.
     """
     block = scores[: distances.shape[0]]
     if levels.hamming:
@@ -109,22 +118,24 @@ def block_distances(codes, terms, levels, start, base, scores, distances):
         if terms.shape[0]:
             estimate(block, levels.unit, levels.level_sum, terms, start, base, distances)
             return
-    # Scores are far below 2**24, from which on float32 rounds integers.
+    # Scores are far below 2**24, and float32 represents all integers up to that exactly.
     for i in range(block.shape[0]):
         distances[i] = np.float32(0) - np.float32(block[i])
 
 
 @kernel
 def estimate(scores, unit, level_sum, terms, start, base, estimates):
-    """Write distances estimated from asymmetric scores, up to a constant per query.
+    """Estimate distances, up to a constant per query, from the scores of `score_block`.
 
-    `scores` (m,) int32 belong to points `start` to start + m - 1. Twice a score less
-    `level_sum`, times `unit` float32, is the product of the query with the point's code as odd
-    numbers around 0 (+1 and -1 if every margin has one bit). `terms` (n,) uint32 hold an offset and
-    a factor per point (`divgrpc.hashing.codes.pack_terms`): an estimate is `base` float32 plus the
-    offset, minus the factor times the product. `estimates` (m,) float32; inf in place of nan.
+    `scores` (m,) int32 belong to points start to start + m - 1. A code stands for odd integers
+    around 0, for example +1 and -1 if a margin has one bit. The dot product of the query's margins
+    with these integers is about (2 * score - level_sum) * unit, `unit` float32. `terms` (n,) uint32
+    hold an offset and a factor for each point (`divgrpc.hashing.codes.pack_terms`), and the
+    estimate is base + offset - factor * product, `base` float32. It is written into `estimates`
+    (m,) float32, as inf if it is nan.
     """
-    # A slice indexed from 0: otherwise the loop does not compile to vector instructions.
+    # The slice is indexed from 0, because otherwise the loop does not compile to vector
+    # instructions.
     run = terms[start : start + scores.shape[0]]
     levels = np.int32(level_sum)
     for i in range(scores.shape[0]):
@@ -136,20 +147,21 @@ def estimate(scores, unit, level_sum, terms, start, base, estimates):
 
 @kernel
 def keep_least(values, names, limit, count, rows, distances):
-    """Append the `values` (m,) float32 of at most `limit`, and their names; return the new count.
+    """Append all `values` (m,) float32 up to `limit`, and their names; return the new count.
 
-    `names` (m,) int32. `rows` int32 and `distances` float32 hold `count` entries before; entries
-    after the last are undefined.
+    `names` (m,) int32 are appended to `rows` int32, and `values` to `distances` float32. Both hold
+    `count` entries before. Entries after the new count are undefined.
     """
     for start in range(0, values.shape[0], BLOCK_GROUPS):
         stop = min(values.shape[0], start + BLOCK_GROUPS)
-        # Counted first: most runs hold none, and counting compiles to vector instructions.
+        # Count first: most runs have no value within the limit, and counting compiles to vector
+        # instructions.
         run, inside = values[start:stop], 0
         for i in range(run.shape[0]):
             inside += run[i] <= limit
         if inside:
             for i in range(start, stop):
-                # Written unconditionally: a branch would be mispredicted.
+                # Write unconditionally, because a branch would often be mispredicted.
                 rows[count], distances[count] = names[i], values[i]
                 count += values[i] <= limit
     return count
@@ -162,8 +174,11 @@ def _as_float(bits):
 
 @kernel
 def replace_estimates(exact, stop, estimates, minima):
-    """Put the `exact` (m,) float32 distances of the first points in place of their estimates."""
-    # A loop: numba takes two seconds to compile the shape check of a slice assignment.
+    """Replace the estimates of the first m points by their `exact` (m,) float32 distances.
+
+    `minima` of their groups are updated.
+    """
+    # A loop instead of a slice assignment, whose shape check takes numba two seconds to compile.
     for i in range(exact.shape[0]):
         estimates[i] = exact[i]
     for start in range(0, exact.shape[0], BLOCK_POINTS):
@@ -183,16 +198,16 @@ def _group_minima(block, minima):
 
 @allocating
 def take_least(distances, minima, stop, k, rows):
-    """Write the numbers of the `k` least of distances[:stop] into `rows`; return their number.
+    """Write the positions of the `k` smallest of distances[:stop] into `rows`; return how many.
 
-    The result is a superset: it holds all ties with the k-th and a few more. Its distances move to
-    the front. `minima` as `scan_codes` writes them; `k` is 1 to `stop`.
+    More than `k` are written: all that tie with the k-th smallest, and a few more. Their distances
+    are moved to the front of `distances`. `minima` as `scan_codes` writes them; `k` is 1 to `stop`.
     """
-    # Groups without points come after all others.
+    # The groups without points are the last groups of the last block, and are left out.
     groups = stop // BLOCK_POINTS * BLOCK_GROUPS + min(stop % BLOCK_POINTS, BLOCK_GROUPS)
-    # If k groups have a minimum of at most the limit, at least k points are within it.
+    # If the minima of k groups are within the limit, so are at least k points.
     limit = kth_least(minima[:groups] if k <= groups else distances[:stop], k - 1)
-    # Written unconditionally, here and below: branches would be mispredicted.
+    # Write unconditionally, here and below, because branches would often be mispredicted.
     near_groups, n_near = np.empty(groups, np.int32), 0
     for group in range(groups):
         near_groups[n_near] = group
@@ -203,7 +218,8 @@ def take_least(distances, minima, stop, k, rows):
         for i in range(first + group % BLOCK_GROUPS, min(stop, first + BLOCK_POINTS), BLOCK_GROUPS):
             rows[count] = i
             count += distances[i] <= limit
-    # Rows of one block are out of order: moved one by one, distances would overwrite each other.
+    # Copy first: the rows of a block are not in ascending order, so moving distances one by one
+    # would overwrite some that are still needed.
     copy = np.empty(count, np.float32)
     for i in range(count):
         copy[i] = distances[rows[i]]
@@ -214,14 +230,15 @@ def take_least(distances, minima, stop, k, rows):
 
 @kernel
 def score_block(codes, planes, start, block):
-    """Write the scores of points from `start` on into `block` (m,) int32.
+    """Write the scores of points start to start + m - 1 into `block` (m,) int32.
 
-    A score is the weighted sum of the query's four-bit margins over the set bits of a code.
-    `planes` (5, W) uint64 from `projection.quantise`.
+    A score is the sum of the query's four-bit levels over the set bits of a code, each times the
+    weight of its word. `planes` (5, W) uint64 from `projection.quantise`.
     """
     block[:] = np.int32(0)
     words, w = codes.shape[0], 0
-    # Four words at a time if they share one weight or each has twice the weight before it.
+    # Add four words at a time if all have the same weight, or each has twice the weight of the
+    # word before. planes[4] has the logarithms of the weights.
     while w + 4 <= words and planes[4, w + 3] - planes[4, w] in (0, 3):
         _add_four_words(codes, planes, w, start, block)
         w += 4
@@ -240,7 +257,7 @@ def _add_four_words(codes, planes, w, start, block):
     a, b = codes[w, start:stop], codes[w + 1, start:stop]
     c, d = codes[w + 2, start:stop], codes[w + 3, start:stop]
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
-    # Counts of equal weight are added before they are shifted.
+    # Counts of equal weight are added first and shifted once.
     if planes[4, w + 3] == shift:
         for i in range(block.shape[0]):
             e, f, g, h = a[i], b[i], c[i], d[i]
@@ -275,7 +292,10 @@ def _add_word(codes, planes, w, start, block):
 
 @kernel
 def hamming_block(codes, code, start, block):
-    """Write minus the Hamming distances to `code` (W,) uint64 of points from `start` on."""
+    """Write minus the Hamming distances of points `start` to start + m - 1 into `block` (m,) int32.
+
+    The distances are from `code` (W,) uint64.
+    """
     block[:] = np.int32(0)
     words, w = codes.shape[0], 0
     while w + 4 <= words:

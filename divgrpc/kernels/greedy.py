@@ -1,10 +1,11 @@
-"""Greedy selection: Algorithm 1 of the paper in its three readings, and MMR.
+"""Greedy selection: three interpretations of the paper's Algorithm 1, and MMR.
 
-At each step a candidate's value is lambda times its cost, minus a weight times its distance from
-the picks; the least value is picked. The distance from the picks is the sum of the distances, or
-for MMR the least of them. A sum takes one distance per candidate and step, so there is no matrix of
-pairs. The least distance only shrinks, so MMR updates a candidate only when it would be picked
-otherwise (Minoux 1978).
+At each step, a candidate's value is lambda times its cost, minus a weight times its distance from
+the earlier picks. The candidate with the smallest value is picked. The distance from the picks is
+the sum of the distances from each of them or, for MMR, their minimum. A sum is updated with one new
+distance per candidate and step, so no matrix of all pairs is stored. The minimum can only decrease,
+so MMR updates a candidate only if its outdated value is the smallest so far (lazy greedy, Minoux
+1978).
 """
 
 import numpy as np
@@ -14,9 +15,9 @@ from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_k
 from divgrpc.kernels.records import MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
 
-# Candidates that one vector loop compares with the best so far.
+# Number of candidates in a block; a block without a better candidate is skipped as a whole.
 _BLOCK_ROWS = 64
-# The pool grows while at least 1 / CROWDED_RATIO of it are near-copies of picks, twofold each time.
+# While at least 1 / CROWDED_RATIO of the pool are near-copies of picks, the pool is doubled.
 CROWDED_RATIO = 4
 
 
@@ -24,9 +25,9 @@ CROWDED_RATIO = 4
 def diversity_weight(rule, relevance, n_picks, k):
     """Return the float32 weight of a candidate's distance from `n_picks` picks.
 
-    `relevance` float32 is the paper's lambda. MMR is Carbonell and Goldstein 1998: on unit vectors
-    lambda sim(q, r) - (1 - lambda) max sim(r, s) is, up to a constant and a factor, minus lambda
-    d(q, r) plus (1 - lambda) min d(r, s), a form that fits the distances of every metric.
+    `relevance` float32 is the paper's lambda. MMR (Carbonell and Goldstein 1998) maximises lambda
+    sim(q, r) - (1 - lambda) max sim(r, s). On unit vectors this equals, up to a constant and a
+    factor, -lambda d(q, r) + (1 - lambda) min d(r, s). This form is used for all metrics.
     """
     one = np.float32(1)
     if rule == PRINTED_RULE:
@@ -42,9 +43,10 @@ def diversity_weight(rule, relevance, n_picks, k):
 
 @kernel
 def scale_costs(distances, count, last, costs):
-    """Write ascending `distances` float32 as shares of their range into `costs` (count,) float32.
+    """Scale ascending `distances` float32 linearly and write them into `costs` (count,) float32.
 
-    The nearest costs 0, the one at `last` costs 1. If these two are equal, all cost 0.
+    The first candidate has cost 0, the candidate at position `last` has cost 1. If their distances
+    are equal, all costs are 0.
     """
     low = distances[0]
     width = distances[last] - low
@@ -54,23 +56,24 @@ def scale_costs(distances, count, last, costs):
 
 @allocating
 def greedy(points, rows, costs, count, objective, selection, standing, picks, gains):
-    """Pick up to k of rows[:count] one by one; return the number of picks, and of near-copies.
+    """Pick up to k of rows[:count] one by one; return the numbers of picks and of near-copies.
 
     `points`: `Points`; `objective`: `Objective`; `selection`: `SelectionScratch`. `rows` int32 and
-    `costs` float32 (count,) are in the order of distance, then id: of equal values the first is
-    picked. `picks` (k,) int64 gets positions among the candidates, `gains` (k,) float32 minus the
-    value of each pick.
+    `costs` float32 (count,) are in the order of distance, then id; of equal values the first is
+    picked. The positions of the picks among the candidates are written into `picks` (k,) int64, and
+    minus the value of each pick into `gains` (k,) float32.
 
-    If `objective.copy_limit` is 0 or more, near-copies are not picked; `standing` (count,) int8
-    holds zeros and gets the standing of each candidate (`kernels.pairwise`), and the second number
-    counts the candidates that are near-copies of a pick. Otherwise `standing` may be empty.
+    If `objective.copy_limit` is 0 or more, near-copies are not picked, and the second number
+    returned counts the candidates that are near-copies of a pick. `standing` (count,) int8 must
+    then hold zeros; the standing of each candidate (`kernels.pairwise`) is written into it.
+    Otherwise `standing` may be empty.
     """
     rule, relevance, limit = objective.rule, objective.relevance, objective.copy_limit
     far, apart, k = selection.far, selection.apart, min(objective.k, count)
     apart[:count] = np.float32(0)
     collapses, copies, step = limit >= 0, 0, 0
-    # Near-copies of a pick are counted by its distances from all candidates, which saves nothing
-    # to compute lazily.
+    # To count the near-copies of a pick, its distances from all candidates are needed. MMR is
+    # therefore lazy only if near-copies are kept.
     lazy, n_compared = rule == MMR_RULE and not collapses, np.zeros(count, np.int32)
     while step < k:
         weight = diversity_weight(rule, relevance, step, k)
@@ -101,16 +104,16 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
 
 @kernel
 def best_value(costs, apart, count, relevance, weight):
-    """Return the first candidate with the least relevance * cost - weight * apart, and that value.
+    """Return the first candidate of smallest relevance * cost - weight * apart, and this value.
 
-    `costs` and `apart` (count,) float32. Picks and near-copies have apart = -inf, which makes the
-    value inf, or nan at weight 0. If all have, the candidate is -1.
+    `costs` and `apart` (count,) float32. Picks and near-copies have apart = -inf, so their value is
+    inf, or nan at weight 0, and they are not returned. If no candidate is left, -1 is returned.
     """
     best, least = -1, np.float32(np.inf)
     for start in range(0, count, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, count)
-        # Few blocks have a better candidate; for the others a loop without a branch takes a tenth
-        # of the time.
+        # Few blocks have a better candidate. For the others, this loop without a branch takes a
+        # tenth of the time of the loop below.
         better = 0
         for i in range(start, stop):
             better += relevance * costs[i] - weight * apart[i] < least
@@ -124,9 +127,10 @@ def best_value(costs, apart, count, relevance, weight):
 
 @part
 def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, step, n_compared):
-    """Return what `best_value` does, for MMR.
+    """Return what `best_value` returns, for MMR, updating `apart` only if needed.
 
-    `apart` of a candidate counts the first `n_compared` (count,) int32 of the `step` picks.
+    apart[i] is the minimum over the first n_compared[i] of the `step` picks, `n_compared` (count,)
+    int32.
     """
     best, least = -1, np.float32(np.inf)
     for i in range(count):
@@ -143,7 +147,10 @@ def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, st
 
 @kernel
 def add_pick(far, count, least_counts, apart):
-    """Update `apart` (count,) with the distances `far` (count,) of a new pick: sum or minimum."""
+    """Update `apart` (count,) with the distances `far` (count,) of the candidates from a new pick.
+
+    `apart` becomes the minimum if `least_counts`, otherwise the sum.
+    """
     if least_counts:
         for i in range(count):
             apart[i] = far[i] if far[i] < apart[i] else apart[i]
@@ -154,7 +161,10 @@ def add_pick(far, count, least_counts, apart):
 
 @kernel
 def _drop_copies(far, count, limit, standing, apart):
-    """Exclude the near-copies of a pick, whose distances are `far`; return how many are new."""
+    """Exclude the near-copies of a pick; return the number of those not yet counted.
+
+    `far` (count,) float32: distances of the candidates from the pick.
+    """
     copies = 0
     for start in range(0, count, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, count)
@@ -165,8 +175,8 @@ def _drop_copies(far, count, limit, standing, apart):
             continue
         for i in range(start, stop):
             if far[i] <= limit and standing[i] < PICK:
-                # A nearer candidate cannot be kept, or the pick would not be; a farther one is a
-                # near-copy of the pick.
+                # A candidate before the pick is not kept, otherwise the pick would not be kept. A
+                # candidate after the pick is a near-copy of it. So both can be excluded.
                 copies += standing[i] < COUNTED_COPY
                 standing[i] = COUNTED_COPY
                 apart[i] = np.float32(-np.inf)
@@ -175,24 +185,25 @@ def _drop_copies(far, count, limit, standing, apart):
 
 @allocating
 def pick(points, ids, candidates, costs, pool, objective, selection, picks, gains):
-    """Pick from a pool of the nearest that grows while near-copies crowd it; return four counts.
+    """Pick from the nearest candidates, the pool, which is doubled while near-copies crowd it.
 
-    The counts: picks, picks that are near-copies, near-copies of picks in the pool, and candidates
-    in the pool. `candidates`: `Candidates` with `pool.total` entries, the pool first and in
-    order. `costs` float32 is scratch memory. Other arguments as for `greedy`.
+    Returns the number of picks, of near-copies among the picks, of near-copies of picks in the
+    pool, and of candidates in the pool. `candidates`: `Candidates` with `pool.total` entries; the
+    first `pool.size` are sorted. `costs` float32 is scratch memory. Other arguments as for
+    `greedy`.
 
-    If fewer than k candidates differ, near-copies fill up, nearest first: a limit never makes an
-    answer shorter. Their gain is minus their distance.
+    If fewer than k candidates differ, the nearest near-copies complete the answer, so a copy limit
+    never makes an answer shorter. Their gain is minus their distance.
     """
     rows, distances, k = candidates.rows, candidates.distances, objective.k
     size, widest, limit = pool.size, pool.widest, objective.copy_limit
     standing = np.zeros(widest if limit >= 0 else 0, np.int8)
-    # At relevance 1 distances alone decide, and a selection score is minus the distance.
+    # At relevance 1 only distances matter, and a selection score is minus the distance, unscaled.
     shares = objective.product and (objective.relevance < 1 or objective.rule == PRINTED_RULE)
     prices = costs if shares else distances
     while True:
         if shares and size:
-            # The range spans the candidates that a selector sees, without near-copies.
+            # The range ends at the farthest candidate that is not a near-copy.
             last = size - 1
             while limit >= 0 and not is_kept(points, rows, last, limit, standing, selection):
                 last -= 1

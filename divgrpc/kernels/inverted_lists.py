@@ -1,10 +1,12 @@
-"""The nearest of all sparse points without a product with each of them.
+"""Exact search of sparse points that computes the exact distances of only some of them.
 
-Few points store a rare column, and rare columns weigh most if rows are weighted by rarity (tf-idf).
-So each rare column has a list of the points that store it, and a sparse query sums its products
-over those lists alone. Common columns can add at most the product of the lengths over them (Cauchy
-and Schwarz). Points that cannot be among the nearest even so are skipped; the others get their
-exact distance from their row, as in any other search.
+A column is rare if few points store it. Rare columns have the greatest weights if values are
+weighted by rarity (tf-idf). Each rare column has an inverted list of the points that store it. For
+a sparse query, the products over the rare columns are summed by reading the lists of the query's
+columns. The products over the common columns add up to at most the product of the two lengths over
+these columns (Cauchy and Schwarz). This gives a lower bound of each distance. Points whose bound is
+too great to be among the nearest are skipped; the exact distances of the others are computed from
+their rows, as in any other search.
 """
 
 import math
@@ -15,34 +17,35 @@ from divgrpc.kernels.exact import score_marked, score_rows
 from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.top_k import kth_least, take_nearest
 
-# Relative rounding error of a float32 product or addition, 2**-23 rounded up. A sum of t products
-# is off by at most t times this share of the product of the lengths.
+# Relative rounding error of one float32 operation, 2**-23 rounded up. The error of a sum of t
+# products is at most t times this number times the product of the two lengths.
 _FLOAT32_ERROR = 1.2e-7
-# The least float32 above 0: error of a product that underflows.
+# Absolute error of a float32 product that underflows: the smallest float32 above 0, rounded up.
 _FLOAT32_LEAST = 1.5e-45
-# Relative rounding error of a float64 sum of squares.
+# Bound of the relative rounding error of a float64 sum of squares.
 _SQUARES_ERROR = 1e-12
-# Rounds a length up past its rounding errors as float32.
+# A length is multiplied by this so that its float32 value is not below the true length.
 _LENGTH_ROUND_UP = 1.000001
-# Inverted lists are read only if a query's lists hold at most 1 / LISTS_MIN_RATIO of all stored
-# values, and an answer depends on at most 1 / LISTS_MIN_RATIO of all points.
+# Inverted lists are read only if the lists of a query hold at most 1 / LISTS_MIN_RATIO of all
+# stored values, and at most 1 / LISTS_MIN_RATIO of all points must be found.
 LISTS_MIN_RATIO = 4
 
 
 @kernel
 def count_holders(indices, holders):
-    """Add the number of times each column occurs in `indices` int32 to `holders` (d,) int64."""
+    """Count the occurrences of each column in `indices` int32; add them to `holders` (d,) int64."""
     for i in range(indices.shape[0]):
         holders[indices[i]] += 1
 
 
 @kernel
 def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, common_lengths):
-    """Append sparse rows, numbered from `first` on, to the lists of their columns.
+    """Append m sparse rows to the inverted lists of their columns; the first has number `first`.
 
-    `indptr` (m + 1,). `ends` (d,) int64 is where the next point of each column goes, -1 for a
-    common column, and moves on. `list_rows` int32 and `list_values` float32 are the lists;
-    `common_lengths` (m,) float32 gets the length of each row over the common columns, rounded up.
+    `indptr` (m + 1,), `indices` and `values` are the sparse rows. `list_rows` int32 and
+    `list_values` float32 hold all lists. `ends` (d,) int64 is the position after the last entry of
+    each list, and is updated; it is -1 for a common column. The length of each row over the common
+    columns, rounded up, is written into `common_lengths` (m,) float32.
     """
     for row in range(indptr.shape[0] - 1):
         square = 0.0
@@ -60,8 +63,8 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
 def lists_pay(points, lists, columns, n_nearest):
     """Tell whether inverted lists find the `n_nearest` nearest points of a sparse query faster.
 
-    They do if the lists of its `columns` (s,) int32 hold at most one in LISTS_MIN_RATIO of all
-    stored values, and `n_nearest` is at most one in LISTS_MIN_RATIO of all points.
+    They do if the lists of its `columns` (s,) int32 hold less than 1 / LISTS_MIN_RATIO of all
+    stored values, and `n_nearest` is at most 1 / LISTS_MIN_RATIO of all points.
     """
     starts = lists.starts
     if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > points.squares.shape[0]:
@@ -74,20 +77,21 @@ def lists_pay(points, lists, columns, n_nearest):
 
 @allocating
 def score_listed(points, lists, columns, values, query, n_nearest, selection, candidates, sums):
-    """Write a superset of the `n_nearest` nearest points, ties included; return its size.
+    """Write a superset of the `n_nearest` nearest points with all ties; return its size.
 
     `lists`: `InvertedLists`; `columns` (s,) int32 and `values` (s,) float32: the sparse query;
-    `query`: the same as a `Query`, spread over `selection` and marked there; `candidates`:
-    `Candidates` with room for n points; `sums` (n,) float32 is scratch memory. `n_nearest` is 1 to
-    n.
+    `query`: the same query as a `Query`, which `sparse.spread` wrote into `selection`;
+    `candidates`: `Candidates` of n points, the output; `sums` (n,) float32 is scratch memory.
+    `n_nearest` is 1 to n.
     """
     rows, distances, n = candidates.rows, candidates.distances, points.squares.shape[0]
     add_lists(points.squares, lists, columns, values, query, distances, sums)
     first = take_nearest(distances[:n], n_nearest, rows)
-    # In ascending order, for the comparison with the rows below.
+    # These rows are ascending, so the loop below can skip them in one pass.
     before, at = rows[:first].copy(), 0
     _score(points, query, selection, rows[:first], distances[:first])
-    # `n_nearest` points are this near; only points that may be as near still matter.
+    # At least `n_nearest` points are within the limit, so other points matter only if their lower
+    # bound is within it too.
     limit, count = kth_least(distances[:first], n_nearest - 1), first
     for row in range(n):
         if at < first and before[at] == row:
@@ -101,10 +105,11 @@ def score_listed(points, lists, columns, values, query, n_nearest, selection, ca
 
 @kernel
 def add_lists(squares, lists, columns, values, query, distances, sums):
-    """Write the distances by the lists alone, and lower bounds of the true distances.
+    """Estimate the distances of all points from the inverted lists, and bound them from below.
 
-    They go into `distances` and `sums` (n,) float32. `squares`: `Points.squares`; other arguments
-    as for `score_listed`.
+    The distances over rare columns only are written into `distances` (n,) float32, lower bounds of
+    the true distances into `sums` (n,) float32. `squares`: `Points.squares`. Other arguments as for
+    `score_listed`.
     """
     starts, list_rows, list_values = lists.starts, lists.rows, lists.values
     for row in range(squares.shape[0]):

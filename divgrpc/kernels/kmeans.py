@@ -1,25 +1,27 @@
-"""Points to their nearest centres: the loops of k-means and of a two-level partition.
+"""Loops that assign points to their nearest centres, for k-means and two-level partitions.
 
-A point is nearest to the centre of largest gain: the product less half the centre's squared length.
-Products come from a library, with a row for each centre and a column for each point, so a loop over
-neighbouring points has no branches and compiles to vector instructions.
+The gain of a centre is its dot product with a point minus half the squared length of the centre.
+The centre of greatest gain is the nearest. The caller computes the matrix of products with a
+library, one row for each centre and one column for each point; so the loops over consecutive points
+need no branches and compile to vector instructions.
 """
 
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel
 
-# Coarse cells in which a point looks for its cell. More of them change few cells and take time.
+# A point's cell is searched for in this many coarse cells, the nearest. More of them would take
+# longer and change few assignments.
 COARSE_CELLS = 3
 
 
 @kernel
 def take_nearest(products, halves, first, numbers, gains):
-    """Update each point's nearest centre with some more centres, numbered from `first` on.
+    """Update the nearest centre of each point with c more centres; the first has number `first`.
 
     `products` (c, n) float32; `halves` (c,) float32: half the squared lengths of the centres;
-    `numbers` (n,) int32 and `gains` (n,) float32: the nearest so far, gains -inf at first. Ties go
-    to the earlier centre.
+    `numbers` (n,) int32 and `gains` (n,) float32: number and gain of the nearest centre so far. The
+    caller initialises `gains` to -inf. Ties go to the earlier centre.
     """
     for c in range(products.shape[0]):
         half, number = halves[c], np.int32(first + c)
@@ -32,10 +34,11 @@ def take_nearest(products, halves, first, numbers, gains):
 
 @kernel
 def take_several(products, halves, numbers, gains):
-    """Take the COARSE_CELLS nearest centres of each point, in order, as `take_nearest` does one.
+    """Find the COARSE_CELLS nearest centres of each point, nearest first.
 
-    If there are fewer centres, the last `numbers` (COARSE_CELLS, n) int32 and `gains`
-    (COARSE_CELLS, n) float32 stay as they are.
+    They are written into `numbers` (COARSE_CELLS, n) int32 and `gains` (COARSE_CELLS, n) float32,
+    which the caller initialises to -1 and -inf. If there are fewer centres, the last rows of both
+    stay unchanged. Other arguments as for `take_nearest`.
     """
     for c in range(products.shape[0]):
         for point in range(products.shape[1]):
@@ -52,10 +55,11 @@ def take_several(products, halves, numbers, gains):
 
 @allocating
 def group(numbers, count):
-    """Group points by their `numbers` (l, n) int32; return (starts, points).
+    """Group points by cell; return (starts, points).
 
-    The points with number t, 0 to `count` - 1, are points[starts[t]:starts[t + 1]]; `starts` (count
-    + 1,) int64, `points` (p,) int32. Numbers below 0 stand for none.
+    numbers[:, i] are the cells of point i, `numbers` (l, n) int32; numbers below 0 are ignored. The
+    points of cell t, 0 to count - 1, are points[starts[t] : starts[t + 1]]. `starts` is (count +
+    1,) int64, `points` int32.
     """
     starts = np.zeros(count + 1, np.int64)
     for number in numbers.flat:
@@ -75,7 +79,11 @@ def group(numbers, count):
 
 @allocating
 def take_nearest_of(products, halves, first, points, numbers, gains):
-    """Do what `take_nearest` does for the `points` (n,) int32, the columns of `products` (c, n)."""
+    """Do what `take_nearest` does for some points only.
+
+    `points` (n,) int32 are their positions in `numbers` and `gains`; column i of `products` (c, n)
+    belongs to points[i].
+    """
     nearest = np.zeros(points.shape[0], np.int32)
     most = np.full(points.shape[0], np.float32(-np.inf))
     take_nearest(products, halves, first, nearest, most)
@@ -87,7 +95,11 @@ def take_nearest_of(products, halves, first, points, numbers, gains):
 
 @kernel
 def add_up(points, numbers, sums, sizes):
-    """Write the sum (c, m) float32 and the number (c,) int64 of each cell's points."""
+    """Write the sum and the number of the points of each cell.
+
+    `points` (n, m) float32; `numbers` (n,) int32: the cell of each point; `sums` (c, m) float32 and
+    `sizes` (c,) int64 are the output.
+    """
     sums[:] = np.float32(0)
     sizes[:] = 0
     for row in range(points.shape[0]):

@@ -1,8 +1,8 @@
-"""The loops of LEML's training: sparse rows times many columns, and the steps between.
+"""Loops that train LEML: sparse rows times a matrix, and the steps of conjugate gradients.
 
-Each works on rows start to stop - 1, so that threads share the rows, and passes once over its
-arrays, which are larger than any cache. Inner loops run over columns, which are contiguous, so that
-every sum is over rows in their order.
+Each kernel works on rows start to stop - 1, so threads can divide the rows among them. It reads its
+arrays once, because they are larger than any cache. Inner loops run over columns, which are
+contiguous in memory; so every sum adds rows in ascending order.
 """
 
 import numpy as np
@@ -12,7 +12,10 @@ from divgrpc.kernels.jit import kernel
 
 @kernel
 def sparse_product(indptr, indices, values, columns, start, stop, product):
-    """Write sparse rows (m, d) times `columns` (d, r) into `product` (m, r), float32."""
+    """Write the product of sparse rows (m, d) and `columns` (d, r) into `product` (m, r) float32.
+
+    `indptr` int64, `indices` int32 and `values` float32 are the sparse rows; `columns` is float32.
+    """
     for i in range(start, stop):
         for j in range(columns.shape[1]):
             product[i, j] = np.float32(0)
@@ -32,10 +35,10 @@ def column_squares(rows, start, stop, sums):
 
 @kernel
 def weigh(image, block, scales, weight, start, stop, sums):
-    """Replace `image` by scales * image + weight * block; add its products with `block` to `sums`.
+    """Replace `image` by scales * image + weight * block, and add dot products to `sums`.
 
-    `image` and `block` (n, r) float32; `scales` (r,) and `weight` float32; `sums` (r,) float64, one
-    per column.
+    `image` and `block` (n, r) float32; `scales` (r,) and `weight` float32. The dot product of each
+    new column of `image` with the same column of `block` is added to `sums` (r,) float64.
     """
     for i in range(start, stop):
         for j in range(image.shape[1]):
@@ -45,10 +48,11 @@ def weigh(image, block, scales, weight, start, stop, sums):
 
 @kernel
 def descend(solution, residual, direction, image, lengths, start, stop, sums):
-    """Step along each column of `direction`; add the squares of the new residual to `sums`.
+    """Take one step of conjugate gradients, and add the squares of the new residual to `sums`.
 
-    `solution` (n, r) float32 moves by `lengths` (r,) float32 times `direction`, `residual` (n, r)
-    float32 by minus as much of its `image`; `sums` (r,) float64.
+    All matrices are (n, r) float32, and column j takes a step of length lengths[j] (`lengths` (r,)
+    float32): lengths[j] * direction is added to `solution`, and lengths[j] * image is subtracted
+    from `residual`. `sums` (r,) float64 has one sum per column.
     """
     for i in range(start, stop):
         for j in range(solution.shape[1]):
@@ -59,7 +63,7 @@ def descend(solution, residual, direction, image, lengths, start, stop, sums):
 
 @kernel
 def turn(direction, residual, shares, start, stop, _):
-    """Replace each column of `direction` (n, r) float32 by shares * direction + residual."""
+    """Replace column j of `direction` (n, r) float32 by shares[j] * direction + residual."""
     for i in range(start, stop):
         for j in range(direction.shape[1]):
             direction[i, j] = shares[j] * direction[i, j] + residual[i, j]

@@ -1,12 +1,14 @@
-"""Distances between candidates, and near-copies: candidates collapsed into a better one.
+"""Distances between candidates, and near-copies: candidates too close to a better candidate.
 
-The distance between two points is squared Euclidean, or 1 - cosine under the inner product, where
-`Points` has inverse lengths.
+The distance between two points is squared Euclidean. Under the inner product it is 1 - cosine;
+`Points` then has inverse lengths.
 
-Candidates lie nearest to the query first. A candidate is kept unless it is within a limit of a
-nearer one that is itself kept; then it is a near-copy of that one. Selectors see the kept ones
-alone. Deciding this for every candidate takes a distance for each pair. A selector that picks one
-by one needs the answer only for the candidates it would pick, and asks `is_kept` for those.
+Candidates are in the order of their distance from the query, nearest first. Going through them in
+this order, a candidate is kept unless its distance from an earlier kept candidate is at most a
+limit; otherwise it is a near-copy of that candidate. Selectors choose from the kept candidates
+only. To decide this for every candidate, `keep_different` computes a distance for each pair. A
+selector that picks candidates one by one calls `is_kept` for those that it would pick, which takes
+far fewer distances.
 """
 
 import numpy as np
@@ -21,14 +23,15 @@ from divgrpc.kernels.vector_sums import (
     row_dots,
 )
 
-# Sparse candidates to prefetch before their distance is computed.
+# A sparse candidate is prefetched this many candidates before its distance is computed.
 PREFETCH_ROWS = 4
 
-# Standing of a candidate. The order matters: `greedy.greedy` compares.
+# Standing of a candidate: whether it is kept, a near-copy or picked. The order of the numbers
+# matters, because `kernels.greedy` compares them.
 UNKNOWN = 0
 ORIGINAL = 1
 COPY = 2
-# A near-copy of a pick, which has counted it.
+# A near-copy of a pick that is already in the count of near-copies.
 COUNTED_COPY = 3
 PICK = 4
 
@@ -37,8 +40,9 @@ PICK = 4
 def far_from(points, rows, count, place, selection, far):
     """Write the distances of candidate `place` from rows[:count] into `far` (count,) float32.
 
-    The distance from itself is 0. `points`: `Points`; `selection`: `SelectionScratch`. Dense rows
-    are read in place: gathering them side by side takes longer than it saves.
+    `place` is a position in `rows`; the distance of the candidate from itself is 0. `points`:
+    `Points`; `selection`: `SelectionScratch`. Dense rows are read where they are stored, because
+    copying them into one block takes longer than it saves.
     """
     row, indptr = rows[place], points.indptr
     if indptr.shape[0]:
@@ -55,7 +59,7 @@ def far_from(points, rows, count, place, selection, far):
 
 @part
 def _far_dense(vectors, inverses, rows, count, row, far):
-    """Write the distances of dense rows, four at a time: `row` is read once for all four."""
+    """Write the distances of dense rows from `row`, four at a time, so `row` is read less often."""
     angular = inverses.shape[0] > 0
     i = 0
     while i + 4 <= count:
@@ -79,9 +83,9 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 
 @part
 def _far_from_spread(points, row, peer, next_row, selection, sums):
-    """Return the distance of sparse row `peer` from `row`, which is spread over `selection`.
+    """Return the distance of sparse row `peer` from `row`, which `spread` wrote into `selection`.
 
-    `next_row` is prefetched; `sums` (16,) float64 are zeros (`sparse.marked_dot`).
+    `next_row` is prefetched; `sums` (16,) float64 as in `sparse.marked_dot`.
     """
     indptr, indices, values, squares = points.indptr, points.indices, points.values, points.squares
     inverses, dense, marks = points.inverse_lengths, selection.dense, selection.marks
@@ -120,7 +124,7 @@ def how_far(points, row, peer):
 
 @part
 def _merged_dot(indptr, indices, values, row, peer):
-    """Return the float64 dot product of two sparse rows, summed from the first column on."""
+    """Return the float64 dot product of two sparse rows, summed in ascending order of columns."""
     i, j, total = indptr[row], indptr[peer], 0.0
     while i < indptr[row + 1] and j < indptr[peer + 1]:
         if indices[i] == indices[j]:
@@ -136,11 +140,12 @@ def _merged_dot(indptr, indices, values, row, peer):
 
 @allocating
 def is_kept(points, rows, place, limit, standing, selection):
-    """Tell whether the candidate at `place` is kept, and record what was learned in `standing`.
+    """Tell whether the candidate at `place` is kept; update `standing`.
 
-    `limit` float32 is the greatest distance between near-copies; `standing` (count,) int8. Only
-    nearer candidates within the limit must be decided first; those wait on a stack. Other arguments
-    as for `far_from`.
+    `limit` float32 is the maximum distance between near-copies; `standing` (count,) int8 is the
+    standing of each candidate. The answer depends on earlier candidates within the limit, and
+    theirs on still earlier ones; candidates that wait for another are kept on a stack. Other
+    arguments as for `far_from`.
     """
     if standing[place] != UNKNOWN:
         return standing[place] == ORIGINAL or standing[place] == PICK
@@ -165,9 +170,9 @@ def is_kept(points, rows, place, limit, standing, selection):
 
 @part
 def _first_near(points, rows, start, place, limit, standing, selection, sums):
-    """Return the first of candidates start to place - 1 within `limit` of `place`, else `place`.
+    """Return the first of candidates start to place - 1 within `limit` of candidate `place`.
 
-    Near-copies are skipped.
+    Candidates known to be near-copies are skipped. If none is found, `place` is returned.
     """
     row, j, indptr = rows[place], start, points.indptr
     sparse = indptr.shape[0] > 0
@@ -190,9 +195,9 @@ def _first_near(points, rows, start, place, limit, standing, selection, sums):
 
 @allocating
 def keep_different(points, rows, count, limit, selection, places):
-    """Write the positions of all kept candidates into `places` (count,) int64; return how many.
+    """Write the positions of all kept candidates into `places` (count,) int64; return their number.
 
-    For selectors that need all candidates at once. Arguments as for `is_kept`.
+    This is for selectors that need all candidates at once. Other arguments as for `is_kept`.
     """
     standing, number = np.zeros(count, np.int8), 0
     for i in range(count):
@@ -204,10 +209,10 @@ def keep_different(points, rows, count, limit, selection, places):
 
 @kernel
 def assign_copies(points, rows, count, picks, n_picks, limit, owners):
-    """Write the pick that each candidate is a near-copy of into `owners` (count,) int64, or -1.
+    """Find the pick that each candidate is a near-copy of; return the number of near-copies.
 
-    That is the first of picks[:n_picks] within `limit`; a pick is no copy. Returns the number of
-    near-copies.
+    owners[i], in `owners` (count,) int64, becomes the position of the first of picks[:n_picks]
+    within `limit` of candidate i. It becomes -1 if none is, or if candidate i is itself a pick.
     """
     copies = 0
     for i in range(count):

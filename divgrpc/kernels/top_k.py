@@ -1,12 +1,13 @@
-"""The k smallest of many: of distances, of integer keys, and of seeded priorities.
+"""The k smallest distances, integer keys, or seeded priorities.
 
-Two orders occur. Nearest means smaller distance, then smaller id. A seeded sample takes the points
-of smallest priority, and a priority depends on the seed and the id alone, so the same points are
-drawn wherever they are stored and in whatever company.
+Points are ordered in two ways. The nearest points have the smallest distances; ties go to the
+smaller id. A seeded sample consists of the points with the smallest priorities. A priority depends
+only on the seed and the id, so a draw depends neither on the row of a point nor on other points.
 
-The k-th smallest is found by bisection over values: count the keys up to a middle until exactly k
-remain. Counting has no branch to mispredict and compiles to vector instructions, which makes it
-several times as fast as partitioning around pivots; numpy's partition takes six seconds to compile.
+The k-th smallest is found by bisection over values: count the keys up to a middle value until
+exactly k remain. Counting needs no branches and compiles to vector instructions, which makes it
+several times as fast as partitioning around pivots. numpy's `partition` would take numba six
+seconds to compile.
 """
 
 import math
@@ -15,25 +16,26 @@ import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel
 
-# Ranges of up to this many rows are sorted by insertion.
+# Ranges of up to this many rows are sorted by insertion sort.
 _INSERTION_ROWS = 16
-# Rows per bucket, on average, into which longer ranges are divided.
+# `sort_nearest` divides longer ranges into buckets of this many rows on average.
 _BUCKET_ROWS = 4
-# Longest range that is divided into buckets: a copy of a longer one would leave the caches.
+# Maximum number of rows in a range that is divided into buckets. A copy of a longer range would
+# not fit into the caches.
 _BUCKET_RANGE_ROWS_MAX = 1 << 14
-# Rows that share one minimum in `take_nearest`.
+# Number of rows in a group of `take_nearest`, which computes the minimum of each group.
 _GROUP_ROWS = 16
-# Least float32 from which on not all integers are floats.
+# float32 represents all integers below this number exactly.
 _WHOLE_BELOW = np.float32(1 << 24)
 
 
 @allocating
 def kth_least(values, k):
-    """Return the element of `values` (m,) float32 that sorting would put at `k`, 0 to m - 1.
+    """Return the element of `values` (m,) float32 that sorting would put at index `k`, 0 to m - 1.
 
-    No value is nan. Scores are whole numbers; as integers they take few steps of the bisection. The
-    bits of other floats, read as integers, are in the order of the floats once the bits of negative
-    floats are inverted.
+    No value may be nan. If all values are integers, as scores are, they are converted to int32,
+    which takes few steps of bisection. Otherwise the bits of the floats are read as int32;
+    `_sortable` puts them into the order of the floats.
     """
     keys, n_whole = np.empty(values.shape[0], np.int32), 0
     if _is_whole(values[0]):
@@ -51,19 +53,19 @@ def kth_least(values, k):
 @kernel
 def _is_whole(value):
     size = abs(value)
-    # No integer stands for a float that leaves its range.
+    # Converting a float outside the range of int32 is undefined, so convert 0.5 instead.
     return np.float32(np.int32(size if size < _WHOLE_BELOW else np.float32(0.5))) == size
 
 
 @kernel
 def kth_key(keys, k):
-    """Return the element of integer `keys` (m,) that sorting would put at `k`, 0 to m - 1."""
+    """Return the element of integer `keys` (m,) that sorting would put at index `k`, 0 to m - 1."""
     number = keys.dtype.type
     low, high = keys[0], keys[0]
     for i in range(keys.shape[0]):
         low, high = min(low, keys[i]), max(high, keys[i])
     while low < high:
-        # The mean, rounded down, without the sum, which may overflow.
+        # This is the mean of low and high, rounded down; their sum could overflow.
         middle = number((low & high) + ((low ^ high) >> number(1)))
         inside = 0
         for i in range(keys.shape[0]):
@@ -79,7 +81,7 @@ def kth_key(keys, k):
 
 @kernel
 def _largest_key(keys, low, high):
-    """Return the largest key of at most `high`, which is at least `low`."""
+    """Return the largest key up to `high`, which exists and is at least `low`."""
     largest = low
     for i in range(keys.shape[0]):
         largest = max(largest, keys[i] if keys[i] <= high else low)
@@ -88,13 +90,13 @@ def _largest_key(keys, low, high):
 
 @kernel
 def _sortable(bits):
-    """Map the int32 bits of floats to integers in the order of the floats, and back."""
+    """Map the int32 bits of a float to an int32 that sorts as the float does; its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
 @kernel
 def mix(word):
-    """Return a uint64 scrambled one to one (the finaliser of SplitMix64, Steele et al. 2014)."""
+    """Return a hash of a uint64, one to one (the output of SplitMix64, Steele et al. 2014)."""
     word += np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -111,7 +113,8 @@ def id_of(ids, row):
 def keep_sample(rows, start, stop, size, ids, seed):
     """Keep a seeded sample of `size` of rows[start:stop] int32, in their order; return its end.
 
-    Priorities are one to one with ids, so the sample has exactly `size` rows if there are as many.
+    Different ids have different priorities, so the sample has exactly `size` rows, or all rows if
+    there are fewer.
     """
     if stop - start <= size:
         return stop
@@ -132,16 +135,16 @@ def keep_sample(rows, start, stop, size, ids, seed):
 
 @allocating
 def take_nearest(distances, k, rows):
-    """Write the positions of the `k` least of `distances` (n,) float32 into `rows` (n,) int32.
+    """Write the positions of the `k` smallest of `distances` (n,) float32 into `rows` (n,) int32.
 
-    The result is a superset: it holds all ties with the k-th and a few more. Its distances move to
-    the front of `distances`. Returns its size. `k` is 1 to n.
+    More than `k` are written: all that tie with the k-th smallest, and a few more. Their distances
+    are moved to the front of `distances`. Returns the number of rows written. `k` is 1 to n.
     """
     n = distances.shape[0]
     groups = (n + _GROUP_ROWS - 1) // _GROUP_ROWS
     limit = np.float32(np.inf)
     if k < groups:
-        # k groups have a minimum of at most the limit, so at least k rows are within it.
+        # The minima of k groups are within the limit, so at least k rows are within it.
         minima = np.empty(groups, np.float32)
         for group in range(groups):
             least = distances[group * _GROUP_ROWS]
@@ -180,8 +183,8 @@ def _is_nearer(distance, row, other_distance, other_row, ids):
 def sort_nearest(rows, distances, start, stop, k, ids):
     """Reorder rows[start:stop] and their distances so that the nearest `k` come first, in order.
 
-    Distances are divided into buckets of equal width, and only buckets that hold some of the first
-    `k` are sorted.
+    Rows are divided into buckets of equal ranges of distance, and only the buckets that contain the
+    nearest `k` are sorted.
     """
     count, low, high = stop - start, np.float64(np.inf), -np.float64(np.inf)
     if _INSERTION_ROWS < count <= _BUCKET_RANGE_ROWS_MAX:
@@ -206,9 +209,10 @@ def sort_nearest(rows, distances, start, stop, k, ids):
 
 @allocating
 def _divide(rows, distances, start, stop, low, high, ends):
-    """Move rows[start:stop] into buckets of equal width from `low` to `high` float64.
+    """Move rows[start:stop] into buckets of equal ranges of distance from `low` to `high` float64.
 
-    `ends` (buckets + 1,) int32 of zeros gets the end of each bucket, and once more the last end.
+    `ends` (buckets + 1,) int32 holds zeros; the end of each bucket is written into it, and the last
+    end a second time.
     """
     count, n_buckets = stop - start, ends.shape[0] - 1
     scale = n_buckets / (high - low)
@@ -221,7 +225,7 @@ def _divide(rows, distances, start, stop, low, high, ends):
     for i in range(n_buckets):
         ends[i + 1] += ends[i]
     rows_before, distances_before = rows[start:stop].copy(), distances[start:stop].copy()
-    # Each entry starts as the beginning of its bucket and becomes its end as the bucket fills.
+    # ends[b] is the start of bucket b now; it moves to the end as rows are added.
     for i in range(count):
         place = ends[buckets[i]]
         rows[place], distances[place] = rows_before[i], distances_before[i]
@@ -240,7 +244,8 @@ def _quicksort(rows, distances, start, stop, k, ids):
         while high - low > _INSERTION_ROWS:
             middle = _partition(rows, distances, low, high, ids)
             if middle - low < high - middle - 1:
-                # The longer partition waits: the stack stays as short as a logarithm.
+                # The longer partition waits on the stack, whose depth is therefore at most log2 of
+                # the number of rows.
                 if middle + 1 < start + k:
                     stack[depth, 0], stack[depth, 1] = middle + 1, high
                     depth += 1
@@ -258,14 +263,14 @@ def _quicksort(rows, distances, start, stop, k, ids):
 
 @kernel
 def keep_ties(rows, distances, count, k):
-    """Keep the nearest `k` of rows[:count] and all that tie with the k-th, in their order.
+    """Keep the nearest `k` of rows[:count] and all that tie with the k-th nearest, in their order.
 
-    Entries after them are undefined. Returns the distance of the k-th and the number of rows that
-    stay. `k` is 1 to `count`.
+    Returns the distance of the k-th nearest and the number of rows kept; entries after them are
+    undefined. `k` is 1 to `count`.
     """
     limit, end = kth_least(distances[:count], k - 1), 0
     for i in range(count):
-        # Written unconditionally: a branch would be mispredicted.
+        # Write unconditionally, because a branch would often be mispredicted.
         rows[end], distances[end] = rows[i], distances[i]
         end += distances[i] <= limit
     return limit, end
@@ -273,10 +278,10 @@ def keep_ties(rows, distances, count, k):
 
 @kernel
 def move_to_front(rows, distances, start, stop, limit):
-    """Move the rows[start:stop] within `limit` float32 to `start`; return their end."""
+    """Move rows[start:stop] within `limit` float32 to the front of the range; return their end."""
     end = start
     for i in range(start, stop):
-        # Swapped unconditionally: a branch would be mispredicted.
+        # Swap unconditionally, because a branch would often be mispredicted.
         row, distance = rows[i], distances[i]
         rows[i], distances[i] = rows[end], distances[end]
         rows[end], distances[end] = row, distance
@@ -288,7 +293,8 @@ def move_to_front(rows, distances, start, stop, limit):
 def keep_nearest(rows, distances, count, k, ids):
     """Keep exactly the nearest `k` of rows[:count], in any order; ties go to the smaller id.
 
-    Entries after them are undefined. Returns the distance of the k-th. `k` is 1 to `count`.
+    Returns the distance of the k-th nearest; entries after the first `k` are undefined. `k` is 1 to
+    `count`.
     """
     limit, end = keep_ties(rows, distances, count, k)
     if end > k:
@@ -300,7 +306,7 @@ def keep_nearest(rows, distances, count, k, ids):
 
 @kernel
 def take_in_order(rows, distances, count, k, ids):
-    """Keep exactly the nearest `k` of rows[:count], in order; entries after them are undefined."""
+    """Keep exactly the nearest `k` of rows[:count], sorted; entries after them are undefined."""
     if k < count:
         keep_nearest(rows, distances, count, k, ids)
     sort_nearest(rows, distances, 0, k, k, ids)
@@ -308,10 +314,10 @@ def take_in_order(rows, distances, count, k, ids):
 
 @kernel
 def _partition(rows, distances, low, high, ids):
-    """Split rows[low:high] around the median of three; return where the median ends up.
+    """Partition rows[low:high] around the median of three rows; return its new position.
 
-    The three come from pseudo-random places: if points are stored by angle or by time, the first,
-    middle and last are extremes of every partition.
+    The three rows are pseudo-random. If points are stored in the order of angle or of time, the
+    first, middle and last rows would be extremes of every partition.
     """
     middle, last = (low + high) // 2, high - 1
     for to in (low, middle, last):
