@@ -1,13 +1,13 @@
-"""Queries searched together: what they read of the points is read once for all of them.
+"""Search of several queries together, which reads the points or codes once for all of them.
 
-A pass over all points, or over more codes than caches hold, waits for memory. Here points come
-block by block, and each query keeps its nearest: the same points, to the bit, as when alone.
-`BatchScratch` has a row for each query, with room for twice as many points as it keeps and a block.
-`query.answer` continues from there, with `Span.together`.
+The speed of a pass over all points, or over more codes than fit into the caches, is limited by
+memory. Here the points are read block by block, and each query keeps its nearest points of those
+read so far. The results are the same bits as if each query were searched alone. `BatchScratch` has
+a row for each query, which holds twice as many points as the query keeps, and one block more.
+`query.answer` continues from these results if `Span.together` is set.
 
-The kernels take the registers of an `Index` and a `Scratch`, plain tuples of the fields of `Plan`
-and `Queries`, and which queries to search: `count` of them from row `first` on, at most
-BATCH_QUERIES.
+The kernels take the registers of an `Index` and a `Scratch`, and plain tuples of the fields of
+`Plan` and `Queries`. They search the `count` queries from row `first` on, at most BATCH_QUERIES.
 """
 
 import numpy as np
@@ -28,17 +28,19 @@ from divgrpc.kernels.registers import record_at
 from divgrpc.kernels.top_k import keep_nearest, keep_ties
 from divgrpc.kernels.vector_sums import row_distance, row_distances, row_dot, row_dots
 
-# Most queries that are searched together.
+# Maximum number of queries that are searched together.
 BATCH_QUERIES = 16
-# Queries whose sums stay in registers while a point is read; BLOCK_POINTS holds their distances.
+# Number of queries (lanes) whose distances from a point are computed at once, with all sums in
+# registers. Their distances from BOUND_ROWS points fit into BLOCK_POINTS entries.
 _LANE_QUERIES = BLOCK_POINTS // BOUND_ROWS
 
 
 @kernel
 def score_batch(index, scratch, plan, queries, first, count):
-    """Keep, for each of some dense queries, a superset of the nearest of all points, scored.
+    """Score all points for several queries; keep a superset of the nearest points of each.
 
-    Points are dense. With bounds on lengths a query ends where `exact.score_longest` ends.
+    Points and queries are dense. If the index has bounds on lengths, a query ends at the same block
+    as in `exact.score_longest`.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, dense = Plan(*plan), Queries(*queries).dense
@@ -46,7 +48,8 @@ def score_batch(index, scratch, plan, queries, first, count):
     names, distances = scratch.candidates.rows, scratch.scan.distances
     n = vectors.shape[0]
     n_nearest = nearest_needed(plan, n, sorted_by_length(index))
-    # Bounds are compared with the limit after each block, so it must be up to date.
+    # With bounds, reduce the points kept after each block: the next bound is compared with the
+    # limit, which must be up to date.
     count_max = n_nearest if bounds.shape[0] else 2 * n_nearest
     for q in range(count):
         batch.counts[q], batch.n_scored[q], batch.limits[q] = 0, n, np.float32(np.inf)
@@ -86,7 +89,11 @@ def score_batch(index, scratch, plan, queries, first, count):
 
 @kernel
 def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
-    """Write the distances of m points from `start` on for each lane; idle lanes repeat the last."""
+    """Write the distances of points `start` to start + m - 1 from up to four queries (lanes).
+
+    The distances of lane i are written from distances[i * BOUND_ROWS] on. With fewer than four
+    queries the last one is repeated.
+    """
     last = first + lanes - 1
     four = (first, min(first + 1, last), min(first + 2, last), last)
     a, b = distances[:m], distances[BOUND_ROWS : BOUND_ROWS + m]
@@ -109,10 +116,10 @@ def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
 
 @kernel
 def scan_batch(index, scratch, plan, queries, first, count):
-    """Keep, for each of some queries, its `hash_limit` points by code, in no order.
+    """Scan all codes for several queries; keep the `hash_limit` points nearest to each, unsorted.
 
-    The plan is a scan of all points with a hash limit below n, and no bounds on lengths end it. The
-    count of a query is -1 if more points tie than there is room for.
+    The plan must be a scan of all points with a hash limit below n, which no bounds on lengths end
+    early. If too many points tie for a query, its count is set to -1.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, queries = Plan(*plan), Queries(*queries)
@@ -144,7 +151,7 @@ def scan_batch(index, scratch, plan, queries, first, count):
                 size = hash_limit
             elif size > 2 * hash_limit:
                 batch.limits[q], size = keep_ties(rows, distances, size, hash_limit)
-                # The next block may bring as many again as there is room for beside them.
+                # If more remain, the points of the next block would not fit.
                 size = -1 if size > 2 * hash_limit else size
             batch.counts[q] = size
     for q in range(count):

@@ -1,10 +1,11 @@
 """Greedy selection of labels on different branches of a hierarchy.
 
-The gain of a label is the share of levels on which it adds an ancestor to the ancestors of the
-earlier picks, each level weighted by the level factor of drank (`divgrpc.metrics.hierarchy`). In a
-tree that share depends on one number: the depth of the deepest node where the label's path to the
-root meets the path of any picked label. The gain only shrinks, so a candidate is updated only when
-it would be picked as it stands (Minoux 1978).
+The gain of a label is the weighted share of levels on which its ancestor is not also an ancestor of
+an earlier pick. Levels are weighted by the level factor of the metric drank
+(`divgrpc.metrics.hierarchy`). In a tree the gain depends on one number: the depth of the deepest
+node that the label's path to the root has in common with the path of any picked label. A gain can
+only decrease, so a candidate is updated only if its outdated value is the best so far (lazy greedy,
+Minoux 1978).
 """
 
 import numpy as np
@@ -14,10 +15,10 @@ from divgrpc.kernels.jit import kernel
 
 @kernel
 def meeting_depth(parents, depths, label, peer):
-    """Return the depth of the deepest node on both labels' paths to the root; 0 if there is none.
+    """Return the depth of the deepest node that the paths of two labels to the root share.
 
-    `parents` and `depths` (m,) int32 as in `LabelTree`; both labels have a path to a root. A label
-    is on its own path.
+    It is 0 if they share none. `parents` and `depths` (m,) int32 as in `LabelTree`. Both labels
+    must have a path to a root; the path includes the label itself.
     """
     while label != peer:
         if depths[label] >= depths[peer]:
@@ -31,10 +32,11 @@ def meeting_depth(parents, depths, label, peer):
 
 @kernel
 def branch_gain(height, depth):
-    """Return the sum of the level factors of the levels below `depth`, from 0 to 1.
+    """Return the sum, 0 to 1, of the level factors of the levels deeper than `depth`.
 
-    LF(l) = 2 (h - l) / (h (h - 1)), so levels `depth` + 1 to h have (h - depth) (h - depth - 1) /
-    (h (h - 1)). In a tree of one level all labels are on different branches.
+    In a tree of height h, the factor of level l is 2 (h - l) / (h (h - 1)). So levels depth + 1 to
+    h add up to (h - depth) (h - depth - 1) / (h (h - 1)). If h is 1, the sum is 1: all labels are
+    on different branches.
     """
     if height < 2:
         return 1.0
@@ -46,14 +48,14 @@ def branch_gain(height, depth):
 def pick_labels(labels, scores, counts, tree, height, k, diversity, scratch, picks):
     """Pick up to `k` of the candidates of each row, one by one.
 
-    `labels` (nq, m) int64 and `scores` (nq, m) float32, best first; row i has counts[i] uint32 of
-    them. `tree`: (parents, depths), int32; `height`: depth of the deepest label. `scratch`:
-    (meetings, n_compared), (m,) int32. `picks`: (labels (nq, k) int64, scores, values (nq, k)
-    float32) of the picks; entries after the last pick stay unchanged.
+    `labels` (nq, m) int64 and `scores` (nq, m) float32: candidates, best first; row i has counts[i]
+    of them, `counts` (nq,) uint32. `tree`: (parents, depths), int32. `height`: depth of the deepest
+    label. `scratch`: two (m,) int32 arrays. `picks`: the output arrays (labels, scores, values),
+    (nq, k) int64, float32 and float32; entries after the last pick stay unchanged.
 
-    A value is what the pick maximises: 1 - diversity times the score, scaled from 0 for the worst
-    candidate to 1 for the best, plus diversity times the gain. The first pick has the best score. A
-    label without a path to a root gains nothing. Of equal values the first is picked.
+    Each pick has the greatest value, (1 - diversity) * scaled score + diversity * gain. Scores are
+    scaled from 0 for the worst candidate to 1 for the best. The first pick has the best score. The
+    gain of a label without a path to a root is 0. Of equal values the first is picked.
     """
     parents, depths = tree
     meetings, n_compared = scratch
@@ -70,7 +72,7 @@ def pick_labels(labels, scores, counts, tree, height, k, diversity, scratch, pic
         for step in range(min(k, count)):
             best, most = -1, -np.inf
             for i in range(count):
-                # A picked candidate counts as compared with more picks than there are.
+                # n_compared[i] is k + 1 if the candidate is already picked.
                 if n_compared[i] > k:
                     continue
                 label = labels[row, i]

@@ -1,16 +1,19 @@
-"""Search through bucket tables: query-directed probing (Lv et al., VLDB 2007).
+"""Search through hash tables of buckets: query-directed probing (Lv et al., VLDB 2007).
 
-Theory of operation. A table's key is a run of bits of the code. A probe is a table and a set of its
-bits to flip in the query's key; its cost is the sum of the squared margins of those bits, so cheap
-probes are the likely ones. The bits of a table are ranked by margin, and a set is a bit mask over
-ranks. All tables share one order: cost, then mask, then table. So the home buckets, with nothing
-flipped, come first, even for a query whose margins are all zero.
+The key of a point in a table is a range of bits of its code. A probe looks up one bucket of one
+table: that of the query's key with some bits flipped. The cost of a probe is the sum of the squared
+margins of the flipped bits. Probes of low cost are likely to find near points. The home bucket of a
+table is that of the query's own key, with no bit flipped.
 
-The order is generated, not sorted. A set whose largest rank is r has two children: r moved to r + 1
-(shift), and r + 1 added (expand). Each set has one parent and never comes before it, neither by
-cost nor by mask, so a heap over all tables, started with each table's empty set, yields every set
-once and in order. A cost is summed from rank 0 up for each set: were it carried along, its rounding
-would depend on the path.
+The bits of each table are ranked by squared margin, smallest first, and the flipped bits are a bit
+mask over ranks. Probes of all tables are made in one order: by cost, then by mask, then by table.
+So the home buckets come first, even if all margins of a query are 0.
+
+A heap generates the probes in this order. A mask whose highest rank is r has two children: one has
+r + 1 in place of r (shift), the other has r + 1 in addition (expand). Each mask has exactly one
+parent, and neither its cost nor its mask is below the parent's. The heap starts with the empty mask
+of each table, so it yields every probe once and in order. A cost is always summed from rank 0
+upwards; if it were computed from the parent's cost, rounding would depend on the path.
 """
 
 import numpy as np
@@ -22,10 +25,10 @@ from divgrpc.kernels.top_k import keep_sample
 
 @kernel
 def rank_bits(margins, n_tables, n_bits, ranks, squares):
-    """Order each table's bits by margin, smallest first, ties by bit.
+    """Sort the bits of each table by squared margin, smallest first; ties go to the lower bit.
 
-    `margins` (B,) float32; `ranks` (T, n_bits) int32 gets bit numbers within the key, `squares` (T,
-    n_bits) float32 their squared margins.
+    `margins` (B,) float32. Bit numbers within the key are written into `ranks` (T, n_bits) int32,
+    their squared margins into `squares` (T, n_bits) float32.
     """
     for table in range(n_tables):
         for bit in range(n_bits):
@@ -42,7 +45,7 @@ def rank_bits(margins, n_tables, n_bits, ranks, squares):
 
 @kernel
 def bucket(table, key, starts, keys, offsets):
-    """Return the start and end of a bucket among its table's rows; (0, 0) if it does not exist.
+    """Return the start and end of the bucket of `key` in the table's rows; (0, 0) if none exists.
 
     `starts`, `keys`, `offsets`: fields of `Tables`.
     """
@@ -74,7 +77,7 @@ def _swap(heap, i, j):
 
 @kernel
 def _push(heap, size, table, mask, home_key, ranks, squares):
-    """Add a set of flipped bits to the heap; return the new size."""
+    """Add a probe, the bits of `mask` flipped in `home_key`, to the heap; return the new size."""
     cost, key = np.float32(0), home_key
     for rank in range(ranks.shape[1]):
         if (mask >> rank) & 1:
@@ -90,7 +93,7 @@ def _push(heap, size, table, mask, home_key, ranks, squares):
 
 @kernel
 def _pop(heap, size):
-    """Remove the first entry and leave it behind the end; return the new size."""
+    """Move the first entry to the position after the new end of the heap; return the new size."""
     size -= 1
     _swap(heap, 0, size)
     parent = 0
@@ -108,14 +111,15 @@ def _pop(heap, size):
 
 @kernel
 def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
-    """Write the distinct points of the probed buckets into `rows`; return their number, and probes.
+    """Write the distinct points of the probed buckets into `rows`; return (points, probes).
 
-    `signs` (W, 1) uint64 and `margins` (B,) float32 are the query's; `tables`: `Tables`; `plan`:
-    `Plan`; `probes`: `ProbeScratch`. `plan.n_probes` buckets are looked up, and more until
-    `plan.min_points` points are found, as far as the heap has room. If the points are limited
-    (`plan.hash_limit`) and drawn uniformly, the points of all those buckets are found first and a
-    seeded sample stays; otherwise whole buckets are taken until the limit is reached, and a seeded
-    sample of the last one.
+    `signs` (W, 1) uint64 and `margins` (B,) float32 belong to the query; `tables`: `Tables`;
+    `plan`: `Plan`; `probes`: `ProbeScratch`. `plan.n_probes` buckets are looked up, and more until
+    `plan.min_points` points are found, but no more than the heap can hold.
+
+    If there is a `plan.hash_limit` and `plan.uniform` is set, all these buckets are looked up and a
+    seeded sample of their points is kept. With a limit but without `plan.uniform`, whole buckets
+    are taken until the limit is reached; of the last bucket a seeded sample is kept.
     """
     ranks, squares, home_keys = probes.ranks, probes.squares, probes.home_keys
     heap, visits, limit, seed = probes.heap, probes.visits, plan.hash_limit, plan.seed
@@ -163,7 +167,10 @@ def _push_children(heap, size, table, mask, home_key, ranks, squares):
 
 @kernel
 def _next_epoch(visits, epoch):
-    """Advance and return the epoch (1,) uint32; when it wraps around, forget all points."""
+    """Increment and return the epoch (1,) uint32.
+
+    After an overflow all visits are reset, and the epoch starts again at 1.
+    """
     epoch[0] += np.uint32(1)
     if epoch[0] == 0:
         visits[:] = np.uint32(0)

@@ -1,16 +1,19 @@
-"""Files of compiled kernels: their names, reading and writing, and whether all of them exist.
+"""Files of compiled kernels: their names, reading, writing, and a check that all of them exist.
 
-numba's own cache does not fit. It notices an edit in the file of a function but not in the files of
-the functions it calls, it names files after the path of the sources, and it loses its index if two
-processes write at once. Here the name of the folder is a hash of everything that compiled code
-depends on: the sources of all kernels, the versions of the compiler, and the processor. The name of
-a file is its function and a hash of the argument types. No name and no file depends on the place or
-the time of the sources, so a copy of the folder serves another environment.
+numba's own cache does not suffice, for three reasons. It notices an edit of the file of a function,
+but not an edit of the files of the functions that it calls. It names files after the path of the
+sources. It loses its index if two processes write at the same time.
 
-A file begins with its length and checksum and is renamed into place. A damaged file therefore reads
-as missing, and two processes that write one file write the same kernel. The file `warm` lists the
-files that a process needs to run every kernel. Kernels that only other kernels call are not among
-them: they are compiled into their callers.
+Here the name of the folder is a hash of everything that compiled code depends on: the sources of
+all kernels, the versions of the compiler, and the processor. The name of a file consists of the
+name of its function and a hash of the argument types. Neither depends on where the sources are or
+when they were written, so a copy of the folder can be used in another environment.
+
+A file starts with its length and checksum, so a damaged file is treated as missing. It is written
+under another name and then renamed, so two processes can write the same kernel at the same time.
+
+The file `warm` is called the stamp. It lists the files that a process needs to run every kernel.
+Kernels that only other kernels call are not listed, because they are compiled into their callers.
 """
 
 import contextlib
@@ -39,7 +42,7 @@ _KERNEL_HEAD: Final = re.compile(r"^@(?:kernel|allocating)\ndef (\w+)", re.MULTI
 
 
 def processor() -> str:
-    """Return the processor that kernels are compiled for, as LLVM names it."""
+    """Return LLVM's name of the processor that kernels are compiled for."""
     return str(cpu_target.target_context.codegen().magic_tuple()[1])
 
 
@@ -47,7 +50,8 @@ def processor() -> str:
 def cache_folder() -> Path:
     """Return the folder of compiled kernels for these sources, versions and processor.
 
-    Its parent is the folder that DIVGRPC_KERNEL_CACHE names, or the user's cache folder.
+    Its parent folder is the value of DIVGRPC_KERNEL_CACHE or, if that is not set, `divgrpc` in the
+    user's cache folder.
     """
     key = hashlib.sha256()
     for source in _sources():
@@ -69,9 +73,9 @@ def _sources() -> list[Path]:
 
 @functools.cache
 def kernel_names() -> frozenset[str]:
-    """Return the names "module.function" of all kernels that are compiled to files.
+    """Return the names "module.function" of all kernels that are stored in files.
 
-    Parts are not: they are compiled into the kernels that call them.
+    Functions decorated with `part` have no files, because they are inlined into their callers.
     """
     return frozenset(
         f"{source.stem}.{name}"
@@ -81,7 +85,7 @@ def kernel_names() -> frozenset[str]:
 
 
 def file_name(kernel: str, types: str) -> str:
-    """Return the name of the file of a kernel, "module.function", for its argument types."""
+    """Return the name of the file of kernel "module.function" for these argument types."""
     return f"{kernel}-{hashlib.sha256(types.encode()).hexdigest()[:16]}{_SUFFIX}"
 
 
@@ -123,7 +127,7 @@ def check_writable() -> None:
 
 
 def count_ready() -> int:
-    """Return how many kernels have a file, damaged or not."""
+    """Return the number of kernels that have a file; damaged files count too."""
     kernels = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(cache_folder()):
@@ -134,17 +138,17 @@ def count_ready() -> int:
 
 
 def is_warm() -> bool:
-    """Tell whether every kernel is compiled and kept; reads every file that the stamp lists."""
+    """Tell whether every kernel is compiled and stored, by reading all files that `warm` lists."""
     stamp = read(_STAMP)
     names = [] if stamp is None else stamp.decode().split()
     return bool(names) and all(read(name) is not None for name in names)
 
 
 def mark_warm(names: Iterable[str]) -> bool:
-    """Write the stamp, which lists these files; return whether it is written.
+    """Write the stamp (the file `warm`) with these file names; return whether it was written.
 
-    They must be all files that a process needs to run every kernel. If one of them cannot be read,
-    no stamp is written.
+    `names` must be all files that a process needs to run every kernel. If one of them cannot be
+    read, the stamp is not written.
     """
     files = sorted(names)
     if not files or any(read(name) is None for name in files):

@@ -1,8 +1,8 @@
-"""Search through the cells of a k-means partition: the cells nearest to a query, and their points.
+"""Search through a k-means partition: find the cells nearest to a query, then their points.
 
-Centres lie in the space of a query's first projections, which are computed anyway, whatever the
-points are. Centres have codes as points have: a scan of those leaves some of the cells, and the
-nearest of these are found by their exact distances.
+The centres of the cells are vectors in the space of a query's first margins, which are computed in
+any case. Like points, centres have codes. A scan of these codes finds candidate cells, and exact
+distances from the centres find the nearest of them.
 """
 
 import numpy as np
@@ -21,20 +21,21 @@ from divgrpc.kernels.records import SCAN_HAMMING, TABLES, Levels
 from divgrpc.kernels.top_k import keep_nearest, take_in_order
 from divgrpc.kernels.vector_sums import prefetch_row, row_dot
 
-# Cells whose exact distance is computed, per cell that is taken.
+# For each cell to be found, the exact distances of this many cells are computed.
 RANKED_CELLS_RATIO = 2
-# Centres to prefetch before their distance is computed.
+# A centre is prefetched this many centres before its distance is computed.
 _PREFETCH_CENTRES = 8
 
 
 @part
 def rank_cells(code, cells, n_cells, product, scan, scratch):
-    """Write the `n_cells` nearest cells into `scratch.numbers`, in order; return their number.
+    """Write the `n_cells` nearest cells into `scratch.numbers`; return their number.
 
-    If that is all cells, they come in any order. `code`: `QueryCode`; `cells`: `Cells`; `scan`:
-    `ScanScratch`; `scratch`: `CellScratch`. A distance is squared Euclidean less the query's own
-    square, or minus the product; ties go to the lower number. Exact distances are computed for the
-    RANKED_CELLS_RATIO * n_cells cells of least estimated distance.
+    They are sorted by distance unless they are all cells. `code`: `QueryCode`; `cells`: `Cells`;
+    `scan`: `ScanScratch`; `scratch`: `CellScratch`. A distance is squared Euclidean minus the
+    squared length of the query or, if `product`, minus the dot product. Ties go to the lower cell
+    number. Exact distances are computed for the RANKED_CELLS_RATIO * n_cells cells of smallest
+    estimated distance only.
     """
     centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
     total = centres.shape[0]
@@ -62,9 +63,10 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
 
 @part
 def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
-    """Write the `n_probes` nearest cells, and more until they hold `min_points` points.
+    """Write the `n_probes` nearest cells, or more if these hold fewer than `min_points` points.
 
-    Returns the number of cells, and of points in them. Arguments as for `rank_cells`.
+    Returns the number of cells and the number of points in them. Other arguments as for
+    `rank_cells`.
     """
     starts, numbers, total = cells.starts, scratch.numbers, cells.centres.shape[0]
     n_cells = min(n_probes, total)
@@ -80,11 +82,12 @@ def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
 
 @kernel
 def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratch):
-    """Take all points of the nearest cells, or the best by code if these exceed the hash limit.
+    """Write the points of the nearest cells into `candidates`, at most `plan.hash_limit`.
 
-    A scan reads all cells; SCAN_HAMMING keeps only the signs of the query's margins. Points go into
-    `candidates`. Returns the number of points, the cells probed (0 for a scan), and 0, or else the
-    points that `candidates` must have room for, with nothing found. Arguments are records.
+    If the cells hold more points, those nearest by code are written. A scan reads all cells;
+    SCAN_HAMMING uses only the signs of the query's margins. Returns three numbers: points written,
+    cells probed (0 for a scan), and 0. If `candidates` is too small, the third is the number of
+    points that it must hold instead, and no points are written. Arguments except `ids` are records.
     """
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit

@@ -1,6 +1,7 @@
-"""Exact distances of points from one query, and relevances from distances.
+"""Exact distances of points from one query, and the relevances that follow from them.
 
-A distance is smaller for a nearer point: the squared Euclidean distance, or minus the dot product.
+A distance is the squared Euclidean distance or, for the metric inner_product, minus the dot
+product; so nearer points have smaller distances.
 """
 
 import math
@@ -13,19 +14,19 @@ from divgrpc.kernels.sparse import distance_from_dot, marked_dot, sparse_distanc
 from divgrpc.kernels.top_k import kth_least
 from divgrpc.kernels.vector_sums import prefetch_row, prefetch_run, row_distance, row_dot
 
-# Points that share one entry of `Index.length_bounds`.
+# Number of points in a block that has one entry in `Index.length_bounds`.
 BOUND_ROWS = 256
-# `reach` scores this many times as many of the longest points as it must find: nearly all of the
-# nearest are among them.
+# To find the n nearest points, `reach` scores the LONG_ROWS_FACTOR * n longest points. Nearly all
+# of the nearest are among them.
 LONG_ROWS_FACTOR = 8
-# `reach` pays if it scores at most 1 / REACH_MIN_RATIO of all points.
+# `reach` is used only if it scores at most 1 / REACH_MIN_RATIO of all points.
 REACH_MIN_RATIO = 32
-# Points to prefetch before they are scored. Hashed points lie anywhere in memory, and waiting for
-# each in turn takes most of the time.
+# A point is prefetched this many points before it is scored. Hashed points are scattered in memory,
+# and without prefetching most of the time is spent waiting for them.
 PREFETCH_ROWS = 8
-# Count of candidates that stands for all points of the index.
+# Number of hits that means all points of the index (`Hits.size`).
 ALL_POINTS = -1
-# Slack for products that underflow float32.
+# Bound of the absolute error of a float32 dot product whose terms underflow.
 _UNDERFLOW = 1e-37
 # Relative rounding error of one float32 operation, 2**-23 rounded up.
 _FLOAT32_ERROR = 1.2e-7
@@ -33,7 +34,10 @@ _FLOAT32_ERROR = 1.2e-7
 
 @part
 def relevance_of(distance, metric):
-    """Return the relevance, float32: the cosine, the squared Euclidean distance or the product."""
+    """Return the cosine, the squared Euclidean distance or the dot product for a float32 distance.
+
+    `metric`: COSINE, EUCLIDEAN or INNER_PRODUCT.
+    """
     if metric == COSINE:
         return np.float32(1) - distance / np.float32(2)
     # Adding zero turns a product of -0.0 into 0.0.
@@ -52,7 +56,7 @@ def score_rows(points, query, rows, count, distances):
             row, next_row = np.int64(rows[i]), np.int64(rows[min(i + PREFETCH_ROWS, count - 1)])
             distances[i] = sparse_distance(points, row, next_row, query)
         return
-    # One loop for each: with the test inside, the loop takes half as long again.
+    # The two loops are separate because one loop with the test inside takes 1.5 times as long.
     if product:
         for i in range(count):
             _prefetch(vectors, rows, i, count)
@@ -65,7 +69,7 @@ def score_rows(points, query, rows, count, distances):
 
 @kernel
 def score_all(points, query, distances):
-    """Write the distances of all points from a `Query`, in the order of rows; (n,) float32."""
+    """Write the distances of all points from a `Query` into `distances` (n,) float32."""
     vectors, product = points.vectors, query.product
     if points.indptr.shape[0]:
         for row in range(distances.shape[0]):
@@ -80,10 +84,10 @@ def score_all(points, query, distances):
 
 @allocating
 def score_marked(points, query, marks, rows, count, distances):
-    """Do what `score_rows` does for sparse points and a sparse query.
+    """Do what `score_rows` does, or `score_all` if `count` is ALL_POINTS, for a sparse query.
 
-    The query is spread over row 0 of `query.dense`, and `marks` has the bits of its columns
-    (`sparse.marked_dot`). With count ALL_POINTS it does what `score_all` does.
+    Points are sparse. `sparse.spread` has written the query into row 0 of `query.dense` and marked
+    its columns in `marks`.
     """
     indptr, indices, values = points.indptr, points.indices, points.values
     sums = np.zeros(16, np.float64)
@@ -99,12 +103,12 @@ def score_marked(points, query, marks, rows, count, distances):
 
 @allocating
 def score_longest(vectors, query, bounds, n_nearest, distances):
-    """Score dense points by minus the product, longest first, until the rest cannot matter.
+    """Score dense points, longest first, until no further point can be among the nearest.
 
-    `bounds`: `Index.length_bounds`. A product is at most the product of the lengths (Cauchy and
-    Schwarz), so the loop ends at the first block of rows that are too short to be among the
-    `n_nearest` nearest (1 to n). Returns the number of `distances` written, a superset of the
-    nearest with all that tie with them.
+    Distances are minus dot products. A dot product is at most the product of the two lengths
+    (Cauchy and Schwarz), so the loop ends at the first block whose points are too short to be among
+    the `n_nearest` nearest, 1 to n. `bounds`: `Index.length_bounds`. Returns the number of points
+    scored. They include the nearest and all that tie with them.
     """
     n = vectors.shape[0]
     length = query_length_bound(query.dense, query.row)
@@ -128,23 +132,26 @@ def score_longest(vectors, query, bounds, n_nearest, distances):
 
 @kernel
 def _keep_least(nearest, count, n_nearest):
-    """Move the least of nearest[:count] to the front; return the greatest of them, and how many."""
+    """Move the `n_nearest` smallest of nearest[:count] to the front; return the greatest of them.
+
+    The number of them, `n_nearest`, is returned too.
+    """
     limit, end = kth_least(nearest[:count], n_nearest - 1), 0
     for i in range(count):
         nearest[end] = nearest[i]
         end += nearest[i] < limit
-    # Distances that tie with the limit are equal, so it does not matter which of them stay.
+    # The distances that tie with the limit are equal to it, so it can be written in their place.
     nearest[end:n_nearest] = limit
     return limit, n_nearest
 
 
 @allocating
 def reach(vectors, query, bounds, n_nearest, distances):
-    """Return how many of the first points hold the `n_nearest` nearest, and how many are scored.
+    """Return (stop, n_scored): the `n_nearest` nearest are among points 0 to stop - 1.
 
-    Points are sorted by length. The longest LONG_ROWS_FACTOR * n_nearest are scored into
-    `distances`; points after them that are too short to beat the worst of the nearest are left out.
-    Ties stay in. Arguments as for `score_longest`.
+    Points are sorted by length, longest first. The distances of the first `n_scored` points, at
+    least LONG_ROWS_FACTOR * n_nearest, are written into `distances`. Points from `stop` on are too
+    short to be among the nearest or to tie with them. Arguments as for `score_longest`.
     """
     n = vectors.shape[0]
     n_scored = min(n, (LONG_ROWS_FACTOR * n_nearest + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
@@ -164,22 +171,23 @@ def reach(vectors, query, bounds, n_nearest, distances):
 
 @kernel
 def reach_pays(bounds, n_nearest, n):
-    """Tell whether `reach` pays: lengths fall early, and it scores a small part of the points."""
+    """Tell whether `reach` saves time: many points are short, and it scores few points."""
     n_scored = max(LONG_ROWS_FACTOR * n_nearest, BOUND_ROWS)
     return ends_early(bounds) and REACH_MIN_RATIO * n_scored <= n
 
 
 @kernel
 def ends_early(bounds):
-    """Tell whether the shorter half of the points is at most half as long as the longest."""
+    """Tell whether at least half of the points are less than half as long as the longest point."""
     return bounds.shape[0] > 0 and 2 * bounds[bounds.shape[0] // 2] < bounds[0]
 
 
 @kernel
 def query_length_bound(dense, row):
-    """Return the length of a query plus the rounding error of a float32 product with it, float64.
+    """Return the length of a query, increased by the rounding error of a dot product, float64.
 
-    The error is relative: one rounding per term in a lane, and the roundings of folding the lanes.
+    A float32 dot product of the query and a point is at most this times the length of the point.
+    The relative error counts one rounding for each term in a lane, and those of adding the lanes.
     """
     dims, square = dense.shape[1], 0.0
     for j in range(dims):
@@ -189,7 +197,10 @@ def query_length_bound(dense, row):
 
 @kernel
 def all_beyond(length_bound, query_length, limit):
-    """Tell whether no point of at most `length_bound` has a distance (minus product) <= limit."""
+    """Tell whether all points up to a length have distances above `limit` (minus dot products).
+
+    `length_bound`: greatest length of the points; `query_length` from `query_length_bound`.
+    """
     return length_bound * query_length + _UNDERFLOW < -limit
 
 

@@ -1,7 +1,7 @@
-"""Decorators that compile kernels, or load the compiled code that an earlier process kept.
+"""Decorators that compile kernels, or load compiled kernels that an earlier process has stored.
 
-`divgrpc.kernels.cache_files` says where compiled kernels are kept. If that folder cannot be
-written, each process compiles again; nothing else changes.
+`divgrpc.kernels.cache_files` defines where compiled kernels are stored. If that folder is not
+writable, each process compiles the kernels again; nothing else changes.
 """
 
 import functools
@@ -19,7 +19,7 @@ from numba.core.types.misc import unliteral
 
 from divgrpc.kernels import cache_files
 
-# Without fastmath, which would let the compiler choose the order of a sum.
+# fastmath is not set: it would let the compiler choose the order of a sum.
 _OPTIONS: Final = {
     "nogil": True,
     "boundscheck": False,
@@ -28,24 +28,24 @@ _OPTIONS: Final = {
     "no_cfunc_wrapper": True,
 }
 
-# Names of functions that make arrays.
+# Names of functions that allocate arrays. `kernel` and `part` refuse functions that call them.
 _ARRAY_MAKERS: Final = {
     *("array", "astype", "copy", "empty", "empty_like", "full", "full_like"),
     *("ones", "ones_like", "sort", "zeros", "zeros_like"),
 }
 
 
-# Why no file could be written, by the kernels that this process compiled.
+# Maps kernels that this process compiled but could not store to the error message.
 write_errors: dict[str, str] = {}
-# Files of the kernels that Python has called in this process. A kernel called by a kernel is
-# compiled into its caller, so its own file is not needed once the caller's exists.
+# Names of the files of kernels that Python code has called in this process. A kernel that only
+# other kernels call is compiled into its callers, so its own file is not needed.
 entry_files: set[str] = set()
-# Files of the kernels that are being compiled, callers before callees.
+# Names of the files of kernels that are being compiled now, callers before callees.
 _compiling: list[str] = []
 
 
 class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
-    """The files of one function, one for each list of argument types."""
+    """The files of one function: one file for each signature."""
 
     def __init__(self, name: str, source: str) -> None:
         self._name = name
@@ -64,20 +64,21 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
         payload = cache_files.read(file)
         if payload is not None:
             try:
-                # Whoever may write to the folder may run code as its owner, as with numba's cache.
+                # Unpickling is as safe as numba's own cache: anyone who can write to the folder can
+                # run code in this process.
                 return CompileResult._rebuild(  # noqa: SLF001
                     target_context,
                     *pickle.loads(payload),  # noqa: S301
                 )
-            except Exception:  # noqa: BLE001, S110  # any error: the kernel is compiled again
+            except Exception:  # noqa: BLE001, S110  # after any error the kernel is compiled again
                 pass
         _compiling.append(file)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the compiled code for a signature."""
+        """Store the compiled code for a signature."""
         file = self._file(sig, data.codegen)
-        # Entries after it failed to compile.
+        # Remove this file, and files after it: those belong to kernels that failed to compile.
         if file in _compiling:
             del _compiling[_compiling.index(file) :]
         if data.library.has_dynamic_globals:
@@ -93,9 +94,10 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
 
 
 def _files_of(function: Callable[..., Any]) -> NullCache:
-    """Return the files of a function of a module; a function made by another function has none.
+    """Return the cache of a module-level function; nested functions are not cached.
 
-    Its code depends on variables of the other function, which no file name could contain.
+    The code of a nested function depends on variables of the outer function, which the file name
+    does not include.
     """
     source = _hash_of(function.__code__.co_filename)
     if function.__closure__ or "<locals>" in function.__qualname__ or source is None:
@@ -106,7 +108,11 @@ def _files_of(function: Callable[..., Any]) -> NullCache:
 
 @functools.cache
 def _hash_of(source: str) -> str | None:
-    """Return a hash of a source file; it distinguishes kernels outside this folder."""
+    """Return a hash of a source file, or None; it is part of the file names of its kernels.
+
+    Kernels outside this package need it, because the name of the folder depends only on the sources
+    of this package.
+    """
     try:
         return hashlib.sha256(Path(source).read_bytes()).hexdigest()
     except OSError:
@@ -114,33 +120,35 @@ def _hash_of(source: str) -> str | None:
 
 
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
-    """Compile `function` at its first call, or load what an earlier process compiled.
+    """Compile `function` at its first call, or load the code that an earlier process compiled.
 
-    It makes no arrays: its code counts no references, and its caller keeps all arrays alive. If its
-    name begins with "_", only kernels may call it: it has no entry from Python, and such a call
-    ends the process. Raises TypeError if it calls a function that makes arrays.
+    `function` must not allocate arrays: it is compiled without reference counting, and its caller
+    keeps all arrays alive. Raises TypeError if it calls a function that allocates arrays. If its
+    name begins with "_", only kernels may call it; a call from Python crashes the process.
     """
     _refuse_array_makers(function)
     return _compiled(function, _nrt=False)
 
 
 def allocating(function: Callable[..., Any]) -> Any:
-    """Compile or load a function that makes arrays; otherwise as `kernel`."""
+    """Do the same as `kernel` for a function that allocates arrays."""
     return _compiled(function, _nrt=True)
 
 
 def part(function: Callable[..., Any]) -> Any:
-    """Put the body of `function` into the kernels that call it; otherwise as `kernel`.
+    """Do the same as `kernel`, but inline the source of `function` into the kernels that call it.
 
-    For functions with few callers: a compiled callee is optimised again in each of its callers,
-    level by level, and each level less makes a cold start a second shorter.
+    This is for functions with few callers. A callee that is not inlined is compiled by itself and
+    again in each of its callers, at every level of calls. Each level that is inlined saves a second
+    of the first start, when nothing is cached.
     """
     _refuse_array_makers(function)
     return _compiled(function, inline="always")
 
 
 def _refuse_array_makers(function: Callable[..., Any]) -> None:
-    # numba itself refuses some of these, not all; memory of the arrays would never be freed.
+    # Without reference counting, the memory of the arrays would never be freed. numba refuses some
+    # of these functions itself, but not all.
     makers = _ARRAY_MAKERS.intersection(function.__code__.co_names)
     if makers:
         raise TypeError(f"{function.__name__} makes arrays: {', '.join(sorted(makers))}")
@@ -154,7 +162,8 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
     resolve = dispatcher.get_call_template
 
     def resolve_plain(arguments: Any, keywords: Any) -> Any:
-        # Without this numba compiles a call with the constant 0 and one with an integer separately.
+        # Treat a constant as a value of its type. Otherwise numba compiles a function once for
+        # calls with the constant 0 and again for calls with an integer.
         return resolve(tuple(map(unliteral, arguments)), keywords)
 
     dispatcher.get_call_template = resolve_plain

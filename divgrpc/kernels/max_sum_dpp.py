@@ -1,13 +1,15 @@
-"""Two greedy selectors beside Algorithm 1: max-sum diversification and a determinantal process.
+"""Two more greedy selectors: max-sum diversification and a determinantal point process (DPP).
 
-Max-sum uses the gain of Borodin, Lee and Ye (PODS 2012), which counts relevance half: with true
-distances the greedy reaches half of the best sum.
+Max-sum picks by the gain of Borodin, Lee and Ye (PODS 2012), which counts relevance by half. If
+distances satisfy the triangle inequality, the greedy selection reaches at least half of the best
+sum.
 
-The determinantal point process uses the greedy MAP of Chen, Zhang and Zhou (2018). S is a matrix of
-similarities with ones on its diagonal. The volume that a candidate adds to the picks is what
-remains of its own 1 after projection on them, maintained by an incremental Cholesky factorisation.
-The remainder only shrinks, so a candidate is updated only when it would be picked as it stands
-(Minoux 1978); costs ascend, so most candidates are never looked at.
+The DPP uses the greedy MAP algorithm of Chen, Zhang and Zhou (2018). The candidates have a matrix
+of similarities with ones on its diagonal. The remainder of a candidate is what is left of its 1
+after the candidate is projected onto the picks; picking it multiplies the determinant by the
+remainder. An incremental Cholesky factorisation keeps the remainders up to date. A remainder can
+only decrease, so a candidate is updated only if its outdated value is the best so far (lazy greedy,
+Minoux 1978). Costs are ascending, so a step ends before most candidates are reached.
 """
 
 import math
@@ -17,30 +19,29 @@ import numpy as np
 from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.pairwise import far_from, how_far
 
-# Similarity of two points at distance d.
-# 1 - d / 2: the cosine of unit vectors, d squared Euclidean.
+# Functions that turn the distance d of two points into their similarity.
+# 1 - d / 2: the cosine of unit vectors whose squared Euclidean distance is d.
 COSINE_OF_CHORD = 1
-# 1 - d: the cosine, d = 1 - cosine.
+# 1 - d: the cosine if d is 1 - cosine.
 COSINE_OF_ANGLE = 2
-# 1 / (1 + d / s): a rational quadratic kernel, s the mean of the costs.
+# 1 / (1 + d / s): a rational quadratic kernel; s is the mean of the costs.
 RATIONAL_QUADRATIC = 3
 
-# A remainder (share of a candidate's 1) below this counts as this: float32 distances resolve no
-# less.
+# Smaller remainders are replaced by this, because float32 distances do not distinguish them.
 REMAINDER_MIN = 1e-5
-# 1 less the relative rounding error of a float64 sum of logarithms.
+# Lowers a bound of remainders by more than the relative rounding error of computing it.
 _BELOW_ONE = 1.0 - 1e-9
 _LN_2 = 0.6931471805599453
 
 
 @allocating
 def max_sum(points, rows, costs, count, k, relevance, selection, picks, gains):
-    """Pick up to `k` candidates one by one; return how many.
+    """Pick up to `k` candidates one by one by max-sum diversification; return their number.
 
-    `costs` (count,) float32 ascend; `relevance` float64 is the paper's lambda. `gains` (k,) float32
-    is what each step maximises: minus half of lambda times the cost, plus 2 (1 - lambda) / (k - 1)
-    times the sum of the roots of the distances from the picks before. Of equal values the first
-    candidate is picked. Other arguments as for `greedy.greedy`.
+    `costs` (count,) float32 are ascending; `relevance` float64 is the paper's lambda. Each step
+    picks the candidate of greatest -lambda / 2 * cost + 2 (1 - lambda) / (k - 1) * sum of the
+    square roots of its distances from the earlier picks. This value is written into `gains` (k,)
+    float32. Of equal values the first candidate is picked. Other arguments as for `greedy.greedy`.
     """
     k = min(k, count)
     far, sums = selection.far, np.zeros(count, np.float64)
@@ -62,12 +63,12 @@ def max_sum(points, rows, costs, count, k, relevance, selection, picks, gains):
 
 @allocating
 def determinant(points, rows, costs, count, k, relevance, similarity, picks, gains):
-    """Pick up to `k` candidates of greatest determinant and least cost; return how many.
+    """Pick up to `k` candidates one by one by a DPP; return their number.
 
-    `gains` is minus lambda times the cost, plus 1 - lambda times the logarithm of the remainder.
-    With RATIONAL_QUADRATIC costs are measured in units of their mean. A remainder counts as
-    REMAINDER_MIN at least, so candidates with less add no volume and are picked by cost. Arguments
-    as for `max_sum`.
+    Each step picks the candidate of greatest -lambda * cost + (1 - lambda) * log(remainder). This
+    value is written into `gains`. `similarity` is one of the three functions above; with
+    RATIONAL_QUADRATIC, costs are divided by their mean. Remainders below REMAINDER_MIN are replaced
+    by it, so candidates below it differ by cost only. Other arguments as for `max_sum`.
     """
     k = min(k, count)
     unit = _mean(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
@@ -81,12 +82,13 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
             if is_pick[i]:
                 continue
             price = relevance * (np.float64(costs[i]) / unit)
-            # Logarithms are at most 0, and no later price is lower.
+            # Logarithms are at most 0 and prices are ascending, so no later value is smaller.
             if price >= least:
                 break
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
-            # As exp(x) >= 1 + x, a candidate with a smaller remainder cannot beat the best so far.
+            # A candidate whose remainder is smaller than this cannot be better than the best so
+            # far. To avoid exp(x), the lower bound 1 + x is used.
             rise = 1.0 + (price - best_price) / (1.0 - relevance)
             volume_min = _BELOW_ONE * best_remainder * rise
             while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > volume_min:
@@ -132,8 +134,9 @@ def _similarity(far, unit, similarity):
 def logarithm(number):
     """Return the natural logarithm of a float64 above 0, the same bits on every processor.
 
-    A number is a power of two times m, 1 <= m < 2, and log m = 2 atanh z with z = (m - 1) / (m + 1)
-    is summed as a series. A library's logarithm may round otherwise on another processor.
+    A library's logarithm may round differently on another processor. Here the number is written as
+    a power of two times m, 1 <= m < 2. Then log m = 2 atanh z with z = (m - 1) / (m + 1), which is
+    summed as a power series.
     """
     half, exponent = math.frexp(number)
     z = (half - 0.5) / (half + 0.5)

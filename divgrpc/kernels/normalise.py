@@ -1,11 +1,13 @@
-"""Checks of rows, their lengths, and unit rows: a row gives the same bytes alone and in a batch."""
+"""Checks, lengths and normalisation of rows; the result of a row does not depend on other rows."""
 
 import numpy as np
 
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.vector_sums import row_dot
 
-# Faults of compressed sparse rows.
+# Results of `check_sparse`. BAD_INDPTR: `indptr` does not start at 0, decreases, or points past the
+# end. BAD_ORDER: the columns of a row are not strictly ascending. BAD_RANGE: a column is not in the
+# range 0 to dims - 1.
 NO_FAULT = 0
 BAD_INDPTR = 1
 BAD_ORDER = 2
@@ -16,9 +18,9 @@ BAD_RANGE = 3
 def normalise(matrix):
     """Scale each row of `matrix` (n, d) float32 to unit length, in place.
 
-    Returns the first row that is not finite and the first row of zeros, -1 for none; those rows
-    stay as they are. A row is divided by its largest entry first, so that the squares of neither
-    1e30 nor 1e-30 leave the range of float32.
+    Returns the number of the first row that is not finite and of the first row of zeros, or -1. All
+    such rows stay unchanged. A row is first divided by its largest absolute value, so that squares
+    of numbers such as 1e30 or 1e-30 neither overflow nor underflow float32.
     """
     first_bad, first_zero = -1, -1
     for row in range(matrix.shape[0]):
@@ -35,9 +37,9 @@ def normalise(matrix):
 
 @kernel
 def normalise_sparse(indptr, values):
-    """Do what `normalise` does, to sparse rows: `indptr` (n + 1,) int64, `values` float32.
+    """Scale sparse rows to unit length as `normalise` does; `indptr` int64, `values` float32.
 
-    The squares of a row are added in float64, first to last.
+    The squares of a row are added in float64, from first to last.
     """
     first_bad, first_zero = -1, -1
     for row in range(indptr.shape[0] - 1):
@@ -62,7 +64,10 @@ def lengths(matrix, result):
 
 @kernel
 def lengths_sparse(indptr, values, result):
-    """Write the length of each sparse row into `result` (n,) float32; inf or nan if not finite."""
+    """Write the length of each sparse row into `result` (n,) float32.
+
+    The length of a row with inf or nan is inf or nan.
+    """
     for row in range(result.shape[0]):
         square = np.float32(_square(values[indptr[row] : indptr[row + 1]]))
         result[row] = np.sqrt(square)
@@ -77,9 +82,10 @@ def squares_sparse(indptr, values, result):
 
 @kernel
 def check_sparse(indptr, indices, dims):
-    """Return the fault of compressed sparse rows of `dims` columns, or NO_FAULT.
+    """Return the first fault of compressed sparse rows with `dims` columns, or NO_FAULT.
 
-    `indptr` (n + 1,) int64 ends at the length of `indices` int32; the caller has checked that.
+    `indptr` (n + 1,) int64; `indices` int32. The caller must check that the last entry of `indptr`
+    is the length of `indices`.
     """
     if indptr[0] != 0:
         return BAD_INDPTR
@@ -98,10 +104,10 @@ def check_sparse(indptr, indices, dims):
 
 @kernel
 def _largest(values):
-    """Return the largest absolute value, and whether all are finite.
+    """Return the largest absolute value, and whether all values are finite.
 
-    The bits of floats without their signs, read as integers, are in the order of the floats; inf
-    and nan are above all others. A maximum of integers compiles to vector instructions.
+    The bits of a float without its sign, read as an integer, sort as absolute values do, and inf
+    and nan are the largest. The maximum of integers compiles to vector instructions.
     """
     largest = np.int32(0)
     for j in range(values.shape[0]):

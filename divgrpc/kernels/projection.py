@@ -1,7 +1,7 @@
-"""A query's side of hashing: projections, margins, its code, and its margins in four bits.
+"""Hashing of queries: projections, margins, codes, and margins rounded to four bits.
 
-Every sum goes over dimensions from first to last, so each projection has one order of summation,
-alone or in a batch, dense or sparse.
+A margin is a projection minus a threshold. Every sum adds dimensions in ascending order, so a query
+has the same projections alone or in a batch, dense or sparse.
 """
 
 import numpy as np
@@ -10,9 +10,11 @@ from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.records import Queries
 from divgrpc.kernels.vector_sums import prefetch_row
 
-# Rows of the hyperplanes to prefetch: a sparse query reads rows anywhere in memory.
+# A row of the hyperplanes is prefetched this many rows before it is read, because a sparse query
+# reads rows that are far apart in memory.
 _PREFETCH_DIMS = 8
-# Least absolute margin that is quantised: below it 7 / margin leaves the range of float32.
+# If no absolute margin exceeds this, all margins are rounded to 0: 7 / margin could overflow
+# float32.
 _MARGIN_MIN = np.float32(1e-30)
 
 
@@ -20,14 +22,14 @@ _MARGIN_MIN = np.float32(1e-30)
 def project(dense, row, hyperplanes, projections):
     """Write the projections of row `row` of `dense` onto all hyperplanes into `projections` (B,).
 
-    `dense` (nq, d) and `hyperplanes` (d, B) float32. Zeros are skipped, as in a sparse query: they
-    change no sum.
+    `dense` (nq, d), `hyperplanes` (d, B) and `projections` are float32. Zeros are skipped, as in a
+    sparse query, because they change no sum.
     """
     dims = hyperplanes.shape[0]
     indices, values = np.empty(dims, np.int32), np.empty(dims, np.float32)
     count = 0
     for j in range(dims):
-        # Written unconditionally: with many zeros a branch would be mispredicted.
+        # Write unconditionally, because with many zeros a branch would often be mispredicted.
         indices[count], values[count] = j, dense[row, j]
         count += dense[row, j] != 0
     project_sparse(indices, values, 0, count, hyperplanes, projections)
@@ -35,7 +37,7 @@ def project(dense, row, hyperplanes, projections):
 
 @kernel
 def project_sparse(indices, values, start, stop, hyperplanes, projections):
-    """Write the projections of a sparse query, stored elements start to stop, in their order."""
+    """Write the projections of a sparse query, elements start to stop - 1, summed in this order."""
     projections[:] = np.float32(0)
     i = start
     while i + 4 <= stop:
@@ -58,9 +60,10 @@ def project_sparse(indices, values, start, stop, hyperplanes, projections):
 
 @kernel
 def embed(queries, feature_map, offset, embedded):
-    """Write each query's product with `feature_map` (d, r) float32, plus `offset` (r,) float32.
+    """Write the product of each query and `feature_map`, plus `offset`, into `embedded`.
 
-    `queries`: a plain tuple of the fields of `Queries`; `embedded` (nq, r) float32.
+    `queries` is a plain tuple of the fields of `Queries`. `feature_map` (d, r), `offset` (r,) and
+    `embedded` (nq, r) are float32.
     """
     queries = Queries(*queries)
     indptr = queries.indptr
@@ -79,8 +82,8 @@ def embed(queries, feature_map, offset, embedded):
 def sketch_dense(dense, row, places, sums):
     """Write the count sketch of row `row` of `dense` into row 0 of `sums` (1, m) float32.
 
-    `places` (d,) int32: dimension j is added to sum places[j], or subtracted from sum ~places[j] if
-    that is negative; first dimension to last.
+    `places` (d,) int32: if places[j] is not negative, dimension j is added to sum places[j];
+    otherwise it is subtracted from sum ~places[j]. Dimensions are added in ascending order.
     """
     sums[:] = np.float32(0)
     for j in range(places.shape[0]):
@@ -89,7 +92,7 @@ def sketch_dense(dense, row, places, sums):
 
 @part
 def sketch_sparse(indices, values, start, stop, places, sums):
-    """Write the count sketch of a sparse query, stored elements start to stop, in their order."""
+    """Write the count sketch of a sparse query, elements start to stop - 1, in this order."""
     sums[:] = np.float32(0)
     for i in range(start, stop):
         _add_to_sum(places[indices[i]], values[i], sums)
@@ -105,9 +108,10 @@ def _add_to_sum(place, value, sums):
 
 @kernel
 def project_query(queries, query, hashing, sketch_sums, margins):
-    """Write the margins (B,) float32 of query number `query`: projections less thresholds.
+    """Write the projections of query number `query` minus the thresholds into `margins`.
 
-    `queries`: `Queries`; `hashing`: `Hashing`; `sketch_sums` (1, m) float32 is scratch memory.
+    `queries`: `Queries`; `hashing`: `Hashing`; `sketch_sums` (1, m) float32 is scratch memory;
+    `margins` (B,) float32.
     """
     indptr, indices, values = queries.indptr, queries.indices, queries.values
     hyperplanes, thresholds, places = hashing.hyperplanes, hashing.thresholds, hashing.sketch
@@ -127,9 +131,9 @@ def project_query(queries, query, hashing, sketch_sums, margins):
 
 @kernel
 def sign_code(margins, code):
-    """Write the signs of `margins` (64 W,) into `code` (W,) uint64: bit b % 64 of word b // 64.
+    """Write the signs of `margins` (64 * W,) float32 into `code` (W,) uint64.
 
-    A margin of zero sets the bit.
+    Bit b % 64 of word b // 64 is set if margin b is at least 0.
     """
     for w in range(code.shape[0]):
         word = np.uint64(0)
@@ -141,13 +145,18 @@ def sign_code(margins, code):
 
 @kernel
 def quantise(margins, planes):
-    """Write `margins` (64 G,) in four bits each into `planes` (5, W) uint64.
+    """Round `margins` (64 * G,) float32 to four bits each, and write these into `planes`.
 
-    A level is round(7 * margin / largest), -7 to 7, in two's complement: plane p holds the bit of
-    weight 2**p, plane 3 the bit of weight -8. A code has W words, W / G words for the same margins,
-    each with twice the weight of the one before: the planes repeat for them, and plane 4 holds the
-    base 2 logarithms of the weights. Returns (unit, level_sum): a level times `unit` float32 is
-    about its margin, `level_sum` is the sum of all levels times the sum of the weights.
+    The level of a margin is round(7 * margin / largest absolute margin), -7 to 7. Rows 0 to 3 of
+    `planes` (5, W) uint64 hold the bits of the levels in two's complement: row p the bits of weight
+    2**p, and row 3 the bits of weight -8.
+
+    The code of a point has W words. Words g, G + g, 2G + g and so on belong to the same 64 margins,
+    and each of them has twice the weight of the one before. The rows of `planes` repeat
+    accordingly, and row 4 holds the base 2 logarithms of the weights.
+
+    Returns (unit, level_sum). A level times `unit` float32 is about its margin; `level_sum` is the
+    sum of all levels times the sum of the weights.
     """
     largest = np.float32(0)
     for b in range(margins.shape[0]):
@@ -168,9 +177,10 @@ def quantise(margins, planes):
 
 @kernel
 def quantise_signs(margins, planes):
-    """Write the signs of `margins` into `planes` as levels of 1 and -1, as `quantise` does.
+    """Do what `quantise` does with levels of 1 and -1, the signs of the margins.
 
-    The unit is that at which the signs have the margins' product with themselves.
+    The unit is sum(margin**2) / sum(|margin|). With it, the dot product of the margins with the
+    scaled signs equals their dot product with themselves.
     """
     planes[:] = np.uint64(0)
     total, size, square = 0, np.float32(0), np.float32(0)
@@ -191,7 +201,10 @@ def quantise_signs(margins, planes):
 
 @kernel
 def _repeat_planes(planes, groups):
-    """Repeat the planes of the first `groups` words for all words; return the weights' sum."""
+    """Repeat the first `groups` columns of `planes` for all words; return the sum of the weights.
+
+    Row 4 gets the logarithms of the weights.
+    """
     words, weights = planes.shape[1], 0
     for w in range(words):
         for p in range(4):
@@ -204,9 +217,10 @@ def _repeat_planes(planes, groups):
 
 @kernel
 def key_of(words, row, start, bits):
-    """Return bits `start` to `start + bits - 1` of a code as a table's key, first bit lowest.
+    """Return bits start to start + bits - 1 of the code of point `row`, the key in a hash table.
 
-    `words` (W, n) uint64 are codes; `bits` is 1 to 24.
+    `words` (W, n) uint64 are the codes; `bits` is 1 to 24. Bit `start` is the lowest bit of the
+    key.
     """
     low = start & 63
     key = words[start >> 6, row] >> np.uint64(low)
@@ -217,17 +231,18 @@ def key_of(words, row, start, bits):
 
 @kernel
 def table_keys(words, start, bits, keys):
-    """Write all points' keys for the table whose bits begin at `start` into `keys` (n,) uint32."""
+    """Write `key_of` of every point into `keys` (n,) uint32."""
     for row in range(keys.shape[0]):
         keys[row] = key_of(words, row, start, bits)
 
 
 @kernel
 def fill_table(keys, offsets, rows):
-    """Sort points into buckets by counting.
+    """Sort points into buckets by counting sort.
 
-    `keys` (n,) uint32 are below the number of buckets; `offsets` (buckets + 1,) int32 gets the
-    start of each bucket in `rows` (n,) int32; rows ascend within a bucket.
+    `keys` (n,) uint32 is the bucket of each point. The points of bucket b are written into
+    rows[offsets[b] : offsets[b + 1]], in ascending order. `offsets` (buckets + 1,) int32 and `rows`
+    (n,) int32 are the output.
     """
     offsets[:] = 0
     for row in range(keys.shape[0]):
@@ -238,7 +253,7 @@ def fill_table(keys, offsets, rows):
         key = keys[row]
         rows[offsets[key]] = row
         offsets[key] += 1
-    # Each entry is now the start of the next bucket: shift them by one.
+    # offsets[b] is now the end of bucket b, which is the start of bucket b + 1: shift by one.
     for bucket in range(offsets.shape[0] - 1, 0, -1):
         offsets[bucket] = offsets[bucket - 1]
     offsets[0] = 0

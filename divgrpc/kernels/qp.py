@@ -1,4 +1,4 @@
-"""The loops of `divgrpc.search.relaxation`: means, least gradients, and trades of shares."""
+"""Loops of `divgrpc.search.relaxation`: means, smallest gradients, and trades of shares."""
 
 import numpy as np
 
@@ -6,16 +6,16 @@ from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.pairwise import far_from
 from divgrpc.kernels.top_k import kth_least
 
-# Time of looking through one slope, in units of computing one distance.
+# Time to compare one slope, in units of the time to compute one distance.
 _SLOPE_WORK = 0.125
 
 
 @allocating
 def mean_of(points, rows, count, shares, k):
-    """Return the weighted mean (1, d) float32 of rows[:count], of directions under inner product.
+    """Return the weighted mean (1, d) float32 of rows[:count].
 
-    `shares` (count,) float64 are the weights, of sum `k`. Sums are float64, in the order of the
-    candidates.
+    `shares` (count,) float64 are the weights; their sum is `k`. Under the inner product, each row
+    is first scaled to unit length. Sums are float64, in the order of the candidates.
     """
     vectors, indptr, indices, values = points.vectors, points.indptr, points.indices, points.values
     inverses = points.inverse_lengths
@@ -41,10 +41,11 @@ def mean_of(points, rows, count, shares, k):
 
 @allocating
 def mark_least(values, k, scratch, marks):
-    """Mark the `k` least of `values` (n,) float64 in `marks` (n,) float64; return their sum.
+    """Mark the `k` smallest of `values` (n,) float64; return their sum.
 
-    Values are compared as float32, in `scratch` (n,) float32; of equal values the first are taken.
-    Marks are 1 and 0. `k` is 1 to n.
+    `marks` (n,) float64 is set to 1 for these values and to 0 for others. Values are compared as
+    float32; of equal values the first are marked. `scratch` (n,) float32 is scratch memory. `k` is
+    1 to n.
     """
     for i in range(values.shape[0]):
         scratch[i] = values[i]
@@ -66,7 +67,7 @@ def mark_least(values, k, scratch, marks):
 
 @kernel
 def sum_of_products(a, b):
-    """Return the sum of a[i] * b[i], float64, from first to last."""
+    """Return the float64 sum of a[i] * b[i], added from first to last."""
     total = 0.0
     for i in range(a.shape[0]):
         total += a[i] * b[i]
@@ -75,14 +76,16 @@ def sum_of_products(a, b):
 
 @allocating
 def trade_shares(points, rows, count, beta, tolerance, work_max, selection, cache, slopes, shares):
-    """Trade shares between candidates until no two of their slopes differ by more than `tolerance`.
+    """Trade shares between pairs of candidates until their slopes differ by at most `tolerance`.
 
-    `slopes` (count,) float64 is the gradient of `divgrpc.search.relaxation`'s objective at `shares`
-    (count,) float64; both are updated. A trade takes from the steepest candidate that has a share
-    and gives to the least steep below 1, as far as the objective falls. `beta` float64 weighs
-    distances in the objective. Work counts computed distances; trading stops early once it exceeds
-    `work_max` float64. `cache` float32, at least two entries per candidate, keeps rows of
-    distances. Returns the fall of the objective, and the work.
+    `slopes` (count,) float64 is the gradient, at `shares` (count,) float64, of the objective that
+    `divgrpc.search.relaxation` minimises; both are updated. Each trade takes from the candidate of
+    greatest slope whose share is above 0 and gives to the candidate of smallest slope whose share
+    is below 1, as much as lowers the objective most. Trading ends when these two slopes differ by
+    at most `tolerance`, or when the work reaches `work_max` float64. Work is the number of
+    distances computed, plus _SLOPE_WORK for each slope compared. `beta` float64 weighs distances in
+    the objective. `cache` float32, at least two entries per candidate, stores rows of distances.
+    Returns the decrease of the objective and the work.
     """
     slots, room = np.empty(count, np.int32), min(count, cache.shape[0] // count)
     table, owners = cache[: room * count].reshape(room, count), np.empty(room, np.int32)
@@ -113,7 +116,7 @@ def trade_shares(points, rows, count, beta, tolerance, work_max, selection, cach
         step = min(1.0 - shares[taker], shares[giver])
         if bend * step > high - low:
             step = (high - low) / bend
-        # Rounding must not leave a share just below 1 or above 0.
+        # Set a share that reaches 0 or 1 exactly, because rounding would leave it close to that.
         shares[taker] = shares[taker] + step if step < 1.0 - shares[taker] else 1.0
         shares[giver] = shares[giver] - step if step < shares[giver] else 0.0
         fall += step * (high - low) - 0.5 * bend * step * step

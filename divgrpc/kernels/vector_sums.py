@@ -1,11 +1,15 @@
 """Operations that numba lacks: sums over rows in a fixed order, population counts, prefetching.
 
-A float sum depends on its order. By default the compiler adds one by one, which is slow; with
-fastmath it chooses an order per processor, which is not reproducible. `row_dot` and `row_distance`
-fix the order: terms go to four accumulators of 16 lanes, those are added pairwise, lanes are folded
-in halves, and the rest of the row is added one by one. Multiplications and additions are never
-fused. Processors with narrower registers do the same additions in more instructions. `gathered_dot`
-does the same for stored elements, with two accumulators of 8 float64 lanes.
+The rounding of a float sum depends on the order of its terms. By default the compiler adds terms
+one by one, which is slow. With fastmath it chooses an order for each processor, which is not
+reproducible. `row_dot` and `row_distance` fix the order. Terms are added to ACCUMULATORS
+accumulators of LANES lanes each. The accumulators are added pairwise, then the lanes are added in
+halves (lane 0 to lane 8 and so on). The last terms, fewer than LANES, are added one by one.
+Multiplications and additions are never fused. Processors with narrower registers do the same
+additions with more instructions.
+
+`gathered_dot` does the same for the elements of a sparse row, with two accumulators of 8 float64
+lanes.
 """
 
 from collections.abc import Sequence
@@ -17,7 +21,7 @@ from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-# float32 lanes of an accumulator, and accumulators, of `row_dot` and `row_distance`.
+# `row_dot` and `row_distance` use ACCUMULATORS accumulators of LANES float32 lanes each.
 LANES: Final = 16
 ACCUMULATORS: Final = 4
 
@@ -25,7 +29,7 @@ _CACHE_LINE_BYTES: Final = 64
 _FLOAT: Final = ir.FloatType()
 _VECTOR: Final = ir.VectorType(_FLOAT, LANES)
 _DOUBLE: Final = ir.DoubleType()
-# float64 lanes of an accumulator of `gathered_dot`.
+# `gathered_dot` uses two accumulators of this many float64 lanes each.
 _DOUBLE_LANES: Final = 8
 _INT32: Final = ir.IntType(32)
 
@@ -45,43 +49,45 @@ def popcount(_context: Any, word: Any) -> Any:  # numba's own types
 def row_dot(_context: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
     """Return the float32 dot product of row `i` of `x` and row `j` of `y`.
 
-    Both are C-contiguous float32 matrices with the same number of columns.
+    `x` and `y` are C-contiguous float32 matrices with the same number of columns.
     """
     return _row_sums(x, i, y, _product)
 
 
 @intrinsic
 def row_distance(_context: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
-    """Return the float32 squared distance of row `i` of `x` and row `j` of `y`.
+    """Return the float32 squared Euclidean distance of row `i` of `x` and row `j` of `y`.
 
-    Summed from differences, so that near-duplicates keep their order; 2 - 2 a.b of unit vectors
-    would lose differences below 1e-7. Arrays as in `row_dot`.
+    The squares of the differences are summed, so points that nearly equal the query are ordered
+    correctly. For unit vectors, 2 - 2 a.b would not resolve distances below 1e-7. Arrays as in
+    `row_dot`.
     """
     return _row_sums(x, i, y, _square)
 
 
 @intrinsic
 def row_distance_within(_context: Any, x: Any, i: Any, y: Any, j: Any, limit: Any) -> Any:
-    """Return the same bits as `row_distance` up to `limit` float32, else a number above it.
+    """Return the same bits as `row_distance` if it is at most `limit`, else a number above `limit`.
 
-    Squares are not negative and rounding is monotone, so a sum is never below a partial sum: it
-    ends at the first stride of columns that exceeds the limit.
+    `limit` is float32. Squares are not negative and rounding is monotone, so a partial sum never
+    exceeds the whole sum. The sum therefore ends at the first partial sum above the limit.
     """
     return _row_sums(x, i, y, _square, limit)
 
 
 @intrinsic
 def row_dots(_context: Any, x: Any, rows: Any, y: Any, j: Any) -> Any:
-    """Return `row_dot` for a tuple of row numbers of `x`, as a tuple with the same bits.
+    """Return a tuple of `row_dot` for each of a tuple of rows of `x`, with the same bits.
 
-    Row `j` is read once for all of them. Four rows keep their sums in the registers of AVX-512.
+    Row `j` of `y` is read once for all `rows`. With AVX-512, the sums of four rows fit into
+    registers.
     """
     return _row_sums(x, rows, y, _product)
 
 
 @intrinsic
 def row_distances(_context: Any, x: Any, rows: Any, y: Any, j: Any) -> Any:
-    """Return `row_distance` for a tuple of row numbers of `x`, as `row_dots` does `row_dot`."""
+    """Return a tuple of `row_distance` for each of a tuple of rows of `x`, like `row_dots`."""
     return _row_sums(x, rows, y, _square)
 
 
@@ -96,11 +102,12 @@ def gathered_dot(
     dense: Any,
     row: Any,
 ) -> Any:
-    """Return the float64 dot product of stored elements start to stop and one row of `dense`.
+    """Return the float64 dot product of a sparse row and row `row` of `dense`.
 
-    `indices` int32, `values` float32; `dense` a C-contiguous float32 matrix. As many elements from
-    `ahead` on are prefetched meanwhile, a little at a time: rows lie anywhere in memory, and a
-    burst of requests for a whole row would delay the loads it should speed up.
+    The sparse row has elements start to stop - 1 of `indices` int32 and `values` float32; `dense`
+    is a C-contiguous float32 matrix. Meanwhile the same number of elements from `ahead` on, the
+    next sparse row, is prefetched in small steps. Prefetching the whole row at once would delay the
+    loads of the current row.
     """
     if not _is_matrix(dense):
         return None
@@ -127,10 +134,11 @@ def _square(builder: Any, x: Any, y: Any) -> Any:
 
 
 def _row_sums(x: Any, rows: Any, y: Any, term: Any, limit: Any = None) -> Any:
-    """Return the signature and the code generator of sums of `term` over the columns of two rows.
+    """Return the signature and the code generator of a sum of `term` over the columns of two rows.
 
-    `rows` is the type of a row number of `x`, or of a tuple of them, which gives a tuple of sums.
-    `limit` is the type of the limit at which a sum may end; None for complete sums.
+    `x`, `rows` and `y` are numba types. `rows` is the type of one row number of `x`, or of a tuple
+    of row numbers, for which the result is a tuple of sums. `limit` is the type of the limit at
+    which a sum may end early, or None.
     """
     if not (_is_matrix(x) and _is_matrix(y)):
         return None
@@ -156,7 +164,7 @@ def _is_matrix(kind: Any) -> bool:
 
 @intrinsic
 def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
-    """Prefetch a row of a C-contiguous float32 matrix; changes no result."""
+    """Prefetch a row of a C-contiguous float32 matrix into the caches."""
     if not _is_matrix(matrix):
         return None
     signature = types.void(matrix, types.intp)
@@ -171,7 +179,7 @@ def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
 
 @intrinsic
 def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
-    """Prefetch elements start to stop of a C-contiguous array of four-byte numbers."""
+    """Prefetch elements start to stop - 1 of a C-contiguous array of four-byte numbers."""
     if not (isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"):
         return None
     signature = types.void(array, types.intp, types.intp)
@@ -186,7 +194,7 @@ def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
 
 
 def _prefetch(builder: Any, start: Any, count: Any) -> None:
-    """Prefetch every cache line of `count` four-byte numbers."""
+    """Prefetch every cache line of the `count` four-byte numbers from address `start` on."""
     per_line = ir.Constant(count.type, _CACHE_LINE_BYTES // 4)
     padded_count = builder.add(count, ir.Constant(count.type, _CACHE_LINE_BYTES // 4 - 1))
     with cgutils.for_range(builder, builder.udiv(padded_count, per_line)) as loop:
@@ -216,9 +224,10 @@ def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
 def _sums_of_terms(
     builder: Any, rows: Sequence[Any], b: Any, cols: Any, term: Any, limit: Any = None
 ) -> list[Any]:
-    """Return the sums of `term` over the columns of each of `rows` and row `b`, loaded once.
+    """Generate the sums of `term` over the columns of row `b` and each of `rows`; return them.
 
-    With a `limit`, the sum of a single row ends at the first stride that exceeds it.
+    Row `b` is loaded once for all rows. With a `limit` there is only one row, whose sum ends at the
+    first stride (LANES * ACCUMULATORS columns) after which it exceeds the limit.
     """
     index = cols.type
 
@@ -268,12 +277,15 @@ def _sums_of_terms(
 
 def _load(builder: Any, pointer: Any, start: Any) -> Any:
     block = builder.bitcast(builder.gep(pointer, [start]), _VECTOR.as_pointer())
-    # Rows are aligned to one float32 only.
+    # Rows are aligned to four bytes only, not to the size of the vector.
     return builder.load(block, align=4)
 
 
 def _gathered_sum(builder: Any, elements: Any, span: Any, dense: Any) -> Any:
-    """Return the sum of stored elements (columns, values) times elements of the dense row."""
+    """Generate the dot product of a sparse row, `elements` (columns, values), and a dense row.
+
+    `span` is (start, stop, ahead) as in `gathered_dot`.
+    """
     (columns, values), (start, stop, ahead) = elements, span
     index, stride = start.type, 2 * _DOUBLE_LANES
     zeros = ir.Constant(ir.VectorType(_DOUBLE, _DOUBLE_LANES), [0.0] * _DOUBLE_LANES)
@@ -316,7 +328,7 @@ def _fold(builder: Any, sums: Any) -> Any:
 
 
 def _folded(builder: Any, vector: Any, width: int) -> Any:
-    """Return the sum of a vector's lanes, added in halves."""
+    """Generate the sum of a vector's lanes: add the upper half to the lower until one is left."""
     while width > 1:
         width //= 2
         halves = (
