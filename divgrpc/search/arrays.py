@@ -1,4 +1,4 @@
-"""The arrays of a generation, of queries and of answers as kernels take them."""
+"""The arrays of a generation, of queries and of answers, in the form that kernels take."""
 
 from typing import Any, Final, NamedTuple
 
@@ -9,17 +9,20 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
-# The arrays of sparse queries if queries are dense.
+# `Queries.indptr`, `indices` and `values` of dense queries.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
-# The columns of answers that most parameters do not need.
+# Empty columns of `Answers`, which most parameters do not need.
 _NO_GAPS: Final = np.empty(0, np.float32)
 _NO_DIALS: Final = np.empty(0)
 _NO_REASONS: Final = np.empty(0, np.uint8)
 
 
 def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
-    """Return the arrays of `codes` and of the points, read-only; without ids results are rows."""
+    """Return the arrays of `codes` and of the points, read-only.
+
+    If there is no array `ids`, row numbers are the ids.
+    """
     arrays = dict(codes)
     if isinstance(points, SparseRows):
         arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
@@ -29,7 +32,7 @@ def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
 
 
 def pack_queries(queries: Rows) -> tuple[Any, ...]:
-    """Return rows as a plain tuple of the fields of `Queries`; the other kind's are empty."""
+    """Return dense or sparse rows as a plain tuple of the fields of `Queries`."""
     if isinstance(queries, SparseRows):
         empty = np.empty((0, queries.dims), np.float32)
         return (empty, queries.indptr, queries.indices, queries.values)
@@ -39,12 +42,13 @@ def pack_queries(queries: Rows) -> tuple[Any, ...]:
 class Answers(NamedTuple):
     """The columns of a `QueryResult` for nq queries.
 
-    The first five and the last two are the fields of `kernels.records.Results`.
+    The first five fields and the last two are the fields of `kernels.records.Results`.
 
-    gaps: (nq,) float32 duality gaps, 0 if nothing was relaxed; empty for other selectors.
-    copies: for each place of each row (nq * k) the ids of the near-copies that the result there
-        stands for; empty unless they are listed.
-    dials, reasons: (nq,) empty if the caller gave the dial; reasons are numbers.
+    gaps: (nq,) float32 duality gaps of `qp_relax`, 0 if it had nothing to solve; empty for other
+        selectors.
+    copies: nq * k arrays, k for each query: the ids of the near-copies that each result stands for.
+        Empty unless the query lists near-copies.
+    dials, reasons: (nq,) as in `Results`, empty if the caller gave the dial.
     """
 
     ids: IntArray
@@ -63,7 +67,7 @@ class Answers(NamedTuple):
         return self[:5] + self[-2:]
 
     def put(self, row: int, single: "Answers") -> None:
-        """Write the answer to one query as a row."""
+        """Copy `single`, the answer to one query, into row `row`."""
         for name in ("ids", "scores", "selection_scores", "counts"):
             getattr(self, name)[row] = getattr(single, name)[0]
         self.stats[:, row] = single.stats[:, 0]
@@ -75,7 +79,7 @@ class Answers(NamedTuple):
 
 
 def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None = None) -> Answers:
-    """Return room for k results of each query, with the columns that these parameters need."""
+    """Allocate answers of k results for each query, with the columns that `parameters` need."""
     gaps, dials, reasons = _NO_GAPS, _NO_DIALS, _NO_REASONS
     if parameters and parameters.selector == "qp_relax":
         gaps = np.zeros(queries, np.float32)

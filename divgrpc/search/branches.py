@@ -11,12 +11,16 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.kernels import branches
 from divgrpc.types import CountArray, FloatArray, IntArray
 
-# Candidates held in memory at a time, over all documents: 16 MiB.
+# Maximum number of candidate labels in memory at a time, of all documents together: 16 MiB.
 CANDIDATES_AT_ONCE: Final = 2**20
 
 
 class PickedLabels(NamedTuple):
-    """Picks for nq documents, (nq, k): -1 and nan after the `counts` (nq,) of each."""
+    """The labels picked for nq documents.
+
+    `labels`, `scores` and `values` are (nq, k). Row i has counts[i] picks (`counts` is (nq,)),
+    followed by labels of -1 and by scores and values of nan.
+    """
 
     labels: IntArray
     scores: FloatArray
@@ -28,7 +32,8 @@ class PickedLabels(NamedTuple):
 class Branches:
     """The hierarchy of `label_count` labels, as in `divgrpc.metrics.LabelTree`.
 
-    parents, depths: (m,) int32 of labels, then inner nodes; -1 for none.
+    parents, depths: (m,) int32 parent and depth of each node, labels first, then inner nodes. The
+        parent is -1 for roots; both are -1 for nodes without a path to a root.
     """
 
     parents: npt.NDArray[np.int32]
@@ -52,12 +57,13 @@ class Branches:
     def pick(
         self, labels: IntArray, scores: FloatArray, counts: CountArray, k: int, diversity: float
     ) -> PickedLabels:
-        """Pick `k` of each row's candidates `labels` (nq, m) with `scores` (nq, m), best first.
+        """Pick `k` candidate labels for each row.
 
-        `counts` (nq,) is the number of candidates of each row. `diversity`, above 0 and at most 1,
-        weighs the gain defined in `kernels.branches`. The sum of scaled scores and gains is
-        monotone and submodular over labels that the hierarchy reaches, so the greedy reaches at
-        least 1 - 1/e of the greatest sum (Nemhauser, Wolsey and Fisher 1978), both counted from the
+        `labels` and `scores` (nq, m) are the candidates, best first; `counts` (nq,) is the number
+        of candidates of each row. `diversity`, above 0 and at most 1, weights the gain defined in
+        `kernels.branches`. The sum of scaled scores and gains is monotone and submodular over
+        labels with a path to a root. So the greedy selection reaches at least 1 - 1/e of the
+        greatest possible sum (Nemhauser, Wolsey and Fisher 1978). Both sums are counted from the
         first pick on.
         """
         shape, width = (len(labels), k), labels.shape[1]

@@ -1,14 +1,16 @@
-"""Dials that are chosen for each query: `diversity="auto"` and `lose_at_most`.
+"""Dials (diversities) that are chosen for each query: `diversity="auto"` and `lose_at_most`.
 
-Both depend on a query's candidates alone, so the same request gives the same dials.
+Both depend on the candidates of a query only, so the same request has the same dials.
 
-`diversity="auto"` goes by how relevance falls. The best candidate leads the mean of all candidates
-by some relevance, and the k nearest keep a share of that lead on average. If they keep all of it,
-they are as good as the best, and other candidates may replace some of them. If the best stands out,
-the dial is low. The odds of the dial, dial / (1 - dial), are the share times the selector's factor,
-so no dial is above factor / (1 + factor).
+`diversity="auto"` chooses a dial from how fast relevance falls among the candidates. Let lead be
+the relevance of the best candidate minus the mean of all candidates, and share the mean lead of the
+k nearest divided by that of the best. If the share is 1, the k nearest are as relevant as the best,
+and other candidates may replace some of them: the dial is high. If the best stands out, the share
+and the dial are low. The odds of the dial, dial / (1 - dial), are the share times a factor of the
+selector, so no dial is above factor / (1 + factor).
 
-`lose_at_most` takes the greatest dial, in steps of 1/32, whose answer loses no more than the bound.
+`lose_at_most` chooses the greatest dial, in steps of 1/32, whose loss of relevance is at most the
+bound.
 """
 
 from typing import Final, get_args
@@ -19,7 +21,7 @@ import numpy.typing as npt
 from divgrpc.kernels import records
 from divgrpc.types import DialReason, EffectiveParameters
 
-# Words for `Results.reasons`, by number; there is none for 0.
+# Values of `DialReason`, indexed by the numbers in `Results.reasons`, which start at 1.
 _WORDS: Final = np.array(("", *get_args(DialReason)))
 _NO_WORDS: Final = _WORDS[:0]
 _RULES: Final = {
@@ -32,37 +34,38 @@ METRICS: Final = {
     "euclidean": records.EUCLIDEAN,
     "inner_product": records.INNER_PRODUCT,
 }
-# Factors of the odds, per selector and per variant of greedy. Greater factors lose more than 1 % of
-# alpha-nDCG against the nearest neighbours on data without crowds: see the benchmark `dials`.
+# Factors of the odds for each selector, and for each variant of `greedy`. They are as large as
+# possible without losing more than 1 % of alpha-nDCG, compared with the nearest neighbours, on data
+# without crowds of near-copies (benchmark `dials`).
 _FACTORS: Final = {"mmr": 0.4, "rerank": 0.05, "dpp": 1.0, "max_sum": 0.2}
 _RELAXED_FACTOR: Final = 0.3
 _GREEDY_FACTORS: Final = {"corrected": 0.8, "printed": 0.8, "marginal": 0.5}
 
 
 def reason_words(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.str_]:
-    """Return the words for `Results.reasons`."""
-    # Most queries name their dial, and indexing by an empty array takes numpy several microseconds.
+    """Return the values of `DialReason` for the numbers in `Results.reasons`."""
+    # `codes` is usually empty, and indexing by an empty array would take several microseconds.
     words: npt.NDArray[np.str_] = _WORDS[codes] if len(codes) else _NO_WORDS
     return words
 
 
 def rule_of(parameters: EffectiveParameters) -> int:
-    """Return the number of the rule for selectors that the kernel runs: `Objective.rule`."""
+    """Return `Objective.rule` for the selectors that the kernel runs."""
     return records.MMR_RULE if parameters.selector == "mmr" else _RULES[parameters.variant]
 
 
 def choice_of(parameters: EffectiveParameters) -> int:
-    """Return how a query gets its dial: `Plan.dial_choice`."""
+    """Return `Plan.dial_choice`, which says how a query gets its dial."""
     if parameters.lose_at_most is not None:
         return records.BY_LOSS
     return records.BY_FALL_OFF if parameters.diversity_auto else records.BY_CALLER
 
 
 def factor_of(parameters: EffectiveParameters) -> float:
-    """Return the selector's factor of the odds of an automatic dial: `Plan.dial_factor`."""
+    """Return `Plan.dial_factor`, the selector's factor of the odds of an automatic dial."""
     if parameters.selector == "greedy":
         return _GREEDY_FACTORS[parameters.variant]
     if parameters.selector == "qp_relax":
-        # Its objective sums over pairs; the other objectives take means.
+        # Divide by k - 1, because its objective sums over pairs and the other objectives average.
         return _RELAXED_FACTOR / max(1, parameters.k - 1)
     return _FACTORS.get(parameters.selector, 0.0)

@@ -1,8 +1,8 @@
-"""Memory that queries write into.
+"""Scratch memory that queries write into.
 
-It belongs to one thread: kernels write into it without a lock. Memory for one way to search is made
-when a query first searches that way. There is room for as many points as a query had to look at:
-all of them for exact search and scans, otherwise those in the cells or buckets it probed.
+Each thread has its own, so kernels write into it without a lock. The arrays for one kind of search
+are allocated when a query first uses that kind. They can hold all points of the index, except those
+for a search through cells: these hold as many points as the probed cells of a query had so far.
 """
 
 from typing import Any, Final
@@ -21,28 +21,29 @@ from divgrpc.kernels.records import (
 from divgrpc.kernels.registers import record_of, register
 from divgrpc.types import IntArray
 
-# Most probes of one query: entries of the heap beside one per table.
+# Maximum number of buckets that one query probes. Each probe adds at most two entries to the heap.
 PROBES_MAX: Final = 4_096
 
-# Dimensions from which a sparse query gets marks: its spread row no longer fits the processor's
-# nearer caches.
+# Minimum number of dimensions at which the columns of a sparse query are marked
+# (`sparse.marked_dot`), because its dense row no longer fits into the faster caches.
 _MARKS_DIMS_MIN: Final = 1 << 17
 
 
 class Memory:
-    """The scratch memory of one thread, a `Scratch`, grown as queries need it.
+    """The scratch memory of one thread, a `Scratch`, which grows as queries need it.
 
-    Each `fit_` method makes memory large enough, all arrays of it or none: if memory ends in
-    between, kernels would write past the end of an array that stayed short.
+    Each `fit_` method enlarges some arrays if they are too small. It replaces all of them at once,
+    after all are allocated. If an allocation fails, none is replaced, and no kernel writes past the
+    end of an array that is still small.
     """
 
     def __init__(
         self, dims: int, words: int, hyperplanes: tuple[int, int], *, sparse: bool = False
     ) -> None:
-        """Make the parts whose size is fixed.
+        """Allocate the arrays of fixed size.
 
-        `words`: 64-bit words of a code; `hyperplanes`: shape (m, B) of the hyperplanes; `sparse`:
-        whether points are.
+        `dims`: number of columns of the points; `words`: number of 64-bit words in a code;
+        `hyperplanes`: shape (m, B) of the hyperplanes; `sparse`: whether the points are sparse.
         """
         marks = -(-dims // 64) if sparse and dims >= _MARKS_DIMS_MIN else 0
         self._code_sizes = {"m": hyperplanes[0], "B": hyperplanes[1], "W": words}
@@ -52,12 +53,12 @@ class Memory:
 
     @property
     def scratch(self) -> Scratch:
-        """The arrays; another record after a part was made anew."""
+        """The arrays. Read this again after a `fit_` method, which may replace the record."""
         return self._scratch
 
     @property
     def register(self) -> IntArray:
-        """The register of the arrays; another one after a part was made anew."""
+        """The register of the arrays. Read this again after a `fit_` method."""
         if self._register is None:
             self._register = register(self._scratch)
         return self._register
@@ -66,12 +67,12 @@ class Memory:
         self._scratch, self._register = self._scratch._replace(**parts), None
 
     def fit_points(self, points: int) -> None:
-        """Make room for the rows and distances of `points` points."""
+        """Allocate memory for the rows and distances of `points` points."""
         if len(self._scratch.candidates.rows) < points:
             self._replace(candidates=record_of(Candidates, None, {"r": points}))
 
     def fit_selection(self, candidates: int, k: int) -> None:
-        """Make room for the selection of `k` from a number of candidates."""
+        """Allocate memory for the selection of `k` points from this number of `candidates`."""
         selection = self._scratch.selection
         if len(selection.apart) < candidates:
             far, apart, costs = (np.zeros(candidates, np.float32) for _ in range(3))
@@ -80,32 +81,32 @@ class Memory:
             self._replace(picks=np.zeros(k, np.int64))
 
     def fit_lists(self, points: int) -> None:
-        """Make room for the sums of inverted lists over `points` points."""
+        """Allocate memory for the sums over inverted lists, one for each of `points` points."""
         if len(self._scratch.sums) < points:
             self._replace(sums=np.zeros(points, np.float32))
 
     def fit_scan(self, points: int) -> None:
-        """Make room for a scan of the codes of `points` points."""
+        """Allocate memory for a scan of the codes of `points` points."""
         if len(self._scratch.scan.minima) * code_scan.GROUP_POINTS < points:
             groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS
             sizes = {"block": code_scan.BLOCK_POINTS, "groups": groups}
             self._replace(scan=record_of(ScanScratch, None, sizes))
 
     def fit_batch(self, queries: int, room: int) -> None:
-        """Make room for queries that are searched together and keep up to `room` points each."""
+        """Allocate memory for `queries` that are searched together, with `room` points each."""
         rows = self._scratch.batch.rows
         if len(rows) < queries or rows.shape[1] < room:
             sizes = self._code_sizes | {"q": queries, "5q": 5 * queries, "r": room}
             self._replace(batch=record_of(BatchScratch, None, sizes))
 
     def fit_probes(self, n_tables: int, n_bits: int) -> None:
-        """Make room for a search through tables, once there is room for all points."""
+        """Allocate memory for a search through tables; call `fit_points` with all points before."""
         if not len(self._scratch.probes.home_keys):
             points = len(self._scratch.candidates.rows)
             sizes = {"T": n_tables, "n_bits": n_bits, "h": n_tables + 2 * PROBES_MAX, "n": points}
             self._replace(probes=record_of(ProbeScratch, None, sizes))
 
     def fit_cells(self, n_cells: int) -> None:
-        """Make room for a search through cells."""
+        """Allocate memory for a search through `n_cells` cells."""
         if len(self._scratch.cells.numbers) < n_cells:
             self._replace(cells=record_of(CellScratch, None, {"C": n_cells}))

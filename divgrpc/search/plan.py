@@ -1,4 +1,4 @@
-"""A query's parameters as kernels take them, made once for all queries with the same parameters."""
+"""Conversion of query parameters to a plan for kernels, once for all queries that share them."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,11 +13,12 @@ from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
 
-# Added to `max_distance`: rounding error of the distance of two unit vectors. Without it a limit of
-# 0 would lose points that differ from the query in length alone.
+# Added to `max_distance`, because the distance of two equal directions may be above 0 by a rounding
+# error. Otherwise a limit of 0 would exclude points that differ from the query in length only.
 _DISTANCE_ERROR: Final = 1e-12
 
-# Added to the distance limit of near-copies: float32 distance of two equal directions.
+# Added to the distance limit of near-copies, because the float32 distance of two equal directions
+# may be this large.
 _SAME_DIRECTION: Final = 1e-6
 
 _SEARCHES: Final = {
@@ -30,19 +31,21 @@ _SEARCHES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryPlan:
-    """How queries are answered.
+    """How to answer queries that have the same parameters.
 
     parameters: the parameters in effect.
-    kernel: the plan that kernels follow.
-    fields: the same as a plain tuple, which Python hands to a kernel three times as fast.
-    candidates_max: most candidates before the selector.
-    one_by_one: rows are answered one by one, because the kernel does not know the selector, or
-        because near-copies are listed.
-    copy_limit: greatest distance between near-copies; below 0 for none.
-    pool_max: candidates that near-copies may make the pool grow to.
-    roomier: the plan for a row whose pool near-copies crowd although it could grow no more.
-    wider: the plan for a row with fewer than k different candidates. None: the answer stands.
-    warnings: what every answer to these parameters says.
+    kernel: the plan for kernels.
+    fields: `kernel` as a plain tuple, which takes a third of the time to pass to a kernel.
+    candidates_max: maximum number of candidates that the kernel finds for the selector.
+    one_by_one: whether rows are answered one by one. This is necessary if the selector is not part
+        of the kernel or if near-copies are listed.
+    copy_limit: maximum distance between near-copies; below 0 to keep all near-copies.
+    pool_max: maximum number of candidates in a pool that grows because of near-copies.
+    roomier: the plan for searching a row again if near-copies still crowd its pool; None for no
+        second search.
+    wider: the plan for searching a row again if fewer than k of its candidates differ; None for no
+        second search.
+    warnings: warnings that every answer with these parameters has.
     """
 
     parameters: EffectiveParameters
@@ -69,19 +72,21 @@ class QueryPlan:
     ) -> "QueryPlan":
         """Return the plan for an index of `points` points.
 
-        `min_points`: with tables, hashed points to find at least. `pool_limit`: candidates that a
-        pool may grow to; `grow`: whether it may.
+        `min_points`: minimum number of hashed points to find with tables. `pool_limit`: maximum
+        number of candidates that a pool grows to. `grow`: whether a pool may grow within the search
+        (`candidates_max` is then up to `pool_max`).
         """
         copy_limit = _copy_limit(parameters.duplicate_threshold, metric)
         candidates_max, pool_max = _candidate_limits(
             parameters, points, pool_limit if copy_limit >= 0 else 0, grow=grow
         )
-        # At diversity 0 every selector gives the nearest neighbours, except variant "printed".
+        # At diversity 0 every selector returns the nearest neighbours, except in variant "printed".
         printed_rule = parameters.variant == "printed"
         as_printed = printed_rule and parameters.selector in {"greedy", "qp_relax"}
         at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
         nearest = parameters.selector == "nearest" or (at_zero and not as_printed)
-        # A bound on the loss must know which candidates remain beside near-copies.
+        # A bound on the loss depends on which candidates are left without near-copies, which the
+        # kernel does not know.
         separate = parameters.selector in ONE_BY_ONE or parameters.lose_at_most is not None
         one_by_one = separate and not nearest
         step = records.CANDIDATES if one_by_one else records.GREEDY
@@ -89,7 +94,8 @@ class QueryPlan:
         if nearest:
             step = records.NEAREST
         if nearest and copy_limit >= 0:
-            # The nearest that differ are what greedy picks by relevance alone.
+            # The nearest candidates that differ are those that greedy selection picks at
+            # diversity 0.
             step = records.GREEDY
             effective = replace(parameters, selector="greedy", variant="corrected", diversity=0.0)
         kernel = _kernel_plan(
@@ -102,7 +108,7 @@ class QueryPlan:
 
     @classmethod
     def of_hashed(cls, parameters: EffectiveParameters, metric: Metric) -> "QueryPlan":
-        """Return the plan that gives the hashed points themselves."""
+        """Return the plan for a query that returns its hashed points."""
         kernel = _kernel_plan(parameters, metric, records.HASH_ONLY, 0, records.NO_COPIES, 0)
         return cls(parameters, kernel, tuple(kernel), 0, one_by_one=False)
 
@@ -110,9 +116,10 @@ class QueryPlan:
 def _candidate_limits(
     parameters: EffectiveParameters, points: int, pool_limit: int | None, *, grow: bool
 ) -> tuple[int, int]:
-    """Return the candidates of one search, and those that a pool may grow to.
+    """Return the maximum numbers of candidates of one search and of a pool that has grown.
 
-    Only pools that near-copies may crowd grow. A `pool_limit` of 0 says that this one may not.
+    A `pool_limit` of 0 means that near-copies are kept, so the pool never grows. None means no
+    limit.
     """
     hash_limit = parameters.hash_limit or points
     candidates_max = min(parameters.candidates_limit or points, hash_limit, points)
@@ -157,7 +164,7 @@ def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to
 
 
 def _copy_limit(threshold: float | None, metric: Metric) -> float:
-    """Return the greatest distance between near-copies, as `kernels.pairwise` measures it."""
+    """Return the maximum distance between near-copies, in the distances of `kernels.pairwise`."""
     if threshold is None:
         return float(records.NO_COPIES)
     if metric == "euclidean":

@@ -1,4 +1,4 @@
-"""One result from the results of the slices of a batch."""
+"""Joins the results of the parts of a batch into one result."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -16,7 +16,7 @@ ResultT = TypeVar("ResultT", QueryResult, LabelResult)
 def joined(parts: Sequence[ResultT]) -> ResultT:
     """Join the results of consecutive parts of a batch into one result.
 
-    At least one part. All parts must have the same generation and parameters.
+    There must be at least one part, and all parts must have the same generation and parameters.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -46,7 +46,8 @@ def _warnings(
     parts: Sequence[ResultT], counts: CountArray, field: str, k: int, stats: QueryStats
 ) -> tuple[WarningInfo, ...]:
     warnings = {warning.code: warning for part in parts for warning in part.warnings}
-    # These two name a number of rows, and each part counted only its own rows.
+    # The messages of these two warnings contain a number of rows, of which each part counted only
+    # its own. Replace them by warnings for all rows.
     short_rows = too_few(field, k, k, counts)
     for short in short_rows + crowded(k, counts, stats):
         if warnings.pop(short.code, None):

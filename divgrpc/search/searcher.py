@@ -1,4 +1,4 @@
-"""Calls the kernels with the arrays of a generation, a plan, and memory to write to."""
+"""Calls the kernels with the arrays of a generation, a plan, and scratch memory."""
 
 import threading
 from collections.abc import Mapping
@@ -22,28 +22,32 @@ from divgrpc.search.selectors import relevance, select_different
 from divgrpc.types import EffectiveParameters, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows
 
-# Points that there is room for in a search through cells before any query needs more.
+# Initial number of points that the scratch memory of a search through cells can hold.
 _CELL_ROOM_POINTS: Final = 1 << 12
 
-# Search a batch together only if it has 3 rows or more and the data leave the caches: for exact
-# search 64 dimensions and more than 2 MiB of vectors, for scans more than 48 MiB of codes.
-# Otherwise row by row is as fast or faster.
+# The rows of a batch are searched together only if there are at least 3 and the data do not fit
+# into the caches. For exact search that means at least 64 dimensions and more than 2 MiB of
+# vectors, for scans more than 48 MiB of codes. Otherwise row by row is as fast or faster.
 _BATCH_ROWS_MIN: Final = 3
 _BATCH_DIMS_MIN: Final = 64
 _BATCH_VECTOR_BYTES_MIN: Final = 2 << 20
 _BATCH_CODE_BYTES_MIN: Final = 48 << 20
-# The rows of a batch may keep one in this many of the points each, and this many bytes in all.
+# A batch is searched together only if each row keeps at most 1 / _BATCH_POINTS_RATIO of all points,
+# and all rows of a batch together keep at most _BATCH_BYTES_MAX bytes.
 _BATCH_POINTS_RATIO: Final = 4
 _BATCH_BYTES_MAX: Final = 4 << 20
-# A kept point: its row, int32, and its distance, float32.
+# Size of a kept point in bytes: its row number, int32, and its distance, float32.
 _KEPT_BYTES: Final = 8
 
 
 class Searcher:
-    """Answers queries over the arrays of one generation; `parameters` are filled in."""
+    """Answers queries over the arrays of one generation.
+
+    All defaults of `parameters` must be filled in.
+    """
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
-        # Holds every array that the register has the address of.
+        # This record keeps alive every array whose address is in the register.
         self._index = record_of(records.Index, arrays, {"d": dims, "m": dims})
         self._register = register(self._index)
         self.ids: IntArray = self._index.ids
@@ -65,18 +69,18 @@ class Searcher:
         return points.vectors
 
     def release(self) -> None:
-        """Let the system drop the pages of mapped arrays."""
+        """Allow the operating system to drop the pages of memory-mapped arrays."""
         for array in self._arrays.values():
             release(array)
 
     @property
     def ends_early(self) -> bool:
-        """Whether points are sorted by length, and an exact search need not see the short ones."""
+        """Whether points are sorted by length so that an exact search can skip the short ones."""
         return bool(exact.ends_early(self._index.length_bounds))
 
     @property
     def max_probes(self) -> int:
-        """Most buckets, or cells, that a search can look at."""
+        """Maximum number of buckets or cells that a search can probe."""
         return self._n_cells or PROBES_MAX
 
     @property
@@ -86,7 +90,7 @@ class Searcher:
 
     @property
     def least_probes(self) -> int:
-        """Fewest buckets that a search looks at: one, or the home bucket of each table."""
+        """Minimum number of probes: one cell, or the home bucket of each table."""
         return self._n_tables or 1
 
     def plan(
@@ -97,12 +101,13 @@ class Searcher:
         pool_limit: int | None = None,
         retries: int = 0,
     ) -> QueryPlan:
-        """Return how to answer queries with these parameters.
+        """Return the plan of queries with these parameters.
 
-        With `probe_on`, a search through tables finds as many hashed points as the selector may
-        have candidates: by more probes if need be, then by a scan. If fewer than k candidates of a
-        row differ, the row is searched again with greater limits, at most `retries` times. A pool
-        grows to `pool_limit` candidates at most.
+        `probe_on`: a search through tables whose probes find fewer points than the selector may
+        have candidates makes more probes, and scans all codes if that is not enough.
+        `retries`: maximum number of times that a row is searched again with greater limits because
+        fewer than k of its candidates differ.
+        `pool_limit`: maximum number of candidates that a pool grows to.
         """
         points = self._n_points
         plan_of = partial(
@@ -112,7 +117,8 @@ class Searcher:
             min_points=self._enough_points(parameters) if probe_on else 0,
             pool_limit=pool_limit,
         )
-        # An exact search by lists takes three times as long for four times as many candidates.
+        # With inverted lists, an exact search for four times as many candidates takes three times
+        # as long. So the pool grows only in a second search, if it is crowded.
         by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
         if plan.copy_limit < 0:
@@ -135,20 +141,20 @@ class Searcher:
         return replace(plan, roomier=roomier, wider=wider)
 
     def _enough_points(self, parameters: EffectiveParameters) -> int:
-        """Return how many hashed points give the selector all the candidates that it may have.
+        """Return the number of hashed points that give the selector its maximum of candidates.
 
-        Probes are tuned on queries that resemble points. A trained hyperplane does not, and finds
-        its buckets nearly empty.
+        The number of probes is tuned on queries that resemble points. A hyperplane query does not
+        resemble them, and its buckets are nearly empty.
         """
         candidates = parameters.candidates_limit or parameters.k
         return int(min(candidates, parameters.hash_limit or self._n_points, self._n_points))
 
     def answer(self, queries: Rows, plan: QueryPlan) -> Answers:
-        """Answer rows that are prepared for the metric."""
+        """Answer queries whose rows are already prepared for the metric."""
         answers = self._answer(queries, plan)
         if plan.roomier is None and plan.wider is None:
             return answers
-        # For few rows lists take a tenth of the time of numpy.
+        # For few rows, Python lists take a tenth of the time of numpy.
         pools, copies, duplicates = answers.stats[records.POOL_SIZE :].tolist()
         for row in range(len(queries)):
             next_plan = plan.wider if duplicates[row] else None
@@ -164,7 +170,7 @@ class Searcher:
             self._run(queries, plan, answers)
             return answers
         for row in range(len(queries)):
-            # Kernels are compiled for contiguous arrays, not for columns of others.
+            # Kernels take contiguous arrays only, so one column of `answers` cannot be passed.
             single = empty_answers(1, plan.parameters.k, plan.parameters)
             self._run(queries[row : row + 1], plan, single)
             if plan.kernel.step == records.CANDIDATES:
@@ -177,9 +183,9 @@ class Searcher:
         return answers
 
     def _select(self, plan: QueryPlan, single: Answers) -> IntArray:
-        """Select from the candidates in memory, and write the answer to one query.
+        """Select from the candidates in scratch memory, and write the answer to one query.
 
-        Returns the places of the picks among the candidates.
+        Returns the positions of the picks among the candidates.
         """
         scratch: records.Scratch = self._local.memory.scratch
         count, pool = int(single.counts[0]), int(single.stats[records.POOL_SIZE, 0])
@@ -206,7 +212,10 @@ class Searcher:
         return picks.places
 
     def _list_copies(self, plan: QueryPlan, places: IntArray, single: Answers) -> None:
-        """List, for each place of the one row, the ids of its near-copies in the pool."""
+        """Append to `single.copies`, for each result, the ids of its near-copies in the pool.
+
+        `places`: positions of the results among the candidates.
+        """
         single.copies.extend([np.empty(0, np.int64)] * plan.parameters.k)
         if plan.copy_limit < 0:
             return
@@ -221,9 +230,9 @@ class Searcher:
             single.copies[place] = self.ids[copies] if len(self.ids) else copies.astype(np.int64)
 
     def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:
-        """Return the ids of the points that each query hashes to, in no order.
+        """Return the ids of the hashed points of each query, unsorted.
 
-        They are at most `hash_limit`, unless that is 0.
+        There are at most `hash_limit` of them, unless that is 0.
         """
         room = parameters.hash_limit or self._n_points
         answers = empty_answers(len(queries), room, parameters)
@@ -231,9 +240,10 @@ class Searcher:
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def entries_listed(self, queries: Rows, n_nearest: int) -> IntArray:
-        """Return how many list entries an exact search for the `n_nearest` nearest reads, (nq,).
+        """Return the number of inverted list entries that exact search reads for each query, (nq,).
 
-        0 if it does not read the lists, as `inverted_lists.lists_pay` decides.
+        `n_nearest` is the number of points to find. The number is 0 if the search does not use the
+        lists, by the rule of `inverted_lists.lists_pay`.
         """
         starts, ratio = self._index.lists.starts, inverted_lists.LISTS_MIN_RATIO
         few = ratio * n_nearest <= self._n_points
@@ -245,7 +255,7 @@ class Searcher:
         return np.where(ratio * entries < len(self._index.points.indices), entries, 0)
 
     def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
-        """Run the kernel over all rows."""
+        """Answer all rows with the kernel `query.answer`, together if that is faster."""
         if len(queries) >= _BATCH_ROWS_MIN:
             room = self._batch_room(plan, sparse=isinstance(queries, SparseRows))
             if room:
@@ -258,7 +268,7 @@ class Searcher:
             lacking = query.answer(
                 self._register, memory.register, plan.fields, span, arrays, results
             )
-            # Twice what lacks: the next query may need a little more again.
+            # Enlarge to twice the number needed, because the next query may need a little more.
             room = 2 * lacking
 
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
@@ -271,25 +281,26 @@ class Searcher:
         for first in range(0, len(queries), BATCH_QUERIES):
             stop = min(first + BATCH_QUERIES, len(queries))
             search(*arguments, arrays, first, stop - first)
-            # There is room for all points, so the kernel never lacks any.
+            # The scratch memory can hold all points, so the kernel always returns 0.
             query.answer(*arguments, (first, stop, True), arrays, results)
 
     def exact_together(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return how many rows an exact search takes together at most; 1 for row by row.
+        """Return the maximum number of rows that an exact search answers together, or 1.
 
-        A batch takes little longer than one row. Rows that a scan takes together do not.
+        1 means that rows are answered one by one. A batch of exact searches takes little longer
+        than one row. A batch of scans takes much longer, so 1 is returned for scans.
         """
         exact_search = plan.kernel.search == records.EXACT and not plan.one_by_one
         return BATCH_QUERIES if exact_search and self._batch_room(plan, sparse=sparse) else 1
 
     def _batch_room(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return the room in points that each row of a batch needs; 0 for a search row by row.
+        """Return the number of points that each row of a batch must hold, or 0 to go row by row.
 
-        The answers are the same either way. `sparse`: whether the rows are.
+        The answers are the same either way. `sparse`: whether the queries are sparse.
         """
         kernel, index = plan.kernel, self._index
         if kernel.search == records.EXACT:
-            # HASH_ONLY returns all points, and needs none of the nearest.
+            # With HASH_ONLY an exact search returns all points, so it computes no distances.
             dense = not sparse and kernel.step != records.HASH_ONLY
             large = index.points.vectors.nbytes > _BATCH_VECTOR_BYTES_MIN
             pays = dense and self.dims >= _BATCH_DIMS_MIN and large
@@ -304,7 +315,10 @@ class Searcher:
         return room if pays and few and fits else 0
 
     def _memory(self, plan: QueryPlan, cell_room: int) -> Memory:
-        """Return this thread's memory; a search through cells gets room for `cell_room` points."""
+        """Return this thread's scratch memory, large enough for a plan.
+
+        For a search through cells, it can hold `cell_room` points.
+        """
         kernel, index, memory = plan.kernel, self._index, getattr(self._local, "memory", None)
         if memory is None:
             words, sparse = len(index.hashing.codes), len(index.points.indptr) > 0
