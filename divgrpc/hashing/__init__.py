@@ -1,5 +1,5 @@
 """Hash families: hyperplanes, codes, the count sketch, and the k-means partition.
 
-Lives here: everything that turns points into codes or cells. May import kernels, parameters and
-vectors. May not import search, the builder or storage.
+This package contains everything that turns points into codes or cells. Its modules may import
+kernels, parameters and vectors. They may not import search, the builder or storage.
 """

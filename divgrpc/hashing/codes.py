@@ -1,9 +1,10 @@
-"""From margins to codes: the bits of each margin, and the terms that turn codes into distances.
+"""Conversion of margins to codes, and the terms with which codes estimate distances.
 
-A code is a row of odd numbers around zero, one per margin: with a depth of 1 bit the signs +1 and
--1, with 2 or 4 bits 4 or 16 levels in even steps. For a given number of bits, few margins of many
-bits are more precise than many margins of one bit, unless the omitted margins matter: that depends
-on the variance of the points along their principal components.
+A code has one odd number for each margin. The depth is the number of bits of each of them: a depth
+of 1 gives the signs +1 and -1; depths of 2 and 4 give 4 and 16 levels, evenly spaced around 0. For
+the same number of bits in a code, few margins of great depth are more precise than many margins of
+depth 1, unless the margins left out matter. That depends on the variances of the points along their
+principal components.
 """
 
 import math
@@ -14,24 +15,25 @@ import numpy.typing as npt
 
 from divgrpc.types import FloatArray
 
-# Bits per margin, in the order in which they are preferred.
+# Numbers of bits for each margin, the preferred first.
 DEPTHS: Final = (4, 2, 1)
-# Distance between the levels that quantise a standard normal variable with the least error (Max
-# 1960), by depth; and the variance of that error relative to the variable's, without the part that
-# scaling the code corrects.
+# For each depth, the distance between levels that quantises a standard normal variable with the
+# smallest error (Max 1960), and the variance of that error divided by the variance of the variable.
+# The part of the error that scaling the code corrects is not included.
 _STEPS: Final = {2: 0.9957, 4: 0.3352}
 _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
 
 
 def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
-    """Return how many principal components to hash in codes of `bits` bits.
+    """Return the number of principal components to hash in codes of `bits` bits.
 
-    `variances` (d,) of the coded vectors (points less their centres) along all components,
-    strongest first. With m components the product of two vectors has an error of sum v^2 over the
-    omitted components, and one of the quantisation noise, which a rotation spreads evenly over m.
-    The depth with the least sum of both is taken.
+    `variances` (d,) are the variances of the vectors to be coded (points minus their centres) along
+    all components, greatest first. If m components are hashed, the dot product of two vectors has
+    two errors: the sum of v^2 over the other components, v being their variance, and the
+    quantisation noise, which a rotation distributes evenly over the m components. The depth with
+    the smallest sum of both is chosen.
     """
-    # Fourth powers of long vectors leave the range of float32.
+    # Fourth powers of long vectors could overflow float32.
     variances = np.asarray(variances, np.float64)
     error = {}
     for depth in DEPTHS:
@@ -42,9 +44,10 @@ def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
 
 
 def levels(margins: FloatArray, depth: int, n_planes: int) -> FloatArray:
-    """Return codes (m, B) float32 as odd numbers of 2^depth levels, with one step size per row.
+    """Return codes (m, B) float32 of odd numbers with 2^depth levels.
 
-    `n_planes` is the number of `margins` (m, B) that belong to planes other than zero.
+    The step between levels is proportional to the length of each row of `margins` (m, B).
+    `n_planes` is the number of columns whose hyperplane is not zero.
     """
     if depth == 1:
         return np.copysign(np.float32(1), margins)
@@ -60,10 +63,12 @@ def levels(margins: FloatArray, depth: int, n_planes: int) -> FloatArray:
 def encode(codes: FloatArray, words: npt.NDArray[np.uint64], start: int) -> None:
     """Write a block of codes (m, B) into words[:, start : start + m].
 
-    `words` (W, n) uint64, word-major. The lowest bits of all margins come first, so the last B / 64
-    of the W words hold the signs; if a margin has one bit, `codes` may be the margins. Margins come
-    from a library's matrix product: a point's code is stored and never computed again, so the order
-    of that sum does not matter.
+    Column i of `words` (W, n) uint64 is the code of point i. Its first B / 64 words hold the lowest
+    bits of all margins, and its last B / 64 words the signs. At depth 1, `codes` may be the margins
+    themselves.
+
+    Margins are computed by a library's matrix product, whose order of summation is not fixed. This
+    does not matter, because the code of a point is stored and never computed again.
     """
     part = words[:, start : start + len(codes)]
     groups = codes.shape[1] // 64
@@ -84,11 +89,12 @@ def _packed(bits: npt.NDArray[np.bool_] | npt.NDArray[np.uint8]) -> npt.NDArray[
 def stretches(
     margins: npt.NDArray[np.floating], codes: npt.NDArray[np.floating], span: float
 ) -> npt.NDArray[np.floating]:
-    """Return the factors (m,) that turn products with codes into products with points.
+    """Return the factors (m,) that convert dot products with codes to dot products with points.
 
-    For a point with margins h and levels c, both (B,), the factor is `span` times sum h^2 / sum
-    h c: exact for the point itself if hyperplanes are orthogonal (Gao and Long 2024, RaBitQ).
-    `span` is the number of dimensions that the hyperplanes span, divided by their number.
+    For a point with margins h and code c, both (B,), the factor is span * sum(h^2) / sum(h * c). If
+    hyperplanes are orthogonal, the dot product of the point with itself is then exact (Gao and Long
+    2024, RaBitQ). `span` is the number of dimensions that the hyperplanes span, divided by the
+    number of hyperplanes.
     """
     sizes = np.einsum("ij,ij->i", margins, codes)
     squares = np.einsum("ij,ij->i", margins, margins)
@@ -98,16 +104,19 @@ def stretches(
 
 
 def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
-    """Return an offset and a factor per word, (m,) uint32, as `kernels.code_scan.estimate` reads.
+    """Pack the offset and the factor of each point into a uint32 for `kernels.code_scan.estimate`.
 
-    Of each the upper half of a float32 is kept, rounded: eight bits of precision, while a code has
-    about four.
+    Both are rounded to the upper 16 bits of a float32, which have eight bits of precision. That is
+    enough, because a code has about four. All arrays are (m,).
     """
     return (_rounded(offsets) & np.uint32(0xFFFF0000)) | (_rounded(factors) >> np.uint32(16))
 
 
 def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
-    """Return float32 bits whose upper halves are the nearest to `values`; nan stays nan."""
+    """Return the bits of `values` as float32, rounded to the upper 16 bits; nan stays nan.
+
+    The lower 16 bits of the result are to be ignored.
+    """
     bits = np.asarray(values, np.float32).view(np.uint32)
     upper = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(upper.view(np.float32)), upper, bits)

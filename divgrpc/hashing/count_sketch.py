@@ -1,11 +1,13 @@
-"""Count sketch: reduces very many dimensions to 4,096 before they are hashed.
+"""Count sketch: reduces many dimensions to 4,096 before points and queries are hashed.
 
-Each dimension is added to a random one of 4,096 sums, or subtracted from it (Charikar, Chen and
-Farach-Colton 2002; for bags of words Weinberger et al. 2009). Products are unbiased. Products of
-unit vectors have a standard deviation of at most sqrt(2 / 4,096), .022: a fraction of the error of
-256 bits. A dense query is then projected from 4,096 dimensions; reading hyperplanes over tens of
-thousands would cost more than the rest of the query. Only hashing uses the sketch: stored points,
-scores and selection do not.
+Each dimension is added to, or subtracted from, one of 4,096 sums, chosen at random (Charikar, Chen
+and Farach-Colton 2002; for bags of words Weinberger et al. 2009). The dot product of two sketches
+is an unbiased estimate. For unit vectors its standard deviation is at most sqrt(2 / 4,096) = 0.022,
+a fraction of the error of codes of 256 bits.
+
+Without the sketch, projecting a dense query would read hyperplanes of tens of thousands of
+dimensions, which would take longer than the rest of the query. The sketch is used for hashing only:
+stored points, scores and selection have all dimensions.
 """
 
 from dataclasses import dataclass
@@ -18,11 +20,11 @@ from scipy import sparse
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows, concatenate_rows, release_rows, take
 
-# Dimensions from which rows are sketched; embeddings have fewer.
+# Minimum number of dimensions at which rows are sketched; embeddings have fewer.
 SKETCH_DIMS_MIN: Final = 8_193
-# Dimensions of a sketch.
+# Number of dimensions of a sketch.
 SKETCH_SUMS: Final = 4_096
-# Rows copied at a time from mapped arrays.
+# Number of rows that are copied at a time from memory-mapped arrays.
 _ROWS_AT_ONCE: Final = 256
 
 
@@ -33,11 +35,11 @@ def dims_after(dims: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountSketch:
-    """The sum that each dimension goes to.
+    """A count sketch: the sum that each dimension is added to or subtracted from.
 
-    places: (d,) int32, s to be added to sum s, ~s to be subtracted from it; empty if rows are not
-        sketched.
-    dims: number of columns after the sketch.
+    places: (d,) int32. If places[j] is s >= 0, dimension j is added to sum s; if it is ~s < 0,
+        dimension j is subtracted from sum s. Empty if rows are not sketched.
+    dims: number of dimensions after sketching.
     """
 
     places: npt.NDArray[np.int32]
@@ -45,7 +47,10 @@ class CountSketch:
 
     @classmethod
     def draw(cls, dims: int, seed: int) -> "CountSketch":
-        """Draw a sketch with as many dimensions in each sum, or none if dimensions are few."""
+        """Draw a sketch for `dims` dimensions; below SKETCH_DIMS_MIN it leaves rows unchanged.
+
+        Each sum gets the same number of dimensions, give or take one.
+        """
         if dims_after(dims) == dims:
             return cls(np.empty(0, np.int32), dims)
         rng = np.random.default_rng((seed, 3))
@@ -53,11 +58,11 @@ class CountSketch:
         return cls(np.where(rng.random(dims) < 0.5, sums, ~sums), SKETCH_SUMS)
 
     def __call__(self, rows: Rows) -> Rows:
-        """Return the sketch of rows (n, d): (n, dims), dense or sparse as they are."""
+        """Return the sketch (n, dims) of rows (n, d), dense or sparse as the rows are."""
         if not len(self.places):
             return rows
         if isinstance(rows, SparseRows):
-            # Renaming columns costs time in proportion to stored elements, not to `d`.
+            # Renumber the columns: this takes time in proportion to the stored elements, not to d.
             sums, signs = self._sums_and_signs(self.places[rows.indices])
             shape = (len(rows), self.dims)
             elements = (rows.values * signs, sums, rows.indptr)
@@ -65,7 +70,10 @@ class CountSketch:
         return self.of_dense(rows)
 
     def of_some(self, rows: Rows, numbers: IntArray) -> Rows:
-        """Return the sketch of the rows with some ascending `numbers`, copying few at a time."""
+        """Return the sketch of the rows with these numbers, copying few rows at a time.
+
+        `numbers` must be ascending.
+        """
         if not len(self.places):
             return take(rows, numbers)
         parts = []
@@ -75,12 +83,12 @@ class CountSketch:
         return concatenate_rows(parts)
 
     def of_dense(self, rows: FloatArray) -> FloatArray:
-        """Return the sketch of dense rows, or of one vector: (..., d) to (..., dims)."""
+        """Return the sketch (..., dims) of dense rows or of one vector (..., d)."""
         return np.ascontiguousarray(rows @ self._matrix, np.float32) if len(self.places) else rows
 
     @staticmethod
     def _sums_and_signs(places: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], FloatArray]:
-        """Return the sums of some places, and 1 or -1 for addition or subtraction."""
+        """Return the sum that each of `places` names, and 1 to add to it or -1 to subtract."""
         adds = places >= 0
         return np.where(adds, places, ~places), np.where(adds, np.float32(1), np.float32(-1))
 

@@ -1,17 +1,22 @@
 """Hash families: how hyperplanes are drawn.
 
-A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (0, or the mean
-point's projection if hashing is centred). In cells a margin may have more than one bit, see
-`divgrpc.hashing.codes`. `lsh_div` draws directions at random (Charikar 2002; the paper's LSH-Div);
-`lsh_sdiv` draws them inside the top principal components (its LSH-SDiv); `pca_hash` takes the
-components themselves (Wang et al. 2006), one bit each; nothing in it is random, so it has no
-collision probability. `cells` uses the hyperplanes of `lsh_sdiv` to rank points inside the cells of
-a learned partition (`divgrpc.hashing.partition`), which has no collision probability either. Build
-resolves `auto` to one of the others.
+The margin of a point x is x . p - t, for a hyperplane with direction p and a threshold t. The
+threshold is 0 or, if hashing is centred, the projection of the mean point. A bit of a code is the
+sign of a margin. In the family `cells` a margin may have more than one bit
+(`divgrpc.hashing.codes`).
 
-Gaussian directions are independent, as Eq. 5 and the lemma assume. Orthogonal directions come in
-blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone has the
-same collision probability, and the share of differing bits varies less around it.
+- `lsh_div` draws directions at random (Charikar 2002; the paper's LSH-Div).
+- `lsh_sdiv` draws directions in the space of the top principal components (the paper's LSH-SDiv).
+- `pca_hash` uses the components themselves as directions, one bit each (Wang et al. 2006). Nothing
+  in it is random, so it has no collision probability.
+- `cells` uses the hyperplanes of `lsh_sdiv` to rank the points in the cells of a learned partition
+  (`divgrpc.hashing.partition`). It has no collision probability either.
+- `auto` is replaced by one of the others in Build.
+
+Gaussian directions are independent, as the paper's Eq. 5 and lemma assume. Orthogonal directions
+are drawn in blocks of as many directions as there are dimensions (super-bit LSH, Ji et al. 2012).
+Each bit has the same collision probability as with Gaussian directions, but the share of differing
+bits varies less around it.
 """
 
 import contextlib
@@ -30,32 +35,37 @@ from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, mean_width
 
-# Bits of a code word.
+# Number of bits in a word of a code.
 WORD_BITS: Final = 64
-# Principal components by default, at most.
+# Maximum of the default number of principal components.
 COMPONENTS_MAX: Final = 200
-# Most rows that principal components are computed from: more rows do not change the signs.
+# Maximum number of sampled rows that principal components are computed from. More rows do not
+# change the signs of margins.
 _SAMPLE_ROWS: Final = 50_000
-# Most numbers in those rows, dense and sparse, unless that leaves fewer than _SUFFICIENT_ROWS.
+# Maximum number of values in the sampled rows, if they are dense and if they are sparse. But at
+# least min(dimensions, _SUFFICIENT_ROWS) rows are sampled.
 _SAMPLE_FLOATS: Final = 1 << 24
 _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
-# Dimensions up to which second moments are cheaper than subspace iteration.
+# Maximum number of dimensions at which second moments are cheaper than subspace iteration.
 GRAM_DIMS_MAX: Final = 2_048
-# Points from which a scan of all codes takes longer than cells, if cells fit the points.
+# Minimum number of points at which `auto` tries the family `cells`. With fewer points, a scan of
+# all codes is as fast as a search through cells.
 CELLS_ROWS_MIN: Final = 100_000
-# Columns and iterations of the randomised subspace iteration beyond the components.
+# The randomised subspace iteration uses _OVERSAMPLING more columns than components, and
+# _POWER_ITERATIONS iterations.
 _OVERSAMPLING: Final = 16
 _POWER_ITERATIONS: Final = 4
-# Greatest range of the logarithms of Cholesky's diagonal at which it keeps enough digits.
+# Cholesky's factorisation is accurate enough if the natural logarithms of its diagonal differ by at
+# most this.
 _LOG_DIAGONAL_RANGE_MAX: Final = 13.0
 
 
 def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildParameters:
-    """Return parameters with n_tables, n_bits and n_components set; `auto` becomes `lsh_div`.
+    """Set n_tables, n_bits and n_components where they have defaults; replace `auto` by `lsh_div`.
 
-    Raises `InvalidArgumentError` if there are fewer dimensions than requested components, or fewer
-    components than `pca_hash` needs for its tables.
+    Raises `InvalidArgumentError` if `n_components` is more than the hashed dimensions, or if
+    `pca_hash` has fewer components than bits in its tables.
     """
     dims = dims_after(dims)
     if parameters.n_components is not None and parameters.n_components > dims:
@@ -67,12 +77,12 @@ def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildPar
     family = "lsh_div" if parameters.hash_family == "auto" else parameters.hash_family
     components = parameters.n_components or min(dims, COMPONENTS_MAX)
     if family == "cells":
-        # If all dimensions fit into a code, all are hashed.
+        # If a code has enough bits for all dimensions, all are hashed.
         components = parameters.n_components or (dims if dims <= CODE_BITS else COMPONENTS_MAX)
         return replace(parameters, hash_family=family, n_components=components)
     n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
     if family == "pca_hash":
-        # A component is one bit of one table, and there are no others to draw.
+        # Each component is used for one bit of one table, so tables have at most that many bits.
         n_bits = max(1, min(n_bits, components // (parameters.n_tables or 1)))
         n_tables = max(1, min(n_tables, components // (parameters.n_bits or n_bits)))
     n_tables, n_bits = parameters.n_tables or n_tables, parameters.n_bits or n_bits
@@ -88,9 +98,9 @@ def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildPar
 
 
 def code_bits(parameters: BuildParameters) -> int:
-    """Return the bits of a code: 256, or as many whole words as tables and components need.
+    """Return the number of bits in a code: 256, or more if the tables or components need more.
 
-    `parameters` are filled in.
+    It is a multiple of 64. All defaults of `parameters` must be filled in.
     """
     bits = (parameters.n_tables or 0) * (parameters.n_bits or 0)
     if parameters.hash_family == "pca_hash":
@@ -99,7 +109,7 @@ def code_bits(parameters: BuildParameters) -> int:
 
 
 def code_depth(parameters: BuildParameters) -> int:
-    """Return how many bits of a code each margin has: in cells as many as fit."""
+    """Return the number of bits of each margin in a code: 1, or in `cells` as many as fit."""
     if parameters.hash_family != "cells":
         return 1
     components = parameters.n_components or 0
@@ -113,12 +123,13 @@ def draw_hyperplanes(
     count: int,
     sketch: CountSketch | None = None,
 ) -> FloatArray:
-    """Return hyperplanes (m, count) float32, each column a unit direction or zeros.
+    """Return hyperplanes (m, count) float32; each column is a unit direction or zeros.
 
-    Columns of zeros follow the last component of `pca_hash` and, in cells, the last complete
-    rotation; their bits are the same for all points. Directions are in the space of the sketched
-    `vectors` (n, d); without a sketch m is d. Families with components read the vectors, centred at
-    `centre` (d,). `parameters` are filled in.
+    The last columns may be zeros: those after the last component of `pca_hash`, and in `cells`
+    those after the last complete rotation. Their bits are the same for all points. Directions have
+    the m dimensions of the sketch, or the d dimensions of `vectors` (n, d) without a sketch.
+    Families that use principal components compute them from `vectors` minus `centre` (d,). All
+    defaults of `parameters` must be filled in.
     """
     rng = np.random.default_rng(parameters.seed)
     sketch = sketch or CountSketch(np.empty(0, np.int32), vectors.shape[1])
@@ -129,28 +140,30 @@ def draw_hyperplanes(
         return _deal(basis, parameters.n_tables or 1, parameters.n_bits or 1, count)
     orthogonal = parameters.hyperplanes == "orthogonal"
     if parameters.hash_family == "lsh_div" or components >= dims:
-        # All components span the whole space, and a rotated random direction is random.
+        # The components span the whole space. A random direction in their coordinates is a random
+        # direction of the space, so the components need not be computed.
         directions = _directions(rng, dims, count, orthogonal=orthogonal)
     else:
         basis = _components(vectors, centre, components, rng, sketch)
         directions = basis @ _directions(rng, components, count, orthogonal=orthogonal)
     directions /= np.linalg.norm(directions, axis=0)
     if orthogonal and code_depth(parameters) > 1:
-        # An incomplete block would weigh some directions more than others, which costs more recall
-        # than the bits of that block give.
+        # An incomplete block would give some directions more weight than others. That would lose
+        # more recall than the bits of the block gain.
         directions[:, count // components * components :] = 0
     return np.ascontiguousarray(directions, np.float32)
 
 
 def dimensions_spanned(parameters: BuildParameters, dims: int) -> int:
-    """Return how many dimensions the hyperplanes span: all, or one per component."""
+    """Return the number of dimensions that hyperplanes span: all, or the number of components."""
     return dims if parameters.hash_family == "lsh_div" else parameters.n_components or dims
 
 
 def _deal(components: npt.NDArray[np.float64], n_tables: int, n_bits: int, bits: int) -> FloatArray:
-    """Return (d, bits) float32: components dealt to the tables in turn, the rest, then zeros.
+    """Return hyperplanes (d, bits) float32 of `pca_hash`, with components dealt to tables in turn.
 
-    Each table thus gets its share of the strong components.
+    So each table gets its share of the components of greatest variance. Components that no table
+    uses follow, then zeros.
     """
     count = components.shape[1]
     in_tables = np.arange(n_tables * n_bits).reshape(n_bits, n_tables).T.ravel()
@@ -165,17 +178,17 @@ def _directions(
 ) -> npt.NDArray[np.float64]:
     if not orthogonal:
         return rng.standard_normal((dims, count))
-    # Each block is uniform over all rotations (Stewart 1980).
+    # The distribution of each block is uniform over all rotations (Stewart 1980).
     widths = [min(dims, count - at) for at in range(0, count, dims)]
     blocks = [_orthonormal(rng.standard_normal((dims, width))) for width in widths]
     return np.concatenate(blocks, axis=1)
 
 
 def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the q of the factorisation columns = q r whose r has a positive diagonal.
+    """Return q of the factorisation columns = q r in which r has a positive diagonal.
 
-    Tall matrices use Cholesky's factorisation twice (Yamamoto et al. 2015). It consists of matrix
-    products; Householder's takes ten times as long on busy threads.
+    Tall matrices use Cholesky's factorisation twice (Yamamoto et al. 2015), because it consists of
+    matrix products. Householder's method takes ten times as long when threads are busy.
     """
     if len(columns) > GRAM_DIMS_MAX:
         q = columns
@@ -187,7 +200,7 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
                 q = linalg.solve_triangular(factor, q.T, lower=True).T
             return q
     q, r = np.linalg.qr(columns)
-    # The signs of r remove the sign convention of the library.
+    # The library may return r with negative entries on its diagonal: make them positive.
     return np.asarray(q * np.where(np.diag(r) < 0, -1, 1))
 
 
@@ -198,7 +211,7 @@ def _components(
     rng: np.random.Generator,
     sketch: CountSketch,
 ) -> npt.NDArray[np.float64]:
-    """Return the principal components of sketched rows, from a sample if they are many."""
+    """Return the principal components of the sketched rows, or of a sample if rows are many."""
     sample = _sample_rows(vectors, sketch.dims)
     if len(vectors) > sample:
         rows = np.sort(rng.choice(len(vectors), sample, replace=False))
@@ -211,11 +224,12 @@ def _components(
 def principal_components(
     vectors: Rows, centre: FloatArray, count: int, rng: np.random.Generator
 ) -> npt.NDArray[np.float64]:
-    """Return the top `count` right singular vectors around `centre`, (d, count) float64.
+    """Return the first `count` right singular vectors of vectors - centre, (d, count) float64.
 
-    Up to 2,048 dense dimensions they are eigenvectors of the second moments; otherwise they come
-    from randomised subspace iteration (Halko, Martinsson and Tropp 2011), which keeps sparse rows
-    sparse: the centre is subtracted from the products.
+    For dense vectors of up to 2,048 dimensions they are eigenvectors of the second moments.
+    Otherwise they are computed by randomised subspace iteration (Halko, Martinsson and Tropp 2011).
+    It subtracts the centre from products instead of from the vectors, so sparse vectors stay
+    sparse.
     """
     dims = vectors.shape[1]
     width = min(dims, count + _OVERSAMPLING)
@@ -235,9 +249,10 @@ def principal_components(
 
 
 def _sample_rows(vectors: Rows, dims: int) -> int:
-    """Return how many rows components are computed from, sketched to `dims` columns.
+    """Return the number of rows to compute components from; a sketch has `dims` columns.
 
-    They hold 2^24 numbers at most; 2^22 if they are sparse, since each takes many times longer.
+    They have at most 2^24 values, or 2^22 if they are sparse, because a stored value then takes
+    many times longer. The number of rows is not reduced below min(dims, _SUFFICIENT_ROWS).
     """
     most = _SAMPLE_FLOATS // dims
     if isinstance(vectors, SparseRows):
@@ -254,7 +269,8 @@ def _leading(
 ) -> npt.NDArray[np.float64]:
     """Return the `count` directions (d, count) of greatest variance.
 
-    `image` (n, m): the points in the coordinates of `basis` (d, m), or the points if that is None.
+    `image` (n, m) has the points in the coordinates of `basis` (d, m). If `basis` is None, they are
+    in the original coordinates.
     """
     moments = (image.T @ image).astype(np.float64)
     # eigh sorts in ascending order.
@@ -269,11 +285,12 @@ def _leading(
 def build_table(
     codes: npt.NDArray[np.uint64], table: int, n_bits: int
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return (keys, offsets, rows) of one table.
+    """Return (keys, offsets, rows) of one hash table.
 
-    If there are at most four times as many keys as points, buckets are numbered by key and `keys`
-    is empty; otherwise `keys` uint32 holds the keys that occur, ascending. `offsets` int32 has one
-    entry per bucket and one more; bucket b has rows[offsets[b]:offsets[b + 1]] int32, ascending.
+    The points of bucket b are rows[offsets[b] : offsets[b + 1]] int32, ascending. `offsets` int32
+    has one entry for each bucket and one more. If there are at most four times as many possible
+    keys as points, there is a bucket for each key and `keys` is empty. Otherwise there is a bucket
+    for each key that occurs, and `keys` uint32 are these keys, ascending.
     """
     points = codes.shape[1]
     point_keys = np.empty(points, np.uint32)

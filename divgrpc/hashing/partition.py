@@ -1,9 +1,10 @@
-"""The hash family `cells`: a two-level k-means partition of the points (Lloyd 1982), learned.
+"""The hash family `cells`: a two-level k-means partition of the points (Lloyd 1982).
 
-Points are clustered by their projections onto the first `width` hyperplanes, a rotation of the
-(principal) space or a random subspace of it. Sparse points are thus clustered without being made
-dense, and a query's projections serve twice. For C cells, a sample is divided into about sqrt(C)
-coarse cells, and each coarse cell into its share of the cells.
+Points are clustered by their projections onto the first `width` hyperplanes. These are a rotation
+of the space of the principal components, or a random subspace of it. So sparse points need not be
+made dense, and the projections of a query are used both for its code and to find its cells. To
+learn C cells, a sample of the points is divided into about sqrt(C) coarse cells, and each coarse
+cell into cells in proportion to its points.
 """
 
 import math
@@ -19,31 +20,34 @@ from divgrpc.kernels import kmeans as kernels
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray, IntArray
 
-# Cells per square root of the points: about fifty points in a cell at fifty thousand points.
+# For n points there are _CELLS_PER_ROOT * sqrt(n) cells. Fifty thousand points have about fifty
+# points in a cell.
 _CELLS_PER_ROOT: Final = 4
-# Fewest points per cell on average.
+# Minimum of the average number of points in a cell.
 _CELL_POINTS_MIN: Final = 16
-# Iterations of Lloyd's algorithm.
+# Number of iterations of Lloyd's algorithm.
 _ITERATIONS: Final = 4
-# Rounds in which points of the sample may change to a cell of another coarse cell.
+# Number of final rounds, in which points of the sample may move to cells of another coarse cell.
 _REFINEMENTS: Final = 3
-# Most float32 numbers in the centres, and in the sample that they are learned from.
+# Maximum number of float32 values in all centres together, and in the sample.
 _CENTRE_NUMBERS_MAX: Final = 1 << 22
 _SAMPLE_NUMBERS_MAX: Final = 1 << 24
-# Points of the sample per cell, and per coarse cell when coarse cells are learned.
+# The sample has this many points for each cell.
 _SAMPLE_PER_CELL: Final = 32
+# Coarse cells are learned from about this many points of the sample for each coarse cell.
 _SAMPLE_PER_COARSE: Final = 256
-# Points that are assigned to centres at a time, and their products with centres, float32: 8 MiB.
+# Maximum number of points that are assigned to centres at a time.
 _BLOCK_ROWS: Final = 8_192
+# Maximum number of float32 products of points and centres in memory at a time: 8 MiB.
 _PRODUCTS_AT_ONCE: Final = 1 << 21
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Centres of both levels.
+    """A two-level partition into T coarse cells and C cells, given by the centres of both.
 
     coarse: (T, m) float32 centres of the coarse cells.
-    starts: (T + 1,) int64; cells starts[t] to starts[t + 1] - 1 belong to coarse cell t.
+    starts: (T + 1,) int64. Cells starts[t] to starts[t + 1] - 1 belong to coarse cell t.
     centres: (C, m) float32 centres of the cells.
     """
 
@@ -53,11 +57,14 @@ class Partition:
 
     @property
     def width(self) -> int:
-        """The number of projections in a centre, m."""
+        """The number of dimensions of a centre, m, which are projections."""
         return int(self.coarse.shape[1])
 
     def assign(self, points: FloatArray) -> npt.NDArray[np.int32]:
-        """Return the cells (n,) of `points` (n, m) float32, from the nearest coarse cells."""
+        """Return the cell of each of `points` (n, m) float32, as (n,) int32.
+
+        It is the nearest of the cells in the COARSE_CELLS nearest coarse cells.
+        """
         numbers = np.zeros(len(points), np.int32)
         blocks = _blocks(len(points), len(self.coarse))
         for _ in on_all_cores(lambda block: self._assign(points[block], numbers[block]), blocks):
@@ -66,11 +73,11 @@ class Partition:
 
     @cached_property
     def _halves(self) -> tuple[FloatArray, FloatArray]:
-        """Half the squared lengths of the coarse centres, (T,), and of the centres, (C,)."""
+        """Half the squared lengths of the coarse centres (T,) and of the centres (C,)."""
         return _half_squares(self.coarse), _half_squares(self.centres)
 
     def _assign(self, points: FloatArray, numbers: npt.NDArray[np.int32]) -> None:
-        """Write the cells of one block, with one matrix product per coarse cell."""
+        """Write the cell of each of `points` into `numbers`, one coarse cell after the other."""
         coarse_halves, halves = self._halves
         nearest = np.full((kernels.COARSE_CELLS, len(points)), -1, np.int32)
         gains = np.full(nearest.shape, -np.inf, np.float32)
@@ -89,7 +96,7 @@ class Partition:
 
 
 def cell_count(rows: int, width: int) -> int:
-    """Return the number of cells for `rows` points and centres of `width` numbers."""
+    """Return the number of cells for `rows` points and centres of `width` dimensions."""
     cells = min(_CELLS_PER_ROOT * math.isqrt(rows), rows // _CELL_POINTS_MIN)
     return max(1, min(cells, _CENTRE_NUMBERS_MAX // width))
 
@@ -102,14 +109,14 @@ def sample_size(rows: int, width: int) -> int:
 
 
 def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partition:
-    """Return a partition of about `n_cells` cells, learned from `sample` (s, m) float32.
+    """Learn a partition of about `n_cells` cells from `sample` (s, m) float32.
 
-    A coarse cell gets cells in proportion to its points, rounded, at least one; a cell without
-    points of the sample is dropped. In the last rounds, points may move to cells of other coarse
-    cells.
+    The number of cells in a coarse cell is proportional to its points, rounded, and at least one.
+    A cell that loses all its points while it is learned is dropped. In the final rounds, points may
+    move to cells of other coarse cells.
     """
     n_coarse = max(1, math.isqrt(n_cells))
-    # Few centres need only a part of the sample.
+    # The coarse centres are few, so a part of the sample is enough for them.
     step = max(1, len(sample) // (_SAMPLE_PER_COARSE * n_coarse))
     some = np.ascontiguousarray(sample[::step])
     coarse = _k_means(some, _draw(len(some), n_coarse, rng))
@@ -117,13 +124,13 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     order = np.argsort(tops, kind="stable")
     ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
     members = [order[start:stop] for start, stop in pairwise(ends)]
-    # Drawn in order, so that threads do not change the result.
+    # Draw the first centres in order and in one thread, so the result does not depend on threads.
     firsts = [
         _draw(len(rows), max(1, round(n_cells * len(rows) / len(sample))), rng) for rows in members
     ]
 
     def part(top: int) -> FloatArray:
-        # A coarse cell without points of the sample keeps its centre as its only cell.
+        # The only cell of a coarse cell without points of the sample is at its centre.
         if not len(members[top]):
             return coarse[top : top + 1]
         return _k_means(sample[members[top]], firsts[top])
@@ -137,7 +144,7 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
 
 
 def _refined(partition: Partition, sample: FloatArray) -> Partition:
-    """Return the partition with centres at the means of the sample's points in each cell."""
+    """Move each centre to the mean of the sample's points in its cell; return the new partition."""
     sums = np.empty_like(partition.centres)
     sizes = np.empty(len(sums), np.int64)
     kernels.add_up(sample, partition.assign(sample), sums, sizes)
@@ -151,24 +158,27 @@ def _refined(partition: Partition, sample: FloatArray) -> Partition:
 
 
 def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
-    """Draw the points that are the first centres, at most `count`; return their numbers."""
+    """Draw `count` of `points` points, or all if there are fewer; return their numbers, sorted."""
     return np.sort(rng.choice(points, min(count, points), replace=False))
 
 
 def _k_means(points: FloatArray, firsts: IntArray) -> FloatArray:
-    """Return centres (c, m) float32, starting from the points `firsts`; some may be dropped."""
+    """Run k-means from the points `firsts` as first centres; return the centres (c, m) float32.
+
+    Centres without points are dropped, so there may be fewer than first centres.
+    """
     centres = points[firsts]
     for _ in range(_ITERATIONS if len(firsts) > 1 else 1):
         sums, sizes = np.empty_like(centres), np.empty(len(centres), np.int64)
         kernels.add_up(points, _nearest(points, centres), sums, sizes)
-        # Drop centres without points: duplicates leave the second of two equal centres empty.
+        # Drop centres without points. If two centres are equal, the second one gets no points.
         has_points = sizes > 0
         centres = np.divide(sums[has_points], sizes[has_points, np.newaxis], dtype=np.float32)
     return centres
 
 
 def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
-    """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
+    """Return the number of the centre nearest to each point, (n,); ties go to the lower number."""
     numbers, halves = np.zeros(len(points), np.int32), _half_squares(centres)
 
     def assign(block: slice) -> None:
@@ -181,7 +191,7 @@ def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
 
 
 def _blocks(points: int, centres: int) -> list[slice]:
-    """Return the slices of the points that are assigned to centres at a time."""
+    """Divide the points into slices, each of which is assigned to centres at a time."""
     at_once = _rows_at_once(centres)
     return [slice(start, start + at_once) for start in range(0, points, at_once)]
 

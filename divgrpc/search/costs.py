@@ -1,16 +1,19 @@
-"""The cost and the recall of each search, by the number of candidates: how `auto` chooses.
+"""The cost model by which `auto` chooses a search for a number of candidates.
 
-Build counts the work of each search (`PoolCost`): points scored, codes, lists and entries read. The
-constants below turn the counts into nanoseconds. No clock is read, so neither the speed nor the
-load of a machine matters. Two builds on one kind of processor choose alike. On another kind, linear
-algebra may give directions with other last digits, which may change a recall in its fourth digit:
-the choice is the same unless a figure is that close to its bound. Rounding would only move bounds.
+Build measures the recall of each search and counts its work (`PoolCost`): points scored, codes
+read, buckets or cells read, and entries read. The constants below convert these counts into
+nanoseconds. No clock is read, so neither the speed nor the load of a machine influences a choice.
 
-The constants were fitted once to one thread of a server processor with AVX-512: each search was
-timed alone, the least of fifteen runs, over 2,000 to 100,000 synthetic points of 32 to 512
-dimensions, over 20 Newsgroups and over visual words of CIFAR-100. Predicted times are within a
-third of those times. On another machine all constants change by about the same factor, which
-changes no choice.
+Two builds on the same kind of processor choose the same searches. On another kind, linear algebra
+may round hyperplanes differently, which can change the fourth digit of a recall. The choice is
+still the same unless a recall or a cost is that close to its bound. Rounding recalls would not
+help: it would only move the bounds.
+
+The constants were fitted once to one thread of a server processor with AVX-512. Each search was
+timed alone, and the minimum of fifteen runs was taken. The data were 2,000 to 100,000 synthetic
+points of 32 to 512 dimensions, 20 Newsgroups, and visual words of CIFAR-100. Predicted times differ
+from these times by at most a third. On another machine all constants change by about the same
+factor, which changes no choice.
 """
 
 import bisect
@@ -37,50 +40,61 @@ if TYPE_CHECKING:
 
 # Numbers of candidates for which Build measures cost and recall.
 POOLS: Final = (10, 50, 200, 1_000)
-# Points hashed per candidate by default.
+# Default number of hashed points for each candidate.
 _HASHED_PER_CANDIDATE: Final = 4
 
-# Nanoseconds per call, per hashed query, and per product of a query's number with a hyperplane's.
+# Nanoseconds for each query.
 _CALL_NS: Final = 12_000.0
+# Further nanoseconds for each query that is hashed, and for each multiplication in its projections.
 _HASHING_NS: Final = 8_000.0
 _PROJECTION_NS: Final = 0.13
-# Nanoseconds per scored row, and per number in it by the base 2 logarithm of the bytes of all rows
-# (interpolated): for rows in order of storage, and for hashed rows, anywhere in memory.
+# Nanoseconds to score a dense point: _ROW_NS for each point, and _NUMBER_NS for each of its
+# dimensions. _NUMBER_NS depends on the base 2 logarithm of the size of all points in bytes (first
+# tuple), and is interpolated linearly. This is for exact search, which reads points in the order of
+# storage.
 _ROW_NS: Final = 3.0
 _NUMBER_NS: Final = ((20, 24, 26), (0.10, 0.18, 1.00))
+# The same for hashed points, which are scattered in memory.
 _HASHED_ROW_NS: Final = 25.0
 _HASHED_NUMBER_NS: Final = ((22, 26), (0.15, 0.35))
-# Nanoseconds per stored element of a sparse row, for sparse and for dense queries.
+# Nanoseconds for each stored element of a sparse point, if the query is sparse and if it is dense.
 _SPARSE_NS: Final = 1.2
 _SPARSE_BY_DENSE_NS: Final = 7.0
-# Nanoseconds per entry of an inverted list, and per row whose sum over the lists is compared.
+# Nanoseconds for each entry read from an inverted list, and for each point of the index, whose sum
+# over the lists is compared with a limit.
 _LIST_ENTRY_NS: Final = 1.7
 _LIST_SUM_NS: Final = 4.0
-# Nanoseconds per 64-bit word of a code: in a scan, by Hamming distance, and cell by cell.
+# Nanoseconds for each 64-bit word of a code that is read: in a scan, in a scan by Hamming distance,
+# and in a search through cells.
 _WORD_NS: Final = 0.6
 _HAMMING_WORD_NS: Final = 0.4
 _CELL_WORD_NS: Final = 0.7
-# Nanoseconds per bucket looked up, cell looked up, and point in a bucket.
+# Nanoseconds for each bucket probed, for each cell probed, and for each point in a probed bucket.
 _BUCKET_NS: Final = 200.0
 _CELL_NS: Final = 350.0
 _BUCKET_ENTRY_NS: Final = 5.0
-# `auto` takes a search of lower recall if it costs less than this share of the better one.
+# `auto` prefers a search of lower recall only if its cost is less than this share of the cost of
+# the other search.
 CHEAPER_RATIO_MAX: Final = 0.8
-# Searches in descending order of recall on queries that do not resemble points.
+# Searches that `auto` chooses from, highest recall first on queries that do not resemble points.
 AUTO: Final[tuple[Search, ...]] = ("exact", "scan", "tables")
 _AUTO_LABELS: Final[tuple[Search, ...]] = ("exact", "scan", "scan_hamming", "tables")
-# A named search gets a warning if its recall misses the target by more than this.
+# If the caller names a search whose recall is below the target by more than this, the answer has a
+# warning.
 _RECALL_MISS_MAX: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of an index that counts are multiplied by.
+    """Sizes of an index that the cost model needs.
 
-    width: mean number of stored elements of a point.
-    words: 64-bit words of a code.
-    planes: hyperplanes that a query is projected onto.
-    hashed_dims: numbers of a query that are projected.
+    rows: number of points.
+    width: mean number of stored elements of a point; for dense points the dimensions.
+    words: number of 64-bit words in a code.
+    planes: number of hyperplanes that a query is projected onto.
+    hashed_dims: number of values of a query that are projected onto each hyperplane.
+    sparse: whether the points are sparse.
+    cells: whether the hash family is `cells`.
     """
 
     rows: int
@@ -113,7 +127,7 @@ class Shape:
 
 
 def nanoseconds(search: Search, cost: PoolCost, shape: Shape, *, dense: bool = True) -> float:
-    """Return the cost of one query; for sparse points, `dense` says whether the query is."""
+    """Return the cost of one query; `dense` tells whether queries of sparse points are dense."""
     number = _SPARSE_BY_DENSE_NS if dense else _SPARSE_NS
     if search == "exact":
         if not shape.sparse:
@@ -141,9 +155,11 @@ def choose(
     dense: bool = True,
     sought: Sought = "dense",
 ) -> Search:
-    """Return the cheapest search that reaches the target; `exact` always does.
+    """Return the cheapest search whose recall reaches the target, which `exact` always does.
 
-    A search of lower recall on queries unlike the points must be clearly cheaper.
+    Searches are compared in the order of `AUTO`. A later search is chosen only if it costs less
+    than CHEAPER_RATIO_MAX times the cost of the best so far, because its recall is lower on queries
+    that do not resemble points.
     """
     searches = _AUTO_LABELS if sought == "labels" else AUTO
     best = searches[0]
@@ -156,12 +172,12 @@ def choose(
 
 
 def reaches(recall: float, target_recall: float) -> bool:
-    """Tell whether a recall, up to its rounding error, reaches the target."""
+    """Tell whether a recall is at least the target, except for rounding errors."""
     return recall >= target_recall - 1e-9
 
 
 class SearchTable:
-    """The search that `auto` takes, and its probes, by the number of candidates."""
+    """The search and the number of probes that `auto` chooses for a number of candidates."""
 
     def __init__(
         self,
@@ -175,8 +191,8 @@ class SearchTable:
     ) -> None:
         """Make the table from Build's measurements.
 
-        `otherwise`: search and probes of an index without measurements. `dense`: whether queries
-        are, whatever the points are.
+        `otherwise`: search and number of probes if the index has no measurements. `dense`: whether
+        queries are dense; the points may be dense or sparse.
         """
         self._pools = {cost.search: cost.pools for cost in costs if cost.pools}
         self._sizes = [pool.candidates for pool in self._pools.get("exact", ())]
@@ -217,10 +233,12 @@ class SearchTable:
         )
 
     def at(self, candidates: int) -> tuple[Search, int]:
-        """Return the search that `auto` takes for this many candidates, and the probes of `tables`.
+        """Return the search that `auto` chooses for `candidates`, and the number of probes.
 
-        Between two measured numbers the larger counts. Above the last, `auto` takes `exact`, or the
-        scan if it misses at most half of what the target allows.
+        The choice is that of the smallest number, at least `candidates`, for which Build has
+        measurements. Above the greatest such number `auto` chooses `exact`. It chooses the scan
+        instead if the scan was the choice for that number and missed at most half as much recall as
+        the target allows. The number of probes is that of the search `tables`.
         """
         if not self._sizes:
             return self._otherwise
@@ -232,10 +250,10 @@ class SearchTable:
         return "scan" if safe else "exact", self._pools["tables"][-1].n_probes
 
     def _hash_limit(self, candidates: int) -> int:
-        """Return how many points to hash for this many candidates; 0 without measurements.
+        """Return the number of points to hash for `candidates`, or 0 without measurements.
 
-        Interpolated between measured numbers; proportional to them below the first and above the
-        last.
+        It is interpolated linearly between measured numbers of candidates. Below the first and
+        above the last it is proportional to the number of candidates.
         """
         if not self._sizes or not candidates:
             return 0
@@ -245,7 +263,7 @@ class SearchTable:
         return math.ceil(limit * candidates / last)
 
     def recall(self, search: Search, candidates: int) -> float:
-        """Return the measured recall of a search for this many candidates; 1 if unknown."""
+        """Return the measured recall of a search for `candidates`; 1 if it was not measured."""
         place = bisect.bisect_left(self._sizes, candidates)
         if place == len(self._sizes) or search not in self._pools:
             return 1.0
@@ -262,7 +280,10 @@ class SearchTable:
         most_probes: int,
         duplicate_threshold: float | None = None,
     ) -> EffectiveParameters:
-        """Fill in the defaults; `auto` becomes the search for the requested candidates."""
+        """Fill in the defaults; replace search `auto` by the choice for the number of candidates.
+
+        `most_probes`: maximum number of buckets or cells that a search can probe.
+        """
         limits = parameters.resolve(rows, "exact", width, sought, nonzeros)
         pool = pool_of(limits, rows)
         search, n_probes = self.at(pool)
@@ -299,9 +320,9 @@ class SearchTable:
 
 
 def pool_of(limits: EffectiveParameters, rows: int) -> int:
-    """Return how many candidates a query may have.
+    """Return the maximum number of candidates of a query.
 
-    A hash limit below the default bounds them too: it counts as four points per candidate.
+    It is `candidates_limit` or a quarter of the hash limit, if that is less and at least k.
     """
     candidates = limits.candidates_limit or rows
     if limits.hash_limit:
@@ -310,7 +331,10 @@ def pool_of(limits: EffectiveParameters, rows: int) -> int:
 
 
 def without_lists(cost: SearchCost, rows: int) -> SearchCost:
-    """Return the cost for dense queries of sparse points, which cannot use inverted lists."""
+    """Return the cost for dense queries, whose exact search of sparse points reads all points.
+
+    Dense queries cannot use inverted lists.
+    """
     if cost.search != "exact":
         return cost
     pools = (replace(pool, points_scored=float(rows), entries_read=0.0) for pool in cost.pools)

@@ -1,19 +1,24 @@
-"""The paper's Eq. 3: each candidate is taken by a share from 0 to 1, k shares in all; then rounded.
+"""The paper's Eq. 3, a convex relaxation of selection, solved for fractional shares and rounded.
 
-For shares a with sum k it minimises lambda * sum of a_i c_i - beta * sum over i, j of a_i a_j d_ij.
-This is convex because the distances d are squared Euclidean (of unit vectors, halved, for
-1 - cosine). beta is 1 - lambda; the paper prints 1.
+Each candidate i has a share a_i from 0 to 1, and the shares sum to k. Given the costs c_i and the
+distances d_ij, the problem is to minimise
 
-One pass over the candidates gives the gradient: the sum of a_j d_ij is k times the squared distance
-of i from the weighted mean, plus a term that all candidates share. So there is no matrix of pairs,
-and memory grows with the number of candidates alone. The linear step of Frank and Wolfe over these
-shares takes the k of least gradient. Its possible gain is the duality gap: no solution is better
-than the current one by more.
+    lambda * sum over i of a_i c_i - beta * sum over i, j of a_i a_j d_ij
 
-Steps are taken among few working candidates: Frank and Wolfe's fully corrective form (Jaggi 2013).
-Between two passes pairs of them trade shares, each by an exact line search, until few trades are
-worth it; after a pass the candidates outside that violate optimality most join. Only the rows of
-distances that trades read are computed, and few are kept.
+with beta = 1 - lambda (the paper prints 1). It is convex because d is a squared Euclidean distance;
+1 - cosine is half the squared distance of unit vectors.
+
+The gradient needs one pass over the candidates: the sum over j of a_j d_ij is k times the squared
+distance of i from the weighted mean, plus a term that is equal for all i. So no matrix of pairs is
+stored, and memory is proportional to the number of candidates. The linear step of the Frank-Wolfe
+algorithm moves towards the k candidates of smallest gradient. Its predicted decrease is the duality
+gap: no solution is better than the current one by more than this.
+
+The solver is the fully corrective form of Frank-Wolfe (Jaggi 2013) on a small set of working
+candidates. Between two passes, pairs of working candidates trade shares, each by an exact line
+search, until no trade decreases the objective by much. After each pass, the other candidates that
+violate optimality most join the set. Only the rows of distances that trades read are computed, and
+a limited number of them is kept.
 """
 
 from dataclasses import dataclass, replace
@@ -28,19 +33,21 @@ from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 
-# Duality gap to reach, as a share of the objective's range.
+# The solver stops at a duality gap of this share of the objective's range.
 TOLERANCE: Final = 1e-3
-# Working candidates at the start, and the most that join after a pass; at least k of each.
+# Number of working candidates at the start (2 * k if that is more).
 _WORKING_CANDIDATES: Final = 256
+# Maximum number of candidates that join after a pass (k if that is more).
 _JOINING_CANDIDATES: Final = 64
-# Cached distances between working candidates, float32: 4 MiB.
+# Number of float32 distances between working candidates that are cached: 4 MiB.
 _CACHED_DISTANCES: Final = 1 << 20
-# Relative error of gradients and objectives caused by float32 distances.
+# Relative error of gradients and objectives because distances are float32.
 _FLOAT32_ERROR: Final = 1e-7
-# Distances that may be computed before the gap is reached: a constant, and per candidate.
+# The solver gives up when it has computed _WORK_MAX + _WORK_MAX_PER_CANDIDATE * m distances for m
+# candidates.
 _WORK_MAX: Final = 2e6
 _WORK_MAX_PER_CANDIDATE: Final = 128.0
-# Most rounds of exchanges.
+# Maximum number of rounds of exchanges in `exchange`.
 _ROUNDS_MAX: Final = 8
 
 Shares = npt.NDArray[np.float64]
@@ -48,10 +55,12 @@ Shares = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateSet:
-    """The candidates of one query, nearest first, and what kernels need to select from them.
+    """The m candidates of one query, nearest first, and what kernels need to select from them.
 
-    rows: (m,) int32 rows of `points`.
-    costs: (m,) float32 distances from the query, or costs made from them.
+    points: the points of the index.
+    rows: (m,) int32 row numbers of the candidates in `points`.
+    costs: (m,) float32 distances from the query, or costs computed from them.
+    scratch: memory that kernels write into.
     """
 
     points: Points
@@ -63,13 +72,14 @@ class CandidateSet:
         return len(self.rows)
 
     def take(self, places: npt.NDArray[np.integer[Any]]) -> "CandidateSet":
-        """Return the candidates at some places."""
+        """Return the candidates at these positions."""
         return replace(self, rows=self.rows[places], costs=self.costs[places])
 
     def compact(self) -> "CandidateSet":
-        """Return sparse candidates with the columns that they store, if those are fewer.
+        """Return sparse candidates without the columns in which none of them stores a value.
 
-        Work that goes over columns, such as means, then depends on what candidates store.
+        Means and other dense vectors then have fewer columns. Dense candidates, and sparse ones
+        that store at least as many values as there are columns, are returned unchanged.
         """
         points, dims = self.points, self.points.vectors.shape[1]
         indptr, inverses = points.indptr, points.inverse_lengths
@@ -92,9 +102,10 @@ class CandidateSet:
 class Relaxed:
     """A solution of Eq. 3.
 
-    shares: (m,) float64 of sum k.
-    gap: the duality gap as a share of the objective's range, which reaches from this solution to
-        the worst selection of k that was met: at most the true range.
+    shares: (m,) float64 shares, whose sum is k.
+    gap: the duality gap divided by the range of the objective. The range is measured from this
+        solution to the worst selection of k candidates that the solver met, so it may be smaller
+        than the true range.
     """
 
     shares: Shares
@@ -102,25 +113,25 @@ class Relaxed:
 
 
 class _Problem:
-    """The objective, and its solution so far."""
+    """The objective and the current solution."""
 
     def __init__(self, candidates: CandidateSet, k: int, relevance: float, beta: float) -> None:
         self.candidates, self.k, self.beta = candidates, k, beta
         self.prices = relevance * candidates.costs.astype(np.float64)
-        # The k nearest at first.
+        # Start with the k nearest candidates.
         self.shares = np.zeros(len(candidates))
         self.shares[:k] = 1
         self._distances = np.empty(len(candidates), np.float32)
         self._marks = np.empty(len(candidates))
 
     def mean(self, shares: Shares) -> FloatArray:
-        """Return the weighted mean (1, d) of the candidates."""
+        """Return the mean (1, d) of the candidates, weighted by `shares`."""
         points, rows = self.candidates.points, self.candidates.rows
         mean: FloatArray = qp.mean_of(points, rows, len(shares), shares, self.k)
         return mean
 
     def gradient(self, mean: FloatArray) -> Shares:
-        """Return the gradient (m,), less the term that all candidates share."""
+        """Return the gradient (m,), without the term that is equal for all candidates."""
         points, rows = self.candidates.points, self.candidates.rows
         angular = len(points.inverse_lengths) > 0
         square = sparse.dense_square(mean, 0) if len(points.indptr) else 0.0
@@ -129,22 +140,25 @@ class _Problem:
         reach = self.k * self._distances.astype(np.float64)
         if angular:
             inverses = points.inverse_lengths[rows]
-            # A point of length 0 is at a right angle to all points but itself.
+            # A point of length 0 has distance 0 from itself and 1 from all other points.
             reach = np.where(inverses > 0, reach * inverses, -self.shares)
         return self.prices - 2 * self.beta * reach
 
     def _least(self, values: Shares, k: int) -> tuple[float, Shares]:
-        """Return the sum of the k least, and marks (m,), 1 for those and 0 for the others."""
+        """Return the sum of the k smallest values, and marks (m,): 1 for these, 0 for others."""
         total: float = qp.mark_least(values, k, self._distances, self._marks)
         return total, self._marks
 
     def gap(self, gradient: Shares) -> float:
-        """Return the duality gap."""
+        """Return the duality gap, not yet divided by the range."""
         total: float = qp.sum_of_products(self.shares, gradient)
         return total - self._least(gradient, self.k)[0]
 
     def rise(self, gradient: Shares, mean: FloatArray) -> float:
-        """Return how much worse the k candidates of greatest gradient are; at least 0."""
+        """Return how much greater the objective is for the k candidates of greatest gradient.
+
+        It is compared with the current solution; a decrease counts as 0.
+        """
         total, corner = self._least(-gradient, self.k)
         first: float = -total - qp.sum_of_products(self.shares, gradient)
         way = (self.mean(corner) - mean)[0].astype(np.float64) * self.k
@@ -153,7 +167,10 @@ class _Problem:
         return max(0.0, first + second)
 
     def joining(self, gradient: Shares, members: IntArray) -> IntArray:
-        """Return the places outside `members` that would gain most by a share."""
+        """Return the positions of the candidates to add to the working candidates `members`.
+
+        They are those of smallest gradient that could lower the objective by getting a share.
+        """
         outside = gradient.copy()
         outside[members] = np.inf
         count = min(max(self.k, _JOINING_CANDIDATES), len(outside) - len(members))
@@ -164,10 +181,10 @@ class _Problem:
 
 
 def relax(candidates: CandidateSet, k: int, relevance: float, beta: float) -> Relaxed:
-    """Minimise the objective for k of the candidates, 1 to all of them, to `TOLERANCE`.
+    """Minimise the objective until the duality gap is at most `TOLERANCE`; k is 1 to m.
 
-    The gap is larger only if the work ran out (two million distances and 128 per candidate), and 0
-    if the whole range is lost in float32 rounding.
+    The gap is greater only if the maximum work was reached (2 million distances plus 128 for each
+    candidate). It is 0 if the whole range is below the rounding error of float32.
     """
     problem, count = _Problem(candidates, k, relevance, beta), len(candidates)
     members = np.arange(min(count, max(2 * k, _WORKING_CANDIDATES)))
@@ -195,14 +212,16 @@ def relax(candidates: CandidateSet, k: int, relevance: float, beta: float) -> Re
 
 
 def round_up(shares: Shares, k: int) -> IntArray:
-    """Return the places of the k largest shares, largest first; of equal shares the nearer."""
+    """Return the positions of the k largest shares, largest first; ties go to the nearer."""
     return np.argsort(-shares, kind="stable")[:k]
 
 
 def exchange(candidates: CandidateSet, picks: IntArray, relevance: float, beta: float) -> IntArray:
-    """Return a selection that no exchange of one of its places for another improves.
+    """Improve a selection by exchanging one pick for another candidate while that helps.
 
-    The objective is the same as in `relax`, with shares of 0 and 1. There are eight rounds at most.
+    `picks` are positions of candidates, and so is the result. The objective is that of `relax` with
+    shares of 0 and 1. Exchanging stops after eight rounds, or when no single exchange decreases the
+    objective.
     """
 
     def far_from(place: int) -> Shares:

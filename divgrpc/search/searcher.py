@@ -288,7 +288,7 @@ class Searcher:
         """Return the maximum number of rows that an exact search answers together, or 1.
 
         1 means that rows are answered one by one. A batch of exact searches takes little longer
-        than one row. A batch of scans takes much longer, so 1 is returned for scans.
+        than one row. A batch of scans takes longer, so 1 is returned for scans.
         """
         exact_search = plan.kernel.search == records.EXACT and not plan.one_by_one
         return BATCH_QUERIES if exact_search and self._batch_room(plan, sparse=sparse) else 1

@@ -1,11 +1,15 @@
 """The selectors that run one query at a time: `rerank`, `max_sum`, `dpp` and `qp_relax`.
 
-`nearest`, `greedy` and `mmr` are part of the kernel that searches. The selectors here get the
-candidates that it leaves, nearest first. Everywhere lambda is 1 - diversity, c(r) is the cost of
-candidate r (its squared distance from the query; under inner product its share of the range from
-the best candidate to the worst) and d(r, s) is the distance between two candidates (squared; under
-inner product 1 - cosine). At diversity 0 none of this runs: the k nearest are the answer, except
-for `qp_relax` as printed in the paper.
+`nearest`, `greedy` and `mmr` are part of the kernel that searches. The selectors of this module get
+the candidates that the kernel finds, nearest first. In all formulas:
+
+- lambda is 1 - diversity.
+- c(r) is the cost of candidate r: its squared distance from the query. Under inner product, it is
+  the distance scaled from 0 for the best candidate to 1 for the worst.
+- d(r, s) is the squared distance between two candidates, or 1 - cosine under inner product.
+
+At diversity 0 no selector runs, and the k nearest are the answer. The exception is `qp_relax` in
+the variant `printed`.
 """
 
 import math
@@ -20,7 +24,7 @@ from divgrpc.search.dials import METRICS, rule_of
 from divgrpc.search.relaxation import CandidateSet, exchange, relax, round_up
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Selector
 
-# The selectors that `select` knows.
+# The selectors that `select` runs.
 ONE_BY_ONE: Final[tuple[Selector, ...]] = ("rerank", "max_sum", "dpp", "qp_relax")
 
 _SIMILARITY: Final = {
@@ -32,13 +36,13 @@ _SIMILARITY: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picks:
-    """What a selector picks.
+    """The picks of a selector.
 
-    places: (m,) int64 positions among the candidates, in the order of picking.
-    values: (m,) float32 what the selector maximised.
-    gap: duality gap of `qp_relax`; nan with other selectors.
-    dial, reason: the dial that `lose_at_most` led to, and the number of the reason; both 0 if the
-        caller named a dial.
+    places: (m,) int64 positions of the picks among the candidates, in the order of picking.
+    values: (m,) float32 value that the selector maximised at each pick.
+    gap: duality gap of `qp_relax`; without meaning for other selectors.
+    dial, reason: the dial that `lose_at_most` chose, and a number as in `Results.reasons`; both 0
+        without `lose_at_most`.
     """
 
     places: IntArray
@@ -49,7 +53,10 @@ class Picks:
 
 
 def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric) -> Picks:
-    """Pick k of the candidates, all if there are fewer; their `costs` are plain distances."""
+    """Pick k of the candidates, or all if there are fewer.
+
+    `candidates.costs` are the distances from the query.
+    """
     distances, count = candidates.costs, len(candidates)
     if not count:
         reason = records.NO_CHOICE if parameters.lose_at_most is not None else 0
@@ -57,7 +64,7 @@ def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Me
     if parameters.lose_at_most is not None:
         return select_within(candidates, parameters, metric)
     if parameters.diversity == 0 and parameters.variant != "printed":
-        # A dial chosen per query. If the caller names 0, no selector runs.
+        # The dial 0 was chosen for this query. If the caller gives 0, `select` is not called.
         nearest = np.arange(min(parameters.k, count))
         return Picks(nearest, -distances[nearest], 0.0)
     if metric == "inner_product":
@@ -74,12 +81,12 @@ def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Me
 def select_within(
     candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric
 ) -> Picks:
-    """Pick k at the greatest dial, in steps of 1/32, that loses at most `lose_at_most`.
+    """Pick k at the greatest dial, in steps of 1/32, whose loss is at most `lose_at_most`.
 
-    The loss of k picks is (R_nearest - R) / (R_nearest - R_all): R is their mean relevance, in the
-    metric's own direction, R_nearest the mean of the k nearest candidates, R_all the mean of all.
-    If the last two are equal, the loss is 0. At dial 0 the k nearest are picked, which lose
-    nothing. `candidates.costs` are plain distances.
+    The loss of k picks is (R_nearest - R) / (R_nearest - R_all). R is the mean relevance of the
+    picks (`relevance`), R_nearest the mean of the k nearest candidates, and R_all the mean of all
+    candidates. If R_nearest equals R_all, the loss is 0. At dial 0 the k nearest are picked, whose
+    loss is 0. `candidates.costs` are the distances from the query.
     """
     distances, k = candidates.costs, min(parameters.k, len(candidates))
     bound = parameters.lose_at_most
@@ -101,7 +108,7 @@ def select_within(
 def _greedy_within(
     candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric, bound: float
 ) -> Picks:
-    """Pick at the greatest dial that keeps the bound, with a rule of greedy selection."""
+    """Do what `select_within` does for `greedy` and `mmr`."""
     distances, k = candidates.costs, parameters.k
     costs = _shares(distances) if metric == "inner_product" else distances
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
@@ -115,7 +122,7 @@ def _greedy_within(
 def _first_within(
     candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric, bound: float
 ) -> Picks | None:
-    """Try all dials above 0, from the greatest down; None if none keeps the bound."""
+    """Pick at the greatest dial above 0 whose loss is at most `bound`; None if there is none."""
     relevances = relevance(candidates.costs, metric)
     nearest = _mean(relevances[: parameters.k])
     width = nearest - _mean(relevances)
@@ -136,11 +143,12 @@ def select_different(
     parameters: EffectiveParameters,
     metric: Metric,
 ) -> tuple[Picks, int, int, int]:
-    """Pick k of the first `pool` candidates that differ, as `kernels.greedy.pick` does.
+    """Pick k of the first `pool` candidates without near-copies, as `kernels.greedy.pick` does.
 
-    Candidates within `copy_limit` of one another, as `kernels.pairwise` measures distances, are
-    near-copies; below 0 none are. If they crowd the pool, it grows, up to all candidates. Returns
-    the picks, the pool, the near-copies of picks in it, and the picks that are near-copies.
+    `copy_limit` is the maximum distance between near-copies (`kernels.pairwise`); below 0 all
+    candidates are kept. While near-copies crowd the pool it is doubled, up to all candidates.
+    Returns the picks, the size of the pool, the number of near-copies of picks in it, and the
+    number of near-copies among the picks.
     """
     if copy_limit < 0:
         return select(candidates.take(np.arange(pool)), parameters, metric), pool, 0, 0
@@ -156,19 +164,19 @@ def select_different(
             break
         pool = min(2 * pool, len(candidates))
     fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
-    # A candidate that only fills up has no share.
+    # Near-copies complete the answer. Their value is a share of 0, or else minus their distance.
     values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
 
 
 def _mean(numbers: FloatArray) -> float:
-    """Return the mean; it does not depend on the order of the numbers."""
+    """Return the mean, which does not depend on the order of the numbers."""
     return math.fsum(numbers.tolist()) / len(numbers)
 
 
 def _shares(distances: FloatArray) -> FloatArray:
-    """Return distances as shares of their range, as `kernels.greedy.scale_costs` does."""
+    """Scale distances linearly from 0 to 1, as `kernels.greedy.scale_costs` does."""
     width = distances[-1] - distances[0]
     if width > 0:
         shares: FloatArray = (distances - distances[0]) / width
@@ -177,7 +185,10 @@ def _shares(distances: FloatArray) -> FloatArray:
 
 
 def relevance(distances: FloatArray, metric: Metric) -> FloatArray:
-    """Return relevances in the metric's own direction, as `kernels.exact.relevance_of` does."""
+    """Return the cosines, squared Euclidean distances or dot products, as the metric says.
+
+    `kernels.exact.relevance_of` does the same for one distance.
+    """
     if metric == "cosine":
         return np.float32(1) - distances / np.float32(2)
     # Adding zero turns a product of -0.0 into 0.0.
@@ -185,13 +196,13 @@ def relevance(distances: FloatArray, metric: Metric) -> FloatArray:
 
 
 def rerank(candidates: CandidateSet, k: int, diversity: float) -> Picks:
-    """Pick by distance alone from a shortlist of the nearest: the paper's backward selection.
+    """Pick candidates far apart from a shortlist of the nearest: the paper's backward selection.
 
-    The dial sets the length of the shortlist: k + diversity * (candidates - k), rounded down, which
-    is all candidates at 1. Relevance has no other influence. The first pick is the nearest; each
-    other has the greatest sum of distances (roots of d) from those before it, and that sum times
-    2 / (k - 1) is its value. As `max_sum` with lambda 0, it reaches at least half of the greatest
-    sum over pairs that k of the shortlist have.
+    The dial sets the length of the shortlist: k + diversity * (candidates - k), rounded down.
+    Relevance has no other influence. The first pick is the nearest candidate. Each further pick has
+    the greatest sum of distances sqrt(d) from the earlier picks, and its value is this sum times
+    2 / (k - 1). The selector equals `max_sum` with lambda 0 on the shortlist. So its sum of
+    distances over all pairs is at least half of the greatest that k points of the shortlist have.
     """
     k = min(k, len(candidates))
     length = k + int(diversity * (len(candidates) - k))
@@ -199,15 +210,20 @@ def rerank(candidates: CandidateSet, k: int, diversity: float) -> Picks:
 
 
 def max_sum(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> Picks:
-    """Pick the greatest lambda * relevance + 2 (1 - lambda) / (k - 1) * sum over pairs of sqrt(d).
+    """Pick k candidates by greedy max-sum diversification.
 
-    Relevance is minus the sum of sqrt(c), so both sides are lengths; under inner product, minus the
-    sum of c. The greedy of Borodin, Lee and Ye (PODS 2012, max-sum diversification, after Gollapudi
-    and Sharma 2009) counts relevance half in a step: picks maximise
-    -lambda/2 sqrt(c(r)) + 2 (1 - lambda) / (k - 1) * sum over S of sqrt(d(r,s)), their value. That
-    reaches at least half of the best selection of k candidates, with relevance counted from the
-    farthest candidate on, so that it is not negative, because distances satisfy the triangle
-    inequality, as squared ones would not. k in the formula is at most the number of candidates.
+    The objective to maximise is lambda * relevance + 2 (1 - lambda) / (k - 1) * sum over pairs of
+    sqrt(d). Relevance is minus the sum of sqrt(c), or minus the sum of c under inner product. If
+    there are fewer than k candidates, k is their number.
+
+    The greedy algorithm of Borodin, Lee and Ye (PODS 2012, after Gollapudi and Sharma 2009) counts
+    relevance by half. With S the earlier picks, each pick r maximises
+
+        -lambda / 2 * sqrt(c(r)) + 2 (1 - lambda) / (k - 1) * sum over s in S of sqrt(d(r, s))
+
+    and this is its value. The selection reaches at least half of the greatest objective of k
+    candidates, if relevance is counted from the farthest candidate so that it is not negative. The
+    proof needs the triangle inequality, which sqrt(d) satisfies and d does not.
     """
     distances = candidates.costs
     costs = distances if metric == "inner_product" else np.sqrt(distances)
@@ -215,17 +231,22 @@ def max_sum(candidates: CandidateSet, k: int, diversity: float, metric: Metric) 
 
 
 def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> Picks:
-    """Pick the greatest (1 - lambda) * log det of similarities - lambda * sum of c, greedily.
+    """Pick k candidates greedily by a determinantal point process (DPP).
 
-    A determinantal point process whose qualities are exp(-lambda c / (2 (1 - lambda))), by the fast
-    greedy MAP of Chen, Zhang and Zhou 2018. The similarity is the cosine; under `euclidean`, where
-    lengths have no natural scale, 1 / (1 + d / s) with s the mean of c, and c is measured in s too.
-    The value of a pick is its term of the sum. A candidate with a remainder below 1e-5, such as a
-    copy, counts as if it had that much: if all have less, relevance picks the rest.
+    The objective to maximise is (1 - lambda) * log det S - lambda * sum of c, where S has the
+    similarities of the picks. This is a DPP with qualities exp(-lambda c / (2 (1 - lambda))),
+    solved by the fast greedy MAP algorithm of Chen, Zhang and Zhou (2018). The similarity is the
+    cosine. Under `euclidean`, where lengths have no natural scale, it is 1 / (1 + d / s), where s
+    is the mean of c, and c is divided by s as well. The value of a pick is its contribution to the
+    objective.
 
-    The logarithm is submodular but may fall, so no constant share of the best sum is certain; at
-    diversity 1 the volume, the root of the determinant, is at least 1/k! of the greatest (Civril
-    and Magdon-Ismail 2009) as long as the remainder of every pick is above 1e-5.
+    The remainder of a candidate is the factor by which picking it multiplies det S. A remainder
+    below 1e-5, such as that of a copy, is replaced by 1e-5. If all remainders are smaller, the
+    other picks are the candidates of least cost.
+
+    The logarithm of a determinant is submodular but not monotone, so no share of the greatest
+    objective is guaranteed. At diversity 1, the volume sqrt(det S) is at least 1/k! of the greatest
+    (Civril and Magdon-Ismail 2009) if the remainder of every pick is above 1e-5.
     """
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     count = max_sum_dpp.determinant(
@@ -238,14 +259,17 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
 def qp_relax(candidates: CandidateSet, parameters: EffectiveParameters) -> Picks:
     """Solve the paper's Eq. 3 and round the shares; see `divgrpc.search.relaxation`.
 
-    The objective is Eq. 1: lambda * sum of c - (1 - lambda) * sum over ordered pairs of d; lower is
-    better. These are sums and not means, so a dial weighs distances about k - 1 times as much as in
-    J. The variant `printed` leaves out the (1 - lambda), as the paper's Eq. 3 does. Rounding takes
-    the k largest shares (`top_k`, the paper's), and then, unless the caller asks for `top_k`,
-    trades one of them for another candidate with a share while that lowers the objective
-    (`exchange`). Picks come by share, the largest first, and the share is their value. No selection
-    of k has an objective below the shares' objective less the gap. Rounding itself has no
-    guarantee. For k = 1 there are no pairs, and the nearest is the answer.
+    The objective to minimise is Eq. 1: lambda * sum of c - (1 - lambda) * sum over ordered pairs of
+    d. The variant `printed` omits the factor 1 - lambda, as Eq. 3 in the paper does. The objective
+    J of greedy selection has means in place of these sums, so the same dial gives distances about
+    k - 1 times as much weight here.
+
+    Rounding takes the k largest shares (`top_k`, as in the paper). With `exchange`, it then
+    replaces single picks by other candidates with a share above 0 while that lowers the objective.
+    Picks are sorted by share, largest first, and the value of a pick is its share.
+
+    The objective of any k candidates is at least that of the shares minus the duality gap. Rounding
+    itself has no guarantee. If k is 1 there are no pairs, and the nearest candidate is the answer.
     """
     k, relevance = min(parameters.k, len(candidates)), 1 - parameters.diversity
     if k == 1:
