@@ -1,8 +1,8 @@
-"""Evaluations: the quality and the time of many settings on a caller's own queries.
+"""Evaluations, which measure the quality and the time of many settings on a caller's own queries.
 
-Lives here: grids, cross-validation by folds, evaluations of queries and of predicted labels. May
-import every other package of divgrpc. Only `label_running` may import an engine, because clients
-load the other modules with numpy alone.
+This package contains grids of settings, cross-validation, and evaluations of queries and of
+predicted labels. It may import every other package of divgrpc. Only `label_running` may import an
+engine, because clients load the other modules with no dependency but numpy.
 
     for row in evaluate(index, queries, categories, grid=Grid(ks=(10, 20))):
         print(row.parameters, row.metrics["h_score"])

@@ -1,4 +1,7 @@
-"""Cross-validation: the h of a query has no part in the choice of the setting it is reported at."""
+"""Cross-validation of settings.
+
+The setting for a query is chosen on other queries only, so that the reported h is not too high.
+"""
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,25 +18,32 @@ FOLDS: Final = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """A choice among s settings, by their numbers.
+    """A choice among s settings, which are identified by their numbers.
 
-    `by_fold` (folds,) int64: the setting that each fold is reported at, best for the other folds.
-    `overall`: the best setting for all queries, for use on queries to come.
+    by_fold: (folds,) int64, for each fold the setting that is best on the other folds. The queries
+        of the fold are reported at this setting.
+    overall: the best setting on all queries, for use on future queries.
     """
 
     by_fold: IntArray
     overall: int
 
     def reported(self, values: Values, folds: IntArray) -> Values:
-        """Return for each query the value (nq,) at its fold's setting; `values` are (s, nq)."""
+        """Return the value of each query at the setting of its fold, (nq,).
+
+        `values` (s, nq) are the values of every query at every setting, and `folds` (nq,) is the
+        fold of each query.
+        """
         return np.asarray(values[self.by_fold[folds], np.arange(len(folds))])
 
 
 class Choice(NamedTuple):
-    """A choice by folds among `members`, numbers of settings.
+    """A choice by cross-validation among some of the settings.
 
-    `overall` is the best setting for all queries, `by_fold` the setting that each fold is reported
-    at, and `at` (nq,) int64 the setting that each query is reported at.
+    members: the numbers of these settings.
+    overall: the best of them on all queries.
+    by_fold: the setting at which each fold is reported.
+    at: (nq,) int64, the setting at which each query is reported.
     """
 
     members: list[int]
@@ -45,9 +55,10 @@ class Choice(NamedTuple):
 def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
     """Return the fold (nq,) int64 of each query.
 
-    `asked` (nq,) are the categories of the queries, or the same number for all. Queries are dealt
-    in turn, category by category and in their order, so that folds differ by one query at most, in
-    all and within a category.
+    `asked` (nq,) is the category of each query, or the same number for all queries. The queries are
+    sorted by category and dealt to the folds in turn. The sizes of two folds therefore differ by at
+    most one, in total and within each category.
+
     Raises `InvalidArgumentError` for fewer than two folds and for more folds than queries.
     """
     keys = np.asarray(asked, np.int64)
@@ -63,9 +74,12 @@ def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
 def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
     """Choose for each fold the setting with the greatest mean h on the other folds.
 
-    `h` (s, nq) is the h of each query at each of s settings, NaN where it does not apply. `folds`
-    (nq,) comes from `deal_folds`. Of equals the first setting is chosen, so order them by cost.
-    Raises `InvalidArgumentError` without a setting, and if no h applies to a choice.
+    h: (s, nq), the h of each query at each of s settings, NaN for queries without an h. Among
+        equally good settings the first is chosen, so order settings by cost.
+    folds: (nq,), the fold of each query, from `deal_folds`.
+
+    Raises `InvalidArgumentError` if there are no settings, or if the queries outside a fold have no
+    h.
     """
     h = np.asarray(h, np.float64)
     if h.ndim != 2 or not len(h) or h.shape[1] != len(folds):
@@ -76,9 +90,10 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
 
 
 def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterator[Choice]:
-    """Yield a choice among the settings of each kind, kinds in the order of their first settings.
+    """Yield a choice among the settings of each kind.
 
-    `kinds` are those of s settings; `h` and `folds` are as in `choose_by_folds`.
+    `kinds` has the kind of each of s settings. Choices are in the order in which the kinds first
+    occur. `h` and `folds` are as in `choose_by_folds`.
     """
     by_kind: dict[Hashable, list[int]] = {}
     for number, kind in enumerate(kinds):

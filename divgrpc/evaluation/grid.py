@@ -1,6 +1,7 @@
-"""Grids of settings: each axis is a list of values, and every combination is one setting.
+"""Grids of settings for evaluations.
 
-`Grid` is for queries and `LabelGrid` is for predictions of labels.
+A grid has several axes, each of which is a list of values of a parameter. Every combination of
+values is a setting. `Grid` has settings of queries, `LabelGrid` settings of label predictions.
 """
 
 from collections.abc import Iterator
@@ -23,12 +24,13 @@ _WITH_VARIANTS: Final = ("greedy", "qp_relax")
 
 
 class _SettingsGrid(Generic[ParametersT]):
-    """The base of both grids: every value of every axis with every value of the others."""
+    """The base class of both grids."""
 
     __slots__ = ()
 
-    # The class of the settings, and each of its parameters that has an axis, with the name of the
-    # axis. Errors name the axis as their field. The first axis varies slowest.
+    # `_parameters` is the class of the settings. `_axes` maps the names of its parameters to the
+    # names of their axes. Errors have the name of the axis as their field. The first axis varies
+    # slowest.
     _parameters: ClassVar[Any]
     _axes: ClassVar[dict[str, str]]
 
@@ -50,10 +52,11 @@ class _SettingsGrid(Generic[ParametersT]):
         self.settings()
 
     def settings(self) -> list[ParametersT]:
-        """Return the settings, each once, in the order of the axes: the first varies slowest.
+        """Return the distinct settings; the first axis varies slowest.
 
-        A parameter that has no effect on a selector makes no further settings: `nearest` has no
-        diversity, most selectors have no variants, and only `qp_relax` rounds.
+        Settings that differ only in a parameter that has no effect are one setting. For example,
+        `diversity` has no effect on the selector `nearest`, `variant` has an effect on `greedy` and
+        `qp_relax` only, and `rounding` on `qp_relax` only.
         """
         return list(dict.fromkeys(map(self._effective, self._combinations())))
 
@@ -71,26 +74,26 @@ class _SettingsGrid(Generic[ParametersT]):
                 raise type(error)(field, f"in {field}: {error}") from error
 
     def _check(self) -> None:
-        """Raise `InvalidArgumentError` for values that only evaluations refuse."""
+        """Raise `InvalidArgumentError` for values that are valid, but not in an evaluation."""
         raise NotImplementedError
 
     def _effective(self, setting: ParametersT) -> ParametersT:
-        """Return a setting with the parameters that have no effect at their defaults."""
+        """Return the setting with default values for all parameters that have no effect."""
         raise NotImplementedError
 
 
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid(_SettingsGrid[QueryParameters]):
-    """Settings of a query: every value of every axis with every value of the others.
+    """Settings of a query, which are all combinations of the values of its axes.
 
-    Parameters without an axis have the defaults of `QueryParameters`. `limits` are pairs of a
-    `hash_limit` and a `candidates_limit`; None is the default limit, and 0 is no limit. An axis may
-    be any sequence. `seed` and `keep_duplicates` are the same in all settings.
+    An axis may be any sequence. `limits` are pairs of a `hash_limit` and a `candidates_limit`, of
+    which None means the default limit and 0 means no limit. `seed` and `keep_duplicates` are the
+    same in all settings. All other parameters have the defaults of `QueryParameters`.
 
-    Raises `InvalidArgumentError` with the axis as its field: for an axis without a value, for more
-    combinations than the limit `grid_settings_max`, and for values that `QueryParameters` refuses,
-    such as a limit below one of `ks`.
+    Raises `InvalidArgumentError`, with the name of the axis as the field, for an axis without
+    values and for values that `QueryParameters` refuses, such as a limit below one of `ks`. Raises
+    it with the field grid for more combinations than the limit `grid_settings_max`.
     """
 
     selectors: tuple[Selector, ...] = ("nearest", "greedy")
@@ -131,12 +134,12 @@ class Grid(_SettingsGrid[QueryParameters]):
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelGrid(_SettingsGrid[PredictParameters]):
-    """Settings of a prediction of labels.
+    """Settings of a label prediction, which are all combinations of the values of its axes.
 
-    Parameters without an axis have the defaults of `PredictParameters`. `limits` are as in `Grid`.
-    A threshold of None is no threshold, also if the index has a default threshold.
-    The selector `hierarchy` needs an index that has one. `neighbours`, `vote` and `seed` are the
-    same in all settings. Raises `InvalidArgumentError` with the axis as its field, as `Grid` does.
+    `limits` are as in `Grid`. A threshold of None means no threshold, even if the index has a
+    default threshold. The selector `hierarchy` needs an index with a label hierarchy. `neighbours`,
+    `vote` and `seed` are the same in all settings. All other parameters have the defaults of
+    `PredictParameters`. Raises the same errors as `Grid`.
     """
 
     modes: tuple[Mode, ...] = ("embedding",)

@@ -1,4 +1,4 @@
-"""Metrics of results: relevance, sub-topics, distances, labels, and comparisons of methods.
+"""Metrics of query results and of predicted labels, and statistics that compare methods.
 
     points = PointCategories.of(categories, subtopics)
     judged = judge(result.ids, query_categories, points)
@@ -6,10 +6,10 @@
     mean(h_score(judged))            # their mean
 
 Most metrics take judged results and return one float64 per query. NaN means that the metric does
-not apply to the query; means and intervals leave such queries out.
+not apply to the query. Means and intervals skip queries with NaN.
 
-Lives here: every measure of quality. May import numpy, `divgrpc.types` and `divgrpc.errors`. May
-not import scipy or numba, because clients measure too.
+All measures of quality belong in this package. It may import numpy, `divgrpc.types` and
+`divgrpc.errors`. It may not import scipy or numba, because clients use it without them.
 """
 
 from divgrpc.metrics.comparing import (

@@ -11,12 +11,12 @@ from divgrpc.types import Interval
 
 DRAWS: Final = 10_000
 _QUANTILES: Final = (0.025, 0.975)
-# Drawn query numbers held at a time: 16 MiB.
+# Maximum number of drawn query numbers in memory: 16 MiB of int64.
 _BLOCK_NUMBERS: Final = 2**21
 
 
 def mean(values: npt.ArrayLike) -> float:
-    """Return the mean of `values` (nq,) without NaN; NaN if no number is left."""
+    """Return the mean of the values (nq,) that are not NaN, or NaN if all of them are."""
     array = np.asarray(values, np.float64)
     applicable = array[~np.isnan(array)]
     return float(applicable.mean()) if len(applicable) else float("nan")
@@ -25,9 +25,11 @@ def mean(values: npt.ArrayLike) -> float:
 def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[Interval]:
     """Return the `mean` of each column of `values` (nq, m) with its 95 % bootstrap interval.
 
-    Queries are drawn with replacement, whole rows at a time, `draws` times. The interval reaches
-    from the 2.5 % to the 97.5 % percentile of the means. For few queries it is too narrow, for one
-    query it is a point. NaN as in `mean`. Many columns in one call cost little more than one.
+    The bootstrap draws nq rows with replacement, `draws` times. The interval reaches from the
+    2.5 % to the 97.5 % percentile of the means. It is too narrow for few queries, and has no width
+    for a single query. NaN values are skipped, as in `mean`. A call with many columns takes little
+    longer than a call with one.
+
     Raises `InvalidArgumentError`, with the field values, unless `values` has two dimensions.
 
     Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13.
@@ -36,7 +38,7 @@ def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[In
     if values.ndim != 2:
         raise invalid("values", "must be (queries, metrics)")
     intervals = ratio_intervals(*without_nan(values), seed, draws)
-    # `mean` sums in another order, so its last digit may differ.
+    # Report the value of `mean`: the ratio sums in another order, so its last digit may differ.
     return [
         interval._replace(value=mean(column))
         for interval, column in zip(intervals, values.T, strict=True)
@@ -44,7 +46,11 @@ def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[In
 
 
 def without_nan(values: Values) -> tuple[Values, Values]:
-    """Return dividends and divisors of the means of columns (n, m), for `ratio_intervals`."""
+    """Return arguments for `ratio_intervals` whose ratios are the means of columns (n, m).
+
+    The dividends (n, m) are `values` with 0 in place of NaN. The divisors (n, m) are 1 for a
+    number and 0 for NaN.
+    """
     applies = ~np.isnan(values)
     return np.where(applies, values, 0.0), applies.astype(np.float64)
 
@@ -52,10 +58,10 @@ def without_nan(values: Values) -> tuple[Values, Values]:
 def ratio_intervals(
     gained: Values, possible: npt.ArrayLike, seed: int = 0, draws: int = DRAWS
 ) -> list[Interval]:
-    """Return sum of `gained` / sum of `possible` by column, both (nq, m), with 95 % intervals.
+    """Return the ratio of sums, `gained` over `possible`, of each column with its 95 % interval.
 
-    The bootstrap draws the same queries as in `mean_intervals`. A column is NaN if the sum of
-    `possible` is 0.
+    `gained` and `possible` are (nq, m). For equal `seed` and `draws`, the bootstrap draws the same
+    queries as `mean_intervals`. A ratio is NaN if both sums are 0.
     """
     columns = np.concatenate([gained, np.asarray(possible, np.float64)], axis=1)
     sums = _draw_sums(columns, seed, draws)
@@ -69,17 +75,20 @@ def ratio_intervals(
 
 
 def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> float:
-    """Return where the mean of `values` lies between the means of `nearest` (0) and `best` (1).
+    """Return the share of the gain of `best` over `nearest` that `values` reach.
 
-    Each is a number or (nq,), of the same queries. Queries with a NaN in one are left out. The
-    share may be below 0 or above 1. It is NaN if `best` gains nothing over `nearest`.
+    The share is 0 if the mean of `values` equals that of `nearest`, and 1 if it equals that of
+    `best`. It may be below 0 or above 1. It is NaN if the means of `best` and `nearest` are equal.
+
+    Each argument is a number or an array (nq,) over the same queries. A query is skipped if any of
+    the arrays has NaN for it.
     """
     gain, possible = _gains(values, nearest, best).mean(axis=1)
     return float(gain / possible) + 0.0 if possible else float("nan")
 
 
-# The name of `gain_share` for the objective J: `nearest` is J of the nearest points, and `best` is
-# J of the exhaustive greedy selection.
+# `gain_share` has this name when its arguments are values of the objective J. `nearest` is then
+# J of the nearest points, and `best` is J of the exhaustive greedy selection.
 gap_closed = gain_share
 
 
@@ -88,8 +97,8 @@ def gain_share_interval(
 ) -> Interval:
     """Return the `gain_share` with its 95 % bootstrap interval.
 
-    A drawn query counts in all three arrays. If `best` gains next to nothing, the interval is wide
-    or infinite: report the possible gain before its share.
+    Each draw takes the same queries from all three arrays. If `best` gains almost nothing over
+    `nearest`, the interval is wide or infinite, so report the possible gain before its share.
     """
     gains, possible = _gains(values, nearest, best)
     (interval,) = ratio_intervals(gains[:, None], possible[:, None], seed, DRAWS)
@@ -97,18 +106,20 @@ def gain_share_interval(
 
 
 def pareto_front(h: npt.ArrayLike, seconds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Return (m,) bool: the settings that no other setting beats.
+    """Return a mask (m,) of the settings that no other setting beats.
 
-    `h` and `seconds` are (m,). A setting beats another if it has no lower h and takes no more
-    seconds, and is better in one of the two. Equal settings are on the front together. A setting
-    with a NaN never is. Raises `InvalidArgumentError`, with the field seconds, for other shapes.
+    `h` and `seconds` are (m,). Setting a beats setting b if its h is not lower, its time is not
+    longer, and at least one of the two is better. If equal settings are not beaten, all of them
+    are on the front. A setting with NaN is never on the front.
+
+    Raises `InvalidArgumentError`, with the field seconds, for other shapes.
     """
     h, seconds = np.asarray(h, np.float64), np.asarray(seconds, np.float64)
     if h.shape != seconds.shape or h.ndim != 1:
         raise InvalidArgumentError("seconds", "h and seconds must have the same length")
     front = np.zeros(len(h), np.bool_)
     best = (-np.inf, np.inf)
-    # By time; of equal times the greatest h comes first.
+    # Visit settings in ascending order of time. Among equal times, the greatest h comes first.
     for place in np.lexsort((-h, seconds)):
         if h[place] > best[0] or (h[place], seconds[place]) == best:
             front[place], best = True, (h[place], seconds[place])
@@ -116,7 +127,10 @@ def pareto_front(h: npt.ArrayLike, seconds: npt.ArrayLike) -> npt.NDArray[np.boo
 
 
 def _gains(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> Values:
-    """Return (2, nq): the gain of each query, and its possible gain; zeros if no query is left."""
+    """Return the gain and the possible gain of each query as an array (2, n).
+
+    Queries with NaN are left out. If no query remains, the result is zeros (2, 1).
+    """
     arrays = [np.asarray(array, np.float64) for array in (values, nearest, best)]
     middle, low, high = np.atleast_2d(*np.broadcast_arrays(*arrays))
     gains = np.concatenate([middle - low, high - low])
@@ -125,9 +139,9 @@ def _gains(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -
 
 
 def _draw_sums(columns: Values, seed: int, draws: int) -> Values:
-    """Return (draws, m): sums of `columns` (nq, m) over nq rows drawn with replacement.
+    """Return the sums (draws, m) of `columns` (nq, m) over nq rows drawn with replacement.
 
-    Without rows there are no draws.
+    If nq is 0, the result has no rows.
     """
     queries, rng = len(columns), np.random.default_rng(seed)
     size = max(1, _BLOCK_NUMBERS // max(1, queries))

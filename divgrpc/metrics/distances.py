@@ -1,4 +1,4 @@
-"""Distances of results to the query and to one another, and the objective J of both."""
+"""Distances from results to the query and between results, and the objective J."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,14 +10,17 @@ from divgrpc.errors import invalid
 from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray, Metric
 
-# A dense (n, d) array or a sparse matrix of scipy, which this module must not import.
+# A dense array (n, d) or a scipy sparse matrix. The type is Any because this module must not import
+# scipy.
 Rows = Any
-# Numbers of vectors, and products of pairs, held at a time: 8 MiB each.
+# A block of lists holds at most this many vector components and inner products: 8 MiB each.
 _BLOCK_NUMBERS: Final = 2**20
-# Multiplications of dense rows, and products of sparse rows, in one step.
+# Maximum number of multiplications in one step over dense rows.
 _STEP_MULTIPLICATIONS: Final = 2**26
+# Maximum number of inner products in one step over sparse rows.
 _STEP_SPARSE_PRODUCTS: Final = 2**17
-# Sparse rows multiplied at a time. All pairs of a block are multiplied, also across lists.
+# Maximum number of sparse rows in a block. Sparse rows are multiplied with all rows of their block,
+# including rows of other lists, so larger blocks would waste work.
 _BLOCK_SPARSE_ROWS: Final = 256
 
 
@@ -25,11 +28,11 @@ _BLOCK_SPARSE_ROWS: Final = 256
 class ListDistances:
     """Distances of nq result lists, as `list_distances` defines them; arrays are (nq,).
 
-    to_query: mean distance of the results to the query, NaN without results.
-    mean, least: mean and least distance over unordered pairs of results (ILAD and ILMD), NaN for
+    to_query: mean distance from the results to the query, NaN if a list has no results.
+    mean, least: mean and minimum distance over unordered pairs of results (ILAD and ILMD). NaN for
         fewer than two results.
-    found: int64, the number of results.
-    k: places of a list.
+    found: int64, the number of results in each list.
+    k: number of places in a list, filled or empty.
     """
 
     to_query: Values
@@ -47,12 +50,12 @@ def list_distances(
     points: (n, d) dense or sparse.
     queries: (nq, d) dense or sparse.
     rows: (nq, k) row numbers of `points`, -1 for a place without a result.
-    metric: `cosine` gives squared distances of unit vectors (0 to 4), `euclidean` squared
-        distances. `inner_product` gives 1 - cosine between points, as selectors do, and NaN to the
-        query, because that distance depends on the candidates.
+    metric: `cosine` gives squared distances between unit vectors, 0 to 4. `euclidean` gives squared
+        distances. Under `inner_product` the distance between points is 1 - cosine, as in selectors.
+        The distance to the query is then NaN, because it depends on the candidates.
 
-    A vector of zeros has a cosine of 0 with any other. Raises `InvalidArgumentError`, with the
-    field rows, for other shapes.
+    The cosine of a zero vector with any other vector counts as 0. Raises `InvalidArgumentError`,
+    with the field rows, for other shapes.
     """
     rows = np.asarray(rows, np.int64)
     if rows.ndim != 2 or not rows.shape[1]:
@@ -70,12 +73,13 @@ def list_distances(
 
 
 def objective(distances: ListDistances, diversity: float) -> Values:
-    """Return the objective J (nq,): (1 - diversity) `to_query` - diversity `mean`; lower is better.
+    """Return the objective J (nq,) of each list; lower is better.
 
-    This is equation 1 of the paper with means in place of sums. `diversity` is from 0 to 1. J is
-    NaN for a list with fewer than k results, because fewer points would have a better J. With k = 1
-    there are no pairs and their part is 0. Under `inner_product` J is NaN. Raises
-    `InvalidArgumentError` with the field diversity.
+    J = (1 - diversity) * to_query - diversity * mean. This is equation 1 of the paper with means in
+    place of sums. For k = 1 the second term is 0. J is NaN for a list with fewer than k results,
+    because a shorter list could have a better J. J is always NaN under `inner_product`.
+
+    Raises `InvalidArgumentError`, with the field diversity, unless `diversity` is from 0 to 1.
     """
     if not 0 <= diversity <= 1:
         raise invalid("diversity", f"must be between 0 and 1, got {diversity}")
@@ -85,7 +89,11 @@ def objective(distances: ListDistances, diversity: float) -> Values:
 
 
 def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
-    """Return (3, g): mean distance to the query, mean and least between results, of g lists."""
+    """Return the distances of g lists as an array (3, g).
+
+    The rows are the mean distance to the query, and the mean and the minimum distance between
+    results.
+    """
     valid = rows >= 0
     vectors = points[np.maximum(rows, 0).ravel()].astype(np.float64)
     queries = queries.astype(np.float64)
@@ -98,7 +106,7 @@ def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) 
     for start, products in _pair_products(vectors, rows.shape):
         block = slice(start, start + products.shape[1])
         distances = _distances(products, squares[:, block, None], squares[:, None], metric)
-        # Count each pair once, with the later place as the second.
+        # Count each unordered pair once: the second place must be the later one.
         pairs = (places > places[block, None]) & valid[:, block, None] & valid[:, None]
         total += np.where(pairs, distances, 0.0).sum(axis=(1, 2))
         least = np.minimum(least, np.where(pairs, distances, np.inf).min(axis=(1, 2)))
@@ -115,7 +123,10 @@ def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) 
 
 
 def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values:
-    """Return distances of pairs of vectors; `a` and `b` are their squared lengths."""
+    """Return distances of pairs of vectors from their inner products.
+
+    `a` and `b` are the squared lengths of the first and the second vectors.
+    """
     if metric == "euclidean":
         return np.maximum(0.0, a + b - 2 * products)
     lengths = np.sqrt(a) * np.sqrt(b)
@@ -124,9 +135,11 @@ def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values
 
 
 def _pair_products(vectors: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Values]]:
-    """Yield (first place, products (g, s, k)) of rows at s places with all rows of their lists.
+    """Yield the inner products of all pairs of rows within each list, a few places at a time.
 
-    `vectors` holds the rows of g lists of k places, `shape` is (g, k).
+    Each item is (start, products). `products` (g, s, k) are those of the rows at places start to
+    start + s - 1 of each list with all k rows of the same list. `vectors` holds the rows of g lists
+    of k places, and `shape` is (g, k).
     """
     lists, k = shape
     if _is_sparse(vectors):
@@ -143,7 +156,7 @@ def _pair_products(vectors: Rows, shape: tuple[int, int]) -> Iterator[tuple[int,
 
 
 def _query_products(vectors: Rows, queries: Rows, shape: tuple[int, int]) -> Values:
-    """Return the products (g, k) of the rows of each list with its query."""
+    """Return the inner products (g, k) of the rows of each list with the query of the list."""
     lists, k = shape
     if _is_sparse(vectors) or _is_sparse(queries):
         products = _dense(vectors @ queries.T).reshape(lists, k, lists)
@@ -161,5 +174,5 @@ def _is_sparse(rows: Rows) -> bool:
 
 
 def _dense(products: Rows) -> Values:
-    """Return products of dense or sparse rows as an array."""
+    """Return a dense or sparse matrix of products as a dense array."""
     return np.asarray(products.toarray() if hasattr(products, "toarray") else products)

@@ -1,24 +1,29 @@
-"""drank: how far apart labels are in a hierarchy. A directed graph is pruned to a tree first.
+"""The metric drank, which measures how far apart a set of labels is in a hierarchy.
 
-Srivastava, Kiran and Reddy, "Discovering diverse-frequent patterns in transactional databases"
-(COMAD 2011), for balanced hierarchies; Swamy, Reddy and Srivastava, "Extracting diverse patterns
-with unbalanced concept hierarchy" (PAKDD 2014). GFP(l) is the set of distinct ancestors of a set of
-labels on level l of a tree of height h:
+Balanced hierarchies: Srivastava, Kiran and Reddy, "Discovering diverse-frequent patterns in
+transactional databases" (COMAD 2011). Unbalanced hierarchies: Swamy, Reddy and Srivastava,
+"Extracting diverse patterns with unbalanced concept hierarchy" (PAKDD 2014).
+
+Let h be the height of the tree, and GFP(l) the set of distinct ancestors on level l of a set of
+labels. The merging factor MF, the level factor LF and drank are
 
     MF(l) = (|GFP(l)| - 1) / (|GFP(l + 1)| - 1),  LF(l) = 2 (h - l) / (h (h - 1))
-    drank = sum of MF(l) LF(l) for l = h - 1 down to 1, which ends when one node is left
+    drank = sum of MF(l) LF(l) for l = h - 1 down to 1
 
-It is 0 for labels that share a parent and 1 for labels that meet only at the root.
+The sum ends at the first level with a single ancestor. drank is 0 for labels that share a parent,
+and 1 for labels that meet only at the root.
 
 Conventions of this module:
-- A graph, which may have cycles and nodes with several parents, becomes a tree by breadth-first
-  search. A node belongs to the level that reaches it first. Of its parents on the level before, the
-  one with the smallest id stays. Several roots get a common root.
-- A label that no root reaches is unknown, and so are numbers outside 0 to L - 1. Unknown labels are
-  left out of a set. A label that occurs twice counts once.
-- h is the depth of the deepest label. A label above that depth continues downwards as a chain of
-  its own dummy nodes.
-- Fewer than two labels have a drank of 0. If h is 1, LF is 0 / 0, and two labels or more have 1.
+- The hierarchy may be given as a directed graph, which may have cycles and nodes with several
+  parents. A breadth-first search prunes it to a tree. The depth of a node is its least distance
+  from a root. If a node has several parents one level above, the parent with the smallest id is
+  kept. If the graph has several roots, they become children of a common root.
+- A label is unknown if no root reaches it, or if it is outside 0 to L - 1. Unknown labels are
+  ignored. A label that occurs twice counts once.
+- h is the depth of the deepest label. A label at a smaller depth is its own ancestor on all levels
+  below it.
+- drank is 0 for fewer than two labels. If h is 1, LF is 0 / 0, and drank is 1 for two or more
+  labels.
 """
 
 from collections.abc import Sequence
@@ -33,9 +38,10 @@ from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray
 
 _NONE: Final = -1
-# Labels of the rows that are measured at a time.
+# Maximum number of labels that `drank` handles at a time.
 _BLOCK_LABELS: Final = 2**20
-# Bounds the table of labels by levels. The categories of Wikipedia have about twenty levels.
+# Limits the size of the array `LabelTree.ancestors`. The categories of Wikipedia have about twenty
+# levels.
 _LEVELS_MAX: Final = 255
 
 
@@ -44,9 +50,9 @@ class LabelTree:
     """A hierarchy as a tree over m nodes; the first L nodes are the labels.
 
     parents: (m,) int64, the parent of each node; -1 for roots and for nodes that no root reaches.
-    depths: (m,) int64, -1 for nodes that no root reaches.
-    ancestors: (L, h) int64, the ancestor of each label on levels 1 to h. From its own level on this
-        is the label itself. Unknown labels have -1.
+    depths: (m,) int64, the level of each node; -1 for nodes that no root reaches.
+    ancestors: (L, h) int64, the ancestor of each label on levels 1 to h. On its own level and on
+        deeper levels a label is its own ancestor. Unknown labels have -1.
     """
 
     parents: IntArray
@@ -63,10 +69,11 @@ class LabelTree:
     ) -> Self:
         """Prune the graph with the edges parents[i] -> children[i] to a tree below its `roots`.
 
-        Nodes are numbers from 0 up; those below L = `label_count` are the labels. By default every
-        node with children and without parents is a root. Raises `InvalidArgumentError`, with the
-        field hierarchy, for arrays that are not pairs of such numbers, for a graph without a root,
-        and for more than 255 levels.
+        Nodes are integers from 0 up, and nodes 0 to `label_count` - 1 are the labels. By default
+        every node that has children and no parents is a root.
+
+        Raises `InvalidArgumentError`, with the field hierarchy, for edges or roots that are not
+        such integers, for a graph without a root, and for more than 255 levels.
         """
         above, below = _edges(parents, children)
         nodes = max(label_count, int(max(above.max(initial=-1), below.max(initial=-1))) + 1)
@@ -82,7 +89,7 @@ class LabelTree:
             )
         tree = np.full(nodes, _NONE)
         depths = np.full(nodes, _NONE)
-        # Below a common root the roots are on level 1.
+        # A single root has level 0. Several roots have level 1, below a common root.
         depths[tops] = level = int(len(tops) > 1)
         while True:
             edges = np.flatnonzero((depths[above] == level) & (depths[below] == _NONE))
@@ -99,7 +106,7 @@ class LabelTree:
 
     @classmethod
     def of_tree(cls, parents: npt.ArrayLike, depths: npt.ArrayLike, label_count: int) -> Self:
-        """Make a tree of `parents` and `depths` (m,), for instance from a file."""
+        """Make a tree from `parents` and `depths` (m,), for instance as stored in a file."""
         above, levels = np.asarray(parents, np.int64), np.asarray(depths, np.int64)
         return cls(above, levels, _ancestors(above, levels, label_count))
 
@@ -110,13 +117,14 @@ class LabelTree:
 
     @property
     def unknown(self) -> IntArray:
-        """The labels that no root reaches, ascending, int64."""
+        """The labels that no root reaches, int64 in ascending order."""
         return np.flatnonzero(self.depths[: len(self.ancestors)] == _NONE)
 
     def drank(self, labels: npt.ArrayLike) -> Values:
-        """Return the drank (nq,) float64, 0 to 1, of each row of `labels` (nq, k), -1 for none.
+        """Return the drank (nq,) of each row of `labels` (nq, k), float64 from 0 to 1.
 
-        Raises `InvalidArgumentError`, with the field labels, for another shape or dtype.
+        Rows with fewer than k labels are padded with -1. Raises `InvalidArgumentError`, with the
+        field labels, for another shape or dtype.
         """
         numbers = np.asarray(labels)
         if numbers.ndim != 2 or (numbers.dtype.kind not in "iu" and numbers.size):
@@ -154,7 +162,7 @@ def _edges(parents: npt.ArrayLike, children: npt.ArrayLike) -> tuple[IntArray, I
 
 
 def _ancestors(parents: IntArray, depths: IntArray, label_count: int) -> IntArray:
-    """Return the field `ancestors` of `LabelTree`, (L, h) int64."""
+    """Return the field `LabelTree.ancestors`, (L, h) int64."""
     height = int(depths[:label_count].max(initial=0))
     table = np.empty((label_count, height), np.int64)
     node = np.where(depths[:label_count] == _NONE, _NONE, np.arange(label_count))
@@ -166,7 +174,7 @@ def _ancestors(parents: IntArray, depths: IntArray, label_count: int) -> IntArra
 
 
 def _distinct(nodes: IntArray) -> IntArray:
-    """Return the number of distinct nodes of each row, without -1."""
+    """Return the number of distinct nodes in each row; -1 does not count."""
     if not nodes.shape[1]:
         return np.zeros(len(nodes), np.int64)
     nodes = np.sort(nodes, axis=1)

@@ -1,11 +1,11 @@
-"""Judgement of results: which are relevant, and which sub-topics they have.
+"""Relevance judgements: which results are relevant, and which sub-topics they have.
 
 Conventions of all metrics:
 - An empty place (-1) counts as a wrong result.
-- An id that occurs twice in a list counts at its first place, because results are a set: the
+- An id that occurs twice in a list counts only at its first place, because results are a set: the
   paper's Algorithm 1 collects R_q from several tables.
-- A relevant point without a sub-topic (-1) is relevant, and does not count for sub-topics.
-- A query without a relevant point is refused, because every result would be equally good.
+- A relevant point without a sub-topic (-1) counts as relevant, but adds no sub-topic.
+- A query without any relevant point is refused, because all results would be equally bad.
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,12 @@ _CATEGORY_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointCategories:
-    """Categories and sub-topics of all n points; made by `of`.
+    """Categories and sub-topics of all n points; call `of` to create one.
 
-    categories, subtopics: (n,) int64, below 0 for none.
+    categories, subtopics: (n,) int64, negative for a point that has none.
     ids: (n,) int64, all different.
-    order, ascending: (n,) int64, the rows in the order of their ids, and the ids in that order.
+    order: (n,) int64, the row numbers sorted by id.
+    ascending: (n,) int64, the sorted ids.
     """
 
     categories: IntArray
@@ -48,12 +49,15 @@ class PointCategories:
         subtopics: npt.ArrayLike | None = None,
         ids: npt.ArrayLike | None = None,
     ) -> Self:
-        """Check integers (n,), one for each point, below 0 for none.
+        """Check the integers of each point and return them as `PointCategories`.
 
-        Without `categories` or `subtopics` no point has one. Without `ids` they are 0, 1, 2, ...
-        Raises `InvalidArgumentError`, with the field of the same name, for different lengths, for
-        ids that are equal or below 0, for categories and sub-topics above 2**31 - 1, and with the
-        field ids if all three are None.
+        categories, subtopics: (n,), negative for a point that has none. None means that no point
+            has one.
+        ids: (n,), all different and at least 0. None means 0 to n - 1.
+
+        Raises `InvalidArgumentError`, with the name of the argument as the field, for arrays of
+        different lengths, for invalid ids, and for categories or sub-topics above 2**31 - 1. Raises
+        it with the field ids if all three arguments are None.
         """
         columns = {
             name: _whole(array, name)
@@ -78,7 +82,7 @@ class PointCategories:
         return cls(categories, subtopics, ids, order, ascending)
 
     def rows(self, ids: IntArray, name: str = "ids") -> IntArray:
-        """Return the row number of each of `ids` (any shape), -1 for -1.
+        """Return the row number of each id in `ids` (any shape), and -1 for an id of -1.
 
         Raises `InvalidArgumentError`, with the field `name`, for an id that no point has.
         """
@@ -93,23 +97,24 @@ class PointCategories:
         return rows
 
 
-# The former name.
+# The name of `PointCategories` in earlier releases.
 Labels = PointCategories
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """Judged results of nq queries, k places each. Numbers are int64.
+    """Judged results of nq queries, k places each. Integers are int64.
 
-    relevant: (nq, k) bool.
-    subtopics: (nq, k), of relevant results, else -1.
-    categories: (nq, k), the category of each result, -1 for none. With lists of relevant ids it is
-        1 for relevant results and 0 for others.
-    asked: (nq,), the category of each query; 1 with lists of relevant ids.
-    relevant_total: (nq,), from 1 up, all relevant points.
-    depths: (nq, k), column j counts the query's sub-topics with more than j relevant points; column
-        0 counts all its sub-topics.
-    found: (nq,), places that are filled.
+    relevant: (nq, k) bool, whether the result is relevant.
+    subtopics: (nq, k), the sub-topic of each relevant result, -1 at all other places.
+    categories: (nq, k), the category of each result, -1 if it has none. If relevance is given by
+        lists of ids, this is 1 for relevant results and 0 for others. Empty places and repeated
+        ids have -1.
+    asked: (nq,), the category of each query, or 1 if relevance is given by lists of ids.
+    relevant_total: (nq,), the number of relevant points of each query, at least 1.
+    depths: (nq, k). Column j is the number of the query's sub-topics that have more than j relevant
+        points, so column 0 is the number of all its sub-topics.
+    found: (nq,), the number of distinct results.
     """
 
     relevant: Mask
@@ -122,21 +127,23 @@ class Judged:
 
     @property
     def k(self) -> int:
-        """The places of a list, filled or empty."""
+        """The number of places in a list, filled or empty."""
         return int(self.relevant.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topics:
-    """The relevant points of t topics, made once to judge many results. Numbers are int64.
+    """The relevant points of t topics, computed once to judge many results. Integers are int64.
 
-    `of_categories` makes one topic of each category, `of_relevant` one of each list of ids.
+    `of_categories` makes a topic of each category, and `of_relevant` makes a topic of each list of
+    relevant ids.
 
+    labels: categories and sub-topics of all n points.
     names: (t,) ascending, the category of each topic, or the number of its list.
-    keys: ascending, topic * n + row for every point of every topic.
-    totals: (t,), the number of points of each topic.
-    pair_topics, pair_points: for every sub-topic of every topic, the topic and the number of its
-        points.
+    keys: topic * n + row for every point of every topic, in ascending order.
+    totals: (t,), the number of points in each topic.
+    pair_topics, pair_points: arrays with an entry for each pair of a topic and one of its
+        sub-topics: the number of the topic, and the number of its points in the sub-topic.
     lists: whether topics are lists of ids.
     """
 
@@ -150,14 +157,14 @@ class Topics:
 
     @classmethod
     def of_categories(cls, labels: PointCategories) -> Self:
-        """Make one topic of each category of `labels`."""
+        """Make a topic of each category in `labels`."""
         members = np.flatnonzero(labels.categories >= 0)
         names, topics = np.unique(labels.categories[members], return_inverse=True)
         return cls(labels, names, *_grouped(topics, members, labels, len(names)))
 
     @classmethod
     def of_relevant(cls, relevant: Sequence[npt.ArrayLike], labels: PointCategories) -> Self:
-        """Make one topic of each list of ids in `relevant`.
+        """Make a topic of each list of ids in `relevant`.
 
         Raises `InvalidArgumentError`, with the field relevant, for a list without ids and for an id
         that no point has.
@@ -185,10 +192,13 @@ class Topics:
         return numbers
 
     def judge(self, ids: IntArray, asked: IntArray) -> "Judged":
-        """Judge results `ids` (nq, k), -1 for none, of queries for the topics named `asked` (nq,).
+        """Judge the results of nq queries.
 
-        Raises `InvalidArgumentError`, with the field asked or ids, for a category or an id that
-        no point has.
+        ids: (nq, k) result ids, -1 for an empty place.
+        asked: (nq,) the name of each query's topic.
+
+        Raises `InvalidArgumentError`, with the field asked for a topic that does not exist, and
+        with the field ids for an id that no point has.
         """
         topics, labels = self.numbers(asked), self.labels
         rows = labels.rows(ids)
@@ -206,7 +216,7 @@ class Topics:
         )
 
     def depths(self, topics: IntArray, k: int) -> IntArray:
-        """Return the field `depths` of `Judged`, (nq, k), for queries of `topics` (nq,)."""
+        """Return `Judged.depths` (nq, k) for queries with the topic numbers `topics` (nq,)."""
         distinct, places = np.unique(topics, return_inverse=True)
         among = np.isin(self.pair_topics, distinct)
         points = np.minimum(self.pair_points[among], k)
@@ -217,9 +227,9 @@ class Topics:
 
 
 def judge(ids: IntArray, asked: IntArray, labels: PointCategories) -> Judged:
-    """Judge results by categories: a point is relevant if it has the category of the query.
+    """Judge results by category. A point is relevant if it has the category of the query.
 
-    ids: (nq, k) result ids, -1 for none.
+    ids: (nq, k) result ids, -1 for an empty place.
     asked: (nq,) the category of each query.
     labels: categories and sub-topics of all points.
 
@@ -235,8 +245,8 @@ def judge_relevant(
 ) -> Judged:
     """Judge results by lists of relevant ids.
 
-    ids: (nq, k) result ids, -1 for none.
-    relevant: the relevant ids of each of the nq queries, at least one each.
+    ids: (nq, k) result ids, -1 for an empty place.
+    relevant: for each of the nq queries, a list of at least one relevant id.
     labels: sub-topics of all points.
 
     Raises `InvalidArgumentError`, with the field relevant, for an empty list, and with the field
@@ -248,9 +258,10 @@ def judge_relevant(
 
 
 def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
-    """Count, for each place of `labels` (nq, k), equal labels earlier in its row, and in its row.
+    """Count how often the label at each place of `labels` (nq, k) occurs in its row.
 
-    Both results are (nq, k) int64, and 0 for labels below 0.
+    The first array (nq, k) counts the occurrences at earlier places, the second array (nq, k) those
+    in the whole row. Both are int64, and 0 at places with a negative label.
     """
     keys = labels - labels.min(initial=0)
     keys += np.arange(len(labels))[:, None] * (keys.max(initial=0) + 1)
@@ -265,9 +276,9 @@ def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
 def _grouped(
     topics: IntArray, points: IntArray, labels: PointCategories, count: int
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return keys, totals, pair_topics and pair_points of `count` topics.
+    """Return the fields `keys`, `totals`, `pair_topics` and `pair_points` of `count` `Topics`.
 
-    Row points[i] belongs to topic topics[i].
+    The point in row points[i] belongs to topic number topics[i].
     """
     subtopics = labels.subtopics[points]
     valid = subtopics >= 0
@@ -278,7 +289,7 @@ def _grouped(
 
 
 def is_among(keys: IntArray, values: IntArray) -> Mask:
-    """Return which of `values` (any shape) are among the ascending `keys`."""
+    """Return a mask of the `values` (any shape) that occur in the ascending `keys`."""
     if not len(keys):
         return np.zeros(values.shape, np.bool_)
     places = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
@@ -301,7 +312,7 @@ def as_lists(ids: IntArray, queries: int, truth_field: str, ids_field: str = "id
 
 def _whole(numbers: npt.ArrayLike, name: str) -> IntArray:
     array = np.asarray(numbers)
-    # numpy makes floats of an empty list.
+    # numpy turns an empty list into an array of floats, so the dtype of an empty array is ignored.
     if array.dtype.kind not in "iu" and array.size:
         raise invalid(name, f"must be whole numbers, got {array.dtype}")
     return array.astype(np.int64)

@@ -1,10 +1,13 @@
 """Metrics of predicted labels.
 
-A prediction is a list of labels, best first, -1 for none. A label that occurs twice counts at its
-first place. `..._at` functions return a column for every k from 1 up and divide by k, empty places
-included, as is usual in extreme classification. `set_...` functions measure the predicted set of
-any size, for instance what a threshold leaves. A document without labels counts as 0, because every
-label predicted for it is wrong.
+A prediction is a list of labels, best first, padded with -1. A label that occurs twice counts only
+at its first place.
+
+The `..._at` functions return a metric of the first j places for every j from 1 to k. Empty places
+count as wrong labels, as is usual in extreme classification. The `set_...` functions measure all
+predicted labels as a set, which may have any size, for instance after a threshold was applied.
+
+All metrics of a document without true labels are 0, because every label predicted for it is wrong.
 """
 
 from collections.abc import Callable
@@ -19,29 +22,32 @@ from divgrpc.metrics.judging import Mask, Values, as_lists, earlier_and_total, i
 from divgrpc.metrics.measures import harmonic_mean
 from divgrpc.types import IntArray
 
-# The usual A and B of `inverse_propensities`. Jain, Prabhu and Varma (2016) use 0.5 and 0.4 for
-# Wikipedia, 0.6 and 2.6 for Amazon.
+# Default parameters A and B of `inverse_propensities`, which are the usual ones. Jain, Prabhu and
+# Varma (2016) use 0.5 and 0.4 for Wikipedia, and 0.6 and 2.6 for Amazon.
 PROPENSITY: Final = (0.55, 1.5)
 
 
 class SparseLabels(Protocol):
-    """Compressed sparse rows (n, L): document i has labels indices[indptr[i]:indptr[i + 1]]."""
+    """Labels of n documents in compressed sparse row format (n, L), for instance a scipy matrix.
+
+    The labels of document i are `indices[indptr[i]:indptr[i + 1]]`.
+    """
 
     @property
     def indptr(self) -> npt.NDArray[Any]:
-        """Ends of rows, (n + 1,), beginning with 0."""
+        """Row pointers, (n + 1,), from 0 to the number of all labels."""
 
     @property
     def indices(self) -> npt.NDArray[Any]:
-        """The labels of all rows, row by row."""
+        """The label numbers of all documents, one document after the other."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of documents and labels, n and L."""
+        """The number of documents n and the number of labels L."""
 
 
 class Truth(NamedTuple):
-    """Compressed sparse rows of labels, from arrays in memory: see `SparseLabels`."""
+    """An implementation of `SparseLabels` that holds three values."""
 
     indptr: npt.NDArray[np.int64]
     indices: npt.NDArray[np.uint32]
@@ -50,13 +56,13 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedLabels:
-    """Predicted labels of nq documents, k places each, with the true ones; made by `of`.
+    """Predicted and true labels of nq documents, k places each; call `of` to create one.
 
-    labels: (nq, k) int64, -1 for none and for a label that occurs earlier in the row.
-    right: (nq, k) bool, whether the document has the label.
+    labels: (nq, k) int64, -1 for an empty place and for a label that occurs earlier in the row.
+    right: (nq, k) bool, whether the document has the predicted label.
     totals: (nq,) int64, the number of true labels of each document.
-    rows, true: (t,) int64, document and label of every true label.
-    label_count: L.
+    rows, true: (t,) int64, the document and the label of each of the t true labels.
+    label_count: L, the number of labels that exist.
     """
 
     labels: IntArray
@@ -68,10 +74,13 @@ class JudgedLabels:
 
     @classmethod
     def of(cls, labels: npt.ArrayLike, truth: SparseLabels) -> Self:
-        """Judge predicted `labels` (nq, k), -1 for none, by the true ones, `truth` (nq, L).
+        """Compare predicted labels with true labels.
 
-        Raises `InvalidArgumentError` with the field truth for another number of rows, and with the
-        field labels for labels outside -1 to L - 1.
+        labels: (nq, k) predicted labels, padded with -1.
+        truth: (nq, L) true labels.
+
+        Raises `InvalidArgumentError`, with the field truth if the numbers of rows differ, and with
+        the field labels for labels outside -1 to L - 1.
         """
         count, totals = truth.shape[1], np.diff(truth.indptr).astype(np.int64)
         lists = as_lists(np.asarray(labels), len(totals), "truth", "labels")
@@ -91,19 +100,26 @@ class JudgedLabels:
 
 
 def precision_at(judged: JudgedLabels) -> Values:
-    """Return P@1 to P@k (nq, k), 0 to 1: right labels among the first j, over j."""
+    """Return P@1 to P@k (nq, k), 0 to 1.
+
+    P@j is the number of right labels among the first j, divided by j.
+    """
     return np.asarray(judged.right.cumsum(axis=1) / _ranks(judged))
 
 
 def recall_at(judged: JudgedLabels) -> Values:
-    """Return R@1 to R@k (nq, k), 0 to 1: right labels among the first j, over all true labels."""
+    """Return R@1 to R@k (nq, k), 0 to 1.
+
+    R@j is the number of right labels among the first j, divided by the number of true labels.
+    """
     return np.asarray(judged.right.cumsum(axis=1) / np.maximum(judged.totals, 1)[:, None])
 
 
 def ndcg_at(judged: JudgedLabels) -> Values:
-    """Return nDCG@1 to nDCG@k (nq, k), 0 to 1: gain 1 and discount log2(1 + rank).
+    """Return nDCG@1 to nDCG@k (nq, k), 0 to 1.
 
-    The sum is divided by the sum of the best list.
+    A right label has a gain of 1, divided by log2(1 + rank). The sum of these gains is divided by
+    the sum for the best possible list.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (TOIS 2002).
     """
@@ -116,13 +132,17 @@ def ndcg_at(judged: JudgedLabels) -> Values:
 def inverse_propensities(
     label_counts: npt.ArrayLike, documents: int, a: float = PROPENSITY[0], b: float = PROPENSITY[1]
 ) -> Values:
-    """Return the inverse propensity of each label, (L,) float64, above 1; rare labels have more.
+    """Return the inverse propensity of each label, (L,) float64, above 1; rarer labels have more.
 
-    It is 1 + C (N_l + B)^-A with C = (log N - 1)(B + 1)^A. N = `documents` is the number of
-    training documents, at least 3, N_l = `label_counts` (L,) of them have label l. Jain, Prabhu and
-    Varma, "Extreme multi-label loss functions" (KDD 2016), section 4. Raises
-    `InvalidArgumentError`, with the field documents, for fewer than three, because C must be above
-    0.
+    The inverse propensity of label l is 1 + C (N_l + B)^-A with C = (log N - 1)(B + 1)^A. See Jain,
+    Prabhu and Varma, "Extreme multi-label loss functions" (KDD 2016), section 4.
+
+    label_counts: (L,) N_l, the number of training documents that have label l.
+    documents: N, the number of training documents.
+    a, b: A and B.
+
+    Raises `InvalidArgumentError`, with the field documents, for fewer than 3 documents, because C
+    would not be positive.
     """
     if documents < 3:
         raise invalid("documents", f"must be at least 3, got {documents}")
@@ -131,19 +151,22 @@ def inverse_propensities(
 
 
 def propensity_scored_at(judged: JudgedLabels, inverse: Values) -> Values:
-    """Return PSP@1 to PSP@k, (k,), 0 to 1: propensity-scored precision.
+    """Return the propensity-scored precisions PSP@1 to PSP@k, (k,), 0 to 1.
 
-    `inverse` (L,) comes from `inverse_propensities`. As in published figures, the sum of the gains
-    of all documents is divided by the sum of their best gains; this is not a mean of quotients.
+    `inverse` (L,) comes from `inverse_propensities`. As in published figures, the gains of all
+    documents are summed and divided by the sum of their best possible gains. This differs from the
+    mean of the ratios of single documents.
     """
     total, best = (gains.sum(axis=0) for gains in propensity_gains(judged, inverse))
     return np.asarray(np.divide(total, best, out=np.zeros(len(best)), where=best > 0))
 
 
 def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Values]:
-    """Return the gains of `propensity_scored_at` and the best gains, both (nq, k), at 1 to k.
+    """Return the gains and the best possible gains behind `propensity_scored_at`, (nq, k) each.
 
-    The gain of a document is the sum of `inverse` (L,) over its right labels.
+    Column j - 1 of the gains is the sum of `inverse` (L,) over the right labels among the first j
+    labels predicted for the document. The best possible gain is that of the j true labels with the
+    greatest `inverse`.
     """
     gains = np.where(judged.right, inverse[judged.labels], 0.0)
     order = np.lexsort((-inverse[judged.true], judged.rows))
@@ -156,9 +179,10 @@ def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Val
 
 
 def coverage_at(judged: JudgedLabels) -> Values:
-    """Return coverage@1 to coverage@k, (k,), 0 to 1: right labels over labels that occur.
+    """Return coverage@1 to coverage@k, (k,), 0 to 1.
 
-    A label counts once, for any number of documents.
+    Coverage@j is the share of all labels that occur in the truth which are predicted correctly for
+    at least one document, among its first j labels.
     """
     k = judged.labels.shape[1]
     first = np.full(judged.label_count, k)
@@ -169,28 +193,32 @@ def coverage_at(judged: JudgedLabels) -> Values:
 
 
 def set_precision(judged: JudgedLabels) -> Values:
-    """Return right labels over predicted labels (nq,), 0 without predicted labels."""
+    """Return the share of predicted labels that are right (nq,), 0 if no label is predicted."""
     return np.asarray(judged.right.sum(axis=1) / np.maximum(judged.found, 1))
 
 
 def set_recall(judged: JudgedLabels) -> Values:
-    """Return right labels over true labels (nq,), 0 without true labels."""
+    """Return the share of true labels that are predicted (nq,), 0 if there are no true labels."""
     return recall_at(judged)[:, -1]
 
 
 def set_f_score(judged: JudgedLabels) -> Values:
-    """Return the harmonic mean of `set_precision` and `set_recall` (nq,): the paper's Table 2."""
+    """Return the harmonic mean of `set_precision` and `set_recall` (nq,).
+
+    The paper's Table 2 reports this metric.
+    """
     return harmonic_mean(set_precision(judged), set_recall(judged))
 
 
 def measure_labels(
     judged: JudgedLabels, diversity: Callable[[IntArray], Values] | None = None
 ) -> dict[str, Values]:
-    """Return the metrics of single documents by name, each (nq,): precision, recall, f_score, ndcg.
+    """Return the metrics of each document by name: precision, recall, f_score and ndcg, (nq,) each.
 
-    `diversity` maps labels (nq, k) to numbers (nq,), as `LabelTree.drank` does. With it the result
-    also has `drank`, of all predicted labels, right or wrong, and `h_score`, its harmonic mean with
-    precision (the paper's section "Combining Accuracy and Diversity").
+    `diversity` is a function of labels (nq, k) that returns (nq,), such as `LabelTree.drank`. If it
+    is set, the result also has `drank`, which is its value for all predicted labels, right or
+    wrong, and `h_score`, the harmonic mean of precision and `drank` (the paper's section "Combining
+    Accuracy and Diversity").
     """
     metrics = {
         "precision": set_precision(judged),

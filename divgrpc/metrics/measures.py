@@ -1,9 +1,10 @@
-"""Metrics of judged results: relevance, diversity of sub-topics, and both together.
+"""Metrics of judged results: relevance, diversity of sub-topics, and combinations of both.
 
-Each metric covers all k places and is (nq,) float64, 0 to 1. `ir_measures` calls those of relevance
-P@k, R@k, SetF, AP@k, RR and Success@k. Metrics of diversity count the sub-topics of relevant
-results. They are NaN if the relevant points of the query have no sub-topic; D and h are NaN if they
-have just one.
+Each metric is computed over all k places and returns (nq,) float64, 0 to 1. The metrics of
+relevance are known in `ir_measures` as P@k, R@k, SetF, AP@k, RR and Success@k.
+
+The metrics of diversity count the sub-topics of relevant results. They are NaN if the relevant
+points of the query have no sub-topic. D and h are also NaN if these points have only one sub-topic.
 """
 
 from collections.abc import Callable
@@ -18,40 +19,43 @@ from divgrpc.metrics.judging import Judged, Values, earlier_and_total
 
 
 def precision(judged: Judged) -> Values:
-    """Return the share of the k places with a relevant result; an empty place counts as wrong."""
+    """Return the share of the k places that hold a relevant result."""
     return np.asarray(judged.relevant.mean(axis=1))
 
 
 def recall(judged: Judged) -> Values:
-    """Return the share of all relevant points that are results; below 1 if more than k exist."""
+    """Return the share of all relevant points that are results.
+
+    It cannot reach 1 if the query has more than k relevant points.
+    """
     return np.asarray(judged.relevant.sum(axis=1) / judged.relevant_total)
 
 
 def f_score(judged: Judged) -> Values:
-    """Return the harmonic mean of `precision` and `recall`, 0 without a relevant result."""
+    """Return the harmonic mean of `precision` and `recall`, 0 if no result is relevant."""
     return harmonic_mean(precision(judged), recall(judged))
 
 
 def average_precision(judged: Judged) -> Values:
-    """Return the mean, over all relevant points, of the precision at the rank of each.
+    """Return the mean, over all relevant points of the query, of the precision at their ranks.
 
-    A relevant point that is not a result contributes 0, as in map_cut of trec_eval. The mean
-    reaches 1 only if at most k points are relevant.
+    A relevant point that is not a result contributes 0, as in map_cut of trec_eval. The mean cannot
+    reach 1 if the query has more than k relevant points.
     """
     at_rank = judged.relevant.cumsum(axis=1) / _ranks(judged)
     return np.asarray((at_rank * judged.relevant).sum(axis=1) / judged.relevant_total)
 
 
 def reciprocal_rank(judged: Judged) -> Values:
-    """Return 1 / rank of the first relevant result, 0 without one."""
+    """Return 1 / rank of the first relevant result, 0 if no result is relevant."""
     return np.asarray(np.where(judged.relevant, 1 / _ranks(judged), 0.0).max(axis=1))
 
 
 def n_call(judged: Judged, n: int) -> Values:
-    """Return 1 if at least `n` results are relevant, else 0; `n` is from 1 to k.
+    """Return 1 if at least `n` results are relevant, else 0.
 
-    Chen and Karger, "Less is more" (SIGIR 2006), call it k-call at n. Raises `InvalidArgumentError`
-    with the field n.
+    Chen and Karger, "Less is more" (SIGIR 2006), call it k-call at n. Raises
+    `InvalidArgumentError`, with the field n, unless `n` is from 1 to k.
     """
     if not 1 <= n <= judged.k:
         raise invalid("n", f"must be between 1 and k = {judged.k}, got {n}")
@@ -59,11 +63,12 @@ def n_call(judged: Judged, n: int) -> Values:
 
 
 def majority_accuracy(judged: Judged) -> Values:
-    """Return 1 if the most frequent category of the results is that of the query, else 0.
+    """Return 1 if the most frequent category among the results is the query's category, else 0.
 
-    This is goal (a) of section 3 of the paper. Of equally frequent categories the one that occurs
-    first counts. A result without a category does not count; without any category the value is 0.
-    With lists of relevant ids the two categories are relevant and not relevant.
+    This is goal (a) of section 3 of the paper. Among equally frequent categories, the category that
+    occurs first in the list wins. Results without a category are ignored. The value is 0 if no
+    result has a category. If relevance is given by lists of ids, the two categories are relevant
+    and not relevant.
     """
     _, total = earlier_and_total(judged.categories)
     majority = np.take_along_axis(judged.categories, total.argmax(axis=1)[:, None], axis=1)[:, 0]
@@ -71,10 +76,10 @@ def majority_accuracy(judged: Judged) -> Values:
 
 
 def subtopic_recall(judged: Judged) -> Values:
-    """Return the share of the query's sub-topics that its relevant results have, 0 to 1.
+    """Return the share of the query's sub-topics that occur among its relevant results, 0 to 1.
 
-    Zhai, Cohen and Lafferty, "Beyond independent relevance" (SIGIR 2003). The paper's column SR;
-    strec of ndeval.
+    Zhai, Cohen and Lafferty, "Beyond independent relevance" (SIGIR 2003). The paper's tables have
+    it in the column SR, and ndeval calls it strec.
     """
     earlier, _ = earlier_and_total(judged.subtopics)
     first = (judged.subtopics >= 0) & (earlier == 0)
@@ -82,37 +87,40 @@ def subtopic_recall(judged: Judged) -> Values:
 
 
 def normalised_entropy(judged: Judged) -> Values:
-    """Return D, 0 to 1: the entropy of the relevant results' sub-topics, over log m.
+    """Return D, 0 to 1: the normalised entropy of the sub-topics of the relevant results.
 
-    The query has m sub-topics. D is 0 without a relevant result. The definition follows the paper's
-    section "Evaluation Criteria", with the minus sign added, and with shares of the relevant
-    results instead of all k results: the latter cannot reach the values in the paper's tables.
+    The entropy is divided by log m, where m is the number of the query's sub-topics. D is 0 if no
+    result is relevant.
+
+    The definition follows the paper's section "Evaluation Criteria" with two changes. It adds the
+    missing minus sign. It also uses the shares of sub-topics among the relevant results, because
+    the shares among all k results cannot reach the values in the paper's tables.
     """
     _, total = earlier_and_total(judged.subtopics)
     real = judged.subtopics >= 0
     count = np.maximum(real.sum(axis=1), 1)
-    # Each result contributes its part of s log s.
+    # If a sub-topic has the share s, the parts of its results add up to count * s * log(s).
     parts = np.log(np.where(real, total, count[:, None]) / count[:, None])
-    # 0.0 - x, because -x would be minus zero for a single sub-topic.
+    # `0.0 - x` because `-x` would be minus zero for a single sub-topic.
     entropy = 0.0 - parts.sum(axis=1) / count
     subtopic_counts = np.maximum(judged.depths[:, 0], 1)
     return np.minimum(1.0, _over(entropy, np.log(subtopic_counts)))
 
 
 def h_score(judged: Judged) -> Values:
-    """Return h, 0 to 1: the harmonic mean of `precision` and D = `normalised_entropy`.
+    """Return h, 0 to 1: the harmonic mean of `precision` and D, the `normalised_entropy`.
 
-    h is 0 if both are 0. Report its mean over queries: the formula in the paper's section
-    "Combining Accuracy and Diversity" is a sum, but the paper's tables hold means.
+    h is 0 if both are 0. Report the mean of h over queries. The formula in the paper's section
+    "Combining Accuracy and Diversity" is a sum over queries, but the paper's tables hold means.
     """
     return harmonic_mean(precision(judged), normalised_entropy(judged))
 
 
 def h_of_means(judged: Judged) -> float:
-    """Return the harmonic mean of mean precision and mean D, over the queries that have a D.
+    """Return the harmonic mean of the mean precision and the mean D.
 
-    This is not the h-score, and is never below the mean h. It serves readers who compute h from the
-    two means of a table.
+    The means are over the queries whose D is not NaN. The result is not the mean h-score, but an
+    upper bound of it. It is the value that readers get who compute h from the two means in a table.
     """
     entropy = normalised_entropy(judged)
     applies = ~np.isnan(entropy)
@@ -120,15 +128,20 @@ def h_of_means(judged: Judged) -> float:
 
 
 def alpha_ndcg(judged: Judged, alpha: float = 0.5) -> Values:
-    """Return alpha-nDCG@k, 0 to 1: the gain of a sub-topic's j-th result is (1 - alpha)^(j - 1).
+    """Return alpha-nDCG@k, 0 to 1.
 
-    Clarke et al., "Novelty and diversity in information retrieval evaluation" (SIGIR 2008), with
-    the discount log2(1 + rank). The divisor, the best list at k, is exact, because a point has at
-    most one sub-topic. `alpha` is from 0 to 1. Raises `InvalidArgumentError` with the field alpha.
+    The j-th result of a sub-topic has a gain of (1 - alpha)^(j - 1), divided by log2(1 + rank). The
+    sum of these gains is divided by the sum for the best list of k points. This divisor is exact,
+    because a point has at most one sub-topic.
+
+    Clarke et al., "Novelty and diversity in information retrieval evaluation" (SIGIR 2008).
+
+    Raises `InvalidArgumentError`, with the field alpha, unless `alpha` is from 0 to 1.
     """
     discounts = 1 / np.log2(np.arange(2, judged.k + 2))
     gains = (_gains(judged, alpha) * discounts).sum(axis=1)
-    # The best list has one result of every sub-topic first, then a second result of each, ...
+    # The best list begins with one result of every sub-topic. A second result of every sub-topic
+    # follows, then a third, and so on.
     ends = np.minimum(judged.depths.cumsum(axis=1), judged.k)
     sums = np.concatenate([[0.0], discounts.cumsum()])[ends]
     rounds = np.diff(sums, axis=1, prepend=0.0)
@@ -136,12 +149,16 @@ def alpha_ndcg(judged: Judged, alpha: float = 0.5) -> Values:
 
 
 def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
-    """Return the intent-aware expected reciprocal rank at k, 0 to 1, with equal sub-topics.
+    """Return the intent-aware expected reciprocal rank at k, 0 to 1.
 
-    Chapelle et al., "Expected reciprocal rank for graded relevance" (CIKM 2009). As in ndeval of
-    TREC, the divisor is the value of results that all have every sub-topic, so results with one
-    sub-topic each stay far below 1. `alpha`, from 0 to 1, is the probability that a relevant result
-    ends the search. Raises `InvalidArgumentError` with the field alpha.
+    All sub-topics have equal weight. `alpha` is the probability that a relevant result satisfies
+    the user, who then stops reading. As in TREC's ndeval, the value is divided by that of a list in
+    which every result has every sub-topic. Lists of results with one sub-topic each therefore stay
+    far below 1.
+
+    Chapelle et al., "Expected reciprocal rank for graded relevance" (CIKM 2009).
+
+    Raises `InvalidArgumentError`, with the field alpha, unless `alpha` is from 0 to 1.
     """
     places = np.arange(judged.k)
     gains = (_gains(judged, alpha) / (places + 1)).sum(axis=1)
@@ -150,7 +167,11 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
 
 
 def _gains(judged: Judged, alpha: float) -> Values:
-    """Return (nq, k): (1 - alpha)^j for a sub-topic that occurs j times before, 0 without one."""
+    """Return the gain of each place, (nq, k).
+
+    The gain is (1 - alpha)^j for a result whose sub-topic occurs at j earlier places, and 0 for a
+    result without a sub-topic.
+    """
     if not 0 <= alpha <= 1:
         raise invalid("alpha", f"must be between 0 and 1, got {alpha}")
     earlier, _ = earlier_and_total(judged.subtopics)
@@ -158,7 +179,7 @@ def _gains(judged: Judged, alpha: float) -> Values:
 
 
 def _over(values: npt.NDArray[Any], divisors: npt.NDArray[Any]) -> Values:
-    """Return values / divisors, NaN where a divisor is not above 0."""
+    """Return values / divisors, with NaN for divisors that are not positive."""
     return np.where(divisors > 0, values / np.where(divisors > 0, divisors, 1), np.nan)
 
 
@@ -168,7 +189,7 @@ def harmonic_mean_of_means(a: Values, b: Values) -> float:
 
 
 def harmonic_mean(a: Values, b: Values) -> Values:
-    """Return 2ab / (a + b) for numbers from 0 up: 0 if both are 0, NaN if one is NaN."""
+    """Return 2ab / (a + b) for numbers from 0 up; 0 if both are 0, NaN if either is NaN."""
     total = a + b
     return np.asarray(2 * a * b / np.where(total == 0, 1.0, total), np.float64)
 
@@ -177,8 +198,8 @@ def _ranks(judged: Judged) -> Values:
     return np.arange(1, judged.k + 1, dtype=np.float64)
 
 
-# The metrics by name. `one_call` is 1-call@k: at least one result is relevant. `n_call` is n-call@k
-# with n = k: every result is relevant.
+# The metrics by name. `one_call` is 1 if at least one result is relevant. `n_call` is 1 if all k
+# results are relevant.
 MEASURES: Final[dict[str, Callable[[Judged], Values]]] = {
     "precision": precision,
     "recall": recall,
@@ -197,5 +218,5 @@ MEASURES: Final[dict[str, Callable[[Judged], Values]]] = {
 
 
 def measure(judged: Judged) -> dict[str, Values]:
-    """Return every metric of `MEASURES` by name, each (nq,) float64; none needs vectors."""
+    """Return all metrics in `MEASURES` by name, (nq,) float64 each."""
     return {name: metric(judged) for name, metric in MEASURES.items()}
