@@ -1,11 +1,15 @@
-"""Labels predicted by an index: evaluations, the choice of a threshold, the votes of neighbours.
+"""Evaluations of an index's label predictions, choice of a threshold, and votes of neighbours.
 
-`evaluate_labels` measures predictions; `labels` makes the rows of the figures. `choose_threshold`
-chooses the least score of a predicted label by cross-validation, as the paper's section 4.2 does
-for Table 2. Use documents that did not train the model, because labels of its training documents
-have scores that are too high. `neighbour_vote` is the paper's "Majority", over documents instead of
-labels: documents of a training set are found as points, diversely if asked, and each gives its vote
-to every label it has.
+`evaluate_labels` measures predictions at many settings. The module `labels` turns the figures into
+result rows.
+
+`choose_threshold` chooses the minimum score of a predicted label by cross-validation, as section
+4.2 of the paper does for Table 2. Use documents that the model was not trained on, because scores
+of labels are too high for training documents.
+
+`neighbour_vote` implements the paper's "Majority" for documents. The points of the index are
+training documents with known labels. A query finds neighbours of a document, and each neighbour
+votes for all its labels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +35,7 @@ from divgrpc.platforms import thread_seconds
 from divgrpc.types import EvaluateLabelRow, IntArray, LabelPrediction, Progress
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, query_rows
 
-# Number of quantiles of the scores to try as thresholds if the caller names no thresholds.
+# Number of quantiles of the scores that `choose_threshold` tries as thresholds by default.
 QUANTILES: Final = 20
 NEIGHBOURS: Final = 10
 _BLOCK_ROWS: Final = 1_000
@@ -50,18 +54,22 @@ def evaluate_labels(
 ) -> Iterator[EvaluateLabelRow]:
     """Measure every setting of `grid` on `documents` (nq, d), and yield a row for each.
 
-    labels: (nq, L) the true labels; a document has label j if column j is not 0.
-    folds: number of folds by which settings are chosen, 2 to nq; 0 chooses none.
+    documents: (nq, d), dense or sparse.
+    labels: (nq, L), the true labels. A document has label j if column j is not 0.
+    grid: the settings to measure; by default those of `LabelGrid()`.
+    folds: number of cross-validation folds, 2 to nq. With 0 no setting is chosen.
     set_default: store the threshold of the best choice of each mode in the index.
     per_document: include the figures of every document in the rows.
-    progress: called with a `Progress` after each block of documents.
+    progress: function that is called with a `Progress` at the start and after each block of
+        documents.
 
-    Rows of all settings come in the grid's order. A row follows for each choice: for every mode,
-    selector, search and top_k the diversity, limits and threshold with the greatest mean h, or
+    The rows of all settings come first, in the order of the grid. They are followed by a row for
+    each choice. A choice is made for every combination of mode, selector, search and top_k. It
+    chooses the diversity, limits and threshold with the greatest mean h, or the greatest mean
     f-score if the index has no hierarchy.
 
-    Raises `InvalidArgumentError` with the field, and `UnfitIndexError` if the index lacks the
-    model, the labels or the hierarchy that a setting needs, both before any work.
+    Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks the
+    model, the labels or the hierarchy that a setting needs. Both are raised before any work.
     """
     engine = index.engine
     rows = document_rows(documents, engine.dims)
@@ -78,7 +86,10 @@ def evaluate_labels(
 def study_labels(
     index: Engine, documents: Rows, truth: SparseLabels, task: LabelTask
 ) -> Study[EvaluateLabelRow]:
-    """Check a task, documents and true labels against an index; raises as `evaluate_labels`."""
+    """Check a task, documents and true labels against an index, and return the study.
+
+    Raises the same errors as `evaluate_labels`.
+    """
     tally = LabelTally(task, _resolve(index, documents, truth, task), truth)
 
     def set_thresholds(rows: Sequence[EvaluateLabelRow]) -> None:
@@ -117,9 +128,10 @@ def _check_columns(index: Engine, truth: SparseLabels) -> None:
 
 
 def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Values:
-    """Return the figures (3 + top_k, nq) of documents, each labelled alone.
+    """Predict the labels of each document in a call of its own, and return its figures.
 
-    drank is NaN if there is no hierarchy.
+    The result is (3 + top_k, nq): the `WORK_COLUMNS`, then the labels. drank is NaN if the index
+    has no hierarchy.
     """
     work = np.full((len(WORK_COLUMNS), len(documents)), np.nan)
     labels = np.empty((len(documents), setting.top_k), np.int64)
@@ -137,11 +149,13 @@ def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Valu
 
 @dataclass(frozen=True, slots=True)
 class ChosenThreshold:
-    """The `threshold` with the greatest mean measure over all documents.
+    """A threshold for label scores, and what it achieves.
 
-    `measure` is the name of the measure: h_score if the index has a hierarchy, else f_score.
-    `by_fold` has the threshold chosen for each fold on the documents of the other folds. `value` is
-    the mean measure with these thresholds, and `plain` the mean measure without a threshold.
+    threshold: the threshold with the greatest mean of `measure` over all documents.
+    measure: `h_score` if the index has a hierarchy, else `f_score`.
+    value: the mean of the measure if each fold has its threshold of `by_fold`.
+    plain: the mean of the measure without a threshold.
+    by_fold: for each fold, the best threshold for the documents of the other folds.
     """
 
     threshold: float
@@ -164,13 +178,14 @@ def choose_threshold(
     """Choose the threshold for predictions with `parameters` on documents with known labels.
 
     documents: (nq, d), dense or sparse.
-    labels: (nq, L) their true labels, dense or sparse; a row has label j if column j is not 0.
-    thresholds: the thresholds to try. Default: 20 quantiles of the scores without a threshold.
-    folds: number of folds, 2 to nq.
-    keep: store the choice in the index, for predictions in the same mode that set no threshold.
+    labels: (nq, L), the true labels, dense or sparse. A document has label j if column j is not 0.
+    thresholds: the thresholds to try; by default 20 quantiles of the scores of all predicted
+        labels.
+    folds: number of cross-validation folds, 2 to nq.
+    keep: store the threshold in the index as the default of predictions in the same mode.
 
-    If several thresholds are equally good, the lowest is chosen. Raises the errors of
-    `Index.predict_labels`, and `InvalidArgumentError` with the field: labels, thresholds or folds.
+    Among equally good thresholds the lowest is chosen. Raises the errors of `Index.predict_labels`,
+    and `InvalidArgumentError` with the field labels, thresholds or folds.
     """
     query = parameters or PredictParameters()
     engine = index.engine
@@ -203,7 +218,7 @@ def choose_threshold(
 def _predict(
     engine: Engine, rows: Rows, parameters: PredictParameters, threshold: float | None
 ) -> tuple[IntArray, Values]:
-    """Return labels (nq, top_k) and their scores, batch by batch."""
+    """Return the predicted labels (nq, top_k) and their scores; predicts in batches."""
     parameters = replace(parameters, threshold=threshold)
     size = LIMITS["query_rows_max"]
     parts = [
@@ -215,7 +230,7 @@ def _predict(
 
 
 def _values(labels: IntArray, truth: SparseRows, tree: LabelTree | None) -> Values:
-    """Return the h-score of each document, or the f-score without a hierarchy."""
+    """Return the h-score of each document, or the f-score if `tree` is None."""
     judged = JudgedLabels.of(labels, truth.matrix)
     if tree is None:
         return measure_labels(judged)["f_score"]
@@ -223,7 +238,7 @@ def _values(labels: IntArray, truth: SparseRows, tree: LabelTree | None) -> Valu
 
 
 def _quantiles(scores: Values) -> Values:
-    """Return at most `QUANTILES` different quantiles of the scores, the least of them included."""
+    """Return at most `QUANTILES` different quantiles of the scores, including the minimum."""
     if not len(scores):
         return np.zeros(1)
     shares = np.linspace(0, 1, QUANTILES, endpoint=False)
@@ -240,16 +255,18 @@ def neighbour_vote(
     weighted: bool = True,
     parameters: QueryParameters | None = None,
 ) -> LabelPrediction:
-    """Return the `top_k` labels of most votes for each of `documents` (nq, d), best first.
+    """Return the `top_k` labels with the most votes for each document, best first.
 
-    labels: (n, L), sparse or dense, a row for each point of the index in the order of the build.
-    top_k: most labels of a document; labels without a vote are never returned.
-    threshold: least share of the votes.
-    weighted: weigh votes by the similarity of the neighbour.
-    parameters: how neighbours are found; ten by default.
+    documents: (nq, d), dense or sparse.
+    labels: (n, L), dense or sparse, the labels of each point of the index in the order of the
+        build. A point has label j if column j is not 0.
+    top_k: maximum number of labels for each document. Labels without a vote are never returned.
+    threshold: minimum share of the votes.
+    weighted: weight each vote by the similarity of the neighbour.
+    parameters: how to find neighbours; the default finds ten.
 
-    Of equal shares the smaller label comes first. Raises `InvalidArgumentError` with the field:
-    documents, labels or top_k.
+    Among labels with equal shares the smaller label comes first. Raises `InvalidArgumentError` with
+    the field documents, labels or top_k.
     """
     engine = index.engine
     truth = as_labels(labels, engine.rows)

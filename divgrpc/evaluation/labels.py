@@ -1,4 +1,4 @@
-"""Evaluations of predicted labels, without an index: limits, tables, rows."""
+"""The parts of label evaluations that need no index: limits, tables of figures, result rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,20 +28,23 @@ from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import EvaluateLabelRow, IntArray, Interval
 
 LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_score")
-# The named figures of a document at a setting.
+# Names of the figures of a document at a setting.
 LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
-# The first columns of a table; the labels follow, in the order in which they were picked.
+# The first columns of a table of figures. They are followed by a column for each rank, which holds
+# the labels that were selected there.
 WORK_COLUMNS: Final = ("drank", "scored", "microseconds")
-# An evaluation predicts at most 10,000,000 labels, of 8 bytes each until it ends. One setting
-# predicts at most 1,000,000, of 80 bytes each while they are judged. All settings together have at
-# most 20,000 ranks, each with four intervals.
+# Maximum number of labels that an evaluation predicts at all settings together. It stores 8 bytes
+# for each of them until it ends.
 LABELS_MAX: Final = 10_000_000
+# Maximum number of labels that are predicted at one setting. Judging them takes 80 bytes each.
 JUDGED_MAX: Final = 1_000_000
+# Maximum sum of top_k over all settings. Each rank of each setting has four intervals.
 RANKS_MAX: Final = 20_000
-# `inverse_propensities` needs at least 3 points.
+# Minimum number of points for `inverse_propensities`.
 _POINTS_MIN: Final = 3
-# Bytes of a result row in a message: four intervals for each rank; nine numbers and an offset for
-# each document; a varint for each of its labels; and the rest.
+# Upper bounds of the size of a result row in a message. A rank takes four intervals. A document
+# takes nine numbers and an offset, and a varint for each of its labels. The headroom is for all
+# other fields.
 _RANK_BYTES: Final = 160
 _DOCUMENT_BYTES: Final = 80
 _LABEL_BYTES: Final = 4
@@ -50,10 +53,11 @@ _HEADROOM_BYTES: Final = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTask(Task):
-    """The options of an evaluation of labels.
+    """The options of an evaluation of labels, see `Task`.
 
-    `set_default` keeps the threshold of the best choice of each mode, so some setting must have a
-    threshold. `per_row`: result rows have `values` and `labels`.
+    set_default: store the threshold of the best choice of each mode as the index's default. At
+        least one setting must have a threshold.
+    per_row: include `values` and `labels` in the result rows.
     """
 
     rows_field = "documents"
@@ -70,7 +74,7 @@ class LabelTask(Task):
             raise invalid("set_default", "needs thresholds to choose from")
 
     def bounded(self) -> Self:
-        """Return the task; raises `InvalidArgumentError` if it is too large for one call."""
+        """Return the task, or raise `InvalidArgumentError` if it is too large for one call."""
         super(LabelTask, self).bounded()  # as above
         for product, width, most in (
             ("documents times top_k", max(self.widths()), JUDGED_MAX),
@@ -87,7 +91,9 @@ class LabelTask(Task):
 class LabelResolution(Resolution):
     """A task checked against an index with labels.
 
-    `counts` (L,) int64 of the `points` have each label, None if the index has no label sets.
+    points: number of points in the index.
+    counts: (L,) int64, the number of points that have each label. None if the points of the index
+        have no labels.
     """
 
     points: int
@@ -95,7 +101,11 @@ class LabelResolution(Resolution):
 
 
 class LabelTally(Tally[EvaluateLabelRow]):
-    """Tables of `WORK_COLUMNS` and labels (3 + top_k, nq); `truth` (nq, L) are the true labels."""
+    """Tables of the figures of documents, one table for each setting, and the rows made of them.
+
+    A table (3 + top_k, nq) has the `WORK_COLUMNS`, followed by the predicted labels. `truth`
+    (nq, L) are the true labels.
+    """
 
     table_columns = WORK_COLUMNS
     has_labels = True
@@ -112,7 +122,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
         return self._judge(table)[1]
 
     def _judge(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
-        """Return a table's labels beside the true ones, and its `LABEL_COLUMNS` (nq,)."""
+        """Return the judged labels of a table, and its `LABEL_COLUMNS` by name, (nq,) each."""
         judged = JudgedLabels.of(table[len(WORK_COLUMNS) :].T.astype(np.int64), self._truth)
         work = dict(zip(WORK_COLUMNS, table, strict=False))
         columns = measure_labels(judged, lambda _: work["drank"]) | work
@@ -122,7 +132,10 @@ class LabelTally(Tally[EvaluateLabelRow]):
         return judged, {name: columns[name] for name in LABEL_COLUMNS}
 
     def _ratios(self, table: Values) -> tuple[Values, Values]:
-        """Return the columns of `LABEL_METRICS`, then those at ranks from 1 to top_k."""
+        """Return the dividends and divisors of all metrics that have an interval.
+
+        The columns are the `LABEL_METRICS`, then the metrics at ranks 1 to top_k.
+        """
         judged, columns = self._judge(table)
         means = [np.stack([columns[name] for name in LABEL_METRICS], axis=1)]
         means += [precision_at(judged), recall_at(judged), ndcg_at(judged)]
@@ -157,13 +170,19 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
 
 def documents_per_message_max(top_k: int) -> int:
-    """Return the most documents of `top_k` labels each whose result row always fits a message."""
+    """Return the maximum number of documents whose result row fits a message in any case.
+
+    Each document has `top_k` labels. The row has the values and labels of every document.
+    """
     room = LIMITS["message_bytes_max"] - _HEADROOM_BYTES - _RANK_BYTES * top_k
     return room // (_DOCUMENT_BYTES + _LABEL_BYTES * top_k)
 
 
 def documents_max(settings: Sequence[PredictParameters], *, per_row: bool) -> int:
-    """Return how many documents one call may have at all settings."""
+    """Return the maximum number of documents in a call that measures all of `settings`.
+
+    `per_row` says whether the result rows have the values and labels of every document.
+    """
     top_ks = [setting.top_k for setting in settings]
     most = min(rows_max(len(settings)), JUDGED_MAX // max(top_ks), LABELS_MAX // sum(top_ks))
     return min(most, documents_per_message_max(max(top_ks))) if per_row else most

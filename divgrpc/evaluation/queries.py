@@ -1,4 +1,4 @@
-"""Evaluations of queries: relevance, metrics of results, and rows of settings."""
+"""Evaluations of queries at many settings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -22,18 +22,23 @@ if TYPE_CHECKING:
     from divgrpc.index import Index
 
 METRICS: Final = (*MEASURES, "query_distance", "ilad", "ilmd", "objective")
-# The figures of a query at a setting: its metrics, its time, and how many results it has.
+# Names of the figures of a query at a setting: its metrics, its time and its number of results.
 COLUMNS: Final = (*METRICS, "microseconds", "found")
-# Least number of queries with an h to choose by folds: every fold needs one outside it.
+# Minimum number of queries with an h for cross-validation. The queries outside of each fold must
+# include at least one query with an h.
 LEAST_WITH_H: Final = 2
 
-# Queries of an index: a dense (nq, d) array or sparse rows, which have a shape and slices.
+# Queries are a dense array (nq, d) or a sparse matrix. The code uses only their shape and slices.
 Queries = Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relevance:
-    """The relevant points of nq queries: by `categories` (nq,) int64, or by `relevant` ids."""
+    """The relevant points of nq queries, given in one of two ways.
+
+    categories: (nq,) int64, the category of each query, whose points are relevant.
+    relevant: the ids of the relevant points of each query.
+    """
 
     categories: IntArray | None = None
     relevant: tuple[IntArray, ...] | None = None
@@ -45,7 +50,10 @@ class Relevance:
         relevant: Sequence[npt.ArrayLike] | None,
         queries: int,
     ) -> "Relevance":
-        """Check a caller's arguments; raises `InvalidArgumentError` with the field."""
+        """Check the arguments of a call, of which exactly one must be set.
+
+        Raises `InvalidArgumentError` with the field categories or relevant.
+        """
         field = "categories" if relevant is None else "relevant"
         if (categories is None) == (relevant is None):
             raise InvalidArgumentError(field, "set either categories or relevant")
@@ -60,20 +68,20 @@ class Relevance:
         return relevance
 
     def __getitem__(self, rows: slice) -> "Relevance":
-        """Return the relevance for consecutive queries."""
+        """Return the relevance for a slice of the queries."""
         return Relevance(
             None if self.categories is None else self.categories[rows],
             None if self.relevant is None else self.relevant[rows],
         )
 
     def fold_keys(self) -> IntArray:
-        """Return the numbers by which folds are dealt: the categories, or the same for all."""
+        """Return the argument of `deal_folds`: the categories, or the same number for all."""
         if self.categories is not None:
             return self.categories
         return np.zeros(len(self.relevant or ()), np.int64)
 
     def topics(self, index: "Engine") -> tuple[Topics, IntArray]:
-        """Return topics and the name (nq,) of each query's topic.
+        """Return the topics, and the name of each query's topic (nq,).
 
         Raises `InvalidArgumentError`, with the field categories or relevant, for a category or an
         id that no point has.
@@ -89,7 +97,10 @@ class Relevance:
 
 
 class QueryTally(Tally[EvaluateRow]):
-    """Tables of `COLUMNS` (len(COLUMNS), nq); `keys` (nq,) int64 are `Relevance.fold_keys`."""
+    """Tables of the figures of queries, one table for each setting, and the rows made of them.
+
+    A table is (len(COLUMNS), nq). `keys` (nq,) int64 come from `Relevance.fold_keys`.
+    """
 
     table_columns = COLUMNS
     choice_fields = ("selector", "variant", "rounding", "search", "k")
@@ -99,7 +110,10 @@ class QueryTally(Tally[EvaluateRow]):
         self._keys = keys
 
     def default(self, rows: Sequence[EvaluateRow]) -> QueryDefault:
-        """Return the setting of the default choice among `rows`, the result of `rows()`."""
+        """Return the setting of the row that is marked as the default.
+
+        `rows` is the result of `self.rows()`.
+        """
         (winner,) = (row.number for row in rows if row.is_default)
         setting = self.settings[self.choices[winner - len(self.settings)].overall]
         options = {field.name: getattr(setting, field.name) for field in fields(QueryDefault)}
@@ -117,7 +131,7 @@ class QueryTally(Tally[EvaluateRow]):
         return EvaluateRow(
             **self._row_fields(setting, columns),
             metrics={
-                # The plain mean, to the last digit.
+                # Ratios sum in another order than `mean`, so their last digit may differ.
                 name: interval._replace(value=mean(columns[name]))
                 for name, interval in zip(METRICS, intervals, strict=True)
             },
@@ -128,7 +142,8 @@ class QueryTally(Tally[EvaluateRow]):
         )
 
     def _fold_keys(self, goals: Values) -> IntArray:
-        # Queries without an h come first: the others are dealt in turn, so no fold has them all.
+        # Queries without an h come first. All queries with an h are then dealt in one sequence, so
+        # they never end up in a single fold.
         return np.where(np.isnan(goals[0]), np.iinfo(np.int64).min, self._keys)
 
 
@@ -146,18 +161,22 @@ def evaluate(
 ) -> Iterator[EvaluateRow]:
     """Measure every setting of `grid` on `queries` (nq, d), and yield a row for each.
 
-    categories: (nq,) the category of each query; its points are relevant.
-    relevant: instead of categories, the ids of the relevant points of each query.
-    folds: number of folds by which settings are chosen, 2 to nq; 0 chooses none.
+    queries: (nq, d), dense or sparse.
+    categories: (nq,), the category of each query. The points of this category are relevant.
+    relevant: the ids of the relevant points of each query, in place of `categories`.
+    grid: the settings to measure; by default those of `Grid()`.
+    folds: number of cross-validation folds, 2 to nq. With 0 no setting is chosen.
     set_default: make the best choice the index's default for Query.
     per_query: include the figures of every query in the rows.
-    progress: called with a `Progress` after each block of queries.
+    progress: function that is called with a `Progress` at the start and after each block of
+        queries.
 
-    Rows of all settings come in the grid's order. A row follows for each choice: for every
-    selector, search and k the diversity and the limits with the greatest mean h.
+    The rows of all settings come first, in the order of the grid. They are followed by a row for
+    each choice. A choice is made for every combination of selector, variant, rounding, search and
+    k. It chooses the diversity and the limits with the greatest mean h.
 
-    Raises `InvalidArgumentError` with the field, and `UnfitIndexError` if the index lacks
-    categories or sub-topics, both before any work.
+    Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks
+    categories or sub-topics. Both are raised before any work.
     """
     if hasattr(queries, "tocsr"):
         queries = queries.tocsr()
@@ -178,9 +197,9 @@ def evaluate(
 def study_queries(
     index: "Engine", queries: Queries, relevance: Relevance, task: Task
 ) -> Study[EvaluateRow]:
-    """Return the study of a task on an index.
+    """Check a task, queries and their relevance against an index, and return the study.
 
-    Raises `InvalidArgumentError` with the field, and `UnfitIndexError` if the index lacks
+    Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks
     categories or sub-topics that the task needs.
     """
     resolution = _resolve(index, queries, relevance, task)
@@ -193,7 +212,7 @@ def study_queries(
 
 
 def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task) -> Resolution:
-    """Check a task against an index; raises as `study_queries`."""
+    """Check a task against an index; raises the same errors as `study_queries`."""
     if relevance.categories is not None and not len(index.topics.names):
         raise UnfitIndexError(
             "categories", "the index has no categories: set relevant, or build it with categories"
@@ -208,7 +227,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
             "set_default needs at least two queries with two or more relevant sub-topics",
         )
     most = LIMITS["k_candidates_dims_max"]
-    # The numbers that a comparison of all pairs of results reads.
+    # Limit the work of comparing all pairs of results, which reads k * k * width numbers.
     if max(task.widths()) ** 2 * index.widest_row > most:
         raise InvalidArgumentError(
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {most}"
@@ -220,7 +239,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
 def _measure(
     index: "Engine", queries: Queries, relevance: Relevance, setting: QueryParameters
 ) -> Values:
-    """Return the figures (len(COLUMNS), nq) of queries, each answered alone."""
+    """Answer each query in a call of its own, and return the figures (len(COLUMNS), nq)."""
     ids, microseconds = index.answer_one_by_one(queries, setting)
     topics, names = relevance.topics(index)
     judged = topics.judge(ids, names)

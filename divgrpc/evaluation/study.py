@@ -1,10 +1,12 @@
-"""Evaluations of queries and of documents: measured block by block, then made into rows.
+"""The common part of evaluations of queries and of documents.
 
-Theory of operation. `queries` and `label_running` check a task against an index and make a `Study`.
-Its work is a list of blocks, and a block is some consecutive rows at one setting. Any number of
-threads may take blocks; kernels release the interpreter's lock. Each block fills its part of a
-`Tally`, and the tally makes the result rows at the end. A client that had to cut an evaluation into
-several messages fills a tally with the figures of the answers, so this module needs only numpy.
+The modules `queries` and `label_running` check a task against an index and create a `Study`. The
+study divides the work into blocks. A block is a range of queries or documents at one setting.
+Several threads can measure blocks at the same time, because kernels release the GIL. The figures of
+each block are stored in a `Tally`, which makes the result rows at the end.
+
+A client may have to split an evaluation into several requests. It then stores the figures of the
+responses in a tally itself. This module must therefore import no dependency but numpy.
 """
 
 import threading
@@ -26,16 +28,19 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Microseconds, Progress
 
 STAGE: Final = "evaluating"
-# A block is long enough that its overhead is small, and short enough that progress moves and all
-# threads end at about the same time.
+# Target duration of a block. Longer blocks have relatively less overhead. Shorter blocks report
+# progress more often, and let all threads end at about the same time.
 _BLOCK_SECONDS: Final = 0.1
+# Number of rows in the first block of a setting, before the time of a row is known.
 _FIRST_ROWS: Final = 16
 _BLOCK_ROWS_MAX: Final = 512
-# Results of a block, all of which are measured at once.
+# Maximum number of results in a block. It limits memory, because a block is measured at once.
 _BLOCK_RESULTS_MAX: Final = 2**15
-# Bootstrap draws: an interval's ends move by 1 % of its width, and many rows take seconds.
+# Number of bootstrap draws. The ends of an interval vary by about 1 % of its width. More draws
+# would take too long for evaluations with many result rows.
 DRAWS: Final = 2_000
-# Columns whose intervals are computed together: at most 1,024, and at most 2**22 numbers.
+# Intervals are computed for several columns at a time, within these limits on the number of columns
+# and the total number of values in them.
 _COLUMNS_MAX: Final = 1_024
 _NUMBERS_MAX: Final = 2**22
 
@@ -44,11 +49,15 @@ RowT = TypeVar("RowT", bound=EvaluateRow | EvaluateLabelRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The options of an evaluation of `rows` queries or documents.
+    """The options of an evaluation.
 
-    With `folds` of 0 nothing is chosen. With `set_default` the best choice becomes the index's
-    default; this needs folds and a single k. With `per_row` result rows have `values`. Raises
-    `InvalidArgumentError` with the field.
+    grid: the settings to measure.
+    rows: number of queries or documents.
+    folds: number of cross-validation folds, 2 to `rows`. With 0 no setting is chosen.
+    set_default: make the best choice the index's default. This needs folds and a single k.
+    per_row: include `values` in the result rows.
+
+    Raises `InvalidArgumentError` with the field.
     """
 
     grid: Grid | LabelGrid
@@ -57,7 +66,8 @@ class Task:
     set_default: bool = False
     per_row: bool = False
 
-    # Names of the rows, and of the parameter for the number of results, in requests and errors.
+    # The names in requests and errors of the rows, and of the parameter that sets the number of
+    # results for each row.
     rows_field: ClassVar[str] = "queries"
     width_field: ClassVar[str] = "k"
 
@@ -78,11 +88,11 @@ class Task:
             )
 
     def widths(self) -> list[int]:
-        """Return how many results a row has at each setting."""
+        """Return the number of results for each row, k or top_k, at each setting."""
         return [int(getattr(setting, self.width_field)) for setting in self.grid.settings()]
 
     def bounded(self) -> Self:
-        """Return the task; raises `InvalidArgumentError` if it is too large for one call."""
+        """Return the task, or raise `InvalidArgumentError` if it is too large for one call."""
         field, rows, settings = self.rows_field, self.rows, len(self.grid.settings())
         most = LIMITS["query_rows_max"]
         if rows > most:
@@ -97,15 +107,19 @@ class Task:
 
 
 def rows_max(settings: int) -> int:
-    """Return the most queries or documents that one call with `settings` settings may have."""
+    """Return the maximum number of queries or documents in a call with `settings` settings."""
     return min(LIMITS["query_rows_max"], LIMITS["evaluate_queries_max"] // settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A task checked against an index: its generation, and the parameters of each setting.
+    """What a task resolves to for an index.
 
-    `goal` is the metric that choices maximise. `chooses`: enough rows have a goal to choose by.
+    generation: generation of the index.
+    parameters: effective parameters of each setting.
+    goal: name of the metric that choices maximise.
+    chooses: whether settings are chosen. This needs folds, and enough rows to which the goal
+        applies.
     """
 
     generation: int
@@ -115,12 +129,17 @@ class Resolution:
 
 
 class Tally(ABC, Generic[RowT]):
-    """Tables of figures, one for each setting; a subclass defines their columns."""
+    """Tables of figures, one for each setting, and the result rows made of them.
 
-    # Names of the columns of a table. If `has_labels`, a column for each result follows them.
+    A table is (columns, n) for n queries or documents. A subclass defines the columns.
+    """
+
+    # Names of the columns of a table. If `has_labels` is true, they are followed by a column for
+    # each predicted label.
     table_columns: ClassVar[tuple[str, ...]]
     has_labels: ClassVar[bool] = False
-    # One choice is made among the settings that have the same values of these parameters.
+    # Settings with equal values of these parameters form a group. One setting of each group is
+    # chosen.
     choice_fields: ClassVar[tuple[str, ...]]
 
     def __init__(self, task: Task, resolution: Resolution) -> None:
@@ -134,17 +153,17 @@ class Tally(ABC, Generic[RowT]):
         self._tables = [np.full((height, task.rows), np.nan) for height in heights]
 
     def add(self, setting: int, start: int, figures: Values) -> None:
-        """Store the figures (columns, n) of the rows from `start` on."""
+        """Store the figures (columns, m) of rows `start` to `start` + m - 1 at a setting."""
         self._tables[setting][:, start : start + figures.shape[1]] = figures
 
     def figures(self, row: RowT) -> Values:
-        """Return the table (columns, n) behind a row that has `values`."""
+        """Return the table (columns, n) that a result row with `values` was made of."""
         labels = getattr(row, "labels", None)
         columns = [row.values[name] for name in self.table_columns]
         return np.stack(columns if labels is None else [*columns, *labels.T])
 
     def rows(self) -> list[RowT]:
-        """Return a row for every setting, then one for every choice."""
+        """Return a row for every setting, then a row for every choice."""
         goals, times = self._goals_and_times()
         front = fronts(self.task.widths(), goals, times)
         if self.resolution.chooses:
@@ -167,7 +186,7 @@ class Tally(ABC, Generic[RowT]):
         return rows
 
     def _goals_and_times(self) -> tuple[Values, Values]:
-        """Return the goal and the microseconds of every row at every setting, (s, nq) each."""
+        """Return the goal and the microseconds of every row at every setting, (s, n) each."""
         pairs = []
         for table in self._tables:
             columns = self._columns(table)
@@ -176,7 +195,10 @@ class Tally(ABC, Generic[RowT]):
         return goals, times
 
     def _winners(self, rows: list[RowT]) -> Iterable[int]:
-        """Return the number of the choice with the greatest goal; of labels one for each mode."""
+        """Return the number of the choice with the greatest goal.
+
+        In an evaluation of labels, return one number for each mode.
+        """
         best: dict[Hashable, int] = {}
         for number in range(len(self._tables), len(rows)):
             mode = getattr(rows[number].parameters, "mode", None)
@@ -188,7 +210,10 @@ class Tally(ABC, Generic[RowT]):
         return row.metrics[self.resolution.goal].value
 
     def _row_fields(self, setting: int, columns: dict[str, Values]) -> dict[str, Any]:
-        """Return the fields that both kinds of rows have; `columns` are named figures (n,)."""
+        """Return the fields that result rows of queries and of labels have in common.
+
+        `columns` are the figures of a table by name, (n,) each.
+        """
         width = getattr(self.settings[setting], self.task.width_field)
         return {
             "number": setting,
@@ -203,26 +228,26 @@ class Tally(ABC, Generic[RowT]):
 
     @abstractmethod
     def _columns(self, table: Values) -> dict[str, Values]:
-        """Return the named figures (n,) of a table, the goal and the microseconds among them."""
+        """Return figures by name, (n,) each, which include the goal and `microseconds`."""
 
     @abstractmethod
     def _ratios(self, table: Values) -> tuple[Values, Values]:
-        """Return the dividends and the divisors of a row's intervals, (n, m) each."""
+        """Return the dividends and the divisors of the m metrics with an interval, (n, m) each."""
 
     @abstractmethod
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> RowT:
-        """Return the result row of a table, without the fields that only choices have."""
+        """Return the result row of a table, with defaults for the fields that only choices set."""
 
     @abstractmethod
     def _fold_keys(self, goals: Values) -> IntArray:
-        """Return the numbers (n,) by which folds are dealt."""
+        """Return the argument of `deal_folds`, (n,)."""
 
 
 class Study(Generic[RowT]):
-    """A checked evaluation on an open index; any number of threads may call `work`.
+    """A checked evaluation on an open index.
 
-    `measure` returns the figures (columns, n) of a slice of rows at a setting. `store_default`
-    makes the chosen settings the index's default.
+    Several threads may call `work` at the same time. `measure` returns the figures (columns, m) of
+    a slice of m rows at a setting. `store_default` makes the chosen setting the index's default.
     """
 
     def __init__(
@@ -239,7 +264,7 @@ class Study(Generic[RowT]):
         self._start_seconds = time.monotonic()
         self._lock = threading.Lock()
         self._setting = self._start = self._rows_done = 0
-        # Seconds of a row at each setting, once a block has shown it.
+        # Seconds per row at each setting, measured by the last block that ended.
         self._row_seconds: dict[int, float] = {}
 
     @property
@@ -249,15 +274,15 @@ class Study(Generic[RowT]):
 
     @property
     def progress(self) -> Progress:
-        """How far the study has come; a row counts once at each setting."""
+        """The progress of the study; a row counts once per setting."""
         count, seconds = self._rows_done, time.monotonic() - self._start_seconds
         seconds_left = seconds * (self._total - count) / count if count else None
         return Progress(STAGE, count, self._total, seconds_left)
 
     def work(self) -> Iterator[None]:
-        """Measure one block after the other until none is left; pauses after each.
+        """Measure blocks until no block is left, and yield after each block.
 
-        An error ends the work of all threads.
+        After an error no thread starts another block.
         """
         while (block := self._next()) is not None:
             setting, rows = block
@@ -275,14 +300,17 @@ class Study(Generic[RowT]):
             yield
 
     def rows(self) -> list[RowT]:
-        """Return a row for every setting, then one for every choice; sets the default if asked."""
+        """Return a row for every setting, then a row for every choice.
+
+        Also set the index's default, if the task has `set_default`.
+        """
         rows = self._tally.rows()
         if self._tally.task.set_default:
             self._store_default(rows)
         return rows
 
     def run(self, on_progress: Callable[[Progress], object] | None) -> Iterator[RowT]:
-        """Do all of it on this thread: measure, and yield the rows."""
+        """Measure all blocks on this thread, and yield the result rows."""
         report = on_progress or (lambda _: None)
         report(self.progress)
         for _ in self.work():
@@ -290,7 +318,7 @@ class Study(Generic[RowT]):
         yield from self.rows()
 
     def _next(self) -> tuple[int, slice] | None:
-        """Take the next block: its setting and its rows."""
+        """Return the setting and the rows of the next block, or None if no block is left."""
         with self._lock:
             if self._setting == len(self._widths):
                 return None
@@ -305,9 +333,9 @@ class Study(Generic[RowT]):
 
 
 def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]:
-    """Return (s,) bool: the settings that none of the same k beats in mean h and median time.
+    """Return a mask (s,) of the settings that are on the Pareto front of mean h and median time.
 
-    `h` and `times` are (s, n).
+    A setting is compared only with settings of the same k. `h` and `times` are (s, n).
     """
     means = np.array([mean(column) for column in h])
     medians = np.median(times, axis=1)
@@ -319,19 +347,22 @@ def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]
 
 
 def columns_at_once(rows: int) -> int:
-    """Return how many columns (rows,) have their intervals computed together."""
+    """Return the number of columns (rows,) whose intervals are computed at a time."""
     return max(1, min(_COLUMNS_MAX, _NUMBERS_MAX // rows))
 
 
 def _summary(times: Values) -> Microseconds:
-    """Return the mean and the percentiles of the times (n,) of rows."""
+    """Return the mean and the percentiles of the times (n,) in microseconds."""
     return Microseconds(
         mean(times), *(float(value) for value in np.percentile(times, (50, 90, 99)))
     )
 
 
 def _intervals(ratios: Iterable[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
-    """Yield the intervals of every table's columns; all tables see the same draws of rows."""
+    """Yield the intervals of every table's columns.
+
+    All tables use the same bootstrap draws. About `at_once` columns are handled at a time.
+    """
     group: list[tuple[Values, Values]] = []
     width = 0
     for ratio in ratios:
@@ -357,7 +388,7 @@ def _group_intervals(group: list[tuple[Values, Values]], at_once: int) -> Iterat
 
 
 def _chosen_table(tables: Sequence[Values], choice: Choice) -> Values:
-    """Return the table of the rows, each at the setting that its fold is reported at."""
+    """Return a table in which every row has its figures at the setting chosen for its fold."""
     table = np.empty_like(tables[choice.members[0]])
     for member in choice.members:
         at_member = choice.at == member
