@@ -1,8 +1,8 @@
 """The parameters of builds, queries and predictions: names, defaults, ranges, limits.
 
-Lives here: dataclasses that check what callers pass, and the limits of requests. May import
-`divgrpc.types` and `divgrpc.errors`. May not import anything that computes: the client loads this
-package.
+This package contains dataclasses that check what callers pass, and the limits of requests. It may
+import `divgrpc.types` and `divgrpc.errors`. It may not import modules that compute, such as
+kernels, because the client loads it.
 """
 
 from divgrpc.parameters.build import (

@@ -1,4 +1,4 @@
-"""The parameters of a build: of the points, of their hashes and of a label model."""
+"""The parameters of a build, for hashing and for the training of a label model."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypedDict, cast
@@ -9,7 +9,7 @@ from divgrpc.parameters.limits import LIMITS, SEED_MAX
 from divgrpc.parameters.suggestions import METRIC_ALIASES, with_suggestions
 from divgrpc.types import HashFamily, Hyperplanes, Metric, ZeroVectors
 
-# Names of metrics that callers may use.
+# All names of metrics that callers may use, including aliases.
 MetricWord: TypeAlias = Literal[Metric, "l2", "ip", "dot"]
 
 _check_fields: Final = FieldChecks(
@@ -33,8 +33,12 @@ _check_label_fields: Final = FieldChecks(
 
 
 def as_metric(word: MetricWord) -> Metric:
-    """Return our word for a metric: l2 is euclidean, ip and dot are inner_product, in any case."""
-    # A value that is no text may not be hashable.
+    """Return the metric that a name or alias stands for, in upper or lower case.
+
+    `l2` means `euclidean`; `ip` and `dot` mean `inner_product`. Unknown names are returned as they
+    are.
+    """
+    # Values that are not strings may not be hashable, so they are not looked up.
     metric = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word
     return cast(Metric, metric)
 
@@ -62,19 +66,19 @@ class BuildOptions(TypedDict, total=False):
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildParameters:
-    """How an index is built. None means that Build chooses by the number of points and dimensions.
+    """How an index is built. If a parameter is None, Build chooses its value for the points.
 
     metric: Distance measure; l2 means euclidean, ip and dot mean inner_product.
-    hash_family: How to cut space into buckets or cells; auto lets Build choose.
+    hash_family: How to divide space into buckets or cells; auto lets Build choose.
     hyperplanes: How to draw random directions.
-    centred: Hash around the mean of the points; not with inner_product.
-    n_tables: Number of tables of buckets, 1 to 256; not with cells.
+    centred: Subtract the mean of the points before hashing; not with inner_product.
+    n_tables: Number of hash tables, 1 to 256; not with cells.
     n_bits: Number of bits in the key of a bucket, 1 to 24; not with cells.
-    n_components: Number of principal components to draw directions or learn cells in. At most the
-        number of dimensions.
-    target_recall: Share of the nearest points that a query's candidates must hold. Above 0 and at
-        most 1; auto keeps to it.
-    zero_vectors: Refuse or leave out zero vectors, under cosine.
+    n_components: Number of principal components of the points that hashing uses, at most the number
+        of dimensions.
+    target_recall: Minimum share of the true nearest points that must be among a query's candidates
+        with the search auto, above 0 and at most 1.
+    zero_vectors: Whether to reject or to skip zero vectors under cosine.
     seed: Seed of random draws; the same seed gives the same arrays.
     """
 
@@ -107,13 +111,16 @@ class BuildParameters:
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelParameters:
-    """How the label model leml is trained. None means a value chosen on rows held out.
+    """How the label model LEML is trained. If a parameter is None, held-out rows decide its value.
 
-    rank: How many numbers each label has, 1 to 4,096; the default is chosen on rows held out.
-    regularisation: Weight of the squares of the factors, above 0; the default is chosen likewise.
-    iterations: Most iterations of the training, 1 to 1,000; the default is chosen likewise.
-    inner_iterations: Most steps of conjugate gradients in each iteration, 1 to 1,000.
-    tolerance: End the training if the loss falls by a smaller share, 0 to below 1.
+    rank: Number of columns of the label factors, 1 to 4,096; the default is chosen on held-out
+        rows.
+    regularisation: Weight of the squared norms of the factors, above 0; the default is chosen on
+        held-out rows.
+    iterations: Maximum number of training iterations, 1 to 1,000; the default is chosen on held-out
+        rows.
+    inner_iterations: Maximum number of conjugate gradient steps in each iteration, 1 to 1,000.
+    tolerance: Stop training when an iteration reduces the loss by a smaller share, 0 to below 1.
     seed: Seed of random draws; the same seed gives the same model.
     """
 

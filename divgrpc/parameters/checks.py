@@ -1,7 +1,8 @@
-"""Checks of parameters by their type hints: what passes is Python's own number, word or bool.
+"""Checks of the fields of parameter dataclasses, which follow from the type hints.
 
-numpy's integers overflow, and JSON has none of its types. Errors are `InvalidArgumentError` with
-the field named.
+A check also converts a valid value to a plain int, float or str of Python, because integers of
+numpy can overflow and its types cannot be written as JSON. Errors are `InvalidArgumentError` with
+the field.
 """
 
 import math
@@ -14,14 +15,16 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from divgrpc.errors import invalid
 from divgrpc.parameters.suggestions import refuse_word
 
-# Takes an object, the name of a field and its value; raises if the value is wrong.
+# A function of an object, the name of a field and its value, which raises if the value is invalid.
 Check: TypeAlias = Callable[[object, str, Any], None]
 
 
 class FieldChecks:
-    """Checks the words and truth values of a dataclass by its hints, and numbers by `checks`.
+    """Checks all fields of a dataclass.
 
-    A field may be None if its hint says so.
+    Fields with a `Literal` or bool hint are checked by their hint. Other fields are checked by the
+    function of the same name in `checks`, if there is one. A field may be None if its hint allows
+    it.
     """
 
     def __init__(self, **checks: Check) -> None:
@@ -29,7 +32,7 @@ class FieldChecks:
         self._fields: list[tuple[str, bool, Check]] = []
 
     def __call__(self, owner: object) -> None:
-        """Check the fields of an object; all objects must be of one class."""
+        """Check the fields of an object; all calls must pass objects of the same class."""
         self._fields = self._fields or self._fields_of(type(owner))
         for field, may_be_none, check in self._fields:
             value = getattr(owner, field)
@@ -37,7 +40,7 @@ class FieldChecks:
                 check(owner, field, value)
 
     def _fields_of(self, kind: type) -> list[tuple[str, bool, Check]]:
-        """Return the fields with a check, and whether each may be None."""
+        """Return the name of each field with a check, whether it may be None, and its check."""
         checks = []
         for field, hint in get_type_hints(kind).items():
             members = get_args(hint)
@@ -66,7 +69,7 @@ def _check_bool(_: object, field: str, value: Any) -> None:  # noqa: ANN401  # w
 
 
 def whole(low: int, high: int) -> Check:
-    """Return the check of a whole number from `low` to `high`."""
+    """Return a check that a value is an integer from `low` to `high`."""
 
     def check(owner: object, field: str, value: Any) -> None:  # noqa: ANN401  # whatever a caller passes
         if type(value) is int and low <= value <= high:
@@ -75,7 +78,7 @@ def whole(low: int, high: int) -> Check:
             number = operator.index(value)
         except TypeError:
             number = None
-        # bool is an int to Python, never to a caller who passes it as a count.
+        # bool is a subclass of int, but it is not a count.
         if number is None or isinstance(value, bool):
             raise invalid(field, f"must be a whole number, got {value!r}")
         if not low <= number <= high:
@@ -86,7 +89,10 @@ def whole(low: int, high: int) -> Check:
 
 
 def real(words: str, holds: Callable[[float], bool]) -> Check:
-    """Return the check of a finite number in a range, which `words` describe in errors."""
+    """Return a check that a value is a finite number for which `holds` is true.
+
+    `words` describe the valid range in error messages.
+    """
 
     def check(owner: object, field: str, _: Any) -> None:  # noqa: ANN401  # whatever a caller passes
         if not holds(number := check_number(owner, field)):
@@ -96,14 +102,14 @@ def real(words: str, holds: Callable[[float], bool]) -> Check:
 
 
 def check_number(owner: object, field: str, *, exception: float | None = None) -> float:
-    """Check a finite number, or the one `exception` that is not."""
+    """Check that a field is a finite number or equals `exception`; store and return it as float."""
     value = getattr(owner, field)
     if type(value) is float and value and math.isfinite(value):
         return value
-    # What float() takes is too much: it reads texts and truth values.
+    # Check the type first, because float() would also convert strings and bools.
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise invalid(field, f"must be a number, got {value!r}")
-    # Minus zero is zero: equal parameters must not differ in an answer that names them.
+    # Adding 0.0 turns -0.0 into 0.0, so that equal parameters look equal in responses.
     try:
         number = float(value) + 0.0
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Every limit that a request can run into, and what may name an index."""
+"""The limits of requests, and the rule for names of indexes."""
 
 import math
 import re
@@ -8,20 +8,20 @@ from divgrpc.errors import invalid
 
 INDEX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 SEED_MAX: Final = 2**64 - 1
-# Every limit a request can run into; GetServerInfo publishes this table.
+# All limits of requests. GetServerInfo returns this table.
 LIMITS: Final = {
     "k_max": 10_000,
     "k_times_candidates_max": 100_000_000,
-    # The selector dpp stores k times candidates numbers of eight bytes.
+    # The selector dpp stores k times candidates float64 numbers.
     "dpp_k_times_candidates_max": 10_000_000,
-    # k times candidates times dims, which bounds the work of a selector per query to a few seconds.
+    # k times candidates times dims. A selector then takes a few seconds per query at most.
     "k_candidates_dims_max": 2**35,
-    # Limits of the search for near-copies among candidates if all pairs are compared: candidates,
-    # and candidates squared times dims. Selectors that compare only their picks may have 8 times
-    # the candidates, so 64 times the square (`_LAZILY`).
+    # Near-copies are found among candidates by comparing all pairs, which takes candidates squared
+    # times dims steps. These are the limits of the candidates and of the steps. A selector that
+    # compares only its picks may have `_LAZILY` times as many candidates.
     "compared_candidates_max": 2_048,
     "compared_numbers_max": 2**30,
-    # Columns of dense and of sparse rows. Sparse rows take memory only for stored numbers.
+    # Number of columns of dense and of sparse rows. Sparse rows take memory only for stored values.
     "dims_max": 65_536,
     "sparse_dims_max": 2**22,
     "rows_max": 2**31 - 1,
@@ -32,18 +32,19 @@ LIMITS: Final = {
     "chunk_bytes": 2**20,
     "page_size_max": 1_000,
     "grid_settings_max": 1_000,
-    # Settings times queries of one evaluation, which holds about 150 bytes for each until it ends.
+    # Settings times queries of an evaluation. It stores about 150 bytes for each pair until it
+    # ends.
     "evaluate_queries_max": 1_000_000,
-    # Of label models.
+    # Limits of label models and predictions.
     "rank_max": 4_096,
     "neighbours_max": 1_000,
     "iterations_max": 1_000,
     "regularisation_max": 10**12,
     "labels_max": 2**22,
-    # Numbers in each of the two factors of a label model.
+    # Number of values in each of the two factor matrices of a label model.
     "label_factor_numbers_max": 2**30,
     "label_name_bytes_max": 1_024,
-    # UTF-8 bytes of all label names together.
+    # Total size in UTF-8 of all label names.
     "label_names_bytes_max": 2**28,
     "hierarchy_edges_max": 2**24,
     "hierarchy_nodes_max": 2**24,
@@ -53,9 +54,11 @@ _LAZILY: Final = 8
 
 
 def most_compared(width: int, *, lazily: bool) -> int:
-    """Return the most candidates of `width` numbers each that may be searched for near-copies.
+    """Return the maximum number of candidates that may be searched for near-copies.
 
-    `lazily`: the selector compares only its picks, and only with nearer candidates.
+    width: number of values in a candidate.
+    lazily: whether the selector compares only the points that it picks with nearer candidates, and
+        not all pairs.
     """
     factor = _LAZILY if lazily else 1
     numbers = factor**2 * LIMITS["compared_numbers_max"]
@@ -63,7 +66,7 @@ def most_compared(width: int, *, lazily: bool) -> int:
 
 
 def check_index_name(name: str) -> str:
-    """Return `name` if it may name an index, else raise."""
+    """Return `name` if it is a valid name of an index, else raise `InvalidArgumentError`."""
     if not INDEX_NAME.fullmatch(name):
         raise invalid(
             "index",

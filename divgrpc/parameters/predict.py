@@ -22,9 +22,9 @@ from divgrpc.types import (
 
 DEFAULT_TOP_K: Final = 5
 DEFAULT_NEIGHBOURS: Final = 10
-# The dials at which no P@k of the benchmark `label-dial` falls by more than 1 % of what it is at 0:
-# for labels found by embedding, with the selector `hierarchy` and with any other; and for votes,
-# where diverse neighbours raise P@k.
+# Default dials. At these dials no P@k in the benchmark `label-dial` is more than 1 % lower than at
+# dial 0. The first two are for the mode `embedding`, with the selector `hierarchy` and with any
+# other selector. The third is for `neighbour_vote`, where diverse neighbours raise P@k.
 _HIERARCHY_DIAL: Final = 0.05
 _PLAIN_DIAL: Final = 0.0
 _VOTE_DIAL: Final = 0.3
@@ -56,26 +56,30 @@ class PredictOptions(TypedDict, total=False):
 class PredictParameters:
     """How labels are predicted. None means a default that depends on the index.
 
-    In the mode `embedding` labels are found as a query finds points. In `neighbour_vote` a query
-    finds `neighbours`, each votes for its labels, and the labels of most votes are the candidates.
+    In the mode `embedding` the search finds labels in the same way as a query finds points. In the
+    mode `neighbour_vote` a query finds the `neighbours` of the document. Each neighbour votes for
+    its labels, and the labels with the most votes are the candidates.
 
-    The selector `hierarchy` trades a label's score against its distance in the hierarchy from the
-    labels picked before (`divgrpc.search.branches`). In `neighbour_vote` it finds the neighbours by
-    `greedy`, at the same dial, and picks among the max(50, 10 * top_k) labels of most votes. At
-    diversity 0 the best labels are the answer, whatever the selector.
+    The selector `hierarchy` balances a label's score against its distance in the hierarchy from the
+    labels picked before (`divgrpc.search.branches`). In the mode `neighbour_vote` the neighbours
+    are then selected by `greedy` at the same diversity, and `hierarchy` picks among the
+    max(50, 10 * top_k) labels with the most votes. At diversity 0 every selector returns the best
+    labels.
 
-    top_k: Most labels for each document, 1 to 10,000.
-    threshold: Leave out labels of a lower score, or share of the votes; -inf leaves out none; the
-        default is what the index keeps (`Index.set_threshold`).
-    diversity: Balance of score and diversity, 0 to 1: 0 returns the best labels, 1 ignores scores;
-        the default is .3 for votes, else .05 by hierarchy or 0.
+    top_k: Maximum number of labels for each document, 1 to 10,000.
+    threshold: Minimum score of a label, or minimum share of the votes; -inf means no minimum. The
+        default is stored in the index (`Index.set_threshold`).
+    diversity: Balance of score and diversity, 0 to 1. 0 returns the best labels, 1 ignores scores.
+        The default is 0.3 in the mode neighbour_vote. In the mode embedding it is 0.05 with the
+        selector hierarchy, and 0 with other selectors.
     selector: How to pick labels; the default is hierarchy if the index has one, else greedy.
-    search: How to find labels, or neighbours.
-    hash_limit: Most labels to score, at least top_k; 0 is no limit.
-    candidates_limit: Number of best labels that the selector sees, at least top_k; 0 is no limit.
-    mode: Search among label factors, or let neighbours vote.
-    neighbours: Number of neighbours that vote, in neighbour_vote, 1 to 1,000.
-    vote: How to weight neighbours' votes, in neighbour_vote.
+    search: How to find labels, or neighbours in the mode neighbour_vote.
+    hash_limit: Maximum number of labels to score exactly, at least top_k; 0 means no limit.
+    candidates_limit: Number of best labels that the selector picks from, at least top_k; 0 means no
+        limit.
+    mode: How to find candidate labels, by their factors or by votes of neighbours.
+    neighbours: Number of neighbours that vote in the mode neighbour_vote, 1 to 1,000.
+    vote: How to weight votes in the mode neighbour_vote.
     seed: Seed of random draws; the same seed gives the same answer.
     """
 
@@ -96,15 +100,16 @@ class PredictParameters:
         if self.threshold is not None:
             check_number(self, "threshold", exception=-math.inf)
         if self.diversity is not None:
-            # Labels have no dial that is chosen for each document.
+            # Unlike queries, predictions have no diversity "auto".
             check_number(self, "diversity")
         _ = self.query
 
     @cached_property
     def query(self) -> QueryParameters:
-        """The query that finds the labels, or the neighbours.
+        """The query that finds labels, or neighbours in the mode `neighbour_vote`.
 
-        The selector `hierarchy` picks from the nearest labels, or labels of `greedy` neighbours.
+        For the selector `hierarchy`, the query finds the nearest labels, or selects neighbours by
+        `greedy`.
         """
         by_embedding = self.mode == "embedding"
         selector = self.selector or "greedy"
@@ -114,7 +119,7 @@ class PredictParameters:
             k=self.top_k if by_embedding else self.neighbours,
             diversity=self.dial,
             selector=selector,
-            # Algorithm 1 as the paper's Table 2 has it.
+            # The paper's Table 2 follows this variant of Algorithm 1.
             variant="corrected",
             search=self.search,
             hash_limit=self.hash_limit,
@@ -125,35 +130,41 @@ class PredictParameters:
 
     @property
     def least(self) -> float | None:
-        """The least score, None for none."""
+        """The minimum score of a label, None for no minimum."""
         return None if self.threshold == -math.inf else self.threshold
 
     @property
     def dial(self) -> float:
-        """The diversity, by default 0."""
+        """The diversity, or 0 if it is None."""
         return _PLAIN_DIAL if self.diversity is None else self.diversity
 
     @property
     def by_hierarchy(self) -> bool:
-        """Whether labels are picked by the hierarchy; at 0 the best labels are, by any selector."""
+        """Whether the hierarchy decides which labels are picked; at diversity 0 it does not."""
         return self.selector == "hierarchy" and self.dial > 0
 
     def filled(self, *, hierarchy: bool) -> "PredictParameters":
-        """Return the parameters with the default selector and dial of an index filled in.
+        """Return the parameters with the default selector and the default diversity filled in.
 
         `hierarchy` says whether the index has a hierarchy of labels. Raises `UnfitIndexError` if
-        the selector needs one.
+        the selector needs a hierarchy and the index has none.
         """
         return _filled(self, hierarchy=hierarchy)
 
     def with_threshold(self, thresholds: Mapping[Mode, float]) -> Self:
-        """Return the parameters with the default threshold of their mode, unless they have one."""
+        """Return the parameters, with the threshold of their mode if they have no threshold.
+
+        `thresholds` are the default thresholds of an index by mode.
+        """
         if self.threshold is not None or self.mode not in thresholds:
             return self
         return replace(self, threshold=thresholds[self.mode])
 
     def effective(self, query: EffectiveParameters) -> EffectiveLabelParameters:
-        """Return the effective parameters of a prediction, given those of its query."""
+        """Return the effective parameters of a prediction.
+
+        `query` are the effective parameters of the query that found the labels or neighbours.
+        """
         return EffectiveLabelParameters(
             top_k=self.top_k,
             threshold=self.least,
@@ -169,7 +180,7 @@ class PredictParameters:
         )
 
 
-# The same few parameters come with nearly every call.
+# The results are cached, because most calls repeat the same few parameters.
 @lru_cache(maxsize=1024)
 def _filled(parameters: PredictParameters, *, hierarchy: bool) -> PredictParameters:
     if parameters.selector == "hierarchy" and not hierarchy:

@@ -1,8 +1,8 @@
-"""The parameters of a query: names, defaults, ranges, and what they resolve to for an index.
+"""The parameters of a query: names, defaults, ranges, and their effective values for an index.
 
-The core, the client and the server all make these objects, so each parameter has one name and is
-checked in one place. Defaults depend on the number of points, on what Build measured, and on limits
-of the work that one query may cause. Errors are `InvalidArgumentError` with the field named.
+The core, the client and the server use the same class, so that each parameter has a single name and
+is checked in a single place. Some defaults depend on the number of points, on what Build measured,
+and on the limits of the work for a query. Errors are `InvalidArgumentError` with the field.
 """
 
 import math
@@ -32,8 +32,8 @@ from divgrpc.types import (
 )
 
 DEFAULT_K: Final = 10
-# It keeps h, and loses at most 2 % of mean relevance if there are no near-copies:
-# `make bench ARGS="crowding"`.
+# Compared with diversity 0, this default does not lower h. Without near-copies it loses at most 2 %
+# of the mean relevance. `make bench ARGS="crowding"` measures both.
 DEFAULT_DIVERSITY: Final = 0.15
 DEFAULT_VARIANT: Final[Variant] = "marginal"
 _check_fields: Final = FieldChecks(
@@ -48,33 +48,36 @@ _check_fields: Final = FieldChecks(
 )
 _ONE_DIAL: Final = "diversity and lose_at_most both set the dial: set one of the two"
 CODE_BITS: Final = 256
-# The cosine from which points are near-copies if points lie in all directions: see `near_copies`.
+# Points with at least this cosine are near-copies if the points spread in all directions, see
+# `near_copies`.
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
-# If near-copies crowd the candidates, the pool grows to this multiple of candidates_limit.
+# If many candidates are near-copies, the pool of candidates grows to this multiple of
+# candidates_limit.
 POOL_GROWTH: Final = 4
-# The pool grows only if k times its candidates is at most this, about 0.2 s of a selector.
+# The pool grows only while k times its size is at most this, which takes a selector about 0.2 s.
 POOL_WORK: Final = 1 << 20
-# Factor by which the highest dial multiplies the default candidates_limit of dial 0.
+# Factor between the default candidates_limit at the highest dial and the one at dial 0.
 MOST_CANDIDATES_GROWTH: Final = 4.25
-# If fewer than k candidates differ, a query that names no limit is searched again with 4 x both
-# limits, at most twice.
+# If fewer than k candidates are distinct and the caller set no limit, the search is repeated with
+# both limits multiplied by SEARCH_GROWTH, at most SEARCHES_AGAIN times.
 SEARCH_GROWTH: Final = 4
 SEARCHES_AGAIN: Final = 2
 # Number of dials above 0 that `lose_at_most` chooses from: 1/32, 2/32, ... 1.
 DIAL_STEPS: Final = 32
-# The work of qp_relax, as passes over all candidates. A pick of another selector is one pass.
+# The work of qp_relax in passes over all candidates. Other selectors make one pass for each result.
 RELAX_PASSES: Final = 100
-# Least defaults of candidates_limit and hash_limit. Codes of sparse rows are less precise, so these
-# need more hashed points; predictions ask for few labels.
+# Minimum defaults of candidates_limit and hash_limit. Sparse points need more hashed points,
+# because their codes are less precise. Predictions need fewer candidates, because they return few
+# labels.
 _LEAST_LIMITS: Final[Mapping[Sought, tuple[int, int]]] = {
     "dense": (200, 0),
     "sparse": (200, 1_000),
     "labels": (50, 400),
 }
-# Selectors that compare all candidates with each other.
+# Selectors for which all pairs of candidates are compared to find near-copies.
 _ALL_AT_ONCE: Final = ("rerank", "max_sum", "dpp", "qp_relax")
 _PRODUCT: Final = "k times the candidates"
-# Fields that `resolve` computes. It copies all other fields of EffectiveParameters.
+# Fields of EffectiveParameters that `resolve` computes. It copies all others.
 _COMPUTED_FIELDS: Final = (
     "diversity",
     "search",
@@ -88,7 +91,7 @@ _COPIED_FIELDS: Final = tuple(
     f.name for f in fields(EffectiveParameters) if f.name not in _COMPUTED_FIELDS
 )
 _copied_values: Final = attrgetter(*_COPIED_FIELDS)
-# The selectors that follow the variant as printed.
+# Selectors that the variant `printed` has an effect on.
 _WITH_PRINTED: Final = ("greedy", "qp_relax")
 
 
@@ -101,9 +104,9 @@ def check_one_dial(options: Mapping[str, Any]) -> None:
 def named_over_default(
     options: Mapping[str, Any], default: QueryDefault | None
 ) -> Mapping[str, Any]:
-    """Return the parameters of a call, and those of the index's default that it leaves out.
+    """Return the parameters of a call, completed by those of the index's default.
 
-    A limit of the default is dropped if it is below the `k` of the call.
+    A default limit below the `k` of the call is ignored.
     """
     if default is None:
         return options
@@ -115,7 +118,7 @@ def named_over_default(
     k = options.get("k", DEFAULT_K)
     for name in ("hash_limit", "candidates_limit"):
         limit = values[name]
-        # QueryParameters refuses a k that is no number.
+        # A k that is not a number is passed on, and QueryParameters raises the error.
         if limit and isinstance(k, numbers.Real) and limit < k:
             values[name] = None
     return values | dict(options)
@@ -148,35 +151,37 @@ class QueryOptions(TypedDict, total=False):
 class QueryParameters:
     """How a query is answered. None means the default that `resolve` fills in.
 
-    The command line, the clients and `Index.query` take their explanations from here.
+    The explanations below also appear in the help of the command line, of the clients and of
+    `Index.query`.
 
     k: Number of results for each row, 1 to 10,000.
-    diversity: Balance of nearness and diversity, 0 to 1: 0 returns the nearest points, 1 ignores
-        nearness; auto chooses for each query. The paper's lambda is 1 - diversity.
+    diversity: Balance of nearness and diversity, 0 to 1. 0 returns the nearest points, 1 ignores
+        nearness, and auto chooses a value for each query. The paper's lambda is 1 - diversity.
     selector: How to pick the k results from the candidates.
-    variant: Which reading of the paper's Algorithm 1 greedy and qp_relax follow.
-    search: How to find the points that are scored exactly. auto takes what Build measured to be the
-        cheapest.
-    hash_limit: Most points to score, at least k; 0 is no limit. Default: 4 max(200, 10 k) or 1.25
-        candidates_limit, whichever is greater, and more if Build tuned so; 4 candidates_limit if
-        that is set or points are sparse.
-    epsilon: Set hash_limit to ceil(2 n^(1/(1+epsilon))), the paper's rule; above 0.
-    candidates_limit: Number of nearest points that the selector sees, at least k; 0 is no limit.
-        Default: max(200, 10 k), times 25 diversity^2 if that is above 1, at most times 4.25.
-    max_distance: Drop points at a greater squared distance; not with inner_product. It is 0 or
-        more; under cosine the distance is that of unit vectors, 0 to 4.
+    variant: The version of the paper's Algorithm 1 that greedy and qp_relax follow.
+    search: How to find the points that are scored exactly. auto takes the search that was cheapest
+        in Build's measurements.
+    hash_limit: Maximum number of points to score exactly, at least k; 0 means no limit. Default:
+        the greater of 4 max(200, 10 k) and 1.25 candidates_limit, or more if Build's tuning needs
+        it. If candidates_limit is set or points are sparse, the default is 4 candidates_limit.
+    epsilon: Set hash_limit by the paper's rule, ceil(2 n^(1/(1+epsilon))) for n points; above 0.
+    candidates_limit: Number of nearest points that the selector picks from, at least k; 0 means no
+        limit. Default: max(200, 10 k), times 25 diversity^2 but at least 1 and at most 4.25.
+    max_distance: Maximum squared distance of a result, 0 or more. Under cosine it is the distance
+        between unit vectors, 0 to 4. Not with inner_product.
     sampling: Which points to keep if the search finds more than hash_limit.
     seed: Seed of random draws; the same seed gives the same answer.
-    rounding: How to turn the shares of qp_relax into k results.
-    n_probes: Number of buckets, or cells, to look up with the search tables, 1 or more. Default: as
-        Build tuned it.
-    duplicate_threshold: Collapse points at least this similar to a better one: a cosine, -1 to 1,
-        or under euclidean a squared distance at most. Default: what Build measured
-        (`IndexInfo.duplicate_threshold`); none for plain nearest neighbours.
+    rounding: How to turn the fractional solution of qp_relax into k results.
+    n_probes: Number of buckets or cells to look up with the search tables, 1 or more. The default
+        is tuned by Build.
+    duplicate_threshold: Collapse points that are at least this similar to a better candidate. This
+        is a minimum cosine, -1 to 1, or under euclidean a maximum squared distance. The default is
+        measured by Build (`IndexInfo.duplicate_threshold`). At diversity 0 and with the selector
+        nearest, nothing is collapsed by default.
     keep_duplicates: Do not collapse near-copies.
-    list_collapsed: List the near-copies that each result stands for.
-    lose_at_most: Take the most diverse answer that loses at most this share of relevance, 0 to 1;
-        in place of diversity.
+    list_collapsed: List the near-copies that were collapsed into each result.
+    lose_at_most: Return the most diverse results that lose at most this share of relevance, 0 to 1.
+        Replaces diversity.
     """
 
     k: int = DEFAULT_K
@@ -243,20 +248,22 @@ class QueryParameters:
 
     @property
     def has_fixed_dial(self) -> bool:
-        """Whether all rows of the query have the dial `diversity`."""
+        """Whether all rows of the query use `diversity` itself as their dial."""
         return self.diversity != "auto" and self.lose_at_most is None
 
     @property
     def dial(self) -> float:
-        """The dial of all rows; 0 if every row has its own."""
+        """The dial of all rows, or 0 if it is chosen for each row."""
         return 0.0 if self.diversity == "auto" or self.lose_at_most is not None else self.diversity
 
     def collapse_threshold(self, metric: Metric, default: float | None) -> float | None:
-        """Return the similarity from which points are near-copies; None to collapse no points.
+        """Return the threshold for near-copies, or None if no points are collapsed.
 
-        The similarity is a cosine from -1 to 1 or, under `euclidean`, a squared distance of 0 or
-        more. `default` is the threshold of the index; queries for diversity use it if they have
-        none. Raises `InvalidArgumentError` if the threshold does not fit the metric.
+        The threshold is a minimum cosine from -1 to 1 or, under `euclidean`, a maximum squared
+        distance. `default` is the threshold of the index. It applies if the query has no threshold
+        of its own, unless the query asks for plain nearest neighbours.
+
+        Raises `InvalidArgumentError` if the threshold does not fit the metric.
         """
         threshold = self.duplicate_threshold
         if threshold is None:
@@ -287,17 +294,23 @@ class QueryParameters:
         probes: tuple[int, int] = (1, LIMITS["rows_max"]),
         duplicate_threshold: float | None = None,
     ) -> EffectiveParameters:
-        """Fill in the defaults for an index of `rows` points of at most `width` numbers each.
+        """Return the effective parameters of the query for an index, with all defaults filled in.
 
-        `nonzeros` is the number of stored numbers of all sparse points. `probes` are the default
-        and the greatest number of probes. `duplicate_threshold` comes from `collapse_threshold`.
-        Raises `InvalidArgumentError` if k times the candidates is above its limit.
+        rows: number of points in the index.
+        auto_search: the search that `auto` stands for.
+        width: maximum number of stored values in a point.
+        sought: what the query finds, which decides the default limits.
+        nonzeros: number of stored values of all points, if they are sparse.
+        probes: default and maximum of `n_probes`.
+        duplicate_threshold: the result of `collapse_threshold`.
+
+        Raises `InvalidArgumentError` if k times the number of candidates is above its limit.
         """
         candidates, hash_limit = self._limits(rows, width, sought)
         by_rule: Search = "exact" if hash_limit == 0 or hash_limit >= rows else auto_search
         search = by_rule if self.search == "auto" else self.search
         candidates_seen = min(candidates or rows, hash_limit or rows, rows)
-        # Sparse candidates together hold no more numbers than all points do.
+        # Sparse candidates cannot have more stored values in total than all points of the index.
         width = width if nonzeros is None else min(width, -(-nonzeros // candidates_seen))
         limit = self._limit(width)
         if self.k * candidates_seen > limit:
@@ -316,12 +329,18 @@ class QueryParameters:
         )
 
     def most_compared(self, width: int) -> int:
-        """Return the most candidates of `width` numbers each that are searched for near-copies."""
+        """Return the maximum number of candidates that may be searched for near-copies.
+
+        `width` is the number of values in a candidate.
+        """
         lazily = self.selector not in _ALL_AT_ONCE and self.lose_at_most is None
         return most_compared(width, lazily=lazily)
 
     def _compared(self, threshold: float | None, candidates_seen: int, width: int) -> float | None:
-        """Return the threshold; None if it is a default that takes too many comparisons."""
+        """Return the threshold for near-copies, or None if too many candidates must be compared.
+
+        Raises `InvalidArgumentError` in this case if the caller set the threshold.
+        """
         most = self.most_compared(width)
         if threshold is None or candidates_seen <= most:
             return threshold
@@ -334,7 +353,7 @@ class QueryParameters:
         raise InvalidArgumentError("candidates_limit", sentence)
 
     def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:
-        """Return the limits of candidates and of hashed points, defaults filled in."""
+        """Return candidates_limit and hash_limit with defaults filled in."""
         least_candidates, least_hash_limit = _LEAST_LIMITS[sought]
         most = self._limit(width) // self.k
         if not self.keep_duplicates:
@@ -344,7 +363,8 @@ class QueryParameters:
         default_candidates = min(math.ceil(growth * least), max(self.k, most))
         candidates, default_hash_limit = default_candidates, 4 * default_candidates
         if sought == "dense":
-            # The last of many candidates matter little, and codes of dense rows say enough.
+            # 1.25 points per candidate are enough. Codes of dense rows are precise, and it matters
+            # little which points are the last of many candidates.
             default_hash_limit = max(4 * least, 5 * default_candidates // 4)
         if self.candidates_limit is not None:
             candidates = self.candidates_limit
@@ -355,44 +375,48 @@ class QueryParameters:
     def _candidates_growth(self) -> float:
         """The factor by which the dial multiplies the default number of candidates.
 
-        High dials pick far points, so they need more candidates. With this factor `greedy` in the
-        variant marginal closes .93 of the gap in J at a dial of 0.5. More candidates would not fit
-        the caches: with 1,000 rows of 256 numbers a step takes 1.5 times as long.
+        High dials pick far points, so they need more candidates. With this factor, `greedy` in the
+        variant `marginal` closes 93 % of the gap in J at dial 0.5. The factor is limited because
+        more candidates would not fit the CPU caches. A step over 1,000 rows of 256 numbers takes
+        1.5 times as long.
         """
-        # With diversity "auto" the dial is unknown until the candidates are found.
+        # With diversity "auto" the dial is chosen after the candidates are found.
         if self.selector == "nearest" or self.diversity == "auto":
             return 1.0
         return min(MOST_CANDIDATES_GROWTH, max(1.0, 25 * self.dial**2))
 
     def most_candidates(self, width: int) -> int:
-        """Return the most candidates that this query may have, of at most `width` numbers each."""
+        """Return the maximum number of candidates of this query.
+
+        `width` is the maximum number of values in a candidate.
+        """
         return max(1, self._limit(width) // self.k)
 
     @property
     def searches_again(self) -> int:
-        """How often a search may be repeated with greater limits, for results that differ."""
+        """How often the search may be repeated with greater limits to find k distinct results."""
         has_limit = {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
         return 0 if has_limit else SEARCHES_AGAIN
 
     def _hash_limit(self, rows: int, default: int) -> int:
-        """Return the hash limit of the query: by epsilon, by name, or the default."""
+        """Return the hash limit that `epsilon` or `hash_limit` sets, or else `default`."""
         if self.epsilon is not None:
             share: int = math.ceil(2 * rows ** (1 / (1 + self.epsilon)))
             return max(self.k, share)
         return default if self.hash_limit is None else self.hash_limit
 
     def _limit(self, width: int) -> int:
-        """Return the limit of k times candidates, for candidates of `width` numbers each."""
+        """Return the limit of k times candidates, if a candidate has `width` values."""
         limit, width = LIMITS["k_times_candidates_max"], max(1, width)
         if self.selector == "nearest":
             return limit
         if self.selector == "dpp":
-            # A step goes over a row of the factor for every pick before it.
+            # For each candidate, a step reads one number per point picked before, up to k in all.
             limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
         if self.selector == "qp_relax":
             width *= -(-RELAX_PASSES // self.k)
         if self.lose_at_most is not None:
-            # The selector may pick at every dial that there is to choose from.
+            # In the worst case the selector runs at all DIAL_STEPS dials.
             limit, width = limit // DIAL_STEPS, width * DIAL_STEPS
         return min(limit, LIMITS["k_candidates_dims_max"] // width)
 

@@ -1,12 +1,12 @@
 """Signatures and docstrings of methods whose options are the fields of dataclasses.
 
-A method takes `**options: Unpack[Options]`, which type checkers and editors read.
-`spell_out_options` lets `help` and tab completion show each option with its type, its default and
-its explanation. The explanations are those in the docstrings of the dataclasses: lines of a name, a
-colon and a text, with further lines indented.
+Such a method takes `**options: Unpack[Options]`, which type checkers and editors understand.
+`spell_out_options` makes `help` and tab completion show each option with its type, its default and
+its explanation. The explanations come from the docstrings of the dataclasses. An explanation is a
+line `name: text`, followed by indented lines if the text is longer.
 
-Types are shown by their names. Python would print `npt.ArrayLike` as eight types, and every choice
-as the list of its words.
+Types are shown by their names. Without that, Python would print `npt.ArrayLike` as a union of eight
+types, and each `Literal` type as the list of its values.
 """
 
 import inspect
@@ -34,12 +34,12 @@ from divgrpc import types
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# A line such as "name: text" or "name, other: text", and the indented lines after it.
+# Matches a line such as "name: text" or "name, other: text", and the indented lines after it.
 _EXPLANATION: Final = re.compile(r"^(\w[\w, ]*): (.*(?:\n +.*)*)", re.MULTILINE)
 
 
 class _Name(str):
-    """A text that is printed without quotes."""
+    """A string whose repr has no quotes, for use as an annotation in a signature."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class _Name(str):
         return str(self)
 
 
-# What annotations of calls stand for, and their names.
+# Maps types to the names that signatures show for them.
 _NAMES: Final[Mapping[Any, str]] = {
     npt.ArrayLike: "ArrayLike",
     **{kind: name for name, kind in vars(types).items() if get_origin(kind) is Literal},
@@ -55,7 +55,10 @@ _NAMES: Final[Mapping[Any, str]] = {
 
 
 def name_of(annotation: Any, names: Mapping[Any, str]) -> str:  # noqa: ANN401  # any annotation
-    """Return an annotation as it is written in the source, by the `names` of what it holds."""
+    """Return an annotation as it is written in source code.
+
+    `names` maps types to their names, in addition to the names of the types in `divgrpc.types`.
+    """
     if isinstance(annotation, str):
         return annotation
     if annotation is NoneType:
@@ -82,9 +85,10 @@ def spell_out(
     names: Mapping[Any, str],
     options: Iterable[inspect.Parameter] = (),
 ) -> None:
-    """Give `method` a signature whose types are named, and whose `**options` are spelled out.
+    """Set the signature of `method` that `help` and tab completion show.
 
-    `names` has what annotations may hold beside the choices of `divgrpc.types`.
+    The signature has `options` in place of `**options`, and names in place of types. `names` is as
+    in `name_of`.
     """
     signature = inspect.signature(method)
     explicit = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -101,12 +105,15 @@ def spell_out(
 
 
 def defaults_of(*tables: type) -> dict[str, Any]:
-    """Return the fields of dataclasses and their defaults."""
+    """Return the defaults of the fields of dataclasses by name."""
     return {field.name: field.default for table in tables for field in fields(table)}
 
 
 def explanations_of(*tables: type) -> dict[str, str]:
-    """Return the explanations in the docstrings of classes by name, each in one line."""
+    """Return the explanations in the docstrings of classes, by the names that they explain.
+
+    Line breaks and indentation are removed.
+    """
     texts: dict[str, str] = {}
     for table in tables:
         for match in _EXPLANATION.finditer(inspect.getdoc(table) or ""):
@@ -118,10 +125,11 @@ def explanations_of(*tables: type) -> dict[str, str]:
 def spell_out_options(
     method: Callable[P, R], tables: Iterable[type], names: Mapping[Any, str]
 ) -> Callable[P, R]:
-    """Give a method the signature and the docstring of its `**options`, and return it.
+    """Add the `**options` of a method to its signature and its docstring, and return the method.
 
-    tables: dataclasses, whose fields are the options, and classes with explanations.
-    names: names of types in annotations, beside the choices of `divgrpc.types`.
+    tables: dataclasses whose fields are the options. Other classes may be included for the
+        explanations in their docstrings.
+    names: names of types, as in `name_of`.
     """
     defaults = defaults_of(*filter(is_dataclass, tables))
     texts = explanations_of(*tables)
@@ -139,6 +147,6 @@ def spell_out_options(
 
 
 def _paragraph(name: str, text: str, default: object) -> str:
-    """Return the lines of a docstring on an option."""
+    """Return the lines that explain an option in a docstring."""
     text = text if default is None else f"{text} Default: {default!r}."
     return textwrap.fill(f"{name}: {text}", width=96, subsequent_indent="    ")

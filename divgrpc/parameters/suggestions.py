@@ -1,4 +1,8 @@
-"""What an error suggests: the nearest of our words, or our word for what other libraries say."""
+"""Suggestions in errors about unknown names of parameters and unknown values.
+
+An error suggests the name or value that is most similar, or the divgrpc equivalent of a name or
+value in another library.
+"""
 
 import difflib
 import functools
@@ -14,7 +18,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# Parameters of other libraries. A call suggests the first of our words that it takes.
+# Names of parameters in other libraries, and their equivalents in divgrpc. An error suggests the
+# first equivalent that the call accepts.
 _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "top_k": ("k",),
     "topk": ("k", "top_k"),
@@ -60,7 +65,7 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "regularization": ("regularisation",),
     "callback": ("progress",),
 }
-# Parameters of a build that people give to a query.
+# Parameters of a build that callers sometimes pass to a query.
 BUILD_ONLY: Final = (
     "metric",
     "hash_family",
@@ -75,7 +80,8 @@ BUILD_ONLY: Final = (
 _WITHOUT_FILTERS: Final = (
     "there are no filters: ask for a larger k and leave results out by their ids"
 )
-# Parameters that need more than another name.
+# Parameters of other libraries whose replacement takes a sentence to explain. The first item of
+# each value is the parameter that a call must accept for the sentence to be shown.
 _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
     "lambda_mult": ("diversity", "use diversity = 1 - lambda_mult"),
     "lambda_param": ("diversity", "use diversity = 1 - lambda_param"),
@@ -86,13 +92,13 @@ _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
     "where": ("k", _WITHOUT_FILTERS),
     "expr": ("k", _WITHOUT_FILTERS),
 }
-# Words of other libraries that are taken: a metric is what everybody brings.
+# Names of metrics in other libraries that divgrpc accepts as aliases.
 METRIC_ALIASES: Final[Mapping[str, str]] = {
     "l2": "euclidean",
     "ip": "inner_product",
     "dot": "inner_product",
 }
-# Words of other libraries for the values of a parameter.
+# Values of parameters in other libraries, and their equivalents in divgrpc.
 _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     "metric": {
         "angular": "cosine",
@@ -152,7 +158,7 @@ _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class UnknownParameterError(InvalidArgumentError, TypeError):
-    """A call was given a keyword that it does not take; also Python's TypeError for that."""
+    """A call was given an unknown keyword argument; also a `TypeError`, as Python raises for it."""
 
 
 def nearest(word: str, words: Collection[str]) -> str | None:
@@ -165,9 +171,11 @@ def nearest(word: str, words: Collection[str]) -> str | None:
 def refuse_unknown(
     call: str, names: Collection[str], words: Collection[str], more_words: Collection[str] = ()
 ) -> None:
-    """Raise `UnknownParameterError` for a keyword in `names` that is not one of `words`.
+    """Raise `UnknownParameterError` if a keyword argument in `names` is not one of `words`.
 
-    `call` is the name of the function in errors. Errors also suggest `more_words`.
+    call: the name of the function for the message.
+    words: the names of the parameters that the function accepts.
+    more_words: further names that the message may suggest.
     """
     for name in names:
         if name not in words:
@@ -177,7 +185,10 @@ def refuse_unknown(
 
 
 def instead(name: str, words: Collection[str]) -> str:
-    """Return the end of a sentence that says what to write in place of an unknown name."""
+    """Return the end of an error message, which suggests a replacement for an unknown name.
+
+    `words` are the names that are accepted.
+    """
     parameter, sentence = _SENTENCES.get(name, ("", ""))
     if parameter in words:
         return f": {sentence}"
@@ -191,7 +202,10 @@ def instead(name: str, words: Collection[str]) -> str:
 
 
 def refuse_word(field: str, word: object, words: Collection[str]) -> NoReturn:
-    """Raise `InvalidArgumentError` for a word that is no value of `field`."""
+    """Raise `InvalidArgumentError` for `word`, which is not one of the valid values of `field`.
+
+    `words` are the valid values.
+    """
     rule = f"must be one of {', '.join(words)}, got {word!r}"
     raise invalid(field, rule + _other_word(field, word, words))
 
@@ -208,14 +222,14 @@ def _other_word(field: str, word: object, words: Collection[str]) -> str:
 
 
 def taken_by(call: Callable[..., object]) -> list[str]:
-    """Return the names of a call's parameters."""
+    """Return the names of the parameters of a function or method, without self and cls."""
     return [name for name in inspect.signature(call).parameters if name not in ("self", "cls")]
 
 
 def suggesting(call: Callable[P, R], name: str = "") -> Callable[P, R]:
-    """Let an unknown keyword of a call be refused with a suggestion.
+    """Return `call` wrapped so that errors about unknown keyword arguments suggest a known name.
 
-    `name` is what the message calls it; by default it is the call's own.
+    `name` is the name of the function in the message; the default is its `__name__`.
     """
 
     @functools.wraps(call)
@@ -230,14 +244,18 @@ def suggesting(call: Callable[P, R], name: str = "") -> Callable[P, R]:
 
 
 def with_suggestions(table: type[T]) -> type[T]:
-    """Let an unknown field of a dataclass be refused with a suggestion."""
+    """Make errors about unknown fields of a dataclass suggest a known field; a class decorator."""
     call_or_refuse = suggesting(table.__init__, table.__name__)
     setattr(table, "__init__", call_or_refuse)  # noqa: B010  # mypy knows no other way
     return table
 
 
 def stacking_hint(value: object) -> str:
-    """Return a hint for a value that is a column of arrays or whose rows differ, else ""."""
+    """Return the end of an error message about a value that is not a matrix, or an empty string.
+
+    There is a hint for rows of different lengths, and for a one-dimensional array of arrays such as
+    a column of a pandas table.
+    """
     try:
         rows = np.asarray(value)
     except ValueError:

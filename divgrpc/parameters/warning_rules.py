@@ -1,4 +1,4 @@
-"""Warnings about answers: too few results, and near-copies among them."""
+"""Warnings about parameters and results that are valid but may be unexpected."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +9,8 @@ from divgrpc.types import CountArray, QueryStats, WarningInfo
 def limits_equal_k(
     k: int, hash_limit: int | None, candidates_limit: int | None
 ) -> tuple[WarningInfo, ...]:
-    """Return a warning for each limit that equals k: the selector then has no choice."""
-    # Leaves early, because nearly every call has no such limit.
+    """Return a warning for each limit that equals k, because the selector then has no choice."""
+    # Return early, because limits rarely equal k.
     if k not in (hash_limit, candidates_limit):
         return ()
     return tuple(
@@ -30,10 +30,10 @@ def too_few(
     """Return a warning if some rows have fewer than `requested` results.
 
     field: the parameter that sets `requested`, k or top_k.
-    there: number of points or labels in the index.
+    there: number of points or labels that the index has.
     counts: (nq,) number of results of each row.
     """
-    # A list, because numpy takes longer for one or two rows.
+    # For one or two rows a list is faster than numpy.
     short = [count for count in counts.tolist() if count < requested]
     if not short:
         return ()
@@ -46,11 +46,12 @@ def too_few(
 
 
 def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
-    """Return a warning if near-copies crowd the candidates of some rows.
+    """Return a warning if many candidates of some rows are near-copies.
 
-    A row is crowded if fewer than `k` candidates differ, so that near-copies fill up its results,
-    or if at least half of its candidates are near-copies of results. `counts` (nq,) is the number
-    of results of each row; rows with fewer than `k` results are not judged.
+    The warning concerns rows with fewer than `k` distinct candidates, whose results include
+    near-copies, and rows in which at least half of the candidates are near-copies of results.
+    Rows with fewer than `k` results are ignored. `counts` (nq,) is the number of results of each
+    row.
     """
     duplicates = stats.duplicates.tolist()
     columns = zip(
@@ -85,7 +86,11 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
 
 
 def not_collapsed(field: str, most: int) -> WarningInfo:
-    """Return the warning that more than `most` candidates were not searched for near-copies."""
+    """Return the warning that a query did not search its candidates for near-copies.
+
+    field: the parameter that the warning concerns.
+    most: maximum number of candidates that the selector can search for near-copies.
+    """
     sentence = (
         f"near-copies are not collapsed among more than {most} candidates by this selector: a"
         " smaller candidates_limit collapses them"

@@ -1,8 +1,10 @@
-"""Results and choices that the core and the client share.
+"""The types that the core and the client share.
 
-Lives here: dataclasses of results, choices of parameters as `Literal` types, and rows of hits. May
-import numpy. May not import any other package of divgrpc. Each choice is a value of an enum in the
-.proto files: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
+This package contains dataclasses of results, rows of hits, and `Literal` types of the values that
+parameters accept. Each of these values corresponds to an enum value in the .proto files. For
+example, ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
+
+The package may import numpy. It may not import any other package of divgrpc.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,7 @@ Hyperplanes = Literal["orthogonal", "gaussian"]
 ZeroVectors = Literal["reject", "skip"]
 Search = Literal["auto", "tables", "scan", "scan_hamming", "exact"]
 Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
-# Selectors of labels. `hierarchy` needs an index with a hierarchy.
+# The selectors of label predictions. `hierarchy` needs an index with a hierarchy of labels.
 LabelSelector = Literal[Selector, "hierarchy"]
 Variant = Literal["corrected", "printed", "marginal"]
 Sampling = Literal["uniform", "nearest"]
@@ -30,7 +32,7 @@ Rounding = Literal["exchange", "top_k"]
 Mode = Literal["embedding", "neighbour_vote"]
 Vote = Literal["weighted", "plain"]
 Auto = Literal["auto"]
-# Reasons for a dial that was chosen: see `QueryResult`.
+# Why a dial was chosen for a row. `QueryResult` explains the values.
 DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -39,12 +41,12 @@ CountArray = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class EffectiveParameters:
-    """The parameters that answered a query: defaults filled in, `auto` resolved.
+    """The parameters with which a query was answered, with defaults filled in and `auto` resolved.
 
-    A `hash_limit` or `candidates_limit` of 0 means no limit, and so does a `max_distance` of None.
-    `n_probes` is 0 for a search without buckets or cells. A `duplicate_threshold` of None means
-    that near-copies are not collapsed. With `diversity_auto` or `lose_at_most` each row has its own
-    dial in `QueryResult.diversities`, and `diversity` is 0.
+    A `hash_limit` or `candidates_limit` of 0, or a `max_distance` of None, means no limit.
+    `n_probes` is 0 for a search that does not look up buckets or cells. A `duplicate_threshold` of
+    None means that near-copies are not collapsed. If `diversity_auto` or `lose_at_most` is set,
+    each row has its own dial in `QueryResult.diversities`, and `diversity` is 0.
     """
 
     k: int
@@ -66,17 +68,17 @@ class EffectiveParameters:
 
     @property
     def has_fixed_dial(self) -> bool:
-        """Whether all rows have the dial `diversity`."""
+        """Whether all rows use `diversity` as their dial."""
         return not self.diversity_auto and self.lose_at_most is None
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveLabelParameters:
-    """The parameters that predicted labels: defaults filled in, `auto` resolved.
+    """The parameters of a label prediction, with defaults filled in and `auto` resolved.
 
-    `search` and the limits are those of the search for labels, or in the mode `neighbour_vote` for
-    neighbours. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit, and a
-    `threshold` of None means no threshold.
+    `search` and the limits belong to the search for labels, or to the search for neighbours in the
+    mode `neighbour_vote`. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit,
+    and a `threshold` of None means no threshold.
     """
 
     top_k: int
@@ -96,16 +98,18 @@ class EffectiveLabelParameters:
 class QueryStats:
     """Counts of the work for each row of a query; every array is (nq,) uint32.
 
-    `points_hashed` are the distinct points that hashing found, `buckets_probed` the buckets or
-    cells looked up, and `points_scored` the points scored exactly. `candidates` are the points that
-    the selector chose from. If they are crowded with near-copies, there may be four times
-    `parameters.candidates_limit` of them.
+    points_hashed: distinct points that were found by their hashes.
+    buckets_probed: buckets or cells that were looked up.
+    points_scored: points that were scored exactly.
+    candidates: points that the selector picked from. If many of them are near-copies, their number
+        may be up to four times `parameters.candidates_limit`.
+    collapsed: candidates that are near-copies of a result.
+    duplicates: near-copies that are results themselves, because there are fewer than k distinct
+        candidates.
 
-    A row whose candidates are crowded may also be searched again with greater limits. `candidates`
-    may then be still more, and the first three arrays count the last search only.
-
-    `collapsed` candidates are near-copies of a result. `duplicates` of them are results
-    nevertheless, because fewer than k candidates differ.
+    If a row has fewer than k distinct candidates, its search may be repeated with greater limits.
+    `candidates` may then be even greater. `points_hashed`, `buckets_probed` and `points_scored`
+    count the last search only.
     """
 
     points_hashed: CountArray
@@ -128,8 +132,9 @@ class QueryStats:
 class WarningInfo:
     """A warning about a result that is correct but may be unexpected.
 
-    `code` is stable, for programs. `message` is a sentence for people. `field` is the parameter
-    that the warning concerns, or empty.
+    code: stable code for programs.
+    message: sentence for people.
+    field: name of the parameter that the warning concerns, or empty.
     """
 
     code: str
@@ -141,28 +146,36 @@ class WarningInfo:
 class QueryResult(PointHitRows):
     """Results of a batch of queries, in the order of selection.
 
-    `result[0]` and iteration give rows of `divgrpc.types.hits.Hit` without padding. Columns are
-    padded: `ids` (nq, k) int64 with -1, `scores` and `selection_scores` (nq, k) float32 with NaN.
-    `counts` (nq,) uint32 is the number of results in each row.
+    `result[i]` is row i as a tuple of `divgrpc.types.hits.Hit` without padding, and iteration
+    yields these rows.
+
+    The columns are padded arrays. `ids` (nq, k) int64 is padded with -1. `scores` and
+    `selection_scores` (nq, k) float32 are padded with NaN. `counts` (nq,) uint32 is the number of
+    results in each row.
 
     A score is the cosine, the inner product, or the squared Euclidean distance, which is smaller
     for nearer points. A selection score is the value that the selector maximised when it selected
-    the point. `duality_gaps` (nq,) float32 is an upper bound on the distance of the shares of
-    `qp_relax` from their optimum, as a share of the range of the objective. It is empty for other
-    selectors.
+    the point.
 
-    With `list_collapsed`, `collapsed_ids` (m,) int64 are the near-copies that results stand for.
-    Those of place j in row i are `collapsed_ids[offsets[i * k + j]:offsets[i * k + j + 1]]`, with
-    offsets = `collapsed_offsets` (nq * k + 1,) int64. Both are empty without `list_collapsed`.
+    `duality_gaps` (nq,) float32 is only set for the selector `qp_relax`. It is an upper bound on
+    the difference in objective between its fractional solution and the optimum, as a share of the
+    range of the objective.
 
-    `diversities` (nq,) float64 are the dials that were chosen, and `dial_reasons` (nq,) the reasons
-    for them. Both are empty if the query set the dial.
+    `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
+    had `list_collapsed`. The near-copies that were collapsed into the result at place j of row i
+    are `collapsed_ids[collapsed_offsets[i * k + j]:collapsed_offsets[i * k + j + 1]]`. The method
+    `collapsed` returns them.
 
-    With `lose_at_most` the reason is `loss_bound` if a greater dial loses more than the bound,
-    `within_bound` if the greatest dial loses no more, and `equal_relevance` if all candidates are
-    equally relevant. With `diversity="auto"` it is `fall_off`: the dial follows from how relevance
-    falls off among the candidates. With either it is `no_choice`, and the dial is 0, if there are
-    no more than k candidates.
+    `diversities` (nq,) float64 and `dial_reasons` (nq,) are only set if the query had
+    `diversity="auto"` or `lose_at_most`. They are the dial that was chosen for each row, and the
+    reason:
+
+    - `no_choice`: there are no more than k candidates, so the dial is 0.
+    - `fall_off`: under `diversity="auto"`, the dial follows from how fast the relevance of the
+      candidates falls off.
+    - `loss_bound`: under `lose_at_most`, a greater dial would lose more than the bound.
+    - `within_bound`: under `lose_at_most`, even the greatest dial loses no more than the bound.
+    - `equal_relevance`: under `lose_at_most`, all candidates are equally relevant.
     """
 
     ids: IntArray
@@ -180,10 +193,10 @@ class QueryResult(PointHitRows):
     dial_reasons: npt.NDArray[np.str_] = field(default_factory=lambda: np.empty(0, np.str_))
 
     def collapsed(self, row: int, place: int) -> IntArray:
-        """Return the ids (m,) of the near-copies that one result stands for, nearest first.
+        """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.
 
-        `row` is the number of the query, `place` that of the result in its row, both from 0 up. The
-        array is empty unless the query had `list_collapsed`.
+        `row` is the number of the query, and `place` the number of the result in its row, both from
+        0 up. The array is empty unless the query had `list_collapsed`.
         """
         if not len(self.collapsed_offsets):
             return self.collapsed_ids
@@ -195,14 +208,19 @@ class QueryResult(PointHitRows):
 class LabelResult(LabelHitRows):
     """Labels of a batch of documents, in the order of selection.
 
-    `result[0]` and iteration give rows of `divgrpc.types.hits.LabelHit` without padding. Columns
-    are padded: `labels` (nq, top_k) int64 with -1, `scores` and `selection_scores` (nq, top_k)
-    float32 with NaN. `counts` (nq,) uint32 is the number of labels of each document.
+    `result[i]` is row i as a tuple of `divgrpc.types.hits.LabelHit` without padding, and iteration
+    yields these rows.
 
-    A score is the inner product of the label with the embedded document, or the share of the votes.
-    A selection score is the value that the selector maximised. In `neighbour_vote` it equals the
-    score, unless the selector is `hierarchy`. `names` has the names of each document's labels, and
-    is empty if the index has none. `stats` count the search for labels or for neighbours.
+    The columns are padded arrays. `labels` (nq, top_k) int64 is padded with -1. `scores` and
+    `selection_scores` (nq, top_k) float32 are padded with NaN. `counts` (nq,) uint32 is the number
+    of labels of each document.
+
+    A score is the inner product of the label with the embedded document. In the mode
+    `neighbour_vote` it is the share of the votes. A selection score is the value that the selector
+    maximised. In `neighbour_vote` it equals the score, unless the selector is `hierarchy`.
+
+    `names` has the names of each document's labels, and is empty if the index has no label names.
+    `stats` counts the work of the search for labels, or for neighbours in `neighbour_vote`.
     """
 
     labels: IntArray
@@ -228,13 +246,17 @@ class ArrayInfo:
 
 @dataclass(frozen=True, slots=True)
 class PoolCost:
-    """The cost of one kind of search, as Build measured it for a number of `candidates`.
+    """The cost of one kind of search for a given number of candidates, as Build measured it.
 
-    `hash_limit` is the default for this number of candidates. `n_probes` is the number of buckets
-    or cells looked up, 0 for a search without them. `recall` is the share of the true nearest
-    `candidates` among the hashed points: the lower end of a one-sided 95 % interval, over queries
-    that took no part in tuning. The other fields are means per query: `points_scored` exactly,
-    `codes_read`, `lists_read` (buckets or cells), and `entries_read` of inverted lists or buckets.
+    candidates: number of candidates.
+    hash_limit: default limit of scored points for this number of candidates.
+    n_probes: number of buckets or cells that are looked up, 0 for a search without them.
+    recall: share of the true nearest `candidates` that are among the hashed points. It is the lower
+        end of a one-sided 95 % interval over queries that were not used in tuning.
+    points_scored: mean number of points per query that are scored exactly.
+    codes_read: mean number of codes per query that are read.
+    lists_read: mean number of buckets or cells per query that are read.
+    entries_read: mean number of entries of buckets or inverted lists per query that are read.
     """
 
     candidates: int
@@ -251,10 +273,12 @@ class PoolCost:
 class SearchCost:
     """The cost of one kind of search, as Build measured it.
 
-    `recall` and `microseconds` are for a query with default parameters. `pools` has a `PoolCost`
-    for each of a few numbers of candidates. `microseconds` are computed from counted work, not from
-    a clock. An index of an earlier release has no `pools`: then `microseconds` are a median time,
-    and `recall` is for the ten nearest points.
+    `recall` and `microseconds` are for a query with default parameters. `microseconds` is an
+    estimate from counts of the work, not a measured time. `pools` has a `PoolCost` for each of
+    several numbers of candidates.
+
+    Indexes of early releases have no `pools`. Their `microseconds` is a measured median time, and
+    their `recall` is that of the ten nearest points.
     """
 
     search: Search
@@ -265,7 +289,7 @@ class SearchCost:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A choice of Build: the parameter, its value, and the reason in words."""
+    """A parameter whose value was chosen by Build, and the reason as a text."""
 
     parameter: str
     value: str
@@ -274,7 +298,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class QueryDefault:
-    """The parameters of Query for callers that leave them out; Evaluate can set them.
+    """The defaults that an index has for parameters of Query. Evaluate can set them.
 
     A limit of None means the default of `divgrpc.parameters.QueryParameters`.
     """
@@ -292,11 +316,16 @@ class QueryDefault:
 class LabelInfo:
     """The labels of an index, and its label model.
 
-    `rank` is the number of columns of the label factors, 0 without a model. `has_label_sets` is
-    true if the points have labels, so that neighbours can vote. `parameters` are those of the
-    training by name, and `losses` the loss after each iteration; None and empty if the model was
-    not trained by Build. `auto_search` and `search_costs` describe the search for labels.
-    `thresholds` are the defaults of PredictLabels by mode, as in `Defaults`.
+    label_count: number of labels.
+    rank: number of columns of the label factors, 0 if the index has no model.
+    has_label_sets: whether the points have labels, so that neighbours can vote.
+    has_names: whether the labels have names.
+    has_hierarchy: whether the labels have a hierarchy.
+    parameters: parameters of the training by name, None if Build did not train the model.
+    losses: loss after each iteration, empty if Build did not train the model.
+    auto_search: search for labels that `auto` takes, None if the index has no model.
+    search_costs: cost of each kind of search for labels.
+    thresholds: default thresholds of PredictLabels by mode, as in `Defaults`.
     """
 
     label_count: int
@@ -313,10 +342,13 @@ class LabelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The parameters that calls to one generation take when the caller leaves them out.
+    """The defaults that a generation of an index has for parameters of calls.
 
-    `query` is for Query. `thresholds` are the least scores of PredictLabels by mode, because the
-    scores of the modes differ. A new generation has neither.
+    query: defaults of Query.
+    thresholds: default thresholds of PredictLabels. There is one for each mode, because the scores
+        of different modes are not comparable.
+
+    A new generation starts without any of them.
     """
 
     query: QueryDefault | None = None
@@ -327,17 +359,23 @@ class Defaults:
 class IndexInfo:
     """The description of an index: its parameters, and what Build chose and measured.
 
-    `repr` shows the most important fields. `parameters` are the fields of
-    `divgrpc.parameters.BuildParameters` by name, with every default filled in. `choices` are the
-    values that Build chose. `code_bits` is the number of bits in a hash code. `n_probes` is the
-    default of queries. `nonzeros` is the number of stored numbers, rows * dims if points are dense.
-    `query_default` is None until a caller sets it, and `labels` is None in an index without labels.
+    `repr` shows the most important fields only.
 
-    `auto_search` is the search that `auto` takes, chosen by `search_costs`. For dense queries of
-    sparse points it is `auto_search_dense`, chosen by `search_costs_dense`. That is None under
-    `euclidean`, or if there are too few points to make such queries. `duplicate_threshold` is the
-    default of queries: a cosine, or under `euclidean` a squared distance. If it is None, queries
-    collapse no near-copies by default.
+    parameters: the fields of `divgrpc.parameters.BuildParameters` by name, with all defaults
+        filled in.
+    code_bits: number of bits in a hash code.
+    n_probes: default of queries.
+    auto_search: search that `auto` takes, chosen by `search_costs`.
+    search_costs: cost of each kind of search.
+    nonzeros: number of stored values, which is rows * dims if points are dense.
+    choices: values that Build chose, with reasons.
+    query_default: defaults of Query, None unless a caller set them.
+    labels: None if the index has no labels.
+    auto_search_dense: search that `auto` takes for dense queries of sparse points, chosen by
+        `search_costs_dense`. None under `euclidean`, for dense points, and if there are too few
+        points to generate such queries.
+    duplicate_threshold: default of queries, which is a cosine, or a squared distance under
+        `euclidean`. If it is None, queries do not collapse near-copies by default.
     """
 
     name: str
@@ -385,9 +423,10 @@ class IndexInfo:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a stage; `rows_total` is 0 and `seconds_left` is None if unknown.
+    """The progress of a stage of a long call.
 
-    Rows are the points of a build. In an evaluation each query counts once per setting.
+    Rows are the points of a build. In an evaluation, each query or document counts once per
+    setting. `rows_total` is 0 if it is unknown, and `seconds_left` is None if it is unknown.
     """
 
     stage: str
@@ -400,8 +439,9 @@ class Progress:
 class LabelPrediction:
     """Labels of a batch of documents, best first.
 
-    `labels` (nq, top_k) int64 are padded with -1, `scores` (nq, top_k) float32 with NaN. `counts`
-    (nq,) uint32 is the number of labels of each document.
+    labels: (nq, top_k) int64, padded with -1.
+    scores: (nq, top_k) float32, padded with NaN.
+    counts: (nq,) uint32, the number of labels of each document.
     """
 
     labels: IntArray
@@ -413,14 +453,14 @@ class LabelPrediction:
 class TrainingProgress(Progress):
     """The progress of a training, in which each document counts once per iteration.
 
-    `loss` is the loss after the last iteration, None during the first.
+    `loss` is the loss after the last iteration that ended, None during the first iteration.
     """
 
     loss: float | None = None
 
 
 class Interval(NamedTuple):
-    """A mean and its 95 % interval, NaN if the metric applies to no query."""
+    """A mean and the ends of its 95 % interval; all are NaN if the metric applies to no query."""
 
     value: float
     low: float
@@ -428,7 +468,7 @@ class Interval(NamedTuple):
 
 
 class Microseconds(NamedTuple):
-    """Times of single queries on one thread: the mean and three percentiles, in microseconds."""
+    """Mean and percentiles of the times of single queries on one thread, in microseconds."""
 
     mean: float
     p50: float
@@ -440,22 +480,28 @@ class Microseconds(NamedTuple):
 class EvaluateRow:
     """The results of one setting, or of a choice among settings by cross-validation.
 
-    `number` counts the rows of an evaluation from 0 up. `generation` is the one that answered.
-    `search` is the requested search, and `parameters.search` the one that `auto` resolved to.
-    `queries` is the number of queries; `empty` of them got no results, and `short` fewer than k.
+    number: number of the row in the evaluation, from 0 up.
+    generation: generation of the index that answered the queries.
+    search: search of the setting. `parameters.search` is what `auto` resolved to.
+    metrics: means over the queries to which the metric applies. The names are those of
+        `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
+        `divgrpc.metrics.list_distances`.
+    h_of_means: harmonic mean of mean precision and mean normalised entropy. It is at least the mean
+        h.
+    queries: number of queries.
+    empty: number of queries without results.
+    short: number of queries with fewer than k results.
+    on_front: whether the setting is on the Pareto front of mean h and median time among the
+        settings with the same k.
+    values: metrics of every query if the caller requested them, (nq,) float64 each. NaN means that
+        the metric does not apply.
 
-    `metrics` are means over the queries to which they apply. Their names are those of
-    `divgrpc.metrics.measure` and, from `divgrpc.metrics.list_distances`, `query_distance`, `ilad`,
-    `ilmd` and `objective`. `h_of_means` is the harmonic mean of mean precision and mean
-    normalised entropy, which is at least the mean h. `on_front` is true if no other setting with
-    this k has a greater h in a shorter median time.
+    A row of a choice also has:
 
-    A choice has `by_fold`: for each fold of the queries, the number of the row with the greatest
-    mean h on the other folds, which is used for this fold. Its `parameters` are the best on all
-    queries. `is_default` is true if they are now the default of the index.
-
-    `values` are the metrics of every query, on request: (nq,) float64 each, NaN where a metric does
-    not apply.
+    parameters: parameters of the setting with the greatest mean h over all queries.
+    by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
+        other folds. The metrics of the choice are those of each fold at this setting.
+    is_default: whether the choice is now the default of the index.
     """
 
     number: int
@@ -478,20 +524,23 @@ class EvaluateRow:
 class EvaluateLabelRow:
     """The label predictions of one setting, or of a choice among settings by cross-validation.
 
-    `number`, `generation`, `search`, `on_front` and `by_fold` are as in `EvaluateRow`, with `goal`
-    in place of h: `h_score` if the index has a hierarchy, else `f_score`. `documents` is the number
-    of documents; `empty` of them got no label, and `short` fewer than top_k. `scored` is the mean
-    number of labels or neighbours that were scored exactly.
-
-    `metrics` are means over the documents of the values of `divgrpc.metrics.measure_labels`;
-    `drank` and `h_score` are NaN without a hierarchy. `precision_at`, `recall_at` and `ndcg_at` are
-    means over the documents for k from 1 to top_k. `propensity_scored_at` is a ratio of sums, empty
-    if the index does not store labels of points. `coverage_at` has no interval, because a document
-    drawn twice covers no further label.
-
-    `is_default` is true if the threshold of this choice is now the default of the index for its
-    mode. On request `values` are the metrics of every document, (nq,) float64 each, and `labels`
-    (nq, top_k) int64 its predictions in the order of selection, -1 for none.
+    number, generation, search, on_front, by_fold: as in `EvaluateRow`, with `goal` in place of h.
+    goal: `h_score` if the index has a hierarchy, else `f_score`.
+    metrics: means over the documents of the values of `divgrpc.metrics.measure_labels`. `drank` and
+        `h_score` are NaN if the index has no hierarchy.
+    precision_at, recall_at, ndcg_at: means over the documents for k from 1 to top_k.
+    propensity_scored_at: ratios of sums over the documents for k from 1 to top_k. Empty if the
+        points of the index have no labels.
+    coverage_at: coverage for k from 1 to top_k. It has no interval, because the bootstrap draws
+        documents with replacement, and a document that is drawn twice covers no further label.
+    documents: number of documents.
+    empty: number of documents without predicted labels.
+    short: number of documents with fewer than top_k labels.
+    scored: mean number of labels or neighbours that were scored exactly.
+    is_default: whether the threshold of this choice is now the default of the index for its mode.
+    values: metrics of every document if the caller requested them, (nq,) float64 each.
+    labels: (nq, top_k) int64, predicted labels of every document in the order of selection, padded
+        with -1, if the caller requested them.
     """
 
     number: int
@@ -519,6 +568,6 @@ class EvaluateLabelRow:
 
 
 def _range(counts: CountArray) -> str:
-    """Return the least and the greatest count, or the one value if all are equal."""
+    """Return the minimum and the maximum count as text, or a single number if they are equal."""
     least, most = int(counts.min()), int(counts.max())
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"

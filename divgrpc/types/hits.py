@@ -1,7 +1,8 @@
-"""Rows of hits: the columns of a result, read one row at a time.
+"""Results as rows of hits.
 
-Columns are rectangular, padded with -1 or NaN. Rows of hits have no padding, so that a lookup by
-the id of a hit never meets the -1 of an empty place.
+A result stores rectangular columns, padded with -1 or NaN. The classes of this module give access
+to it row by row, as tuples of hits. Rows have no padding, so that callers who look up the id of a
+hit never see the -1 of an empty place.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from divgrpc.types import EffectiveLabelParameters, EffectiveParameters
 
-# `repr` shows three rows, and five hits of each.
+# Maximum number of rows, and of hits in each row, that `repr` shows.
 _ROWS_SHOWN: Final = 3
 _HITS_SHOWN: Final = 5
 
@@ -25,9 +26,10 @@ _HITS_SHOWN: Final = 5
 class Hit(NamedTuple):
     """One point of a result.
 
-    `score` is the cosine, the inner product or the squared distance. `rank` counts from 1 in the
-    order of selection. `selection_score` is the value that the selector maximised; its scale
-    depends on the selector.
+    id: id of the point.
+    score: cosine, inner product or squared distance, depending on the metric.
+    rank: place in the order of selection, from 1 up.
+    selection_score: value that the selector maximised; its scale depends on the selector.
     """
 
     id: int
@@ -37,10 +39,12 @@ class Hit(NamedTuple):
 
 
 class LabelHit(NamedTuple):
-    """One label of a document; `name` is None if the index has no names of labels.
+    """One label of a document.
 
-    `score` is the inner product with the embedded document, or the share of the votes. `rank` and
-    `selection_score` are as in `Hit`.
+    label: number of the label.
+    name: name of the label, None if the index has no label names.
+    score: inner product with the embedded document, or share of the votes.
+    rank, selection_score: as in `Hit`.
     """
 
     label: int
@@ -54,9 +58,9 @@ HitT = TypeVar("HitT", bound=Hit | LabelHit)
 
 
 class HitRows(ABC, Generic[HitT]):
-    """A result as a sequence of rows, one per query; a row is a tuple of its hits.
+    """A result as a sequence of rows, one for each query; a row is a tuple of hits.
 
-    A result without rows has length 0, so it is false.
+    A result without rows has length 0 and is therefore false in a condition.
     """
 
     __slots__ = ()
@@ -70,11 +74,11 @@ class HitRows(ABC, Generic[HitT]):
 
     @abstractmethod
     def _hits(self, row: int) -> tuple[HitT, ...]:
-        """Return the hits of row number `row`, which is at least 0."""
+        """Return the hits of a row; `row` is not negative."""
 
     @property
     def dial(self) -> str:
-        """The dial of the rows, in words."""
+        """The dial of all rows as text for `repr`."""
         return f"diversity {self.parameters.diversity:g}"
 
     def __len__(self) -> int:
@@ -85,9 +89,9 @@ class HitRows(ABC, Generic[HitT]):
     @overload
     def __getitem__(self, row: slice) -> list[tuple[HitT, ...]]: ...
     def __getitem__(self, row: int | slice) -> tuple[HitT, ...] | list[tuple[HitT, ...]]:
-        """Return the hits of one row in the order of selection; row -1 is the last.
+        """Return the hits of one row in the order of selection, or a list of rows for a slice.
 
-        A slice gives a list of rows. Raises IndexError if the row does not exist.
+        Negative numbers count from the last row. Raises `IndexError` if the row does not exist.
         """
         if isinstance(row, slice):
             return [self._hits(number) for number in range(len(self))[row]]
@@ -118,9 +122,10 @@ class HitRows(ABC, Generic[HitT]):
         return "\n".join(lines)
 
     def to_pandas(self) -> "DataFrame":
-        """Return a table with one line per hit: the `row` of the query, then the fields of the hit.
+        """Return a table with a line for each hit.
 
-        Raises ModuleNotFoundError if pandas is not installed.
+        Its columns are `row`, the number of the query, and the fields of the hit. Raises
+        `ModuleNotFoundError` if pandas is not installed.
         """
         try:
             import pandas as pd
@@ -131,13 +136,13 @@ class HitRows(ABC, Generic[HitT]):
         return pd.DataFrame(lines, columns=["row", *self._hit_fields])
 
     def _cut(self, row: int, keys: npt.NDArray[np.int64]) -> tuple[list[int], list[float], range]:
-        """Return the keys, the scores and the ranks of a row without its padding."""
+        """Return the keys (ids or labels), the scores and the ranks of a row without padding."""
         count = int(self.counts[row])
         return keys[row, :count].tolist(), self.scores[row, :count].tolist(), range(1, count + 1)
 
 
 class PointHitRows(HitRows[Hit]):
-    """Rows of points."""
+    """The rows of a query result."""
 
     __slots__ = ()
     _hit_fields = Hit._fields
@@ -149,7 +154,7 @@ class PointHitRows(HitRows[Hit]):
 
     @property
     def dial(self) -> str:
-        """The dial of the rows in words; the least and the greatest if rows have different ones."""
+        """The dial of the rows as text for `repr`; a range if the dials of the rows differ."""
         bound = self.parameters.lose_at_most
         if self.parameters.has_fixed_dial:
             return super().dial
@@ -166,7 +171,7 @@ class PointHitRows(HitRows[Hit]):
 
 
 class LabelHitRows(HitRows[LabelHit]):
-    """Rows of labels."""
+    """The rows of a result with labels."""
 
     __slots__ = ()
     _hit_fields = LabelHit._fields
