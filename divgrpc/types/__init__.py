@@ -344,11 +344,11 @@ class LabelInfo:
 class Defaults:
     """The defaults that a generation of an index has for parameters of calls.
 
+    A new generation has no defaults until a caller sets them.
+
     query: defaults of Query.
     thresholds: default thresholds of PredictLabels. There is one for each mode, because the scores
         of different modes are not comparable.
-
-    A new generation starts without any of them.
     """
 
     query: QueryDefault | None = None
@@ -361,14 +361,21 @@ class IndexInfo:
 
     `repr` shows the most important fields only.
 
+    name: name of the index, empty if it is not stored.
+    generation: number of the build, from 1 up.
+    rows, dims: number of points and of dimensions.
     parameters: the fields of `divgrpc.parameters.BuildParameters` by name, with all defaults
         filled in.
     code_bits: number of bits in a hash code.
     n_probes: default of queries.
     auto_search: search that `auto` takes, chosen by `search_costs`.
     search_costs: cost of each kind of search.
+    has_categories, has_subtopics: whether the points have categories, and sub-topics.
+    arrays: the stored arrays.
+    points: whether points are dense or sparse.
     nonzeros: number of stored values, which is rows * dims if points are dense.
     choices: values that Build chose, with reasons.
+    warnings: warnings of Build.
     query_default: defaults of Query, None unless a caller set them.
     labels: None if the index has no labels.
     auto_search_dense: search that `auto` takes for dense queries of sparse points, chosen by
@@ -483,11 +490,14 @@ class EvaluateRow:
     number: number of the row in the evaluation, from 0 up.
     generation: generation of the index that answered the queries.
     search: search of the setting. `parameters.search` is what `auto` resolved to.
+    parameters: parameters of the setting. For a choice, those of the setting with the greatest mean
+        h over all queries.
     metrics: means over the queries to which the metric applies. The names are those of
         `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
         `divgrpc.metrics.list_distances`.
     h_of_means: harmonic mean of mean precision and mean normalised entropy. It is at least the mean
         h.
+    microseconds: times of single queries.
     queries: number of queries.
     empty: number of queries without results.
     short: number of queries with fewer than k results.
@@ -496,12 +506,10 @@ class EvaluateRow:
     values: metrics of every query if the caller requested them, (nq,) float64 each. NaN means that
         the metric does not apply.
 
-    A row of a choice also has:
-
-    parameters: parameters of the setting with the greatest mean h over all queries.
-    by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
-        other folds. The metrics of the choice are those of each fold at this setting.
-    is_default: whether the choice is now the default of the index.
+    by_fold: empty unless the row is a choice. It has for each fold of the queries the number of the
+        setting with the greatest mean h on the other folds. The queries of the fold count in the
+        metrics with their values at this setting.
+    is_default: whether this choice is now the default of the index.
     """
 
     number: int
@@ -524,7 +532,8 @@ class EvaluateRow:
 class EvaluateLabelRow:
     """The label predictions of one setting, or of a choice among settings by cross-validation.
 
-    number, generation, search, on_front, by_fold: as in `EvaluateRow`, with `goal` in place of h.
+    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, with `goal` in
+        place of h.
     goal: `h_score` if the index has a hierarchy, else `f_score`.
     metrics: means over the documents of the values of `divgrpc.metrics.measure_labels`. `drank` and
         `h_score` are NaN if the index has no hierarchy.
@@ -533,6 +542,8 @@ class EvaluateLabelRow:
         points of the index have no labels.
     coverage_at: coverage for k from 1 to top_k. It has no interval, because the bootstrap draws
         documents with replacement, and a document that is drawn twice covers no further label.
+    h_of_means: harmonic mean of mean precision and mean drank.
+    microseconds: times of single documents.
     documents: number of documents.
     empty: number of documents without predicted labels.
     short: number of documents with fewer than top_k labels.
