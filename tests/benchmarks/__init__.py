@@ -1,5 +1,5 @@
-"""Benchmarks, which `make bench` runs; the suite runs them only in their smallest form.
+"""Benchmarks, which `make bench` runs; the test suite runs them at their smallest size.
 
-`harness` has the runner and the yardsticks, `runs` the benchmarks. A benchmark imports the product,
-the harness and `support`, and no other benchmark.
+The package `harness` has the runner and common measuring tools, and `runs` has the benchmarks. A
+benchmark may import the product, the harness and `support`, but no other benchmark.
 """

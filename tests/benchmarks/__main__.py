@@ -1,7 +1,7 @@
 """python -m benchmarks [RUN] [--json FILE] [--record FILE]: run benchmarks and print their tables.
 
-Without the name of a run, all are made but the long ones. `--help` after a name lists the options
-of that run.
+Without the name of a run, all benchmarks run except the long ones. `--help` after a name lists the
+options of that run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _MODULES: Final = (
 )
 for _module in _MODULES:
     import_module(f"benchmarks.runs.{_module}")
-# Runs that earlier records name, and what to use instead.
+# Names of former runs that appear in older records, and what replaces them.
 RETIRED: Final = {
     "gain": "make table1",
     "sparse-query": "make table1",

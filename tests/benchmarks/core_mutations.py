@@ -37,7 +37,10 @@ _SKIPPED: Final = ("__init__.py", "errors.py", "former_paths.py")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A replacement of the bytes [begin, end) of a file; `line` counts from 1."""
+    """A change of a source file: `new` replaces the bytes [begin, end).
+
+    `line` is the line number of the change, from 1 up.
+    """
 
     path: str
     line: int
@@ -60,11 +63,14 @@ class Mutant:
     timeout=Option(900, "seconds for the tests of a mutant; a mutant that hangs is noticed"),
 )
 def core_mutations(options: Options) -> Iterator[Output]:
-    """Mutants of the core that its tests notice: one operator, constant or comparison changed.
+    """Share of mutants of the core that its tests notice.
 
-    Draws statements by seed from core files of a throw-away clone, changes each once, runs the
-    tests of its file and restores it. A file is tested by the folder of tests that mirrors its own;
-    files beside folders by the files of `tests/core`. Never name a clone in which somebody works.
+    A mutant is a copy of the core in which one operator, constant or comparison is changed. The
+    benchmark draws statements from core files of a throw-away clone, changes one statement at a
+    time, runs the tests of its file and restores it. The tests of a file are in the folder under
+    `tests/core` that mirrors the folder of the file. If there is no such folder, they are the files
+    directly in `tests/core`. The clone must not be used for anything else, because its files are
+    overwritten.
     """
     if options.clone is None or not (options.clone / "divgrpc").is_dir():
         raise SystemExit("--clone must name a clone of the repository")
@@ -91,7 +97,7 @@ def core_mutations(options: Options) -> Iterator[Output]:
 
 
 def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    """Draw statements without replacement, and one place in each."""
+    """Draw `count` statements without replacement, and a change of each at random."""
     paths = files or sorted(
         str(path.relative_to(clone))
         for path in (clone / "divgrpc").rglob("*.py")
@@ -104,7 +110,10 @@ def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutan
 
 
 def statements_of(path: str, clone: Path) -> Iterator[list[Mutant]]:
-    """Yield the places of each statement that has any, compound ones without their bodies."""
+    """Yield the possible changes of each statement that has any.
+
+    The body of a compound statement belongs to the statements in it.
+    """
     source = (clone / path).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -122,7 +131,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what lies in a statement and in no other; neither annotations nor decorators."""
+    """Yield the expressions of a statement; skip nested statements, annotations and decorators."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list"):
             continue
@@ -133,7 +142,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _mutant(path: str, source: bytes, starts: Sequence[int], node: ast.AST) -> Mutant | None:
-    """Return the one change of an expression, None where it has none."""
+    """Return the change that is made to an expression, or None if it cannot be changed."""
 
     def begin_of(expression: ast.expr) -> int:
         return starts[expression.lineno - 1] + expression.col_offset
@@ -162,7 +171,11 @@ def _mutant(path: str, source: bytes, starts: Sequence[int], node: ast.AST) -> M
 
 
 def tests_of(path: str, clone: Path) -> list[str]:
-    """Return the tests of a source: the folder that mirrors its own, or files beside folders."""
+    """Return the paths of the tests of a source file.
+
+    They are the folder that mirrors the folder of the file or, if there is none, the files directly
+    in `tests/core`.
+    """
     source = Path(path)
     folder = "tests" / Path("core", *source.parts[1:-1])
     if source.parts[1:-1] and (clone / folder).is_dir():

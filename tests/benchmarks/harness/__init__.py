@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: the runner, records, timing in turns, data, exact answers, programs.
+"""What benchmarks share: the runner, records, data sets, exact answers, and measured programs.
 
-Imports the product and `support`, and no benchmark.
+This package imports the product and `support`, but no benchmark.
 """

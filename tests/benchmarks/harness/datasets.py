@@ -1,10 +1,15 @@
-"""Points and queries: CIFAR-100 features, digits where there are none, or synthetic points.
+"""Points and queries of benchmarks: CIFAR-100 features, digits, or synthetic points.
 
-Synthetic points are hard to search. They lie in clusters of power-law sizes that overlap on a
-curved manifold: a point is near its cluster's centre in 24 latent dimensions, bent into `dims` by
-two random layers with a tanh between, plus a little noise in every direction, of unit length.
-Isotropic blobs are too easy: any index finds the neighbours of one cluster. Rows come in blocks,
-each from a random stream of its own, so the first n are the same whatever n is.
+The digits replace CIFAR-100 if no folder of data sets is configured.
+
+Synthetic points are made to be hard to search. Isotropic clusters would be too easy, because any
+index finds the neighbours within a cluster. Here the clusters overlap on a curved manifold, and
+their sizes follow a power law. A point is drawn near the centre of its cluster in 24 latent
+dimensions. Two random layers with a tanh in between map it to `dims` dimensions. A little noise is
+added, and the point is scaled to unit length.
+
+Points are drawn in blocks, and each block has its own random stream. The first n points are
+therefore the same for any number of points.
 """
 
 import os
@@ -29,9 +34,10 @@ DIMS: Final = 128
 LATENT: Final = 24
 _HIDDEN: Final = 96
 _CLUSTERS: Final = 2_000
-# The n-th largest cluster has a share of n to the minus this.
+# The share of the n-th largest cluster is proportional to n to the power of minus this.
 _POWER: Final = 0.8
-# Deviations of a cluster in latent dimensions and of the noise, and the strength of the bend.
+# Standard deviation of a cluster in latent dimensions, scale of the inner layer (greater values
+# bend the manifold more), and standard deviation of the noise.
 _SPREAD: Final = 0.7
 _BEND: Final = 1.5
 _NOISE: Final = 0.08
@@ -40,7 +46,12 @@ _BLOCK: Final = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Manifold:
-    """Where points are drawn from: centres (clusters, LATENT), two layers, shares of clusters."""
+    """The distribution that synthetic points are drawn from.
+
+    centres: (clusters, LATENT), the centres of the clusters.
+    layers: the weights of the two layers, (LATENT, hidden) and (hidden, dims).
+    shares: (clusters,), the probability of each cluster.
+    """
 
     seed: int
     centres: FloatArray
@@ -65,7 +76,7 @@ class Manifold:
         return self._fill(np.empty((count, self.dims), np.float32), 0)
 
     def queries(self, count: int) -> FloatArray:
-        """Return the first `count` queries: as the points are, from another stream."""
+        """Return the first `count` queries, drawn like points but from another random stream."""
         return self._fill(np.empty((count, self.dims), np.float32), 1)
 
     def write(self, path: Path, count: int) -> FloatArray:
@@ -111,7 +122,7 @@ class Manifold:
 
 
 def blocks(rows: Any) -> Iterator[tuple[int, Any]]:  # noqa: ANN401  # scipy has no types
-    """Yield rows a block at a time, each with the number of its first."""
+    """Yield blocks of rows, each with the number of its first row."""
     for begin in range(0, rows.shape[0], 4 * _BLOCK):
         yield begin, rows[begin : begin + 4 * _BLOCK]
 
@@ -123,9 +134,13 @@ REAL: Final = "real"
 
 @dataclass(frozen=True)
 class Points:
-    """Unit rows: `base` (n, d) to index, `queries` to report, `tuning` queries to set dials with.
+    """Rows of unit length for a benchmark.
 
-    `labels` of the base and the `categories` (nq,) of the reported queries, where there are any.
+    base: (n, d), the points to index.
+    queries: (nq, d), the queries that are measured and reported.
+    tuning: queries on which dials are chosen.
+    labels: categories and sub-topics of `base`, None if there are none.
+    categories: (nq,), the categories of `queries`, empty if there are none.
     """
 
     name: str
@@ -146,7 +161,11 @@ class Points:
 
 
 def load(source: str, reported: int, tuning: int = 0) -> Points:
-    """Read the data set for `REAL`, digits without DIVGRPC_DATA; make points for a number."""
+    """Return the points and queries of `source`.
+
+    If `source` is `REAL`, this reads the CIFAR-100 data set, or the digits if DIVGRPC_DATA is not
+    set. Otherwise `source` is the number of synthetic points to draw.
+    """
     end = reported + tuning
     if source != REAL:
         manifold = Manifold.of()
@@ -173,7 +192,7 @@ def searches(family: str) -> tuple[Search, ...]:
 
 
 def hashed_search(index: Index, family: str, queries: RowsLike) -> Search:
-    """Return `auto`, or a search by hashing where `auto` would not hash or would pass by cells."""
+    """Return `auto` if it searches by hashes in the way of the family, else a search that does."""
     hashing = ("tables",) if family == "cells" else ("tables", "scan", "scan_hamming")
     if family == "auto" or index.engine.resolve(QueryParameters(), queries).search in hashing:
         return "auto"
@@ -181,7 +200,7 @@ def hashed_search(index: Index, family: str, queries: RowsLike) -> Search:
 
 
 def tree_of(split: Split) -> LabelTree | None:
-    """Return the tree of the labels, None where they have no hierarchy."""
+    """Return the tree of the labels, or None if they have no hierarchy."""
     if split.hierarchy is None:
         return None
     parents, children = split.hierarchy.T

@@ -1,9 +1,12 @@
-"""Finders of candidates and selectors among them: hnswlib, faiss, pyversity, LangChain, and ours.
+"""Other libraries in comparisons, hnswlib, faiss, pyversity and LangChain, and our selectors.
 
-Finders are built with all cores, then searched on one thread. An effort says how widely a search
-looks. Efforts form ladders: a ladder rises until neighbours are good enough, as more only costs
-more. Selectors are at their best: they are told that rows have unit length, and their dials are set
-for J. MSD has the gains of J at a known dial; MMR, which has not, is searched around the target.
+A finder returns candidates for a query. Finders are built on all cores and searched on one thread.
+An effort is a tuple of settings that decide how much work a search does, such as ef or nprobe.
+Efforts are tried in ladders, in ascending order of work, until the results are good enough.
+
+A selector picks k of the candidates. All selectors get favourable settings. They know that rows
+have unit length, and their dials are set so that they do well in J. The gains of MSD at a known
+dial are those of J. MMR has no such dial, so dials around the target are tried.
 """
 
 import importlib.util
@@ -26,7 +29,8 @@ from divgrpc.types import FloatArray, IntArray, Selector
 Effort: TypeAlias = tuple[float, ...]
 Ladders: TypeAlias = Sequence[Sequence[Effort]]
 
-# Points for each candidate: visited in a graph, or refined by exact distances.
+# Values to try of the number of points per candidate that a graph visits, or that are refined by
+# exact distances.
 _FACTORS: Final = (1.0, 1.5, 2.0, 4.0, 8.0)
 _REFINED: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 _LSH_REFINED: Final = (4.0, 16.0, 64.0)
@@ -36,10 +40,12 @@ _LSH_BITS: Final = 2
 
 @dataclass(eq=False)
 class Graph:
-    """hnswlib's index of unit rows, under the inner product.
+    """An hnswlib index of unit rows with the inner product.
 
-    `kind` is its name in comparisons, `config` what it was built with, `seconds` the time of
-    building with all cores, and `bytes` its memory on top of one copy of the vectors.
+    kind: name of the library in tables.
+    config: the parameters that the graph was built with.
+    seconds: time to build it on all cores.
+    bytes: memory in addition to one copy of the vectors.
     """
 
     config: str
@@ -50,7 +56,7 @@ class Graph:
 
     @classmethod
     def build(cls, base: FloatArray, links: int, ef_construction: int) -> "Graph":
-        """Build a graph with `links` (M) links a point."""
+        """Build a graph with M = `links`."""
         import hnswlib
 
         index = hnswlib.Index("ip", base.shape[1])
@@ -62,7 +68,7 @@ class Graph:
         return cls(f"M {links}, ef_construction {ef_construction}", index, seconds, size)
 
     def ladders(self) -> Ladders:
-        """Return one: ef, as a multiple of the candidates."""
+        """Return a single ladder with values of ef, as multiples of the number of candidates."""
         return [[(factor,) for factor in _FACTORS]]
 
     def describe(self, effort: Effort, count: int) -> str:
@@ -70,7 +76,7 @@ class Graph:
         return f"ef {round(effort[0] * count):,}"
 
     def nearest(self, query: FloatArray, count: int, effort: Effort) -> Neighbours:
-        """Return about the `count` nearest for a query (d,)."""
+        """Return about `count` nearest points of a query (d,), and their squared distances."""
         ef = round(effort[0] * count)
         if self.index.ef != ef:
             self.index.set_ef(ef)
@@ -80,10 +86,11 @@ class Graph:
 
 @dataclass(eq=False)
 class Faiss:
-    """An index of faiss under squared distances: flat lists, codes that are refined, or a graph.
+    """A faiss index with squared distances: an inverted file, refined codes, or a graph.
 
-    `axes` say what an effort's numbers set: "ef" as a multiple of the candidates, "nprobe", and
-    "k_factor" of the refinement by the vectors themselves.
+    axes: the parameters that the numbers of an effort set. "ef" is given as a multiple of the
+        number of candidates. "nprobe" is the number of lists to search. "k_factor" is the number of
+        points, as a multiple of the candidates, that are refined by exact distances.
     """
 
     kind: str
@@ -103,7 +110,7 @@ class Faiss:
         self._inner = faiss.downcast_index(inner)
 
     def ladders(self) -> Ladders:
-        """Return probes upwards for each factor of the refinement, or one ladder."""
+        """Return a ladder of values of nprobe for each refinement factor, or a single ladder."""
         probes = [float(probes) for probes in _PROBES if probes <= self.lists]
         if self.axes == ("nprobe",):
             return [[(count,) for count in probes]]
@@ -121,7 +128,7 @@ class Faiss:
         return ", ".join(f"{axis} {value:g}" for axis, value in parts.items())
 
     def nearest(self, query: FloatArray, count: int, effort: Effort) -> Neighbours:
-        """Return about the `count` nearest for a query (d,)."""
+        """Return at most `count` nearest points of a query (d,), and their squared distances."""
         if self._set != (count, *effort):
             for axis, value in zip(self.axes, effort, strict=True):
                 if axis == "ef":
@@ -140,10 +147,11 @@ Finder: TypeAlias = Graph | Faiss
 
 
 def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return the kinds of faiss as its factory names them, fit for the data, and their axes.
+    """Return for each kind of faiss index its factory string and its axes (see `Faiss`).
 
-    Products have one part a dimension, or as near as they come to what faiss' guidelines take at
-    128 dimensions; lists are some four roots of n, and never fewer than 39 points each.
+    The strings depend on the data. Product quantisers have as many parts as faiss' guidelines take
+    at 128 dimensions, or the greatest common divisor of this number and `dims`. The number of
+    inverted lists is about four times the root of n, but every list has at least 39 points.
     """
     most = max(1, rows // 39)
     lists = min(most, 1 << round(math.log2(4 * rows**0.5)))
@@ -174,12 +182,13 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
         faiss.omp_set_num_threads(1)
         inner = faiss.downcast_index(index.base_index if "k_factor" in axes else index)
         lists = int(getattr(inner, "nlist", 0))
-        # An index with a refinement holds the vectors once, in the refinement.
+        # An index with refinement stores the vectors only in the refinement, so one copy is
+        # subtracted.
         yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes, lists)
 
 
 def _size(index: Any) -> int:  # noqa: ANN401  # faiss has no types
-    """Return the bytes of an index when written, without keeping them."""
+    """Return the size in bytes of a serialised index, without storing it."""
     import faiss
 
     total = 0
@@ -199,14 +208,17 @@ def missing(*names: str) -> list[str]:
 
 
 def msd_dial(diversity: float, k: int) -> float:
-    """Return pyversity's dial at which its maximal sum of distances has the gains of J."""
+    """Return the dial at which pyversity's MSD has the gains of J at `diversity`."""
     return 2 * diversity / (2 * diversity + (1 - diversity) * (k - 1))
 
 
 def pyversity(
     strategy: str, vectors: FloatArray, scores: FloatArray, k: int, dial: float
 ) -> IntArray:
-    """Return the places that pyversity picks of candidates (m, d) with scores (m,)."""
+    """Return the places of the points that pyversity picks among m candidates.
+
+    `vectors` are (m, d), `scores` (m,).
+    """
     import pyversity as library
 
     options = {} if strategy == "dpp" else {"normalize": False}
@@ -222,7 +234,7 @@ def pyversity(
 
 
 def langchain_mmr(query: FloatArray, vectors: FloatArray, k: int, diversity: float) -> list[int]:
-    """Return the places that LangChain's MMR picks; it computes the relevance itself."""
+    """Return the places that LangChain's MMR picks; the function computes the relevance itself."""
     from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
     return list(maximal_marginal_relevance(query, list(vectors), 1 - diversity, k))
@@ -230,7 +242,10 @@ def langchain_mmr(query: FloatArray, vectors: FloatArray, k: int, diversity: flo
 
 @dataclass(frozen=True, eq=False)
 class OurPicker:
-    """Our compiled greedy or MMR, by a rule of the kernel, over the points of a dense index."""
+    """Our compiled greedy or MMR selector over the points of a dense index.
+
+    `rule` is the rule of the kernel.
+    """
 
     points: Points
     memory: Memory
@@ -253,11 +268,14 @@ class OurPicker:
         return f"our {self.selector}"
 
     def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # as Pyversity's
-        """Return the target, since our dial is the dial of J."""
+        """Return the dial to start from, which is the target because our dial is that of J."""
         return diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
-        """Return k of the rows (m,), in order; their squared distances (m,) are known."""
+        """Return k of the candidate rows (m,) in the order of selection.
+
+        `candidates` has the rows and their squared distances to the query.
+        """
         rows, costs = candidates
         self.memory.fit_selection(len(rows), k)
         scratch = self.memory.scratch
@@ -284,11 +302,17 @@ class Pyversity:
         return f"pyversity {self.strategy.upper()}"
 
     def centre(self, diversity: float, k: int) -> float:
-        """Return MSD's dial for J, or the target for MMR."""
+        """Return the dial to start from.
+
+        For MSD this is the dial that is equivalent to J's, for MMR it is the target.
+        """
         return msd_dial(diversity, k) if self.strategy == "msd" else diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
-        """Return the k rows in order; relevance is known from the distances."""
+        """Return k of the candidate rows in the order of selection.
+
+        The relevance is computed from the squared distances of the candidates.
+        """
         rows, costs = candidates
         places = pyversity(
             self.strategy, self.base[rows], (1 - costs / 2).astype(np.float32), k, dial

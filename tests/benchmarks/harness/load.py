@@ -1,15 +1,16 @@
-"""Loops of calls: closed ones by gRPC's caller, and an open one by hand-made HTTP/2 frames.
+"""Load generators: closed loops over gRPC, and an open loop that writes HTTP/2 frames itself.
 
-Requests are serialised before the clock starts, so that the caller costs as little as it can. A
-closed loop sends a call when one before it was answered, and waits with the server, which suits
-cost per call. (`divgrpc load` asks GetServerInfo first, which echo and the service written by hand
-cannot answer.)
+All requests are serialised before the measurement starts, to keep the cost of the caller low.
 
-The open loop costs far less than gRPC's caller, which takes as much of a core for a call as a front
-does and on two cores could not load a server past its capacity. There a call is one write, and of
-the answers only the heads of frames and the status are read: it asks for headers without
-compression. It observes both windows and MAX_CONCURRENT_STREAMS, answers pings, and cancels a call
-whose deadline passes.
+A closed loop sends a call only after an earlier call was answered. It slows down together with the
+server, which is fine for measuring the cost per call. (`divgrpc load` is not used, because it calls
+GetServerInfo first, which neither the echo nor the hand-written service implements.)
+
+An open loop sends calls at a fixed rate. With gRPC's caller, a call costs the caller about as much
+CPU as it costs a front process. On two cores such a caller could not overload a server. The open
+loop therefore writes a call as HTTP/2 frames in a single write, and reads only the frame headers
+and the status of responses. It asks for headers without compression. It observes both flow-control
+windows and MAX_CONCURRENT_STREAMS, answers pings, and cancels calls whose deadline has passed.
 """
 
 import asyncio
@@ -35,14 +36,17 @@ QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 _PERCENTILES = (50, 90, 99, 99.9)
 _WARM_UP_SECONDS = 0.5
-# Channels of a process share a connection to an address, unless told not to.
+# By default all channels of a process to the same address share a connection.
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 _MICROSECONDS_MAX = 60_000_000
 
 
 @dataclass(frozen=True)
 class Load:
-    """Results of one loop: `cpu` by role and `latency` by percentile, in microseconds per call."""
+    """Results of a closed loop, in microseconds per call.
+
+    `cpu` is by role of the process, and `latency` by percentile.
+    """
 
     calls: int
     per_second: float
@@ -58,7 +62,7 @@ async def one(program: Program, request: bytes) -> bytes:
 
 @asynccontextmanager
 async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call]]:
-    """Open connections; each call goes to the next one."""
+    """Open `channels` connections; calls are distributed over them in turn."""
     async with AsyncExitStack() as stack:
         connections = [
             await stack.enter_async_context(
@@ -76,7 +80,7 @@ async def unary(
     seconds: float,
     channels: int = 1,
 ) -> Load:
-    """Call Query in a closed loop, after a warm-up that counts for nothing."""
+    """Call Query in a closed loop, after a warm-up that is not measured."""
     async with _calls(program, channels) as calls:
         source = itertools.cycle(requests)
 
@@ -101,14 +105,14 @@ async def unary(
 
 
 def percentiles(histogram: HdrHistogram) -> dict[float, float]:
-    """Return the percentiles that are reported, in the histogram's unit."""
+    """Return the percentiles that benchmarks report, in the unit of the histogram."""
     return {p: float(histogram.get_value_at_percentile(p)) for p in _PERCENTILES}
 
 
 async def stream(
     program: Program, requests: Sequence[bytes], in_flight: int, seconds: float
 ) -> Load:
-    """Send on one QueryStream, at most `in_flight` unanswered; percentiles are left out."""
+    """Send requests on one QueryStream, at most `in_flight` unanswered; measures no latency."""
     async with aio.insecure_channel(program.address) as channel:
         method: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(QUERY_STREAM)
         call = method(timeout=60)
@@ -169,25 +173,32 @@ _WINDOW_BYTES: Final = 65_535  # of a connection, until more is granted
 _FRAME_BYTES: Final = 16_384
 _WIDE: Final = 2**30
 _CANCEL: Final = 8
-# The statuses that gRPC gives to resets of a stream.
+# The statuses that gRPC assigns to error codes of HTTP/2 stream resets.
 _OF_RESET: Final = {7: "UNAVAILABLE", 8: "CANCELLED", 11: "RESOURCE_EXHAUSTED"}
 _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _TICK_SECONDS: Final = 0.001
 
 
-# Refused, with the time of the next try.
+# The outcome of a refusal that says when to try again.
 REFUSED_UNTIL: Final = "RESOURCE_EXHAUSTED, RetryInfo"
-# Answered after the last call was sent: with it a full queue would count for goodput.
+# The outcome of a call that was answered after sending ended. It does not count as goodput, because
+# otherwise all calls in a full queue would.
 _AFTERWARDS: Final = "OK, afterwards"
-# The figures are void if calls were sent this late or later.
+# If calls were sent this late or later, the caller could not keep up and the figures are void.
 _LATE_MICROSECONDS: Final = 50_000
 
 
 @dataclass(frozen=True)
 class Offered:
-    """Results of an open loop: calls by status code, and `latency` of the answered ones.
+    """Results of an open loop.
 
-    `lateness` is the 99th percentile of how late calls were sent. All in microseconds.
+    rate: calls sent per second.
+    seconds: time during which calls were sent.
+    codes: number of calls by status code.
+    latency: percentiles of the answered calls, from the time when the call was due, in
+        microseconds.
+    lateness: 99th percentile of the delay between the time when a call was due and the time when it
+        was sent, in microseconds.
     """
 
     rate: float
@@ -203,12 +214,12 @@ class Offered:
 
     @property
     def goodput(self) -> float:
-        """Calls answered a second, while calls were sent."""
+        """Calls per second that were answered before the last call was due."""
         return self.codes["OK"] / self.seconds
 
 
 class _Tally:
-    """The outcomes of the calls that are due between `begin` and `end`."""
+    """Counts the outcomes of the calls that are due between `begin` and `end`."""
 
     def __init__(self, begin: float, end: float) -> None:
         self.begin, self.end = begin, end
@@ -224,7 +235,10 @@ class _Tally:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; calls wait here for streams and window, first come, first served."""
+    """An HTTP/2 connection of the open loop.
+
+    Calls wait in a queue until the limit of streams and the flow-control window let them be sent.
+    """
 
     def __init__(self, tally: _Tally, timeout: float) -> None:
         self._tally, self._timeout = tally, timeout
@@ -236,7 +250,11 @@ class _Connection(asyncio.Protocol):
         self._next, self._room, self._streams_max = 1, _WINDOW_BYTES, 2**31
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say that headers are to come as they are, and that answers need not wait for us."""
+        """Send the settings.
+
+        They ask for uncompressed headers, and set wide windows so that the server need not wait to
+        send responses.
+        """
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
         settings = ((_TABLE_SIZE, 0), (_STREAM_WINDOW, _WIDE), (_TRUE_BINARY, 1))
@@ -250,13 +268,13 @@ class _Connection(asyncio.Protocol):
         return bool(self._waiting or self._open)
 
     def call(self, due: float, head: bytes, body: bytes) -> None:
-        """Begin a call, with its headers and its message."""
+        """Queue a call with its headers and its message."""
         now = time.perf_counter()
         self._tally.late.record_value(max(1, round((now - due) * 1e6)))
         self._waiting.append((now + self._timeout, due, head, body))
 
     def turn(self) -> None:
-        """Send what may be sent, and end what is over."""
+        """Send the calls that may be sent, and end those whose deadline has passed."""
         now, out = time.perf_counter(), []
         while self._waiting and (self._waiting[0][0] <= now or self._may_send()):
             deadline, due, head, body = self._waiting.popleft()
@@ -328,9 +346,9 @@ async def open_loop(
     timeout: float,
     channels: int = 4,
 ) -> Offered:
-    """Call Query `rate` times a second for some seconds, each with a deadline of its own.
+    """Call Query `rate` times a second for some seconds; `timeout` is the deadline of each call.
 
-    Raises ValueError where a request does not fit one frame.
+    Raises `ValueError` if a request does not fit into one frame.
     """
     bodies = [b"\0" + struct.pack(">I", len(request)) + request for request in requests]
     if max(map(len, bodies)) > _FRAME_BYTES:
@@ -364,7 +382,10 @@ def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
 
 
 def _head(address: str, timeout: float) -> bytes:
-    """Return the headers of a Query: POST and http by their numbers, the rest in letters."""
+    """Return the encoded headers of a Query.
+
+    The method and the scheme are entries of HPACK's static table; all other values are literals.
+    """
     fields = (
         (b"\x04", QUERY),
         (b"\x01", address),

@@ -1,8 +1,8 @@
-"""Programs under measurement: their start and end, CPU time and memory, by the kernel's accounts.
+"""Programs under measurement: start, end, CPU time and memory as the kernel reports them.
 
-Private memory includes pages of files that one process alone maps, which the kernel may take back.
-So it is reported twice: all of it, and without pages of files, which leaves heaps, stacks, memfds
-and /dev/shm.
+Private memory includes file pages that only one process maps, which the kernel may reclaim. Memory
+is therefore reported twice, with all private pages and without file pages. The latter leaves heaps,
+stacks, memfds and /dev/shm.
 """
 
 import os
@@ -22,9 +22,9 @@ from support.running_server import RunningServer
 _INTERVAL_SECONDS: Final = 0.05
 
 
-# Bytes that processes hold: "private" ones, and "unbacked" ones, without pages of files.
+# Bytes by kind of memory: "private", and "unbacked", which has no file pages.
 Held: TypeAlias = "Counter[str]"
-# By role.
+# Memory by role of the process.
 Roles: TypeAlias = dict[str, Held]
 _KINDS: Final = {
     "Private_Clean": "private",
@@ -40,7 +40,10 @@ def total(roles: Roles) -> Held:
 
 @dataclass
 class Peak:
-    """The samples with the most private memory, and with the most without pages of files."""
+    """Of several samples, the one with the most private and the one with the most unbacked memory.
+
+    Unbacked memory has no file pages.
+    """
 
     private: Roles = field(default_factory=dict)
     unbacked: Roles = field(default_factory=dict)
@@ -54,9 +57,9 @@ class Peak:
 
 
 def held(pid: int) -> Held:
-    """Return what one process holds; nothing if it is gone."""
+    """Return the memory of a process by kind; empty if the process has ended."""
     memory: Held = Counter()
-    # The file of a process that is ending opens and cannot be read.
+    # While a process ends, its file can be opened but not read.
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             name, _, size = line.partition(":")
@@ -66,7 +69,10 @@ def held(pid: int) -> Held:
 
 
 def family(pid: int) -> dict[int, str]:
-    """Return a process and all below it, each with its role, the word after `divgrpc-`."""
+    """Return the roles of a process and all its descendants by process id.
+
+    The role is the word after `divgrpc-` in the command line.
+    """
     processes, queue = {}, [pid]
     while queue:
         parent = queue.pop()
@@ -88,7 +94,7 @@ def by_role(pid: int) -> Roles:
 
 @contextmanager
 def watching(pid: int) -> Iterator[Peak]:
-    """Sample a process and all below it until the block ends."""
+    """Sample the memory of a process and all its descendants until the block ends."""
     peak, over = Peak(), threading.Event()
 
     def watch() -> None:
@@ -106,14 +112,15 @@ def watching(pid: int) -> Iterator[Peak]:
 
 
 def mapped(pid: int, folder: Path) -> dict[str, int]:
-    """Return Size, Rss and Pss in bytes, summed over what a process maps of files in `folder`."""
+    """Return Size, Rss and Pss in bytes, summed over the files in `folder` that a process maps."""
     total, inside = {"Size": 0, "Rss": 0, "Pss": 0}, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         name, _, rest = line.partition(":")
         if name in total:
             total[name] += 1024 * int(rest.split()[0]) * inside
         elif "-" in name.split(" ")[0]:
-            # The head of a mapping: addresses, rights, offset, device, inode, path.
+            # The first line of a mapping has its addresses, permissions, offset, device, inode and
+            # path.
             inside = f" {folder}/" in line
     return total
 
@@ -124,9 +131,11 @@ _TESTS: Final = str(Path(__file__).parents[2])
 
 @dataclass(frozen=True)
 class Program:
-    """A running program: where it listens, and its processes by role.
+    """A running program.
 
-    `find` returns the process ids of a role whose processes come and go.
+    address: host and port where it listens.
+    roles: process ids by role, for processes that exist all the time.
+    find: function that returns the process ids of a role, for processes that come and go.
     """
 
     address: str
@@ -134,12 +143,12 @@ class Program:
     find: Callable[[str], list[int]] = lambda _: []
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Return the CPU time used so far, by role."""
+        """Return the CPU time that each role has used so far."""
         return {role: sum(map(cpu_seconds, pids)) for role, pids in self.roles.items()}
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process's threads, by the scheduler's own nanoseconds."""
+    """Return the CPU time of all threads of a process, from the scheduler's nanosecond counters."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         # A thread may end meanwhile.
@@ -163,10 +172,10 @@ def echo(reply_bytes: int) -> Iterator[Program]:
 def by_hand(
     folder: Path, processes: int, *, ef: int, fetched: int, dial: float
 ) -> Iterator[Program]:
-    """Run as many of the services written by hand, on one port, with what `folder` holds."""
+    """Run `processes` hand-written services on one port, with the files in `folder`."""
     options = ["--ef", str(ef), "--fetched", str(fetched), "--dial", str(dial)]
     with socket.socket() as port, ExitStack() as stack:
-        # Held, so that no other process gets it; only listening sockets get connections.
+        # This socket reserves the port. It does not listen, so it gets no connections.
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port.bind(("127.0.0.1", 0))
         words = ("by-hand", str(folder), *options, "--port", str(port.getsockname()[1]))
@@ -178,9 +187,9 @@ def by_hand(
 
 @contextmanager
 def server(folder: Path, workers: int, *more: str) -> Iterator[Program]:
-    """Run divgrpc-server on the indexes in `folder`/data, its access log going to a file there.
+    """Run divgrpc-server with the data directory `folder`/data.
 
-    `more` are options of its command line.
+    The access log is written to a file in `folder`. `more` are further command-line options.
     """
     options = ["--data-dir", str(folder / "data"), "--workers", str(workers), "--fronts", "1"]
     with RunningServer(folder, *options, *more, "--log-format", "json") as running:
@@ -190,7 +199,7 @@ def server(folder: Path, workers: int, *more: str) -> Iterator[Program]:
 
 @contextmanager
 def _service(*words: str) -> Iterator[tuple[int, str]]:
-    """Run a program of `services` with one thread of BLAS; yield its process id and address."""
+    """Run a program of `services` with one BLAS thread, and yield its process id and address."""
     path = os.pathsep.join(filter(None, (_TESTS, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.harness.services", *words]

@@ -20,7 +20,7 @@ _FILE_OPTIONS: Final = ("--json", "--record")
 
 
 def environment() -> dict[str, str]:
-    """Return machine, versions, commit, command and date of this run, by name."""
+    """Return machine, versions, commit, command and date of this run by name."""
     cpu = Path("/proc/cpuinfo").read_text()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -44,7 +44,7 @@ def _cpu_field(cpu: str, field: str) -> str:
 
 
 def _commit() -> str:
-    """Return the short commit, marked where a tracked file differs from it."""
+    """Return the short commit, with a mark if tracked files have changes."""
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
@@ -64,8 +64,8 @@ def write(
 ) -> list[Path]:
     """Write one record per table and return the paths.
 
-    The first table goes to `path`, NAME.json; the others go to NAME-2.json, NAME-3.json and so on.
-    `words` are the command-line arguments of the run.
+    The first table is written to `path`, NAME.json, and the others to NAME-2.json, NAME-3.json and
+    so on. `words` are the command-line arguments of the run.
     """
     vector = "" if environment["avx512_vpopcntdq"] == "yes" else "no "
     head = {

@@ -1,17 +1,18 @@
-"""The one shape of a benchmark, and what runs it.
+"""The definition of a benchmark, and the functions that run it.
 
     @benchmark("wire", rounds=Option(5, "turns of each program"))
     def wire(options: Options) -> Iterator[Output]:
 
-The first line of the function's docstring is its title, and the rest says what is measured. It
-yields rows of the current table as dicts, a `Table` where the next table begins, and a string for a
-note that is printed between tables.
+The first line of the function's docstring is its title, and the rest explains what is measured. The
+function yields three kinds of output. A dict is a row of the current table. A `Table` starts the
+next table. A string is a note that is printed between tables.
 
-Contestants of a timed comparison take turns (`take_turns`), so that a slow minute falls on all of
-them. Queries are asked one at a time, block by block. The first queries of a block warm the caches
-and are not timed. A time is the median of a block, the least of all blocks: the undisturbed
-machine. A ratio is the median over blocks of the ratio within a block, with a bootstrap interval
-over blocks.
+In timed comparisons the contestants take turns (`take_turns`), so that a slow minute affects all of
+them. They answer the queries one at a time, block by block. The first queries of a block warm the
+caches and are not timed. The time of a block is the median over its queries. The time of a
+contestant is the least time of all its blocks, which is the time on an undisturbed machine. A ratio
+of times is computed within each block. The median over blocks is reported, with a bootstrap
+interval over blocks.
 """
 
 import argparse
@@ -37,17 +38,20 @@ _RESAMPLES: Final = 2_000
 _BLOCKS_MIN: Final = 3
 
 Key = TypeVar("Key")
-# From the number of a query to the rows of its k picks.
+# A function from the number of a query to the row numbers of its k results.
 Ask: TypeAlias = Callable[[int], IntArray]
 
-# From column names to numbers, words, flags or None.
+# A row of a table: values by column name.
 Row: TypeAlias = Mapping[str, Any]
 Options: TypeAlias = argparse.Namespace
 
 
 @dataclass
 class Table:
-    """A title, facts about what was measured, and rows; a column is drawn if any row has it."""
+    """A table of results: a title, facts about the measurement, and rows.
+
+    The columns are all keys that occur in a row.
+    """
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +59,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Column names in the order in which rows first have them."""
+        """Column names in the order of their first occurrence."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def cells(self) -> list[list[str]]:
@@ -78,9 +82,10 @@ Rows: TypeAlias = Callable[[Options], Iterator[Output]]
 
 
 class Option(NamedTuple):
-    """The default of an option, which gives its type; a list takes any number of words.
+    """An option of a benchmark.
 
-    `kind` is the type where the default is None or empty.
+    Its type is that of the default. `kind` is the type if the default is None or an empty list. An
+    option whose default is a list takes any number of values.
     """
 
     default: Any
@@ -95,7 +100,7 @@ FOLDER: Final = Option(None, "folder for large files, a temporary one otherwise"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A function that measures, and its options; a `long` one runs only where it is named."""
+    """A function that measures, and its options; a `long` benchmark runs only if it is named."""
 
     rows: Rows
     options: Mapping[str, Option]
@@ -112,13 +117,13 @@ class Benchmark:
             _add(parser, name, option)
 
     def parse(self, words: str = "") -> Options:
-        """Return the options that a line of words names."""
+        """Parse a command line with the options of this benchmark."""
         parser = argparse.ArgumentParser()
         self.add_options(parser)
         return parser.parse_args(shlex.split(words))
 
     def measure(self, options: Options) -> list[Table]:
-        """Print each table when it is complete, and return those that have rows."""
+        """Run the benchmark, print each complete table, and return the tables that have rows."""
         warm_kernels()
         tables = [Table(self.title)]
         for output in self.rows(options):
@@ -133,7 +138,7 @@ class Benchmark:
         return [table for table in tables if table.rows]
 
 
-# Every benchmark by the name of its run; modules add theirs when they are imported.
+# All benchmarks by name. Modules register theirs when they are imported.
 RUNS: Final[dict[str, Benchmark]] = {}
 
 
@@ -166,9 +171,9 @@ def _add(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
 
 
 def text(value: object) -> str:
-    """Return a value as it stands in a table: numbers with three or four digits, "" for None.
+    """Return a value as the text of a table cell.
 
-    A list is the text of its values.
+    Numbers have three or four digits, and None is an empty string. A list is the list of its texts.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -190,7 +195,10 @@ def _number(value: float) -> str:
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table whose columns line up: the first is words, the others numbers."""
+    """Return a Markdown table with aligned columns.
+
+    The first column is text, and the others are numbers.
+    """
     widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
 
     def line(cells: Sequence[str]) -> str:
@@ -203,14 +211,14 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show(line: str = "") -> None:
-    """Write a line at once: a run takes minutes."""
+    """Print a line without buffering, because a run takes minutes."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The answers of one contestant, (nq, k) rows, and the median microseconds of each block."""
+    """The answers (nq, k) of a contestant, and the median microseconds of each block."""
 
     rows: IntArray
     blocks: tuple[float, ...]
@@ -221,7 +229,7 @@ class Timed:
         return min(self.blocks)
 
     def ratio(self, rival: "Timed") -> tuple[float, str]:
-        """Return how many times as long this takes as the other, and the 95 % interval as text."""
+        """Return this contestant's time divided by the other's, and the 95 % interval as text."""
         ratios = np.array(self.blocks) / np.array(rival.blocks)
         if len(ratios) < _BLOCKS_MIN:
             return float(np.median(ratios)), ""
@@ -233,9 +241,10 @@ class Timed:
 def take_turns(
     contestants: Mapping[Key, Ask], queries: int, k: int, patience: float = math.inf
 ) -> dict[Key, Timed]:
-    """Ask each contestant every query, block by block.
+    """Let each contestant answer all queries, block by block.
 
-    A contestant stops within a block after `patience` seconds: its remaining rows are -1.
+    A contestant that has used `patience` seconds in a block skips the rest of the block. The rows
+    of the skipped queries are -1.
     """
     times: dict[Key, list[float]] = {name: [] for name in contestants}
     rows = {name: np.full((queries, k), -1) for name in contestants}

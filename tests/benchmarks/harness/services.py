@@ -1,10 +1,12 @@
-"""Servers to compare with, as programs: an empty echo, and a service written by hand.
+"""Reference servers, run as programs: an empty echo, and a hand-written service.
 
-`echo BYTES` answers every Query with that many zero bytes. No message is parsed or made, so this is
-the cost of gRPC itself. `by-hand FOLDER` is a grpc.aio service around hnswlib and pyversity, as a
-good engineer would write it: it answers Query with ids and scores, of one dense vector a call, with
-the settings it was started with. Any number of them may listen on one port: the kernel shares the
-connections out.
+`echo BYTES` answers every Query with that many zero bytes. It neither parses nor builds messages,
+so its cost is that of gRPC itself.
+
+`by-hand FOLDER` is a grpc.aio service around hnswlib and pyversity, as a good engineer would write
+it. It answers Query calls of one dense vector with ids and scores. Its search settings are
+command-line options. Several of these processes may listen on one port, and the kernel distributes
+the connections.
 """
 
 import argparse
@@ -24,7 +26,7 @@ Answer = Callable[[bytes, object], Awaitable[bytes]]
 
 
 def echo(reply_bytes: int) -> Answer:
-    """Return a handler that answers with `reply_bytes` zero bytes."""
+    """Return a handler that answers every call with `reply_bytes` zero bytes."""
     reply = bytes(reply_bytes)
 
     async def answer(_request: bytes, _context: object) -> bytes:
@@ -34,9 +36,9 @@ def echo(reply_bytes: int) -> Answer:
 
 
 def by_hand(folder: Path, ef: int, fetched: int, dial: float) -> Answer:
-    """Return a handler that maps the vectors and searches the graph in `folder`.
+    """Return a handler that maps the vectors in `folder` and searches the graph in `folder`.
 
-    A query takes too little time to hand it to a thread.
+    A query is answered on the event loop, because it takes too little time to be worth a thread.
     """
     import hnswlib
     import pyversity
@@ -67,7 +69,7 @@ def by_hand(folder: Path, ef: int, fetched: int, dial: float) -> Answer:
 
 
 async def serve(answer: Answer, port: int = 0) -> None:
-    """Serve on a port of the loopback address until SIGTERM; print the address."""
+    """Print the address and serve on a port of the loopback interface until SIGTERM."""
     server = aio.server()
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
     methods = {"Query": grpc.unary_unary_rpc_method_handler(answer)}

@@ -1,10 +1,13 @@
-"""Exact answers: nearest points, greedy and MMR over all points, and J, for many queries or one.
+"""Exact nearest points, exhaustive greedy and MMR selection, and the objective J.
 
-For many queries, products of matrices make millions of points bearable; nothing of that is timed.
-For one query, the kernels below are the exhaustive baselines to time. On unit vectors a step of
-greedy, argmin L d(q,r) - w sum over S of d(r,s), is argmax r . (L q - w sum of S), with
-w = 2 (1 - L) / (k - 1) for the variant `marginal`: k passes at the speed of memory. (The product's
-`exact` search with both limits at 0 sorts all points by distance first, and is slower.)
+There are two implementations. The functions for many queries use matrix products, so that millions
+of points are feasible; they are never timed. The compiled kernels for one query are the exhaustive
+baselines that benchmarks time.
+
+On unit vectors, a step of greedy picks argmin L d(q,r) - w sum over S of d(r,s). This equals argmax
+r . (L q - w sum of S), with w = 2 (1 - L) / (k - 1) for the variant `marginal`. A selection
+therefore takes k passes over the points at memory speed. (The product's `exact` search with both
+limits at 0 is slower, because it first sorts all points by distance.)
 """
 
 from collections.abc import Callable, Iterable
@@ -19,17 +22,20 @@ from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.vector_sums import row_dot
 from divgrpc.types import FloatArray, IntArray
 
-# A dense array (n, d), or a csr_array of scipy's, which has no types.
+# A dense array (n, d) or a scipy csr_array, which has no type hints.
 Points: TypeAlias = Any
-# Rows (nq, m) and their squared distances, nearest first.
+# Row numbers (nq, m), nearest first, and their squared distances (nq, m).
 Neighbours: TypeAlias = tuple[IntArray, FloatArray]
-# Memory of MMR's products for some queries at a time.
+# Maximum memory of the products that `mmr` computes for a block of queries.
 _BLOCK_BYTES: Final = 2**28
 _ODDS: Final = (0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
 
 
 def nearest(base: FloatArray, queries: FloatArray, count: int) -> Neighbours:
-    """Return the `count` nearest of `base` (n, d) for each of `queries` (nq, d), all unit rows."""
+    """Return the `count` nearest rows of `base` for each query, and their squared distances.
+
+    `base` (n, d) and `queries` (nq, d) have rows of unit length.
+    """
     count = min(count, len(base))
     rows, products = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
     for begin, block in blocks(base):
@@ -51,9 +57,9 @@ def recall(answers: Iterable[IntArray], near: IntArray) -> float:
 
 
 def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntArray:
-    """Return what the `marginal` greedy picks (nq, k) among all of `base`; k at least 2.
+    """Return the rows (nq, k) that `marginal` greedy picks among all rows of `base`.
 
-    `base` (n, d) has unit rows, dense or scipy's.
+    `base` (n, d) has rows of unit length, dense or sparse. k is at least 2.
     """
     picks = np.full((len(queries), k), -1, np.int64)
     total = np.zeros_like(queries)
@@ -74,7 +80,7 @@ def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntAr
 
 
 def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntArray:
-    """Return what MMR (Carbonell & Goldstein 1998) picks (nq, k) among all of `base`."""
+    """Return the rows (nq, k) that MMR (Carbonell & Goldstein 1998) picks among all of `base`."""
     picks = np.full((len(queries), k), -1, np.int64)
     some = max(1, _BLOCK_BYTES // (4 * len(base)))
     for begin in range(0, len(queries), some):
@@ -93,7 +99,7 @@ def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntA
 
 
 def _exclude(values: FloatArray, picks: IntArray) -> None:
-    """Set the values (nq, n) of earlier picks to minus infinity, where they lie in the block."""
+    """Set the values (nq, n) of earlier picks that are in the block to minus infinity."""
     queries, steps = np.nonzero((picks >= 0) & (picks < values.shape[1]))
     values[queries, picks[queries, steps]] = -np.inf
 
@@ -101,9 +107,9 @@ def _exclude(values: FloatArray, picks: IntArray) -> None:
 def mean_objective(
     base: FloatArray, queries: FloatArray, rows: IntArray, diversity: float
 ) -> float:
-    """Return the mean of J over queries; `rows` (nq, k) are rows of `base`.
+    """Return the mean of J over queries; `rows` (nq, k) are row numbers of `base`.
 
-    Raises `ValueError` where a row holds the -1 of a missing result.
+    Raises `ValueError` if a row has -1 for a missing result.
     """
     distances = metrics.list_distances(base, queries, rows)
     value = float(metrics.objective(distances, diversity).mean())
@@ -113,10 +119,12 @@ def mean_objective(
 
 
 def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: float) -> float:
-    """Return what MMR maximises, summed over its steps and negated; mean over queries.
+    """Return the objective of MMR, negated, as a mean over queries; lower is better.
 
-    A step gains (1 - diversity) times the product with the query less diversity times the largest
-    product with an earlier pick; `rows` (nq, k) in order. No vector is scaled.
+    The objective is the sum of the gains of all steps. A step gains (1 - diversity) times the inner
+    product with the query, minus diversity times the greatest inner product with an earlier pick.
+    `rows` (nq, k) are in the order of selection. Vectors are used as they are, without
+    normalisation.
     """
     picks = base[rows]
     near = np.einsum("qkd,qd->qk", picks, queries).sum(axis=1)
@@ -127,13 +135,13 @@ def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: f
 
 
 def dials(diversity: float) -> list[float]:
-    """Return the dials to try for a target: its odds, halved and doubled in small steps."""
+    """Return the dials to try for a target, whose odds are the target's odds times factors."""
     odds = diversity / (1 - diversity)
     return [float(odds * factor / (1 + odds * factor)) for factor in _ODDS]
 
 
 def best_dial(diversity: float, value_at: Callable[[float], float]) -> float:
-    """Return the dial with the least value, such as J; the smallest of equals."""
+    """Return the dial with the least value, such as J; the smallest of equally good dials."""
     return min(dials(diversity), key=lambda dial: (value_at(dial), dial))
 
 
@@ -147,7 +155,7 @@ def _among(picks: IntArray, count: int, row: int) -> bool:
 
 @kernel
 def _pick(vectors: FloatArray, target: FloatArray, picks: IntArray, count: int) -> int:
-    """Return the row with the largest product that is not among picked[:count]."""
+    """Return the row with the greatest product that is not in picked[:count]."""
     best, most = -1, np.float32(-np.inf)
     for row in range(vectors.shape[0]):
         value = row_dot(vectors, row, target, 0)
@@ -191,7 +199,7 @@ def mmr_kernel(vectors: FloatArray, query: FloatArray, diversity: float, picks: 
 
 
 def greedy_of_one(base: FloatArray, query: FloatArray, k: int, diversity: float) -> IntArray:
-    """Return the rows of k picks (k,) of unit rows (n, d) for a unit query (d,); k at least 2."""
+    """Return the rows (k,) that greedy picks of unit rows (n, d) for a unit query (d,); k >= 2."""
     picks = np.empty(k, np.int64)
     greedy_kernel(base, query[None], diversity, picks)
     return picks
