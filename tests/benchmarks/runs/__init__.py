@@ -1,5 +1,6 @@
-"""The runs: quality in process, other libraries, and the server. No run imports another one.
+"""The benchmarks: quality and speed in process, comparisons with other libraries, and the server.
 
-`contestants` is shared by the comparisons with other libraries, and `label_rivals` is a program
-that another interpreter runs.
+A benchmark module does not import another one. Two modules are not benchmarks. `contestants` is
+shared by the comparisons with other libraries, and `label_rivals` is a program for another
+interpreter.
 """

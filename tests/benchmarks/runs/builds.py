@@ -1,4 +1,4 @@
-"""Starts of the server, builds over gRPC, and their memory."""
+"""Benchmarks of server starts, of builds over gRPC, and of their memory."""
 
 import os
 import shutil
@@ -39,12 +39,12 @@ _WARM_GOAL, _COLD_GOAL = 2.0, 20.0
     dims=Option(32, "dimensions"),
 )
 def start(options: Options) -> Iterator[Output]:
-    """Time from the command line to SERVING: kernels cached or not, no index or many.
+    """Time from the command line to SERVING, with and without cached kernels and indexes.
 
-    Rounds alternate between an empty data folder and, for each family, a folder with many indexes,
-    which are hard links to the files of one. A cold start has a kernel cache of its own, in an
-    empty folder. The second table has the first query to an index, which opens the index and
-    compares checksums, and the second query.
+    Each round starts the server once with an empty data folder and once for each family with a
+    folder of many indexes, which are hard links to the files of a single index. A cold start uses a
+    new, empty kernel cache. The second table has the time of the first query to an index, which
+    opens the index and compares checksums, and the time of the second query.
     """
     seconds: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
@@ -132,13 +132,13 @@ _HASHING_GOAL, _WHOLE_GOAL = 0.75, 3
     rounds=Option(3, "turns of each family"),
 )
 def build(options: Options) -> Iterator[Output]:
-    """Build over gRPC of a million points, beside the same product and the same file by themselves.
+    """Time of a build over gRPC, compared with its matrix product and its file operations alone.
 
-    "Hashing" is the stage of that name, as its events reach the caller, beside the product of all
-    points with 256 hyperplanes on all cores. "The whole" reaches from the first byte sent to the
-    index serving, beside reading the file, hashing it and writing points and codes, synced. All are
-    measured in every round, family after family. A figure is the best of its rounds; in process
-    there is one run.
+    "Hashing" is the time of the stage of that name, as the caller sees it in the progress events.
+    It is compared with the product of all points with 256 hyperplanes on all cores. "The whole" is
+    the time from the first byte sent until the index is serving. It is compared with reading the
+    file, hashing it, and writing and syncing points and codes. Every round measures all families in
+    turn. A figure is the best of all rounds. The build in process is measured once.
     """
     count, dims = options.points, options.dims
     random = np.random.default_rng(0)
@@ -169,7 +169,11 @@ def build(options: Options) -> Iterator[Output]:
 def row_of(
     family: str, rounds: list[dict[str, float]], in_process: float, product: float, file: float
 ) -> Row:
-    """Return the stages of the quickest round; both goals take the quickest of their kind."""
+    """Return a row with the stages of the fastest round.
+
+    The two figures that have goals use the fastest hashing and the fastest whole build, which may
+    be from different rounds.
+    """
     best = min(rounds, key=lambda stages: sum(stages.values()))
     whole = sum(best.values())
     return {
@@ -183,7 +187,7 @@ def row_of(
 
 
 def _alone(folder: Path, planes: FloatArray) -> tuple[float, float]:
-    """Return the seconds of the product, and of reading, hashing and writing."""
+    """Return the seconds of the product alone, and of reading, hashing and writing the file."""
     os.sync()
     begin_time = time.perf_counter()
     points = np.load(folder / "points.npy")
@@ -202,7 +206,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _hash(points: FloatArray, planes: FloatArray, *, keep: bool) -> list[np.ndarray]:
-    """Multiply block by block, and return the signs as bits where they are kept."""
+    """Multiply the points by the hyperplanes block by block, and return the sign bits if `keep`."""
     codes = []
     for start in range(0, len(points), _HASHED_ROWS):
         margins = points[start : start + _HASHED_ROWS] @ planes
@@ -221,7 +225,10 @@ def _write(folder: Path, points: FloatArray, codes: list[np.ndarray]) -> None:
 
 
 def _build(folder: Path, family: HashFamily) -> dict[str, float]:
-    """Build on a new server, and return the seconds of each stage, connecting first."""
+    """Build on a new server, and return the seconds of each stage.
+
+    The first stage is connecting.
+    """
     points = np.load(folder / "points.npy")
     begins: dict[str, float] = {}
     with (
@@ -261,16 +268,18 @@ _MB: Final = 1e6
     workers=Option(4, "workers"),
 )
 def memory(options: Options) -> Iterator[Output]:
-    """Memory that a large upload adds to the server's processes, and what workers share.
+    """Memory that a large upload adds to the server's processes, and memory that workers share.
 
-    A server with a data directory takes an upload of about 4 GB, while the private memory of
-    supervisor, fronts, workers and builder is summed twenty times a second. Then every worker
-    answers by every search, which touches all arrays, and the mappings of the index are added up.
+    An upload of about 4 GB is sent to a server with a data directory. Meanwhile the private memory
+    of supervisor, fronts, workers and builder is summed twenty times a second. Then every worker
+    answers queries with every search, so that all arrays are touched, and the memory mappings of
+    the index are summed over the workers.
     """
     size = 4 * options.rows * options.dims
     with tempfile.TemporaryDirectory(prefix="divgrpc-memory-") as temporary:
         folder = Path(temporary)
-        # The upload, the vectors that are kept, and as much again for the rest.
+        # There must be space for the upload, the stored vectors and about as much for everything
+        # else.
         if shutil.disk_usage(folder).free < 3 * size:
             raise SystemExit(f"too little room in {folder.parent} for three copies of the points")
         vectors = Manifold.of(dims=options.dims).write(folder / "points.npy", options.rows)
@@ -322,7 +331,7 @@ def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: P
         return all(programs.mapped(pid, folder)["Size"] for pid in workers)
 
     eventually(all_have_it, _PATIENCE_SECONDS)
-    # A mapped index is not a touched one: once more for the worker that came last.
+    # Workers map the index before they touch it. Ask again, so that the last worker touches it too.
     _ask_by_every_search(client, vectors, len(workers))
     maps = [programs.mapped(pid, folder) for pid in workers]
     after = sum((programs.held(pid) for pid in workers), Counter())
@@ -338,7 +347,7 @@ def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: P
 
 
 def _ask_by_every_search(client: Client, vectors: FloatArray, workers: int) -> None:
-    """Ask as many at a time as there are workers, twice, by each search."""
+    """Send as many concurrent queries as there are workers, twice for each search."""
 
     def ask(number: int, search: Search) -> None:
         client.query(_INDEX, vectors[number : number + 1], search=search)

@@ -1,9 +1,12 @@
-"""Contestants at equal quality: what they pick, how much of a gap that closes, and the finalists.
+"""Contestants of comparisons at equal quality, and how much of the gap in J they close.
 
-A contestant finds candidates at some effort and picks k of them at some dial. The dial that serves
-J best with so many candidates is set on exact neighbours of queries that are not reported, and is
-the same for every contestant with that selector. Candidates start where exact ones just fail to
-close the gap; effort rises until the gap is closed, as more only costs more.
+A contestant finds candidates at some effort and picks k of them at some dial. For each selector and
+number of candidates, the best dial for J is chosen on exact nearest neighbours of tuning queries,
+which are not reported. All contestants with this selector use it.
+
+Numbers of candidates are tried in ascending order. The first is the greatest that cannot close the
+target share of the gap even with exact candidates. For each number, the effort is raised until the
+target is reached, because more effort only takes more time.
 """
 
 import time
@@ -24,23 +27,28 @@ from divgrpc.metrics import gap_closed, h_score, judge, mean
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search, Selector
 
-# J, or what MMR maximises; for MMR the dial is the target on both sides.
+# The objective of a comparison, J or what MMR maximises. For MMR the dial is not tuned, but equals
+# the diversity on all sides.
 Objective: TypeAlias = Literal["J", "MMR"]
 _CANDIDATES: Final = (25, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
-# Hashed points for each candidate, and shares of the probes that Build tuned.
+# Values to try of hashed points per candidate, and of probes as a multiple of what Build tuned.
 _HASHED: Final = (1, 1.5, 2, 3, 4, 8, 16)
 _PROBED: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
-# Numbers of candidates tried, the first of them too few.
+# How many numbers of candidates are tried, including the first, which is too small.
 _TRIED: Final = 5
-# How much more of the gap other queries may close than those that dials are set on.
+# Reported queries may close this much more of the gap than the tuning queries.
 _MARGIN: Final = 0.01
-# A configuration that takes this many times the fastest of its kind is not pursued.
+# A ladder ends when a configuration takes this many times as long as the fastest that reached the
+# target.
 _HOPELESS: Final = 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A finder, and what picks of its candidates; a `twin` picks the same, faster."""
+    """A finder, and a picker that selects among its candidates.
+
+    `twin` is a faster picker with the same picks. It replaces the picker when dials are tuned.
+    """
 
     finder: Finder
     picker: Picker
@@ -67,17 +75,17 @@ class Pair:
         return self.finder.ladders()
 
     def describe(self, effort: Effort, count: int) -> str:
-        """Return the finder's words and the number of candidates."""
+        """Describe the finder, its effort and the number of candidates."""
         return f"{self.finder.config}, {self.finder.describe(effort, count)}, {count:,} fetched"
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
-        """Return the k rows for a query (d,)."""
+        """Return the k rows that are picked for a query (d,)."""
         return self.picker.pick(query, self.finder.nearest(query, count, effort), self.k, dial)
 
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """An index of ours: its family and other options, seconds of building, bytes on top."""
+    """One of our indexes: its hash family, options, build time, and bytes on top of the vectors."""
 
     kind: str
     config: str
@@ -88,7 +96,7 @@ class Build:
 
 @dataclass(frozen=True, eq=False)
 class Ours:
-    """divgrpc in process: an index of some family, and a search."""
+    """divgrpc in process, with an index of some family and a search."""
 
     name: str
     source: Build
@@ -98,7 +106,7 @@ class Ours:
     selector: Selector = "greedy"
 
     def ladders(self) -> Ladders:
-        """Return hashed points for each candidate upwards, or probes upwards for each of them."""
+        """Return ladders of hashed points per candidate, or of these and numbers of probes."""
         info = self.source.index.info
         search = info.auto_search if self.search == "auto" else self.search
         if search == "exact":
@@ -109,7 +117,7 @@ class Ours:
         return [[(float(limit), float(count)) for count in probes] for limit in _HASHED]
 
     def describe(self, effort: Effort, count: int) -> str:
-        """Name the search, both limits, and the probes of tables."""
+        """Describe the search, both limits, and for tables the number of probes."""
         auto_search = f"auto ({self.source.index.info.auto_search})"
         search = auto_search if self.search == "auto" else self.search
         limit = "" if "exact" in search else f" of {round(effort[0] * count):,}"
@@ -118,7 +126,7 @@ class Ours:
         return ", ".join(filter(None, words))
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
-        """Return the k rows for a query (d,)."""
+        """Return the k rows that are picked for a query (d,)."""
         parameters = self.parameters(count, effort, dial)
         rows: IntArray = self.source.index.engine.answer(query[None], parameters).ids[0]
         return rows
@@ -144,7 +152,11 @@ Contestant: TypeAlias = Pair | Ours
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Queries (nq, d), and the objective of their nearest neighbours and of the exhaustive pick."""
+    """The two ends of the gap in an objective, for queries (nq, d).
+
+    `nearest` is the mean objective of the nearest points, `exhaustive` that of the selection among
+    all points.
+    """
 
     base: FloatArray
     queries: FloatArray
@@ -157,28 +169,28 @@ class Scale:
     def of(
         cls, base: FloatArray, queries: FloatArray, k: int, diversity: float, objective: Objective
     ) -> Self:
-        """Measure both ends of the scale for k picks."""
+        """Measure the objective of the nearest points and of the exhaustive selection."""
         best = truth.greedy if objective == "J" else truth.mmr
         scale = cls(base, queries, diversity, objective)
         ends = truth.nearest(base, queries, k)[0], best(base, queries, k, diversity)
         return cls(base, queries, diversity, objective, *map(scale.value, ends))
 
     def value(self, rows: IntArray) -> float:
-        """Return the mean objective of picks (nq, k), the lower the better."""
+        """Return the mean objective of picks (nq, k); lower is better."""
         measure = mean_objective if self.objective == "J" else mean_mmr
         return measure(self.base, self.queries, rows, self.diversity)
 
     def gap(self, rows: IntArray) -> float:
-        """Return the gap that picks (nq, k) close."""
+        """Return the share of the gap that picks (nq, k) close."""
         return gap_closed(self.value(rows), self.nearest, self.exhaustive)
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One configuration at its dial, and the time of a query.
+    """A configuration of a contestant at its dial, with its quality and the time of a query.
 
-    `source` has the seconds of building and the bytes on top of the vectors. `microseconds` are
-    rough while J is measured.
+    `source` has the build time and the bytes on top of the vectors. `microseconds` is only a rough
+    time, taken while the quality was measured.
     """
 
     name: str
@@ -195,7 +207,10 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The share of the gap to close for k picks; `pool` are exact candidates of tuning queries."""
+    """The share of the gap that contestants must close with k picks.
+
+    `pool` has the exact nearest neighbours of the tuning queries.
+    """
 
     k: int
     share: float
@@ -209,7 +224,7 @@ class Target:
     def of(
         cls, points: Points, k: int, share: float, diversity: float, objective: Objective = "J"
     ) -> Self:
-        """Measure both scales, and the exact neighbours of the tuning queries."""
+        """Measure the gaps of both sets of queries, and find neighbours of the tuning queries."""
         reported, tuning = (
             Scale.of(points.base, queries, k, diversity, objective)
             for queries in (points.queries, points.tuning)
@@ -219,7 +234,7 @@ class Target:
         return cls(k, share, points, reported, tuning, pool)
 
     def dial(self, picker: Picker, count: int) -> tuple[float, float]:
-        """Return the dial for `count` exact candidates, and the gap it closes of tuning queries."""
+        """Return the best dial for `count` exact candidates, and the gap it closes when tuning."""
         key = (picker.name, count)
         if key not in self._dials:
             gap = cache(lambda dial: self._tuned(picker, count, dial))
@@ -237,7 +252,11 @@ class Target:
         return self.tuning.gap(np.array(rows))
 
     def _counts(self, picker: Picker) -> list[int]:
-        """Return numbers of candidates to try: from too few on, or the one that closes most."""
+        """Return the numbers of candidates to try, in ascending order.
+
+        The first is the greatest number that is too small to close the target share. If no number
+        is enough, the result is the single number that closes most.
+        """
         fit = [count for count in _CANDIDATES if self.k <= count <= self.pool[0].shape[1]]
         gaps: list[float] = []
         for count in fit:
@@ -248,7 +267,7 @@ class Target:
         return [fit[int(np.argmax(gaps))]]
 
     def entry(self, contestant: Contestant, count: int, effort: Effort) -> Entry | None:
-        """Ask the reported queries; None where a query has fewer than k results."""
+        """Answer the reported queries; return None if a query has fewer than k results."""
         queries, dial = self.reported.queries, self.dial(contestant.tuned, count)[0]
 
         def ask(number: int) -> IntArray:
@@ -267,20 +286,24 @@ class Target:
     def over_all(
         self, name: str, rows: IntArray, dial: float, pick: Callable[[FloatArray], IntArray]
     ) -> Entry:
-        """Return a pick among all points, whose `rows` (nq, k) are known."""
+        """Return the entry of a selection among all points, which has picked `rows` (nq, k)."""
         queries, count = self.reported.queries, len(self.points.base)
         figures = (self.reported.gap(rows), self._h(rows), np.inf)
         ask: Ask = lambda number: pick(queries[number])  # noqa: E731
         return Entry(name, "", None, count, (), dial, *figures, ask)
 
     def _h(self, rows: IntArray) -> float:
-        """Return h of picks (nq, k) for the reported queries; NaN where there are no labels."""
+        """Return the mean h of picks (nq, k) for the reported queries, NaN without labels."""
         if self.points.labels is None:
             return float("nan")
         return mean(h_score(judge(rows, self.points.categories, self.points.labels)))
 
     def entries(self, contestant: Contestant) -> Iterator[Entry]:
-        """Yield configurations: effort rises until the gap is closed, or takes too long."""
+        """Yield configurations of a contestant; effort rises until the target is reached.
+
+        A ladder also ends when a configuration takes much longer than the fastest that reached the
+        target.
+        """
         least = np.inf
         for count in self._counts(contestant.tuned):
             for ladder in contestant.ladders():
@@ -296,9 +319,11 @@ class Target:
 
 
 def finalists(tried: Sequence[Entry], share: float, most: int) -> tuple[float, list[Entry]]:
-    """Return the gap that a contestant of ours and a pair close, and the entries to be timed.
+    """Return the share of the gap to compare at, and the entries to be timed.
 
-    Of each name these are the `most` fastest that close it, or the one that closes most of it.
+    The share is lowered to what both our best contestant and the best pair can close. For each
+    name, the entries are the `most` fastest that close this share, or the entry that closes most if
+    none of them does.
     """
     kinds = {entry.name: [item for item in tried if item.name == entry.name] for entry in tried}
     reach = {name: max(entry.gap for entry in kind) for name, kind in kinds.items()}

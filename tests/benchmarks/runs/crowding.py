@@ -1,4 +1,4 @@
-"""Points that crowd: figures of answers beside exact search over all points."""
+"""The benchmark of near-copies, which compares answers with exact search over all points."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,18 +30,19 @@ from divgrpc.types import EffectiveParameters, FloatArray, HashFamily, IntArray,
 from support import crowded_points
 from support.crowded_points import KINDS, Crowd, Queries
 
-# Products of queries and points that are held at a time.
+# Maximum number of products of queries and points in memory.
 _BLOCK_PRODUCTS: Final = 1 << 26
-# A gap is no gap where it is less than this share of J.
+# "gap closed" is left out if the gap is less than this share of J.
 _LEAST_GAP: Final = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """One kind of queries to a crowd, and what exact search over all its points finds.
+    """Queries of one kind, and their exact results over all points of a crowd.
 
-    `nearest` (nq, m) rows, nearest first, and their cosines `near` (nq, m); `distinct` (nq, k): the
-    nearest rows of different items, -1 where there are fewer items.
+    nearest: (nq, m), the rows of the nearest points, nearest first.
+    near: (nq, m), the cosines of these points with the query.
+    distinct: (nq, k), the nearest rows of different items, -1 if there are fewer than k items.
     """
 
     crowd: Crowd
@@ -55,7 +56,7 @@ class Truth:
 
     @classmethod
     def of(cls, crowd: Crowd, kind: str, queries: Queries, k: int, count: int) -> "Truth":
-        """Search all points for the nearest `count` and the best `k` items of every query."""
+        """Find the nearest `count` points and the best `k` items by exhaustive search."""
         count = min(count, crowd.points.shape[0])
         best_of_items = _best_of_items(crowd.items)
         blocks: list[tuple[IntArray, FloatArray, IntArray]] = []
@@ -79,11 +80,14 @@ class Truth:
         return self.distances(self.distinct)
 
     def distances(self, rows: IntArray) -> metrics.ListDistances:
-        """Measure answers (nq, k), -1 where there is none."""
+        """Return the distances of answers (nq, k), which are padded with -1."""
         return metrics.list_distances(self.crowd.points, self.queries.rows, rows)
 
     def greedy(self, diversity: float) -> metrics.ListDistances:
-        """Distances of what `marginal` greedy picks among all points: the best J that we know."""
+        """Return the distances of what `marginal` greedy picks among all points.
+
+        Its J is the best that is known.
+        """
         if diversity not in self._greedy:
             queries = _dense(self.queries.rows)
             rows = truth.greedy(self.crowd.points, queries, self.k, diversity)
@@ -91,34 +95,34 @@ class Truth:
         return self._greedy[diversity]
 
     def recall(self, rows: IntArray) -> float:
-        """Return the share of the m nearest points among candidates `rows` (nq, m), -1 for none.
+        """Return the share of the m nearest points that are among candidates `rows` (nq, m).
 
-        A candidate as near as the m-th nearest point counts as one of them: copies that are exact
-        may stand for one another.
+        Rows are padded with -1. Any candidate that is as near as the m-th nearest point counts as
+        one of the nearest, because exact copies are interchangeable.
         """
         products = np.empty(rows.shape, np.float32)
         for i, row in enumerate(rows):
             candidates = self.crowd.points[np.maximum(row, 0)]
             products[i] = _dense(candidates @ _dense(self.queries.rows[[i]])[0])
         count = min(rows.shape[1], self.near.shape[1])
-        # Sums in another order differ in the last digits.
+        # Allow for rounding, because the sums of these products are in a different order.
         is_near = (products >= self.near[:, [count - 1]] - 1e-5) & (rows >= 0)
         return float(is_near.sum(axis=1).mean() / count)
 
 
 @dataclass(frozen=True)
 class Recalls:
-    """Recalls of the candidates that a selector sees, each measured once for the same search."""
+    """Recalls of a selector's candidates; each different search is measured only once."""
 
     index: Index
     truth: Truth
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def of(self, parameters: EffectiveParameters) -> float:
-        """Return the recall of the nearest `candidates_limit` among the candidates.
+        """Return the recall of the nearest `candidates_limit` points among the candidates.
 
-        The candidates are what plain nearest neighbours finds in the same search under the same
-        limits, with nothing collapsed.
+        The candidates are found by a query for plain nearest neighbours with the same search and
+        limits, which collapses nothing.
         """
         most = self.truth.nearest.shape[1]
         limit = min(parameters.candidates_limit or most, most)
@@ -140,12 +144,16 @@ class Recalls:
 
 
 def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float | None]:
-    """Return the figures of answers (nq, k), means over queries, with J at that `diversity`.
+    """Return the figures of answers (nq, k) by name, as means over queries.
 
-    "distinct": distinct items in k places; "of topic": those of the topic that was asked for;
-    "relevant": the share of places with such a point; "of best" and "of nearest": the mean cosine
-    as a share of the best k distinct items' and of plain neighbours'; "gap closed": the part of the
-    gap in J between plain neighbours and greedy over all points, None where it is under 1 % of J.
+    - "distinct": number of distinct items among the k results.
+    - "of topic": number of distinct items of the topic that the query asked for.
+    - "relevant": share of the places with a point of this topic.
+    - "of best": mean cosine, divided by that of the k nearest distinct items.
+    - "of nearest": mean cosine, divided by that of plain nearest neighbours.
+    - "h" and "J": the h-score, and the objective at `diversity`.
+    - "gap closed": share of the gap in J between plain neighbours and greedy over all points, None
+      if the gap is less than 1 % of J.
     """
     judged = metrics.judge(rows, truth.queries.asked, truth.crowd.labels)
     items = np.where(rows >= 0, truth.crowd.items[rows], -1)
@@ -176,7 +184,7 @@ def _distinct(items: IntArray, mask: np.typing.NDArray[np.bool_]) -> float:
 
 
 def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
-    """Return a function from products (nq, n) to the best rows (nq, k) of different items."""
+    """Return a function from products (nq, n) and k to the best rows (nq, k) of different items."""
     order = np.argsort(items, kind="stable")
     starts = np.flatnonzero(np.diff(items[order], prepend=-1))
     number = np.zeros(len(items), np.int64)
@@ -189,7 +197,7 @@ def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
         rows = np.full((len(products), k), -1)
         for i, items_best in enumerate(_largest(most, min(k, len(starts)))):
             at = np.flatnonzero(np.isin(number, items_best) & (by_item[i] == most[i][number]))
-            # The first of equals, which has the smallest row.
+            # Of equal products take the first, which has the smallest row.
             first = dict(zip(number[at][::-1], order[at][::-1], strict=True))
             rows[i, : len(items_best)] = [first[item] for item in items_best]
         return rows
@@ -198,7 +206,7 @@ def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
 
 
 def _largest(products: FloatArray, count: int) -> IntArray:
-    """Return the columns (nq, count) of the largest products, ties to the smaller column."""
+    """Return the columns (nq, count) of the greatest products; smaller columns win ties."""
     at = np.argpartition(-products, count - 1, axis=1)[:, :count]
     at.sort(axis=1)
     order = np.argsort(-np.take_along_axis(products, at, 1), axis=1, kind="stable")
@@ -221,16 +229,19 @@ _SETS: Final = ("made-1", "made-3", "made-10", "made-30", "made-power", *_REAL)
 _GREEDY: Final = ("greedy:corrected", "greedy:marginal", "greedy:printed")
 _SELECTORS: Final = (*_GREEDY, "mmr", "dpp", "max_sum", "rerank")
 _BASELINES: Final = ("mmr", "msd", "dpp")
-# Nearest points that recall of candidates is measured against.
+# Number of nearest points for the recall of candidates.
 _RECALL_POINTS: Final = 1_000
 _BASELINE_CANDIDATES: Final = 200
-# The share of the gap in J that `marginal` must close with nothing collapsed, by dial.
+# The share of the gap in J that `marginal` must close at each dial if nothing is collapsed.
 _GAP_GOALS: Final = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to ask: `selector` may name a variant; None leaves a parameter to its default."""
+    """One setting of the benchmark.
+
+    `selector` may also name a variant. A parameter that is None keeps its default.
+    """
 
     selector: str = DEFAULTS
     diversity: float | None = None
@@ -240,7 +251,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The setting in a table, without the search."""
+        """The name of the setting in a table, without the search."""
         words = [self.selector]
         if self.diversity is not None and self.selector != _NEAREST:
             words.append(f"{self.diversity:g}")
@@ -287,15 +298,17 @@ class Setting:
     timed=Option(40, "queries timed of each kind, 0 for none"),
 )
 def crowding(options: Options) -> Iterator[Output]:
-    """Points that crowd: how many distinct items come back, how near they are, and at what cost.
+    """Points with many near-copies: how many results are distinct, how near they are, and the time.
 
-    Synthetic sets consist of near-copies (`made-10` has ten of each item, `made-power` a power law
-    of copies). In real sets a share of the rows are copies of others, half of them exact. Queries
-    are indexed documents, new documents, topic vectors and hyperplanes. Every figure is compared
-    with exact search over all points. `--half` keeps half of the queries apart, so that a setting
-    can be chosen on one half and reported on the other. Times are of one query at a time on one
-    thread, in turns, and include the work of `Index.query` around the search. The setting
-    `defaults` names no option.
+    Synthetic sets consist of near-copies. `made-10` has ten copies of each item, and `made-power`
+    has numbers of copies that follow a power law. In the real sets, a share of the rows is replaced
+    by copies of other rows, of which half are exact. The queries are indexed documents, new
+    documents, topic vectors and hyperplanes.
+
+    Every figure is compared with exact search over all points. `--half` keeps half of the queries
+    apart, so that a setting can be chosen on one half and reported on the other. Times are of one
+    query at a time on one thread, with settings taking turns. They include the overhead of
+    `Index.query`. The setting `defaults` sets no options.
     """
     every: list[Row] = []
     with threadpool_limits(1):
@@ -319,7 +332,7 @@ def crowding(options: Options) -> Iterator[Output]:
 def _crowds(options: Options) -> Iterator[Crowd]:
     for name in options.sets:
         if name in _REAL:
-            # Without a folder of data sets the digits stand for each of them.
+            # If no folder of data sets is configured, the digits replace every real set.
             data = topics.load([_REAL[name]])[0]
             for percent in options.shares:
                 yield crowded_points.injected(data, percent / 100, options.queries)
@@ -373,7 +386,7 @@ def _of_kind(indexes: dict[str, Index], truth: Truth, options: Options) -> Itera
 
 
 def settings_of(options: Options, search: str | None) -> Iterator[Setting]:
-    """Yield plain nearest neighbours, the defaults, and every combination of the axes."""
+    """Yield plain nearest neighbours, the defaults, and all combinations of the options."""
     yield Setting(_NEAREST, 0.0, search=search)
     yield Setting(search=search)
     counts = options.candidates or [None]
@@ -399,14 +412,15 @@ def _times(
 
 
 def _pyversity(truth: Truth, strategy: str, diversity: float, count: int) -> IntArray:
-    """Return what pyversity picks (nq, k) among the nearest `count` points of each query."""
+    """Return the rows (nq, k) that pyversity picks among the nearest `count` points of a query."""
     k = truth.k
     dial = libraries.msd_dial(diversity, k) if strategy == "msd" else diversity
     picks = np.full((len(truth.nearest), k), -1)
     for i, rows in enumerate(truth.nearest[:, :count]):
         vectors = truth.crowd.points[rows]
         if hasattr(vectors, "toarray"):
-            # Words that no candidate has change no product.
+            # Keep only the words that occur in candidates. All other columns are zero and change no
+            # product.
             vectors = vectors[:, np.unique(vectors.indices)].toarray()
         scores = truth.near[i, : len(rows)]
         places = libraries.pyversity(strategy, vectors, scores, k, dial)
@@ -415,7 +429,10 @@ def _pyversity(truth: Truth, strategy: str, diversity: float, count: int) -> Int
 
 
 def goals(every: Sequence[Row]) -> Iterator[Row]:
-    """Yield the goals of the defaults, with the worst value and where it is; k is ten."""
+    """Yield the goals of the default setting, each with the worst value and its case.
+
+    k is 10.
+    """
     name = "family, search, setting"
     defaults_rows = [row for row in every if row[name].startswith(f"{DEFAULTS}, {DEFAULTS}, ")]
     defaults = [row for row in defaults_rows if row[name].endswith(f", {DEFAULTS}")]

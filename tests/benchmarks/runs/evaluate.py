@@ -42,13 +42,13 @@ _PAUSE_SECONDS: Final = 0.005
     rounds=Option(3, "calls, the quietest of which is shown"),
 )
 def evaluate(options: Options) -> Iterator[Output]:
-    """Time of Evaluate beside its queries, of small calls, and of queries while a call goes on.
+    """Time of Evaluate calls, and of queries to a server that runs one.
 
-    The ratio is the time of a call, from the request to its last row, over the time of its queries,
-    one at a time on one thread as the rows report them, divided by the number of workers: 1 if
-    nothing but queries took time. The quietest of some rounds is shown, the one with the least
-    ratio. A small call has one query at one setting. The first call starts a process, and later
-    calls use it again.
+    "ratio" compares the time of a call with the time of its queries. The time of a call reaches
+    from the request to its last row. The time of its queries is what the rows report, one query at
+    a time on one thread, divided by the number of workers. A ratio of 1 means that nothing but
+    queries took time. Of several rounds, the one with the lowest ratio is shown. A small call has
+    one query and one setting. The first call starts a process, which later calls reuse.
     """
     [data] = topics.load([_DATA])
     # The pool holds no indexed point.
@@ -126,7 +126,7 @@ def _small(client: Client, queries: FloatArray, categories: IntArray) -> float:
 
 
 def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) -> Row:
-    """Return percentiles of the time of queries of one row while a call goes on."""
+    """Return percentiles of the time of single queries while an Evaluate call runs."""
     over = threading.Event()
     seconds: list[float] = []
 
@@ -150,12 +150,12 @@ def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) ->
 
 
 def _cpu_seconds(program: Program) -> dict[str, float]:
-    # Threads of an evaluator end with the call, so the process is asked for the time of all.
+    # An evaluator's threads end with the call, so their CPU time is read from the process.
     return program.cpu_seconds() | {"evaluator": sum(map(cpu_seconds, program.find("evaluator")))}
 
 
 _ROWS, _DIMS, _BATCH_ROWS = 20_000, 64, 100
-# Seconds of a call, and its failure or "".
+# The seconds of a call, and its error or an empty string.
 _Call = tuple[float, str]
 
 
@@ -168,10 +168,10 @@ _Call = tuple[float, str]
     seed=Option(0, "seed of the draws"),
 )
 def chaos(options: Options) -> Iterator[Output]:
-    """Workers killed at random under load: no call may fail.
+    """Workers killed at random under load, without a failed call.
 
-    A server with two workers, callers without retries, and at even intervals `kill -9` for a worker
-    drawn by the seed. The run ends with an error where a call failed.
+    The server has two workers, and the callers do not retry. At regular intervals a random worker
+    gets `kill -9`. The benchmark ends with an error if any call fails.
     """
     calls = _calls(options)
     failures = Counter(failure for _, failure in calls if failure)

@@ -1,4 +1,4 @@
-"""Quality of single queries on real points: the gap in J, and recall by metric."""
+"""Quality of single queries on real points: the gap in J that is closed, and recall by metric."""
 
 import statistics
 import time
@@ -61,11 +61,11 @@ class _Contestant:
     families=FAMILIES,
 )
 def quality(options: Options) -> Iterator[Output]:
-    """Gap in J closed and time per query, beside exhaustive greedy and exact search.
+    """Share of the gap in J that is closed and time per query, against exhaustive greedy selection.
 
-    Every family, search and variant answers at the dial that serves J best on other queries.
-    Queries run one at a time on one thread, in turns; the same answers give the time and J. Ratios
-    are paired by block of queries, with a bootstrap interval.
+    Every combination of family, search and variant answers at the dial that is best for J on other
+    queries. Queries run one at a time on one thread, and combinations take turns. The same answers
+    give the time and J. Ratios are computed within blocks of queries, with a bootstrap interval.
     """
     points = load(REAL, options.queries, options.tuning)
     indexes = {family: Index.build(points.base, hash_family=family) for family in options.families}
@@ -77,7 +77,10 @@ def quality(options: Options) -> Iterator[Output]:
 
 
 def _contestants(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[tuple[str, _Contestant]]:
-    """Yield families, searches and variants; exact search and wider limits by the first index."""
+    """Yield all combinations of family, search and variant.
+
+    The first index is also searched exactly and with wider limits.
+    """
     first = next(iter(indexes.values()))
     for variant in _VARIANTS:
         yield f"any, exact, {variant}", _Contestant(first, k, "exact", variant)
@@ -85,7 +88,7 @@ def _contestants(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[tuple[
         family_built = str(index.info.parameters["hash_family"])
         name = f"auto ({family_built})" if family == "auto" else family
         for search in get_args(Search):
-            # The search that `auto` takes stands here under its own name too.
+            # The search that `auto` stands for is also listed under its own name.
             if search == "auto" or (search != "exact" and family != "auto"):
                 kind = f"auto ({index.info.auto_search})" if search == "auto" else search
                 for variant in _VARIANTS:
@@ -150,11 +153,11 @@ _SEARCHES: Final[tuple[Search, ...]] = ("auto", "scan", "tables")
     families=FAMILIES,
 )
 def recall_by_metric(options: Options) -> Iterator[Output]:
-    """Recall of every family under every metric, where lengths differ by a hundred times.
+    """Recall of every family under every metric, for vectors of very different lengths.
 
-    Points and queries get lengths from 0.1 to 10, even in the logarithm. Recall is the share of the
-    true ten nearest among the results of `nearest` at default limits; times are medians of single
-    queries on one thread.
+    Points and queries get lengths from 0.1 to 10, spread evenly in the logarithm. Recall is the
+    share of the true ten nearest points among the results of `nearest` at default limits. Times are
+    medians of single queries on one thread.
     """
     points = load(REAL, options.queries)
     random = np.random.default_rng(0)

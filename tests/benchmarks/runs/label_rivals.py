@@ -1,9 +1,10 @@
-"""Labels of napkinXC and PECOS, by an interpreter that has them.
+"""Label predictions of napkinXC and PECOS, by an interpreter that has them installed.
 
-PECOS needs a numpy older than ours, so the other interpreter runs this file as a program, which
-imports nothing of ours. Both run with default settings, all cores and rows of unit length; napkinXC
-as a tree of labels (PLT) and as one classifier for each label (BR), PECOS as XR-Linear on a tree of
-labels clustered by their documents' features.
+PECOS needs an older numpy than divgrpc. Another interpreter therefore runs this file as a program,
+which must not import divgrpc. Both libraries run with default settings, on all cores, with rows of
+unit length. napkinXC is trained as a tree of labels (PLT) and as one classifier for each label
+(BR). PECOS is trained as XR-Linear on a tree of labels, which are clustered by the features of
+their documents.
 """
 
 import json
@@ -24,7 +25,7 @@ NAMES: Final = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
 _TOP_K: Final = 5
 # scipy's, or dense; it has no types.
 Csr: TypeAlias = Any
-# As in `divgrpc.types`, which the other interpreter does not have.
+# The same type as in `divgrpc.types`, which the other interpreter cannot import.
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Predict: TypeAlias = Callable[[Csr], IntArray]
 Train: TypeAlias = Callable[[], Predict]
@@ -33,9 +34,9 @@ _SEED: Final = 0
 
 @dataclass(frozen=True)
 class Rival:
-    """Labels (nq, 5) of the documents asked, -1 where there are fewer, and seconds of both parts.
+    """Labels (nq, 5) that a library predicts, padded with -1, and the seconds of both phases.
 
-    Without labels `absent` says why.
+    If there are no labels, `absent` says why.
     """
 
     name: str
@@ -46,13 +47,14 @@ class Rival:
 
 
 def ask(python: Path, documents: Csr, labels: Csr, tests: Csr) -> Iterator[Rival]:
-    """Train each rival on documents and labels in a process of its own, and predict with it."""
+    """Train each library on documents and labels in its own process, and return its predictions."""
     with tempfile.TemporaryDirectory(prefix="divgrpc-rivals-") as temporary:
         folder = Path(temporary)
         for file, rows in (("documents", documents), ("labels", labels), ("asked", tests)):
             sparse.save_npz(folder / f"{file}.npz", sparse.csr_matrix(rows), compressed=False)
         for name in NAMES:
-            # Isolated, so that no module of this folder shadows one of theirs.
+            # `-I` isolates the process, so that no module of this folder shadows a module of the
+            # library.
             ran = subprocess.run(
                 (str(python), "-I", __file__, str(folder), name),
                 capture_output=True,

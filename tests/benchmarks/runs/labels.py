@@ -34,12 +34,12 @@ _VOTES: Final[tuple[tuple[Search, bool], ...]] = (
     ("exact", False),
     ("scan", True),
 )
-# One hashed label in ten is scored exactly, but no fewer than 32; 50 are candidates.
+# A search by hashes scores one label in ten exactly, but at least 32. It has 50 candidates.
 _HASHED_SHARE, _HASHED_LEAST, _CANDIDATES = 10, 32, 50
 _BLOCK_ROWS: Final = 1_000
 _PENALTIES: Final = (0.3, 1.0, 3.0, 10.0)
 
-# Predicts the labels (nq, 5) of all test documents.
+# A function that predicts the labels (nq, 5) of all test documents.
 Predict = Callable[[], IntArray]
 
 
@@ -50,14 +50,16 @@ Predict = Callable[[], IntArray]
     rivals=Option(None, "interpreter with napkinxc and libpecos", kind=Path),
 )
 def label_precision(options: Options) -> Iterator[Output]:
-    """Precision of labels: LEML, neighbours that vote, and plain ridge regression.
+    """Precision of label predictions by LEML, voting neighbours and plain ridge regression.
 
-    P@1, P@3 and P@5 in percent on the test documents; drank and h of five labels where they have a
-    hierarchy. Ridge has a weight for every feature and label, its penalty chosen on a fifth of the
-    training documents. "Hashed" scores a tenth of the labels exactly after a scan, or 32. Training
-    times include the choice of parameters; neighbours are ten, found at diversity 0. Seconds are
-    wall time. With `--rivals PYTHON`, an interpreter that has them, napkinXC and PECOS stand
-    beside.
+    The figures are P@1, P@3 and P@5 in percent on the test documents. drank and h of five labels
+    are added if the labels have a hierarchy. Ridge regression has a weight for every pair of a
+    feature and a label, and its penalty is chosen on a fifth of the training documents. Rows with
+    "hashed" scan codes and then score only a tenth of the labels exactly, but at least 32. Ten
+    neighbours vote, which are found at diversity 0.
+
+    Training times include the choice of parameters. Seconds are wall time. `--rivals PYTHON` names
+    an interpreter that has napkinXC and PECOS, which are then compared too.
     """
     for split in documents.load(options.sets):
         yield Table(f"Labels of {split.name}", {"sha256": split.sha256})
@@ -132,7 +134,7 @@ def _hashed(split: Split, model: LabelModel, seed: int) -> Predict:
 
 
 def _with_words(rows: sparse.csr_array) -> IntArray:
-    """Return which documents have a word: others have no direction, and no neighbours."""
+    """Return a mask of the documents with a word; others have no direction and no neighbours."""
     return np.flatnonzero(np.asarray(abs(rows).sum(axis=1)).ravel())
 
 
@@ -194,10 +196,11 @@ _TOP_K: Final = 5
     regularisation=Option(1.0, "regularisation"),
 )
 def training(options: Options) -> Iterator[Output]:
-    """Training at size: LEML on synthetic documents as many as LSHTC3's, time and precision.
+    """Time and precision of LEML training on synthetic documents of the size of LSHTC3.
 
-    `--share` of 754,000 documents, 1.6 million features and 259,000 labels. Precision is on
-    documents that were not trained on, beside always predicting the most frequent labels.
+    `--share` sets the share of 754,000 documents, 1.6 million features and 259,000 labels.
+    Precision is measured on documents that were not used in training, and compared with always
+    predicting the most frequent labels.
     """
     sizes = [round(options.share * size) for size in (DOCUMENTS, FEATURES, LABELS, TEST_DOCUMENTS)]
     data = labelled_documents(*sizes)
@@ -219,7 +222,7 @@ def training(options: Options) -> Iterator[Output]:
 
 
 class _Stages:
-    """The start and the iterations of a training, timed by its reports of progress."""
+    """Times the start and the iterations of a training by its progress reports."""
 
     def __init__(self, documents: int) -> None:
         self._documents = documents
@@ -227,9 +230,9 @@ class _Stages:
         self.rows: list[Row] = []
 
     def note(self, progress: Progress) -> None:
-        """Take a report, and add a row where a stage is complete."""
+        """Take a progress report, and add a row when a stage is complete."""
         loss = progress.loss if isinstance(progress, TrainingProgress) else None
-        # An iteration's last report is the first with its loss.
+        # An iteration is complete with the first report of its loss.
         if self.rows:
             complete = loss != self.rows[-1]["loss"]
         else:

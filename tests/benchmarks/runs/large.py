@@ -35,22 +35,25 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search
 
 _CANDIDATES: Final = 50
-# Hashed points for each candidate, and shares of the probes that Build tuned.
+# Values to try of hashed points per candidate, and of probes as a multiple of what Build tuned.
 _HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
 _PROBED: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 _WORKERS: Final = 2
 _REFERENCE: Final = 100_000
 _PATIENCE: Final = 3.0
-# Queries that choose the fastest of several widths.
+# Number of queries that decide which of several widths is the fastest.
 _CHOOSING: Final = 60
-# External ids begin here, so that none is a row's number.
+# External ids begin at this number, so that an id never equals its row number.
 _FIRST_ID: Final = 7
 _TRAINED: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class _Width:
-    """How widely an index is searched, and its recall; 0 probes where there are none."""
+    """How widely an index is searched, and the recall that this achieves.
+
+    `probes` is 0 for a search without buckets or cells.
+    """
 
     probes: int
     limit: int
@@ -69,16 +72,19 @@ class _Width:
     folder=FOLDER,
 )
 def large(options: Options) -> Iterator[Output]:
-    """Cost against the number of points, up to ten million synthetic ones on disk, beside faiss.
+    """Growth of the cost with the number of points, up to ten million synthetic points, and faiss.
 
-    The cost of a query is the cost of its 50 nearest. For several shares of the probes that Build
-    tuned, the search is widened until 50 candidates hold 0.95 of the nearest on the mean; the
-    fastest such width counts. Queries are timed one at a time on one thread, in turns with the
-    index that `auto` makes of 100,000 points, so that their ratio comes from the same minutes.
-    faiss IVF, with some four roots of n lists, runs no selector and gets the fewest probes that
-    hold as many. At the end the exponent of cost against n is fitted. "On top" counts all bytes but
-    the vectors: codes, tables or cells, external ids, and the scratch of two workers. "memory MB"
-    is the most that the build held without pages of files.
+    The cost of a query is the cost of finding its 50 nearest points. For several numbers of probes
+    around the number that Build tuned, the search is widened until 50 candidates hold 0.95 of the
+    nearest points on average. The fastest of these widths counts. Queries are timed one at a time
+    on one thread. They take turns with an index of 100,000 points built with `auto`, so that both
+    times of a ratio come from the same minutes.
+
+    faiss IVF has about four times the root of n lists and runs no selector. It gets the smallest
+    number of probes with the same recall. At the end, the exponent of cost against n is fitted.
+
+    "On top" counts all bytes except the vectors: codes, tables or cells, external ids, and the
+    scratch memory of two workers. "memory MB" is the peak memory of the build without file pages.
     """
     every: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="divgrpc-large-", dir=options.folder) as temporary:
@@ -94,7 +100,7 @@ def large(options: Options) -> Iterator[Output]:
 
 
 class _Bench:
-    """The folder, the queries, and the index that others are compared with."""
+    """The state of the benchmark: its folder, its queries, and the reference index."""
 
     def __init__(self, folder: Path, options: Options) -> None:
         self._folder, self._options, self._manifold = folder, options, Manifold.of()
@@ -105,7 +111,7 @@ class _Bench:
         self._reference = self._ask(index, "auto", self._fastest(index, "auto", near, 0))
 
     def rows(self, count: int) -> Iterator[Row]:
-        """Yield rows for `count` points; the files are gone afterwards."""
+        """Yield the rows for `count` points, and delete the files afterwards."""
         points = self._manifold.write(self._folder / "points.npy", count)
         ids = np.arange(_FIRST_ID, count + _FIRST_ID)
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
@@ -150,7 +156,7 @@ class _Bench:
         }
 
     def _fastest(self, index: Index, search: Search, near: IntArray, first_id: int) -> _Width:
-        """Return the fastest width that reaches the recall, or the one that comes nearest."""
+        """Return the fastest width that reaches the recall, or the one with the greatest recall."""
         probe_counts = [0]
         if search == "tables" or (search == "auto" and index.info.auto_search == "tables"):
             probe_counts = sorted({max(1, round(share * index.info.n_probes)) for share in _PROBED})
@@ -166,7 +172,7 @@ class _Bench:
     def _widen(
         self, index: Index, search: Search, near: IntArray, first_id: int, probes: int
     ) -> _Width:
-        """Return the width with enough hashed points for the nearest (nq, 50), at `probes`."""
+        """Return the width at `probes` with enough hashed points to find the nearest (nq, 50)."""
         recall, limit = 0.0, _CANDIDATES
         for factor in _HASHED:
             limit = min(index.rows, round(factor * _CANDIDATES))
@@ -180,7 +186,7 @@ class _Bench:
             )
             ids = index.engine.answer(self._queries, parameters).ids - first_id
             before, recall = recall, truth.recall(ids, near)
-            # Where probes are too few, their buckets hold no more points.
+            # Stop if recall no longer rises, because the probed buckets hold no more points.
             if recall >= self._options.recall or 0 < recall == before:
                 break
         return _Width(probes, limit, recall)
@@ -202,7 +208,7 @@ class _Bench:
         return ask
 
     def _faiss(self, points: FloatArray, near: IntArray) -> Row:
-        """Build lists of faiss in blocks; its picks are the first k candidates."""
+        """Measure faiss IVF, built block by block; its results are the first k candidates."""
         begin_time = time.perf_counter()
         finder = _lists(points)
         seconds = time.perf_counter() - begin_time
@@ -224,7 +230,7 @@ class _Bench:
 
 
 def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
-    """Return the least number that reaches, or the last of the ladder where none does."""
+    """Return the least number that reaches the recall, or the last number if none of them does."""
     few = 0
     for upper in ladder:
         if reaches(upper):
@@ -239,7 +245,7 @@ def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
 
 
 def _lists(points: FloatArray) -> Faiss:
-    """Build faiss' flat lists with no more than some blocks in memory beside them."""
+    """Build an IVF index of faiss, and hold only a few blocks of vectors in memory meanwhile."""
     import faiss
 
     config, axes = faiss_factories(*points.shape)["faiss IVF"]
@@ -249,29 +255,31 @@ def _lists(points: FloatArray) -> Faiss:
     for _, block in blocks(points):
         index.add(np.ascontiguousarray(block))
     faiss.omp_set_num_threads(1)
-    # Each vector has its number beside it, and its list a centre.
+    # Besides the vectors, an index stores the number of each vector and the centre of each list.
     size = 8 * len(points) + 4 * index.nlist * points.shape[1]
     return Faiss("faiss IVF", config, index, 0.0, size, axes, index.nlist)
 
 
 def on_top(index: Index) -> float:
-    """Return the bytes of all but the vectors, with two workers' scratch, as a share of theirs.
+    """Return the bytes of all data except the vectors, divided by the bytes of the vectors.
 
-    The index has answered a query in this thread.
+    The scratch memory of two workers is included. The index must have answered a query in this
+    thread.
     """
     arrays = {array.name: array.bytes for array in index.info.arrays}
     vectors = arrays.pop("vectors")
     searcher: Any = index.engine._searcher
-    # Views are not counted: another array has their bytes.
+    # Count only arrays that own their memory, not views of them.
     memory = arrays_of(searcher._local.memory.scratch)
     scratch = sum(array.nbytes for array in memory if array.base is None)
     return float((sum(arrays.values()) + _WORKERS * scratch) / vectors)
 
 
 def exponents(every: Sequence[Row]) -> dict[str, float]:
-    """Fit log cost to log n for each search that reached the recall at all sizes, two or more.
+    """Return the exponent of cost against n for each search that reached the recall at all sizes.
 
-    A family stands here too by the faster of its searches at each size.
+    At least two sizes are needed. A family is also listed on its own, with the faster of its
+    searches at each size.
     """
     costs: dict[str, dict[int, float]] = defaultdict(dict)
     incomplete = {row["search"] for row in every if not row["reached"]}

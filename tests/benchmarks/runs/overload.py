@@ -30,7 +30,7 @@ _QUERIES, _IN_FLIGHT, _PENDING = 400, 16, 64
 _PROBE_SECONDS: Final = 0.05
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _GET_INDEX: Final = "/divgrpc.v1.DiverseIndex/GetIndex"
-# Statuses of refused calls: by the front, or by gRPC before the front had seen them.
+# Statuses of calls that the front refused, or that gRPC refused before the front saw them.
 _REFUSED: Final = ("RESOURCE_EXHAUSTED", load.REFUSED_UNTIL, "CANCELLED")
 
 
@@ -52,16 +52,20 @@ class _Case:
     rounds=Option(3, "turns of each rate"),
 )
 def overload(options: Options) -> Iterator[Output]:
-    """Past capacity: goodput, refusals, and whether health and admin calls answer.
+    """Behaviour past capacity: goodput, refusals, and times of health and admin calls.
 
-    Capacity is the rate of a closed loop. Then an open loop sends multiples of it, each call with a
-    deadline; goodput counts answers within the deadline that came while calls were sent. In the
-    case "workers" a call carries some rows, so that workers are the bottleneck, while caller, front
-    and worker share the machine. In "front" a call is one query and the server has one core, the
-    caller the others, so that gRPC in the front is the bottleneck. "pending" is the same with few
-    calls pending in gRPC. Rates take turns, and a row is the best of its rate. Health and GetIndex
-    are asked at the same time, on a connection of their own. "told when" is the share of refused
-    calls that were told when to return.
+    Capacity is the rate that a closed loop reaches. An open loop then sends multiples of this rate,
+    in which each call has a deadline. Goodput counts the answers that arrive within the deadline
+    and before sending ends.
+
+    There are three cases. In "workers", a call has several rows, so that workers are the
+    bottleneck, and the caller, front and worker share all cores. In "front", a call is one query,
+    the server has a single core, and the caller has the others, so that gRPC in the front is the
+    bottleneck. "pending" is the same with a low limit of calls pending in gRPC.
+
+    The rates take turns, and a row is the best round at its rate. Health and GetIndex are called at
+    the same time on a separate connection. "told when" is the share of refused calls whose response
+    says when to try again.
     """
     points = load_points(REAL, _QUERIES)
     few = ("--pending-calls", str(_PENDING))
@@ -108,7 +112,7 @@ def _rows(folder: Path, queries: FloatArray, options: Options, case: _Case) -> l
 
 @contextmanager
 def _on_cores(cores: Set[int]) -> Iterator[None]:
-    """Keep the threads of this process, and what it starts meanwhile, on some cores."""
+    """Restrict the threads of this process, and processes started meanwhile, to some cores."""
     before = os.sched_getaffinity(0)
     _move(cores)
     try:
@@ -131,7 +135,7 @@ def _request(rows: FloatArray) -> bytes:
 async def _offer(
     program: Program, calls: Callable[[], Awaitable[Offered]]
 ) -> tuple[Offered, list[float], list[float]]:
-    """Return what the open loop saw, and the seconds that health and admin calls took."""
+    """Return the results of an open loop, and the seconds of health and admin calls during it."""
     index = index_pb2.GetIndexRequest(index=_INDEX).SerializeToString()
     check = health_pb2.HealthCheckRequest().SerializeToString()
     health: list[float] = []

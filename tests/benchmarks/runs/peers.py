@@ -50,10 +50,12 @@ _FAISS: Final = list(faiss_factories(1, 1))
 _FINALISTS: Final = 2
 # target_recall of our builds.
 _RECALLS: Final = (0.9, 0.99)
-# Ours take a moment to build, in which a disturbance would show; the median of some is kept.
+# Our indexes are built quickly, so that a disturbance would distort the time. Build several times
+# and keep the median.
 _BUILDS: Final = 3
 _BUILDS_SECONDS: Final = 3.0
-# Seconds for a block of queries: all points of a million take a fifth of one.
+# Maximum seconds for a block of queries. A query over all of a million points takes about a fifth
+# of a second.
 _PATIENCE: Final = 0.5
 _EF: Final = (10, 20, 50, 100, 200, 400, 800)
 EXACT: Final = "exact pass"
@@ -75,13 +77,14 @@ MMR: Final = "MMR over all points"
     ef_construction=Option([100, 200], "ef_construction of hnswlib"),
 )
 def peers(options: Options) -> Iterator[Output]:
-    """Speed at equal quality: divgrpc in process beside other libraries.
+    """Speed at equal quality of divgrpc in process and other libraries.
 
-    hnswlib and the indexes of faiss, each followed by a selector, our compiled one or pyversity's;
-    and greedy and MMR over all points, compiled. Every configuration is tried at its best dial; of
-    those that close the gap the fastest of each kind are timed in turns, one query at a time on one
-    thread. Building uses all cores on all sides. Where one side does not close so much of the gap,
-    the target is what both do. MMR is also compared at its own objective and dial.
+    The other libraries are hnswlib and faiss, each followed by a selector, which is pyversity's or
+    our compiled one. Compiled greedy and MMR over all points are also measured. Every configuration
+    is tried at its best dial. Of the configurations that close the target share of the gap in J,
+    the fastest of each kind are timed in turns, one query at a time on one thread. All indexes are
+    built on all cores. If one side cannot close the target share, the target is lowered to what
+    both sides can close. MMR is also compared at its own objective and dial.
     """
     for name in libraries.missing("hnswlib", "faiss", "pyversity"):
         yield f"{name} is not installed and does not take part"
@@ -124,7 +127,7 @@ class _Field:
 
     @classmethod
     def build(cls, points: Points, options: Options) -> "_Field":
-        """Build ours, then theirs, one after the other with all cores."""
+        """Build our indexes and then the others, one after the other on all cores."""
         builds = list(_builds(points, options.families))
         finders: list[Finder] = []
         if not libraries.missing("hnswlib"):
@@ -141,7 +144,7 @@ class _Field:
 
     @cached_property
     def mmr(self) -> OurPicker:
-        """Our MMR: others' pick the same, and more slowly."""
+        """Return our MMR, because the other implementations pick the same points more slowly."""
         return OurPicker.over(self.builds[0].index, records.MMR_RULE)
 
     def contestants(self, objective: Objective) -> list[Contestant]:
@@ -179,7 +182,10 @@ def _builds(points: Points, families: Sequence[HashFamily]) -> Iterator[Build]:
 
 
 def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
-    """Yield how hard the points are: recall of the ten nearest by hnswlib's graphs, by ef."""
+    """Yield the recall of the ten nearest by hnswlib graphs at several values of ef.
+
+    It shows how hard the points are to search.
+    """
     exact = truth.nearest(points.base, points.queries, 10)[0]
     if graphs:
         yield Table(f"Recall of the ten nearest at ef: {points.name}")
@@ -192,7 +198,7 @@ def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
 
 
 def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[float, list[Entry]]:
-    """Time the fastest that close the gap, and return one of each name, those that do first."""
+    """Time the fastest entries that close the gap, and return the best one of each name."""
     share, entries = finalists(tried, target.share, _FINALISTS)
     entries += _over_all(target, field.mmr)
     asks = {entry: entry.ask for entry in entries}
@@ -202,7 +208,7 @@ def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[flo
 
 
 def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
-    """Return the fastest of each name, those that close the gap before the others."""
+    """Return one entry of each name: the fastest that closes the gap, or else the fastest."""
     best: dict[str, Entry] = {}
     for entry in sorted(entries, key=lambda entry: (entry.gap < share, entry.microseconds)):
         best.setdefault(entry.name, entry)
@@ -210,7 +216,10 @@ def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
 
 
 def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
-    """Yield greedy and MMR over all points, MMR for J at its dial for the most candidates."""
+    """Yield entries of greedy and MMR over all points.
+
+    MMR with the objective J uses its dial for the greatest number of candidates.
+    """
     scale, k, base = target.reported, target.k, target.points.base
     dial = scale.diversity
     if scale.objective == "J":
@@ -241,10 +250,10 @@ def _row(entry: Entry, share: float) -> Row:
 
 
 def compare(entries: Sequence[Entry], share: float) -> Iterator[Row]:
-    """Yield how many times ours that close the gap are as fast as the fastest others that do.
+    """Yield comparisons of our entries that close the gap with the fastest other entries that do.
 
-    Building and memory are against the hnswlib of the fastest pair with pyversity: times as fast to
-    build, and the share of its bytes on top of the vectors.
+    Time per query is compared as a ratio. Build time and memory on top of the vectors are compared
+    with hnswlib, as it is in the fastest pair with pyversity.
     """
     closing = {entry.name: entry for entry in entries if entry.gap >= share}
 

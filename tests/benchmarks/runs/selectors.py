@@ -1,4 +1,4 @@
-"""Times of selectors and of batches in process."""
+"""Benchmarks of selectors and of batches in process."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -31,7 +31,7 @@ from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Search
 from divgrpc_server.worker.batches import Pace
 
 _DIVERSITY: Final = 0.3
-# Selectors of ours, and the rivals with the same method.
+# Our selectors, and the selectors of other libraries that use the same method.
 _RIVALS: Final[Mapping[str, tuple[str, ...]]] = {
     "greedy, marginal": ("pyversity msd",),
     "max_sum": ("pyversity msd",),
@@ -47,12 +47,13 @@ _RIVALS: Final[Mapping[str, tuple[str, ...]]] = {
     candidates=Option([100, 1_000], "candidates"),
 )
 def selector_times(options: Options) -> Iterator[Output]:
-    """Time of each selector alone, beside pyversity's and LangChain's of the same method.
+    """Time of each selector alone, compared with the same method of pyversity and LangChain.
 
-    All pick from the same candidates, nearest first, whose relevance is known, in turns on one
-    thread. Other libraries get the candidates' vectors side by side; ours read them where they lie
-    in an index. LangChain computes the relevance itself; `pip install langchain-core` lets it take
-    part. "Same picks" is the share of queries in which both picked the same points.
+    All selectors pick from the same candidates, which are sorted by distance and whose relevance is
+    known. They take turns on one thread. Other libraries get the vectors of the candidates as a
+    contiguous array, while our selectors read them from the index. LangChain computes the relevance
+    itself, and only takes part if langchain-core is installed. "Same picks" is the share of queries
+    for which both selectors picked the same points.
     """
     points = load(REAL, options.queries)
     index = Index.build(points.base, hash_family="lsh_div")
@@ -143,12 +144,12 @@ BATCH_SIZES: Final = (2, 4, 16, 64)
     k=Option(10, "results per query"),
 )
 def batch_times(options: Options) -> Iterator[Output]:
-    """Rows asked in one call beside the same rows one by one, in process, one thread.
+    """Time of a batch of rows, compared with the same rows one by one, in process on one thread.
 
-    An exact search of dense points, and a scan of more codes than caches hold, read the points once
-    for 16 rows; other searches go row by row. A batch is also answered in slices as a worker of a
-    server cuts it. All ways are asked in turns, and the run ends with an error where their ids
-    differ.
+    An exact search of dense points reads the points once for 16 rows, and so does a scan whose
+    codes do not fit the caches. All other searches handle rows one by one. A batch is also answered
+    in slices, as a server's worker divides it. The different ways take turns. The benchmark ends
+    with an error if their results differ.
     """
     for source in options.points:
         points = load(source, options.batches * BATCH_SIZES[-1])
@@ -158,7 +159,7 @@ def batch_times(options: Options) -> Iterator[Output]:
 
 
 def _rows(points: Points, options: Options) -> Iterator[Row]:
-    """Yield each family by its search, and the last one by an exact search too."""
+    """Yield the rows of each family with its search, and of the last one with exact search."""
     for family in options.families:
         index = Index.build(points.base, hash_family=family)
         search = hashed_search(index, family, points.queries)
@@ -187,7 +188,7 @@ def _rows(points: Points, options: Options) -> Iterator[Row]:
 def compare(
     index: Index, parameters: QueryParameters, queries: FloatArray, size: int, batches: int
 ) -> dict[str, Timed]:
-    """Time batches of `size` rows each way; raises RuntimeError where answers differ."""
+    """Time batches of `size` rows in all ways; raises `RuntimeError` if the results differ."""
     ways = {"one by one": _one_by_one, "batch": _batch, "slices": _slices}
 
     def ask(way: Callable[..., IntArray], batch: int) -> IntArray:

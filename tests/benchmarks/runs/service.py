@@ -33,18 +33,21 @@ from divgrpc_client.messages import requests
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
 
-# Connections, so that every process of a port gets some.
+# Number of connections, so that every process behind a port gets some.
 _CHANNELS: Final = 16
 _CALL_SECONDS: Final = 10.0
-# Share of an open loop's calls that must be answered in its time for its p99 to count.
+# The p99 of an open loop only counts if at least this share of its calls is answered in time.
 _ANSWERED: Final = 0.95
-# Closed and open loops of one service.
+# The results of the closed and of the open loops of a service.
 Loops: TypeAlias = tuple[Sequence[Load], Sequence[Offered]]
 
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """A program that answers as an entry does in process, and a request for each query."""
+    """A running program, with its entry in process and a request for each query.
+
+    The program answers as the entry does.
+    """
 
     entry: Entry
     program: Program
@@ -67,15 +70,17 @@ class Service:
     rounds=Option(3, "turns of each service"),
 )
 def service(options: Options) -> Iterator[Output]:
-    """Over the wire at equal quality: divgrpc beside a service written by hand around hnswlib.
+    """Speed at equal quality over gRPC: divgrpc and a hand-written service around hnswlib.
 
     Both sides close the same share of the gap in J, with the settings that were the fastest in
-    process. One server of ours has an index of every family; it and the other service have as many
-    processes. They run at the same time and take turns. A closed loop measures the server's CPU per
-    call. Then an open loop at half the other's top rate measures latency from the moment when a
-    call was due. A figure is from the quietest round. A family that does not close the share is not
-    compared. The p99 is left out if the service did not answer the rate, or the caller could not
-    offer it.
+    process. A single divgrpc server has an index of every family. Both sides have the same number
+    of processes, run at the same time and take turns.
+
+    A closed loop measures the server's CPU time per call. Then an open loop at half the rate that
+    the hand-written service can reach measures latency, from the moment when a call was due. Each
+    figure is from the quietest round. A family that does not close the share is not compared. The
+    p99 is left out if the service did not answer at this rate, or if the caller could not send at
+    it.
     """
     absent = libraries.missing("hnswlib", "pyversity")
     if absent:
@@ -96,7 +101,7 @@ def service(options: Options) -> Iterator[Output]:
 def _settings(
     points: Points, folder: Path, options: Options
 ) -> tuple[float, dict[Entry, Contestant]]:
-    """Return the gap to close and the fastest of each kind that does, ours before theirs."""
+    """Return the share of the gap to close, and the fastest entry of each kind, ours first."""
     indexes, k = build_each(points.base, options.families, folder), options.k
     tuned = OurPicker.over(next(iter(indexes.values())))
     contestants: list[Contestant] = [
@@ -132,7 +137,7 @@ def _start(
 
 
 def _requests(points: Points, entry: Entry, contestant: Contestant) -> list[bytes]:
-    """Return a request for each query; the service by hand reads the vector and k alone."""
+    """Return a request for each query; the hand-written service reads only the vector and k."""
     options: QueryOptions = {"k": contestant.k}
     if isinstance(contestant, Ours):
         parameters = asdict(contestant.parameters(entry.count, entry.effort, entry.dial))
@@ -146,7 +151,7 @@ def _requests(points: Points, entry: Entry, contestant: Contestant) -> list[byte
 
 
 async def _check(services: Sequence[Service]) -> None:
-    """Raise RuntimeError where a service answers otherwise than in process."""
+    """Raise `RuntimeError` if a service does not return the same results as in process."""
     for service in services:
         reply = await load.one(service.program, service.requests[0])
         ids = list(query_pb2.QueryResponse.FromString(reply).ids)
@@ -155,7 +160,7 @@ async def _check(services: Sequence[Service]) -> None:
 
 
 async def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
-    """Return what each service saw: closed loops in turns, then open ones at one rate."""
+    """Run the services in turns, closed loops first and then open loops at equal rates."""
     closed: dict[Service, list[Load]] = defaultdict(list)
     open_loops: dict[Service, list[Offered]] = defaultdict(list)
     for _ in range(options.rounds):
@@ -178,10 +183,11 @@ async def _take_turns(services: Sequence[Service], options: Options) -> list[Loo
 
 
 def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> Iterator[Row]:
-    """Yield a row for each entry from its loops; the last is the service written by hand.
+    """Yield a row for each entry from its loops; the last entry is the hand-written service.
 
-    "times per CPU" are calls for each second of server CPU, divided by the last's, "of its p99" the
-    share of the last's p99; None where one of the two does not close the gap, or does not answer.
+    "times per CPU" is the number of calls per second of server CPU, divided by that of the
+    hand-written service. "of its p99" is the p99 divided by that of the hand-written service. Both
+    are None if one of the two services does not close the gap or does not answer.
     """
     closed = [min(loads, key=lambda load: sum(load.cpu.values())) for loads, _ in loops]
     open_loops = [min(offers, key=lambda offer: offer.latency[99]) for _, offers in loops]

@@ -28,15 +28,19 @@ _IN_PROCESS: Final = " in process"
 _BATCHED: Final = f"batch of {_BATCH}"
 _STREAMED: Final = ", QueryStream"
 _ECHO: Final = "echo"
-# CPU divided by the floor, by workers; microseconds of p50 above the floor; front CPU of a stream
-# divided by that of a unary call; the rate of a batch divided by the rate in process.
+# Goals: CPU divided by its floor, by number of workers; microseconds of p50 above its floor; front
+#     CPU of a stream divided by that of unary calls; and rate of a batch divided by the rate in
+#     process.
 _CPU_GOALS: Final = {1: 1.25, 2: 1.45}
 _P50_GOAL, _STREAM_GOAL, _BATCH_GOAL = 250, 0.6, 0.95
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the way it was asked, and the calls in flight; the echo is of no family."""
+    """A program, the way it is called, and the number of calls in flight.
+
+    The echo belongs to no family.
+    """
 
     family: str
     name: str
@@ -48,7 +52,7 @@ Loads: TypeAlias = "defaultdict[Case, list[Load]]"
 
 @dataclass(frozen=True, eq=False)
 class _Queries:
-    """An index, and the same queries for calls in process, calls and streams, and in batches."""
+    """An index and its queries, as calls in process, as requests of one row, and as batches."""
 
     family: str
     index: Index
@@ -60,7 +64,7 @@ class _Queries:
 
     @classmethod
     def of(cls, family: str, index: Index, queries: FloatArray) -> Self:
-        """Make requests of the rows of queries (nq, d), and of as many whole batches as fit."""
+        """Make a request for each row of queries (nq, d), and for as many whole batches as fit."""
 
         def request(rows: FloatArray) -> query_pb2.QueryRequest:
             return query_pb2.QueryRequest(index=family, queries=arrays.encode_dense(rows))
@@ -91,15 +95,17 @@ class _Queries:
     rounds=Option(5, "turns of each program"),
 )
 def wire(options: Options) -> Iterator[Output]:
-    """CPU per call and latency of the server, beside an empty echo and the query in process.
+    """CPU time per call and latency of the server, compared with an empty echo and with in process.
 
-    All programs run at the same time on the loopback address and take turns. A row has the figures
-    of its quietest round: the least CPU per call, or with one call in flight the least p50, because
-    a worker that stays awake then burns CPU. Server CPU is the sum over fronts and workers. The
-    access log is on. The echo answers messages of the same sizes as Query. The floor of a call is
-    the CPU of the echo plus that of the same query in process; p50 has a floor too, with one call
-    at a time. A batch is one call of many rows; "of in process" compares its rate for a second of
-    worker CPU with the same batch in process.
+    All programs run at the same time on the loopback interface and take turns. A row is from its
+    quietest round. This is the round with the least CPU per call. With a single call in flight it
+    is the round with the least p50, because a worker that stays awake then uses more CPU.
+
+    Server CPU is the sum over fronts and workers. The access log is on. The echo exchanges messages
+    of the same sizes as Query. The floor of a call is the CPU of the echo plus the CPU of the same
+    query in process. For one call in flight, p50 has a floor too. A batch is one call with many
+    rows. "of in process" is its rate per second of worker CPU, divided by the rate of the same
+    batch in process.
     """
     points = load_points(REAL, _REQUESTS)
     loads: Loads = defaultdict(list)
@@ -128,7 +134,7 @@ def wire(options: Options) -> Iterator[Output]:
 
 
 async def _check(queries: Sequence[_Queries], programs: Mapping[str, Program]) -> int:
-    """Return the size of a reply; raises RuntimeError where a server's answer is not the core's."""
+    """Return the size of a reply; raises `RuntimeError` if results differ from the core's."""
     size = 0
     for item, program in itertools.product(queries, programs.values()):
         reply = await load.one(program, item.requests[0])
@@ -158,7 +164,7 @@ def _ask_in_process(loads: Loads, queries: _Queries, seconds: float) -> None:
 async def _ask_programs(
     loads: Loads, queries: _Queries, programs: Mapping[str, Program], options: Options
 ) -> None:
-    """Ask each server one call at a time, many, on a stream, and in batches."""
+    """Measure each server with one call at a time, many calls, a stream, and batches."""
     many, seconds = options.in_flight, options.seconds
     for name, program in programs.items():
         case = Case(queries.family, name, many)
@@ -173,7 +179,7 @@ async def _ask_programs(
 
 
 def _in_process(index: Index, batches: Sequence[FloatArray], seconds: float) -> Load:
-    """Ask one batch at a time, as a `Load` whose CPU is all a worker's."""
+    """Measure batches in process, as a `Load` whose CPU time counts as a worker's."""
     times: list[float] = []
     cpu, begin = time.process_time(), time.perf_counter()
     while time.perf_counter() < begin + seconds:
@@ -189,7 +195,7 @@ def _in_process(index: Index, batches: Sequence[FloatArray], seconds: float) -> 
 
 
 def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[tuple[Case, Row]]:
-    """Yield a row for each case, from its quietest round, family by family."""
+    """Yield a row for each case from its quietest round, family by family."""
     quietest = {
         case: min(rounds, key=_p50 if case.in_flight == 1 and rounds[0].latency else _cpu)
         for case, rounds in loads.items()
@@ -242,7 +248,7 @@ def _goals(programs: Mapping[Case, Row], many: int) -> Iterator[Row]:
 
 
 def _cpu(load: Load) -> float:
-    """Return the CPU of a call, of all roles."""
+    """Return the CPU time per call over all roles."""
     return sum(load.cpu.values())
 
 
