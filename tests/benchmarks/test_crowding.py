@@ -1,4 +1,4 @@
-"""The crowding benchmark: its data, its truth beside plain loops, and a small run."""
+"""Tests of the benchmark of near-copies: its data, its exact results, and a small run."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ SEVEN = np.full(3 * STORIES, 7)
 
 
 def real(kind: str) -> Topics:
-    """Return 90 rows of three categories with two sub-topics, and as many to learn from."""
+    """Return 90 rows of three categories with two sub-topics each, and 90 more rows as the pool."""
     rng = np.random.default_rng(1)
     rows = rng.random((180, 12)).astype(np.float32) * (rng.random((180, 12)) < 0.5)
     rows[:, 0] += 0.1
@@ -30,8 +30,8 @@ def real(kind: str) -> Topics:
     return Topics(f"{kind} rows", "", points[:90], labels, points[90:], categories[90:], 1.0)
 
 
-def test_made_points_have_the_cosines_that_they_promise() -> None:
-    """Copies of a story, stories of a topic and topics are as near as the module says."""
+def test_made_points_have_the_documented_cosines() -> None:
+    """Copies of an item, items of a topic, and topics have the documented mean cosines."""
     crowd = crowded_points.made("seven", SEVEN, 20)
     points, items = crowd.points, crowd.items
     topic = crowd.labels.categories
@@ -46,7 +46,11 @@ def test_made_points_have_the_cosines_that_they_promise() -> None:
 
 
 def test_queries_are_near_what_they_ask_for() -> None:
-    """A document is a point, a new one a copy of an item, and the others are near their topic."""
+    """Check the nearest points of each kind of query.
+
+    A document is an indexed point, a new document is a copy of an item, and the other kinds are
+    near their topic.
+    """
     crowd = crowded_points.made("seven", SEVEN, 20)
     topic = crowd.labels.categories
     for kind, (rows, asked) in crowd.queries.items():
@@ -62,7 +66,10 @@ def test_queries_are_near_what_they_ask_for() -> None:
 
 
 def test_copies_follow_a_power_law() -> None:
-    """The most frequent item has many times the copies of the tenth, and the sum is about right."""
+    """The most frequent item has ten times as many copies as the tenth.
+
+    The total number of copies is about the number that was asked for.
+    """
     copies = np.sort(crowded_points.power_law_copies(8_000))[::-1]
     assert 7_000 <= copies.sum() <= 8_000
     assert copies.min() >= 1
@@ -72,7 +79,7 @@ def test_copies_follow_a_power_law() -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_injected_copies_are_near_their_original(kind: str) -> None:
-    """Half of the rows are copies, exact or jittered, with the labels of what they copy."""
+    """Half of the rows become copies, exact or moved, with the labels of their original."""
     data = real(kind)
     crowd = crowded_points.injected(data, 0.5, 6)
     assert crowd.points.shape == data.points.shape
@@ -89,8 +96,8 @@ def test_injected_copies_are_near_their_original(kind: str) -> None:
     assert crowd.crowded
 
 
-def test_a_share_of_nothing_leaves_points_as_they_are() -> None:
-    """Without copies rows are in their order, and every row is an item."""
+def test_injecting_no_copies_keeps_the_points() -> None:
+    """If the share of copies is 0, the rows keep their order and every row is an item."""
     data = real("dense")
     crowd = crowded_points.injected(data, 0, 6)
     assert np.array_equal(crowd.points, data.points)
@@ -98,8 +105,8 @@ def test_a_share_of_nothing_leaves_points_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_truth_is_that_of_plain_loops(kind: str) -> None:
-    """Nearest rows and nearest distinct items are those of a sort of all points."""
+def test_truth_equals_plain_loops(kind: str) -> None:
+    """Nearest rows and nearest distinct items equal those of a sort of all points."""
     crowd = crowded_points.injected(real(kind), 0.8, 6)
     dense = crowd.points.toarray() if kind == "sparse" else crowd.points
     truth = Truth.of(crowd, "topics", crowd.queries["topics"], 4, 9)
@@ -115,8 +122,8 @@ def test_truth_is_that_of_plain_loops(kind: str) -> None:
         assert near[distinct] == pytest.approx(near[best], abs=1e-6)
 
 
-def test_recall_takes_one_exact_copy_for_another() -> None:
-    """What is as near as the last of the nearest counts as found; missing places do not."""
+def test_recall_counts_exact_copies_as_nearest() -> None:
+    """A point as near as the last of the nearest counts as found; a missing place does not."""
     points = np.array([[1, 0], [1, 0], [0.8, 0.6], [0, 1]], np.float32)
     crowd = crowd_of(points, [0, 0, 1, 2])
     truth = Truth.of(crowd, "documents", crowd.queries["documents"], 2, 2)
@@ -126,14 +133,20 @@ def test_recall_takes_one_exact_copy_for_another() -> None:
 
 
 def crowd_of(points: np.ndarray, items: list[int]) -> Crowd:
-    """Return four points of which the last is of another category; one query, the first."""
+    """Return a crowd of four points, of which the last has another category.
+
+    Its only query is the first point.
+    """
     labels = Labels.of([0, 0, 0, 1], items)
     queries = {"documents": Queries(points[:1], np.array([0]))}
     return Crowd("four", points, np.array(items), labels, queries, "")
 
 
 def test_figures_of_an_answer() -> None:
-    """Two copies and a stranger in three places: each figure as counted by hand."""
+    """Compare the figures of a small answer with values computed by hand.
+
+    The answer has two copies of an item and a point of another topic.
+    """
     points = np.array([[1, 0], [1, 0], [0.8, 0.6], [0, 1]], np.float32)
     crowd = crowd_of(points, [0, 0, 1, 2])
     truth = Truth.of(crowd, "documents", crowd.queries["documents"], 3, 4)
@@ -142,12 +155,12 @@ def test_figures_of_an_answer() -> None:
     assert row["relevant"] == pytest.approx(2 / 3)
     assert row["of best"] == pytest.approx((2 / 3) / (1.8 / 3))
     assert row["of nearest"] == pytest.approx((2 / 3) / (2.8 / 3))
-    # J: half the mean squared distance to the query less half that of pairs.
+    # J is half the mean squared distance to the query, minus half that between pairs of results.
     assert row["J"] == pytest.approx(0.5 * (2 / 3) - 0.5 * (4 / 3))
 
 
-def test_settings_ask_for_what_they_name() -> None:
-    """Defaults name nothing; a variant, a limit and a threshold become parameters."""
+def test_settings_become_query_parameters() -> None:
+    """The setting `defaults` has no parameters; variant, limit and threshold become some."""
     words = "--selectors greedy:marginal --dials 0.2 --candidates 400 --duplicate-thresholds off"
     options = RUNS["crowding"].parse(words)
     plain, defaults, greedy = crowding.settings_of(options, "scan")
@@ -166,8 +179,8 @@ def test_settings_ask_for_what_they_name() -> None:
     assert Setting().parameters == {}
 
 
-def test_recall_of_candidates_is_that_of_the_effective_search() -> None:
-    """An exact search sees the nearest; one that hashes few points misses some."""
+def test_recall_of_candidates_depends_on_the_search() -> None:
+    """The recall is 1 for an exact search, and lower for a search that hashes few points."""
     crowd = crowded_points.made("seven", SEVEN, 20)
     index = Index.build(crowd.points, hash_family="lsh_div")
     truth = Truth.of(crowd, "documents", crowd.queries["documents"], 5, 100)
@@ -186,7 +199,7 @@ def test_runs_small(
     tmp_path: Path,
     half: str,
 ) -> None:
-    """Synthetic and real sets, of every kind of queries: a row for everyone, and the goals."""
+    """A small run on synthetic and real sets has a row for every setting, and the goals."""
     monkeypatch.delenv("DIVGRPC_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     words = f"--sets made-3 cifar --points 600 --shares 50 --queries 8 --half {half} --timed 2 "
@@ -204,8 +217,8 @@ def test_runs_small(
     assert "What the defaults must reach" in capsys.readouterr().out
 
 
-def test_goals_are_judged_by_the_worst_row_of_the_defaults() -> None:
-    """Rows of other settings and searches do not count; each goal has its own cases."""
+def test_a_goal_is_judged_by_the_worst_default_row() -> None:
+    """A goal only counts rows of its own cases, and not rows of other settings and searches."""
 
     def row(data: str, setting: str, search: str = "defaults", **values: float) -> Row:
         return {

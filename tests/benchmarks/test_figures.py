@@ -1,4 +1,4 @@
-"""The arithmetic of single benchmarks: who is compared with whom, and what reaches a goal."""
+"""Tests of the arithmetic of single benchmarks: comparisons and goals."""
 
 import ast
 from collections import Counter
@@ -21,7 +21,10 @@ INDEX = Index.build(np.eye(4))
 
 
 def entry(name: str, gap: float, microseconds: float = 1.0, seconds: float = 0.0) -> Entry:
-    """Return an entry of which only these are looked at; without `seconds` nothing was built."""
+    """Return an entry with the given figures; other fields have dummy values.
+
+    If `seconds` is 0, the entry has no build.
+    """
 
     def ask(_: int) -> IntArray:
         return np.empty(0, np.int64)
@@ -31,7 +34,7 @@ def entry(name: str, gap: float, microseconds: float = 1.0, seconds: float = 0.0
 
 
 def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figure is printed of a wrong answer."""
+    """If a batch returns wrong results, the benchmark fails and prints no figures."""
     monkeypatch.setattr(selectors, "_batch", lambda *_: np.full(6, -1))
     index = Index.build(np.random.default_rng(0).standard_normal((50, 4)))
     with pytest.raises(RuntimeError, match="other answers"):
@@ -39,7 +42,11 @@ def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_call_is_compared_with_echo_plus_query() -> None:
-    """The floor is the least CPU of the echo and of the query; one call's p50 is the least seen."""
+    """Check the floor of CPU and of p50 for each kind of row.
+
+    The floor is the least CPU of the echo plus the least CPU of the query in process. The p50 is
+    the least of all rounds.
+    """
     latency = {50.0: 10.0, 99.0: 20.0}
     loads = {
         Case("cells", "query in process", 1): [
@@ -71,7 +78,7 @@ def test_a_call_is_compared_with_echo_plus_query() -> None:
 
 
 def test_a_build_is_compared_by_its_best_rounds() -> None:
-    """The quickest hashing and the quickest whole, which may be of two rounds."""
+    """The fastest hashing and the fastest whole build count, even if their rounds differ."""
     rounds = [{"hashing": 4.0, "rest": 5.0}, {"hashing": 5.0, "rest": 1.0}]
     row = builds.row_of("cells", rounds, 1.0, product=2.0, file=3.0)
     assert (row["hashing, of the product's rate"], row["whole, times the file"]) == (0.5, 2)
@@ -80,12 +87,18 @@ def test_a_build_is_compared_by_its_best_rounds() -> None:
 
 @pytest.mark.parametrize("needed", [1, 2, 5, 8, 13])
 def test_faiss_gets_as_few_probes_as_reach_the_recall(needed: int) -> None:
-    """Between the steps of its ladder too; its last step where none reaches it."""
+    """The least number of probes is found, even if it is between two steps of the ladder.
+
+    If no number reaches the recall, the result is the last step.
+    """
     assert large.fewest(lambda probes: probes >= needed, [2, 4, 8]) == min(needed, 8)
 
 
-def test_exponents_are_of_what_reaches_the_recall() -> None:
-    """Cost like the root of n has one half; what misses the recall at a size has none."""
+def test_exponents_need_the_recall_at_all_sizes() -> None:
+    """A cost that grows like the root of n has the exponent one half.
+
+    A search that misses the recall at one of the sizes has no exponent.
+    """
 
     def row(name: str, points: int, cost: float, *, reached: bool = True) -> dict[str, object]:
         return {"search": name, "points": points, "us/query": cost, "reached": reached}
@@ -99,8 +112,11 @@ def test_exponents_are_of_what_reaches_the_recall() -> None:
     assert "cells, scan" not in slopes
 
 
-def test_the_fastest_that_close_the_gap_stand_for_their_kind() -> None:
-    """If none of a kind does, the one that closes most; the goal is what both sides reach."""
+def test_finalists_are_the_fastest_that_close_the_gap() -> None:
+    """If no entry of a name closes the gap, the entry that closes most is timed.
+
+    The share to close is lowered to what both sides can close.
+    """
     ours = [entry("ours", 0.98, 9), entry("ours", 0.97, 8), entry("ours", 0.99, 7)]
     ours.append(entry("ours", 0.5, 1))
     weak = [entry("c + d", 0.9, 1), entry("c + d", 0.8, 0.5)]
@@ -112,8 +128,8 @@ def test_the_fastest_that_close_the_gap_stand_for_their_kind() -> None:
     assert [item.microseconds for item in chosen] == [7, 1]
 
 
-def test_ratios_are_against_who_closes_the_gap() -> None:
-    """A faster rival that does not close the gap is none; who does not close it has no ratio."""
+def test_ratios_compare_entries_that_close_the_gap() -> None:
+    """Entries that do not close the gap are not compared, even if they are faster."""
     entries = [
         entry("auto", 1, 10, seconds=2),
         entry("cells", 0.9, 1, seconds=1),
@@ -131,8 +147,8 @@ def test_ratios_are_against_who_closes_the_gap() -> None:
     assert row["x exact pass"] is None
 
 
-def test_kinds_of_faiss_fit_the_data() -> None:
-    """Lists hold points enough to be learned, and a product's parts divide the dimensions."""
+def test_faiss_factories_fit_the_data() -> None:
+    """Inverted lists have enough points for training, and parts divide the dimensions."""
     kinds = {kind: config for kind, (config, _) in faiss_factories(1_000_000, 128).items()}
     assert kinds["faiss IVF"] == "IVF4096,Flat"
     assert kinds["faiss PQ"] == "PQ128x4fs,RFlat"
@@ -143,7 +159,7 @@ def test_kinds_of_faiss_fit_the_data() -> None:
 
 
 def test_a_service_is_shown_by_its_quietest_rounds() -> None:
-    """CPU is of the round that used least, p99 of the open round that had the least."""
+    """CPU is from the round with the least CPU, and p99 from the open round with the least p99."""
 
     def load(cpu: float, p99: float) -> Load:
         return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
@@ -181,7 +197,7 @@ def f(x: int, é: str = "é") -> bool:
 
 
 def test_mutants_change_one_place(tmp_path: Path) -> None:
-    """Each is another program, and all kinds of places are there; a draw is fixed by its seed."""
+    """Every mutant differs from the source, every kind of change occurs, and seeds fix draws."""
     (tmp_path / "divgrpc").mkdir()
     (tmp_path / "divgrpc/a.py").write_text(SOURCE)
     places = [
@@ -214,7 +230,7 @@ def test_mutants_change_one_place(tmp_path: Path) -> None:
 
 
 def test_mutants_are_tested_by_the_mirrored_folder(tmp_path: Path) -> None:
-    """A source beside folders is tested by the files beside folders of tests."""
+    """A file in no sub-folder is tested by the files directly in `tests/core`."""
     for folder in ("tests/core/search", "divgrpc/search"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "tests/core/test_engine.py").touch()

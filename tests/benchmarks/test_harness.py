@@ -1,4 +1,4 @@
-"""The yardsticks of all benchmarks: a wrong one makes every figure wrong."""
+"""Tests of the common measuring tools, on which the figures of all benchmarks depend."""
 
 import os
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from divgrpc.types import FloatArray, IntArray
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
-    """Register a run of two tables, a note, and a table without rows."""
+    """Register a benchmark that yields two tables, a note, and a table without rows."""
     monkeypatch.setattr(runner, "RUNS", {})
 
     @benchmark(
@@ -55,12 +55,12 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
 
 @pytest.fixture(scope="module")
 def base() -> FloatArray:
-    """Return points enough for two blocks, the second of them not whole."""
+    """Return points for two blocks, of which the second is not full."""
     return Manifold.of(dims=16).points(70_000)
 
 
 def test_options_are_declared_once(example: Benchmark) -> None:
-    """Types come from the defaults, or `kind`; names have hyphens on the command line."""
+    """The type of an option is that of its default, or `kind`; command-line names have hyphens."""
     assert vars(example.parse()) == {
         "k": 10,
         "sets": ["a"],
@@ -79,7 +79,7 @@ def test_options_are_declared_once(example: Benchmark) -> None:
 def test_tables_are_printed_and_returned(
     example: Benchmark, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those with rows alone; a column is there if any row has it."""
+    """Only tables with rows are printed; their columns are all keys that occur in a row."""
     tables = example.measure(example.parse())
     assert [table.title for table in tables] == ["Title of the example", "Second"]
     assert tables[1].columns == ["name", "share", "extra"]
@@ -106,12 +106,11 @@ def test_tables_are_printed_and_returned(
     ],
 )
 def test_numbers_have_three_digits_or_four(value: object, expected: str) -> None:
-    """Whatever their size."""
     assert text(value) == expected
 
 
 def test_ratios_are_paired_by_block() -> None:
-    """The median of ratios within blocks, and an interval that holds it."""
+    """The ratio is the median of the ratios within blocks, and the interval includes it."""
     no_rows = np.empty((0, 1), np.int64)
     slow, fast = Timed(no_rows, (2.0, 40.0, 9.0)), Timed(no_rows, (1.0, 10.0, 3.0))
     ratio, interval = slow.ratio(fast)
@@ -120,7 +119,10 @@ def test_ratios_are_paired_by_block() -> None:
 
 
 def test_contestants_answer_every_query() -> None:
-    """Unless their patience is over: then the remaining rows of a block are -1."""
+    """Every query gets an answer, unless a contestant exceeds its patience within a block.
+
+    The remaining rows of the block are then -1.
+    """
     asks = {"all": lambda query: np.array([query, query + 1])}
     timed = take_turns(asks, 20, 2)["all"]
     assert timed.rows.tolist() == [[query, query + 1] for query in range(20)]
@@ -137,7 +139,7 @@ def test_objective_of_missing_results_is_an_error() -> None:
 
 
 def test_the_best_dial_has_the_least_value() -> None:
-    """Of dials on both sides of the target, the smaller of equals."""
+    """Dials on both sides of the target are tried; the smaller of equally good dials wins."""
     tried = truth.dials(0.3)
     assert tried == sorted(tried)
     assert 0 < tried[0] < 0.2
@@ -147,7 +149,7 @@ def test_the_best_dial_has_the_least_value() -> None:
 
 
 def stepwise(points: FloatArray, query: FloatArray, picked: IntArray, weight: float) -> None:
-    """Assert that each pick is the best of what is left, by distances in float64."""
+    """Assert that each pick is the best of the remaining points, by float64 distances."""
     points = points.astype(np.float64)
     near = ((points - query) ** 2).sum(axis=1)
     for step, pick in enumerate(picked):
@@ -160,7 +162,7 @@ def stepwise(points: FloatArray, query: FloatArray, picked: IntArray, weight: fl
 @pytest.mark.parametrize("diversity", [0.0, 0.3, 0.7])
 @pytest.mark.parametrize("kind", ["one query", "many", "many, sparse"])
 def test_exhaustive_greedy_follows_its_rule(diversity: float, kind: str) -> None:
-    """On rows of 7 dimensions, a length that no vector register divides."""
+    """The rows have 7 dimensions, which is not a multiple of the width of any vector register."""
     rows = normalize(np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32))
     points = rows[1:] if kind != "many, sparse" else normalize(rows[1:] * (rows[1:] > 0))
     if kind == "one query":
@@ -172,8 +174,8 @@ def test_exhaustive_greedy_follows_its_rule(diversity: float, kind: str) -> None
 
 
 @pytest.mark.parametrize("diversity", [0.1, 0.5, 0.9])
-def test_many_queries_pick_as_one_does(base: FloatArray, diversity: float) -> None:
-    """Greedy and MMR over all points, by products of matrices, pick what the kernels pick."""
+def test_many_queries_get_the_picks_of_single_queries(base: FloatArray, diversity: float) -> None:
+    """For greedy and MMR, the functions for many queries pick the same points as the kernels."""
     queries = Manifold.of(dims=16).queries(3)
     at_once = truth.greedy(base, queries, 4, diversity), truth.mmr(base, queries, 4, diversity)
     for number, query in enumerate(queries):
@@ -182,15 +184,19 @@ def test_many_queries_pick_as_one_does(base: FloatArray, diversity: float) -> No
 
 
 def test_mmr_is_measured_by_its_steps() -> None:
-    """Near the query is gained, near the closest of those before is lost, and less is better."""
+    """Compare the objective of MMR with the sum of the gains of its steps.
+
+    A step gains from nearness to the query, and loses from nearness to an earlier pick. The value
+    is negated, so lower is better.
+    """
     base = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
     query = np.array([[1, 0]], np.float32)
     expected = -((0.75 * (1 + 0 + 0.6)) - 0.25 * (0 + 0.8))
     assert truth.mean_mmr(base, query, np.array([[0, 1, 2]]), 0.25) == pytest.approx(expected)
 
 
-def test_the_nearest_are_those_of_a_sort(base: FloatArray) -> None:
-    """Blocks are joined by distance, and by row where that is the same."""
+def test_nearest_equals_a_full_sort(base: FloatArray) -> None:
+    """Results of several blocks are merged by distance, and then by row."""
     points = np.concatenate((base, base[:5]))
     queries = base[[0, 3, 69_999]]
     rows, distances = truth.nearest(points, queries, 7)
@@ -202,14 +208,14 @@ def test_the_nearest_are_those_of_a_sort(base: FloatArray) -> None:
 
 
 def test_recall_counts_missing_rows() -> None:
-    """Few rows that are all among the nearest are not all of the nearest; none are nothing."""
+    """Missing results count as wrong, even if all results that are there are correct."""
     near = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]])
     answers = [np.array([2, 1]), np.empty(0, np.int64), np.array([4, 3, 2, 1])]
     assert truth.recall(answers, near) == 0.5
 
 
 def test_synthetic_points_do_not_depend_on_how_many(base: FloatArray, tmp_path: Path) -> None:
-    """The first rows are the same bytes in memory and in a file, whatever their number."""
+    """The first rows are the same for any number of points, in memory and in a file."""
     manifold = Manifold.of(dims=16)
     few = manifold.points(20_000)
     np.testing.assert_array_equal(few, base[:20_000])
@@ -220,7 +226,7 @@ def test_synthetic_points_do_not_depend_on_how_many(base: FloatArray, tmp_path: 
 
 
 def test_synthetic_clusters_follow_a_power_law() -> None:
-    """The n-th largest cluster has its share, n to the minus .8 of the first's."""
+    """The share of the n-th largest cluster is n to the power of -0.8 of the share of the first."""
     drawn = Manifold.of(dims=16).clusters(np.random.default_rng(0))
     sizes = np.bincount(drawn, minlength=2_000)
     assert sizes[0] / sizes[:16].mean() == pytest.approx(3.6, rel=0.2)
@@ -228,7 +234,7 @@ def test_synthetic_clusters_follow_a_power_law() -> None:
 
 
 def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
-    """They count where their file lies in the folder, and nowhere else."""
+    """Mappings count if their file is in the folder, and are ignored otherwise."""
     array = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (2**16,))
     array[:] = 1
     assert programs.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes
@@ -236,8 +242,11 @@ def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
     assert programs.held(os.getpid())["private"] > array.nbytes
 
 
-def test_queries_are_learned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Learned queries are read again, and ask for every category with two sub-topics."""
+def test_learned_queries_are_reused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second call reads the learned queries from a file.
+
+    The queries ask for every category that has two sub-topics.
+    """
     monkeypatch.delenv("DIVGRPC_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     [digits] = topics.load(["whatever"])

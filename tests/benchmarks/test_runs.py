@@ -1,4 +1,4 @@
-"""Each benchmark from end to end, as small as it goes, on digits where it needs a data set."""
+"""Every benchmark runs from end to end at its smallest size, on digits if it needs a data set."""
 
 import sys
 from collections.abc import Callable
@@ -114,7 +114,7 @@ def _build(tables: list[Table]) -> None:
 def _memory(tables: list[Table]) -> None:
     _, upload, sharing = tables
     assert upload.rows[0]["samples"] > 2
-    # Shared memory counts in part as unbacked, and never as private.
+    # Shared memory counts as unbacked in proportion, but never as private.
     more = upload.rows[0]["without files MB more"], upload.rows[0]["private MB more"]
     assert 0 < more[0] <= 1.05 * more[1]
     assert sharing.rows[0]["copies"] <= 1.05
@@ -162,13 +162,14 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     ),
     "chaos": ("--kills 1 --seconds 2 --callers 2", _chaos),
 }
-# Tested by themselves: crowding, core-mutations; service without what it compares with.
+# Benchmarks with tests of their own. `service` is only tested without the libraries that it
+# compares with.
 ELSEWHERE: Final = {"crowding", "core-mutations", "service"}
 
 
 @pytest.fixture(autouse=True)
 def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let the runs find no data sets, and keep what they learn in a folder of the test."""
+    """Hide all data sets from the benchmarks, and store learned queries in a folder of the test."""
     monkeypatch.delenv("DIVGRPC_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(large, "_REFERENCE", 1_000)
@@ -176,14 +177,14 @@ def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_benchmark_is_tested() -> None:
-    """And a retired name stands for no run."""
+    """Every benchmark has a test, and no benchmark has the name of a retired one."""
     assert SMALL.keys() | ELSEWHERE == RUNS.keys()
     assert not RETIRED.keys() & RUNS.keys()
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tables are printed and have the rows that the options ask for."""
+    """The tables are printed, and have the rows that the options ask for."""
     run, (words, check) = RUNS[name], SMALL[name]
     tables = run.measure(run.parse(words))
     check(tables)
@@ -195,14 +196,14 @@ def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["peers", "large", "selectors"])
 def test_runs_without_other_libraries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A benchmark measures ours alone where nothing else is installed."""
+    """If no other library is installed, a benchmark measures divgrpc alone."""
     monkeypatch.setattr(libraries, "missing", lambda *names: list(names))
     run, (words, check) = RUNS[name], SMALL[name]
     check(run.measure(run.parse(words)))
 
 
-def test_a_service_without_others_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where hnswlib is not installed there is nothing to compare with, and no row."""
+def test_service_without_hnswlib_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without hnswlib there is nothing to compare with, so the run has no rows."""
     monkeypatch.setattr(libraries, "missing", lambda *names: list(names))
     run = RUNS["service"]
     assert run.measure(run.parse("--points 100")) == []

@@ -80,7 +80,7 @@ class Manifold:
         return self._fill(np.empty((count, self.dims), np.float32), 1)
 
     def write(self, path: Path, count: int) -> FloatArray:
-        """Write the first `count` points as a .npy file, block by block, and return it mapped."""
+        """Write the first `count` points to a .npy file block by block, and return its memmap."""
         rows = np.lib.format.open_memmap(path, "w+", np.float32, (count, self.dims))
         self._fill(rows, 0)
         rows.flush()
