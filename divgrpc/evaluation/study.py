@@ -269,7 +269,7 @@ class Study(Generic[RowT]):
 
     @property
     def resolution(self) -> Resolution:
-        """The task as the index resolves it."""
+        """What the task resolves to for the index."""
         return self._tally.resolution
 
     @property

@@ -49,7 +49,7 @@ class Mutant:
     new: str
 
     def apply(self, source: bytes) -> bytes:
-        """Return the changed source."""
+        """Return `source` with this change."""
         return source[: self.begin] + self.new.encode() + source[self.end :]
 
 

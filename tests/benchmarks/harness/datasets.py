@@ -60,7 +60,7 @@ class Manifold:
 
     @classmethod
     def of(cls, seed: int = 0, dims: int = DIMS) -> Self:
-        """Draw the manifold itself."""
+        """Draw the centres and the layers of a manifold."""
         random = np.random.default_rng([seed, 2])
         centres = random.standard_normal((_CLUSTERS, LATENT), np.float32)
         layers = (
@@ -89,11 +89,11 @@ class Manifold:
 
     @property
     def dims(self) -> int:
-        """Of points and queries."""
+        """Number of dimensions of points and queries."""
         return len(self.layers[1].T)
 
     def clusters(self, random: np.random.Generator) -> IntArray:
-        """Draw the clusters of a block."""
+        """Draw the cluster of each point of a block."""
         return random.choice(len(self.shares), _BLOCK, p=self.shares)
 
     def _fill(self, rows: FloatArray, stream: int) -> FloatArray:
@@ -152,7 +152,7 @@ class Points:
     categories: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def described(self) -> dict[str, str]:
-        """Return the facts of a table."""
+        """Return the facts that tables show about the data."""
         return {
             "data": f"{self.name}, {self.base.shape[0]:,} x {self.base.shape[1]}",
             "data sha256": self.sha256,

@@ -72,7 +72,7 @@ class Graph:
         return [[(factor,) for factor in _FACTORS]]
 
     def describe(self, effort: Effort, count: int) -> str:
-        """Name ef."""
+        """Describe the value of ef."""
         return f"ef {round(effort[0] * count):,}"
 
     def nearest(self, query: FloatArray, count: int, effort: Effort) -> Neighbours:
@@ -121,7 +121,7 @@ class Faiss:
         return [[(factor,) for factor in (_FACTORS if self.axes == ("ef",) else _REFINED)]]
 
     def describe(self, effort: Effort, count: int) -> str:
-        """Name what is set."""
+        """Describe the values of the axes."""
         parts = dict(zip(self.axes, effort, strict=True))
         if "ef" in parts:
             return f"ef {round(parts['ef'] * count):,}"
@@ -253,13 +253,13 @@ class OurPicker:
 
     @classmethod
     def over(cls, index: Index, rule: int = records.MARGINAL_RULE) -> "OurPicker":
-        """Take the points of a dense index."""
+        """Make a selector over the points of a dense index."""
         searcher: Any = index.engine._searcher
         return cls(searcher._index.points, Memory(index.dims, 4, (index.dims, 256)), rule)
 
     @property
     def selector(self) -> Selector:
-        """The selector of a query."""
+        """The value of the parameter `selector` for the same method."""
         return "mmr" if self.rule == records.MMR_RULE else "greedy"
 
     @property

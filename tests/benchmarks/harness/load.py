@@ -264,7 +264,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether calls wait or are under way."""
+        """Whether calls are queued or in flight."""
         return bool(self._waiting or self._open)
 
     def call(self, due: float, head: bytes, body: bytes) -> None:
@@ -297,7 +297,7 @@ class _Connection(asyncio.Protocol):
             self._write(b"".join(out))
 
     def data_received(self, data: bytes) -> None:
-        """Read whole frames."""
+        """Read the complete frames in the data, and keep an incomplete last frame for later."""
         data, at = self._rest + data, 0
         while (start := at + _HEAD.size) <= len(data):
             high, low, kind, flags, number = _HEAD.unpack_from(data, at)

@@ -50,7 +50,7 @@ class Peak:
     samples: int = 0
 
     def note(self, roles: Roles) -> None:
-        """Take a sample."""
+        """Add a sample."""
         self.samples += 1
         self.private = max(self.private, roles, key=lambda sample: total(sample)["private"])
         self.unbacked = max(self.unbacked, roles, key=lambda sample: total(sample)["unbacked"])
@@ -151,7 +151,7 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time of all threads of a process, from the scheduler's nanosecond counters."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may end meanwhile.
+        # A thread may end while its file is read.
         with suppress(OSError):
             total += int((task / "schedstat").read_text().split()[0])
     return total / 1e9

@@ -34,7 +34,7 @@ from divgrpc.warmup import warm_kernels
 _BLOCKS: Final = 8
 _WARM_UP: Final = 5
 _RESAMPLES: Final = 2_000
-# With fewer blocks there is no interval.
+# A ratio over fewer blocks than this has no interval.
 _BLOCKS_MIN: Final = 3
 
 Key = TypeVar("Key")
@@ -225,7 +225,7 @@ class Timed:
 
     @property
     def microseconds(self) -> float:
-        """Time of a query."""
+        """Median time of a query in the fastest block."""
         return min(self.blocks)
 
     def ratio(self, rival: "Timed") -> tuple[float, str]:

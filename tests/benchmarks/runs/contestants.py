@@ -57,12 +57,12 @@ class Pair:
 
     @property
     def tuned(self) -> Picker:
-        """The picker, or its twin."""
+        """The picker whose dial is tuned: the twin if there is one, else the picker."""
         return self.twin or self.picker
 
     @property
     def name(self) -> str:
-        """Both names."""
+        """The names of the finder and the picker."""
         return f"{self.finder.kind} + {self.picker.name}"
 
     @property
@@ -71,7 +71,7 @@ class Pair:
         return self.finder
 
     def ladders(self) -> Ladders:
-        """Return the finder's."""
+        """Return the ladders of the finder."""
         return self.finder.ladders()
 
     def describe(self, effort: Effort, count: int) -> str:
@@ -133,7 +133,7 @@ class Ours:
 
     @cache  # noqa: B019  # as long as the run
     def parameters(self, count: int, effort: Effort, dial: float) -> QueryParameters:
-        """Return the query that `pick` asks."""
+        """Return the parameters of the query in `pick`."""
         return QueryParameters(
             k=self.k,
             diversity=dial,

@@ -263,7 +263,7 @@ class Setting:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Parameters of a query beside k."""
+        """The parameters of a query, except k."""
         selector, _, variant = self.selector.partition(":")
         values = {
             "selector": None if selector == DEFAULTS else selector,

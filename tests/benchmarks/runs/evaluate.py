@@ -1,4 +1,4 @@
-"""Evaluations beside queries, and killed workers."""
+"""Benchmarks of evaluations over gRPC, and of a server whose workers are killed."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ _INDEX: Final = "bench"
 _DATA: Final = "cifar100_dense256"
 _WARM_UP: Final = 50
 _SMALL_CALLS: Final = 21
-# Between two queries beside a call.
+# Pause between two queries that are sent while an Evaluate call runs.
 _PAUSE_SECONDS: Final = 0.005
 
 
@@ -51,7 +51,7 @@ def evaluate(options: Options) -> Iterator[Output]:
     one query and one setting. The first call starts a process, which later calls reuse.
     """
     [data] = topics.load([_DATA])
-    # The pool holds no indexed point.
+    # The pool has rows that are not indexed.
     order = np.random.default_rng(0).permutation(len(data.pool_categories))[: options.queries]
     queries, categories = np.asarray(data.pool[order], np.float32), data.pool_categories[order]
     title = f"Evaluate of {len(queries)} queries, {2 * options.dials} settings"

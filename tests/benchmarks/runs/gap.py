@@ -27,7 +27,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Variant
 
 _VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
-# Candidates beyond the default limit.
+# Numbers of candidates above the default limit.
 _WIDER: Final = (500, 1_000, 2_000)
 _EXHAUSTIVE: Final = "all points, marginal"
 

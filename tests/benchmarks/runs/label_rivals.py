@@ -23,7 +23,7 @@ from scipy import sparse
 
 NAMES: Final = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
 _TOP_K: Final = 5
-# scipy's, or dense; it has no types.
+# A scipy sparse array or a dense array; scipy has no type hints.
 Csr: TypeAlias = Any
 # The same type as in `divgrpc.types`, which the other interpreter cannot import.
 IntArray: TypeAlias = npt.NDArray[np.int64]

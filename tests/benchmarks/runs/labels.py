@@ -1,4 +1,4 @@
-"""Precision of labels, and training at size."""
+"""Benchmarks of label predictions and of the training of label models."""
 
 import resource
 import time

@@ -1,4 +1,4 @@
-"""Cost at size."""
+"""The benchmark of large indexes."""
 
 import os
 import shutil

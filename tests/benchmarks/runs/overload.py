@@ -1,4 +1,4 @@
-"""The server past capacity."""
+"""The benchmark of a server that gets more calls than it can answer."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Other libraries in process."""
+"""The comparison with other libraries in process."""
 
 import statistics
 import time
@@ -48,7 +48,7 @@ from divgrpc.types import HashFamily
 
 _FAISS: Final = list(faiss_factories(1, 1))
 _FINALISTS: Final = 2
-# target_recall of our builds.
+# Values of target_recall for our builds.
 _RECALLS: Final = (0.9, 0.99)
 # Our indexes are built quickly, so that a disturbance would distort the time. Build several times
 # and keep the median.
@@ -118,7 +118,7 @@ def peers(options: Options) -> Iterator[Output]:
 
 @dataclass(frozen=True, eq=False)
 class _Field:
-    """Everything built over the same points."""
+    """All indexes that are built over the same points."""
 
     points: Points
     k: int
@@ -139,7 +139,7 @@ class _Field:
 
     @property
     def graphs(self) -> list[Graph]:
-        """Those of hnswlib."""
+        """The finders of hnswlib."""
         return [finder for finder in self.finders if isinstance(finder, Graph)]
 
     @cached_property
@@ -148,7 +148,7 @@ class _Field:
         return OurPicker.over(self.builds[0].index, records.MMR_RULE)
 
     def contestants(self, objective: Objective) -> list[Contestant]:
-        """Return everyone who competes for an objective."""
+        """Return all contestants for an objective."""
         base, k = self.points.base, self.k
         first = self.builds[0].index
         picker = OurPicker.over(first) if objective == "J" else self.mmr

@@ -1,4 +1,4 @@
-"""Another service over the wire."""
+"""The comparison with a hand-written service over gRPC."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""The cost of a call."""
+"""The benchmark of the cost of a call over gRPC."""
 
 import asyncio
 import itertools
@@ -28,9 +28,9 @@ _IN_PROCESS: Final = " in process"
 _BATCHED: Final = f"batch of {_BATCH}"
 _STREAMED: Final = ", QueryStream"
 _ECHO: Final = "echo"
-# Goals: CPU divided by its floor, by number of workers; microseconds of p50 above its floor; front
-#     CPU of a stream divided by that of unary calls; and rate of a batch divided by the rate in
-#     process.
+# The goals are, in this order, CPU divided by its floor for each number of workers; microseconds of
+# p50 above its floor; front CPU of a stream divided by that of unary calls; and the rate of a batch
+# divided by the rate in process.
 _CPU_GOALS: Final = {1: 1.25, 2: 1.45}
 _P50_GOAL, _STREAM_GOAL, _BATCH_GOAL = 250, 0.6, 0.95
 
