@@ -87,9 +87,9 @@ class _SettingsGrid(Generic[ParametersT]):
 class Grid(_SettingsGrid[QueryParameters]):
     """Settings of a query, which are all combinations of the values of its axes.
 
-    An axis may be any sequence. `limits` are pairs of a `hash_limit` and a `candidates_limit`, of
-    which None means the default limit and 0 means no limit. `seed` and `keep_duplicates` are the
-    same in all settings. All other parameters have the defaults of `QueryParameters`.
+    An axis may be any sequence. `limits` has pairs of a `hash_limit` and a `candidates_limit`. A
+    limit of None means the default limit, and 0 means no limit. `seed` and `keep_duplicates` are
+    the same in all settings. All other parameters have the defaults of `QueryParameters`.
 
     Raises `InvalidArgumentError`, with the name of the axis as the field, for an axis without
     values and for values that `QueryParameters` refuses, such as a limit below one of `ks`. Raises

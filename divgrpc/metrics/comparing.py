@@ -1,4 +1,4 @@
-"""Comparison of methods: means, bootstrap intervals, shares of a gain, the Pareto front."""
+"""Comparison of methods: means, bootstrap intervals, shares of a gain, and the Pareto front."""
 
 from typing import Final
 

@@ -22,7 +22,7 @@ Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 _NONE: Final = -1
-# Categories and sub-topics of an index are int32.
+# An index stores categories and sub-topics as int32.
 _CATEGORY_MAX: Final = 2**31 - 1
 
 
@@ -297,10 +297,11 @@ def is_among(keys: IntArray, values: IntArray) -> Mask:
 
 
 def as_lists(ids: IntArray, queries: int, truth_field: str, ids_field: str = "ids") -> IntArray:
-    """Return `ids` as (queries, k) int64.
+    """Return `ids` as an int64 array (queries, k).
 
-    Raises `InvalidArgumentError`, with the field `ids_field`, for another number of dimensions,
-    k = 0 or another dtype, and with the field `truth_field` for another number of rows.
+    Raises `InvalidArgumentError`, with the field `ids_field`, if `ids` does not have two
+    dimensions, at least one column and an integer dtype. Raises it with the field `truth_field` if
+    the number of rows is not `queries`.
     """
     lists = _whole(ids, ids_field)
     if lists.ndim != 2 or not lists.shape[1]:

@@ -181,8 +181,8 @@ def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Val
 def coverage_at(judged: JudgedLabels) -> Values:
     """Return coverage@1 to coverage@k, (k,), 0 to 1.
 
-    Coverage@j is the share of all labels that occur in the truth which are predicted correctly for
-    at least one document, among its first j labels.
+    Only labels that some document truly has are counted. Coverage@j is the share of these labels
+    that are among the first j predicted labels of at least one document that has them.
     """
     k = judged.labels.shape[1]
     first = np.full(judged.label_count, k)

@@ -96,7 +96,7 @@ _WITH_PRINTED: Final = ("greedy", "qp_relax")
 
 
 def check_one_dial(options: Mapping[str, Any]) -> None:
-    """Raise `InvalidArgumentError` if the parameters of a call set the dial twice."""
+    """Raise `InvalidArgumentError` if a call sets both `diversity` and `lose_at_most`."""
     if options.get("lose_at_most") is not None and "diversity" in options:
         raise InvalidArgumentError("lose_at_most", _ONE_DIAL)
 

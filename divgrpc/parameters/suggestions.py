@@ -162,7 +162,7 @@ class UnknownParameterError(InvalidArgumentError, TypeError):
 
 
 def nearest(word: str, words: Collection[str]) -> str | None:
-    """Return the most similar of `words`, or None if none is similar."""
+    """Return the name in `words` that is most similar to `word`, or None if none is similar."""
     plain = {name.lower(): name for name in words}
     matches = difflib.get_close_matches(word.lower().replace("-", "_"), plain, n=1)
     return plain[matches[0]] if matches else None

@@ -187,7 +187,7 @@ def build_each(
 
 
 def searches(family: str) -> tuple[Search, ...]:
-    """Return the searches of a family: `auto` takes what Build chose."""
+    """Return the searches to measure for a family; the family `auto` has the search `auto` only."""
     return ("auto",) if family == "auto" else ("tables", "scan")
 
 

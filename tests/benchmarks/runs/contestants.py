@@ -146,7 +146,7 @@ class Ours:
         )
 
 
-# Each has the `name` of its kind, the `source` that was built, and its `ladders`.
+# A contestant has the `name` of its kind, the `source` that was built, and its `ladders`.
 Contestant: TypeAlias = Pair | Ours
 
 
@@ -322,8 +322,8 @@ def finalists(tried: Sequence[Entry], share: float, most: int) -> tuple[float, l
     """Return the share of the gap to compare at, and the entries to be timed.
 
     The share is lowered to what both our best contestant and the best pair can close. For each
-    name, the entries are the `most` fastest that close this share, or the entry that closes most if
-    none of them does.
+    name, the `most` fastest entries that close this share are timed. If no entry of a name closes
+    it, the one that closes the greatest share is timed.
     """
     kinds = {entry.name: [item for item in tried if item.name == entry.name] for entry in tried}
     reach = {name: max(entry.gap for entry in kind) for name, kind in kinds.items()}
