@@ -166,7 +166,7 @@ class QueryParameters:
         it. If candidates_limit is set or points are sparse, the default is 4 candidates_limit.
     epsilon: Set hash_limit by the paper's rule, ceil(2 n^(1/(1+epsilon))) for n points; above 0.
     candidates_limit: Number of nearest points that the selector picks from, at least k; 0 means no
-        limit. Default: max(200, 10 k), times 25 diversity^2 but at least 1 and at most 4.25.
+        limit. Default: max(200, 10 k), times min(4.25, max(1, 25 diversity^2)).
     max_distance: Maximum squared distance of a result, 0 or more. Under cosine it is the distance
         between unit vectors, 0 to 4. Not with inner_product.
     sampling: Which points to keep if the search finds more than hash_limit.
