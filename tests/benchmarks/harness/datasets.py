@@ -192,7 +192,12 @@ def searches(family: str) -> tuple[Search, ...]:
 
 
 def hashed_search(index: Index, family: str, queries: RowsLike) -> Search:
-    """Return `auto` if it searches by hashes in the way of the family, else a search that does."""
+    """Return the search to measure for a family, `auto` or a search by hashes.
+
+    For the family `auto` it is always `auto`. For any other family, another search replaces `auto`
+    if `auto` would scan all points exactly, or if it would not look up the cells of the family
+    `cells`.
+    """
     hashing = ("tables",) if family == "cells" else ("tables", "scan", "scan_hamming")
     if family == "auto" or index.engine.resolve(QueryParameters(), queries).search in hashing:
         return "auto"
