@@ -17,9 +17,9 @@ from divgrpc.types import FloatArray
 
 # Numbers of bits for each margin, the preferred first.
 DEPTHS: Final = (4, 2, 1)
-# For each depth, the distance between levels that quantises a standard normal variable with the
-# smallest error (Max 1960), and the variance of that error divided by the variance of the variable.
-# The part of the error that scaling the code corrects is not included.
+# _STEPS maps a depth to the distance between levels that quantises a standard normal variable with
+# the smallest error (Max 1960). _NOISES maps a depth to the variance of this error divided by the
+# variance of the variable, without the part of the error that scaling the code corrects.
 _STEPS: Final = {2: 0.9957, 4: 0.3352}
 _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
 

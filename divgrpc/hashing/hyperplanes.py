@@ -15,8 +15,8 @@ sign of a margin. In the family `cells` a margin may have more than one bit
 
 Gaussian directions are independent, as the paper's Eq. 5 and lemma assume. Orthogonal directions
 are drawn in blocks of as many directions as there are dimensions (super-bit LSH, Ji et al. 2012).
-Each bit has the same collision probability as with Gaussian directions, but the share of differing
-bits varies less around it.
+Each bit has the same collision probability as with Gaussian directions, but the share of bits in
+which two points differ varies less.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ _LOG_DIAGONAL_RANGE_MAX: Final = 13.0
 
 
 def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildParameters:
-    """Set n_tables, n_bits and n_components where they have defaults; replace `auto` by `lsh_div`.
+    """Set n_tables, n_bits and n_components if they are not given; replace `auto` by `lsh_div`.
 
     Raises `InvalidArgumentError` if `n_components` is more than the hashed dimensions, or if
     `pca_hash` has fewer components than bits in its tables.

@@ -165,7 +165,7 @@ def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
 def _k_means(points: FloatArray, firsts: IntArray) -> FloatArray:
     """Run k-means from the points `firsts` as first centres; return the centres (c, m) float32.
 
-    Centres without points are dropped, so there may be fewer than first centres.
+    Centres without points are dropped, so c may be less than the number of first centres.
     """
     centres = points[firsts]
     for _ in range(_ITERATIONS if len(firsts) > 1 else 1):
@@ -191,7 +191,7 @@ def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
 
 
 def _blocks(points: int, centres: int) -> list[slice]:
-    """Divide the points into slices, each of which is assigned to centres at a time."""
+    """Return slices of the points, each small enough to be assigned to centres at once."""
     at_once = _rows_at_once(centres)
     return [slice(start, start + at_once) for start in range(0, points, at_once)]
 

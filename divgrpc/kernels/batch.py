@@ -1,7 +1,7 @@
 """Search of several queries together, which reads the points or codes once for all of them.
 
 The speed of a pass over all points, or over more codes than fit into the caches, is limited by
-memory. Here the points are read block by block, and each query keeps its nearest points of those
+memory. Here the points are read block by block, and each query keeps the nearest points that were
 read so far. The results are the same bits as if each query were searched alone. `BatchScratch` has
 a row for each query, which holds twice as many points as the query keeps, and one block more.
 `query.answer` continues from these results if `Span.together` is set.
@@ -48,8 +48,8 @@ def score_batch(index, scratch, plan, queries, first, count):
     names, distances = scratch.candidates.rows, scratch.scan.distances
     n = vectors.shape[0]
     n_nearest = nearest_needed(plan, n, sorted_by_length(index))
-    # With bounds, reduce the points kept after each block: the next bound is compared with the
-    # limit, which must be up to date.
+    # With bounds, keep only the nearest points after each block. The limit, which the bound of the
+    # next block is compared with, is then up to date.
     count_max = n_nearest if bounds.shape[0] else 2 * n_nearest
     for q in range(count):
         batch.counts[q], batch.n_scored[q], batch.limits[q] = 0, n, np.float32(np.inf)
@@ -118,8 +118,8 @@ def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
 def scan_batch(index, scratch, plan, queries, first, count):
     """Scan all codes for several queries; keep the `hash_limit` points nearest to each, unsorted.
 
-    The plan must be a scan of all points with a hash limit below n, which no bounds on lengths end
-    early. If too many points tie for a query, its count is set to -1.
+    The plan must be a scan of all n points with a hash limit below n. If too many points tie for a
+    query, its count is set to -1.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, queries = Plan(*plan), Queries(*queries)
@@ -151,7 +151,7 @@ def scan_batch(index, scratch, plan, queries, first, count):
                 size = hash_limit
             elif size > 2 * hash_limit:
                 batch.limits[q], size = keep_ties(rows, distances, size, hash_limit)
-                # If more remain, the points of the next block would not fit.
+                # If ties leave more than 2 * hash_limit, the points of the next block may not fit.
                 size = -1 if size > 2 * hash_limit else size
             batch.counts[q] = size
     for q in range(count):

@@ -5,9 +5,10 @@ table: that of the query's key with some bits flipped. The cost of a probe is th
 margins of the flipped bits. Probes of low cost are likely to find near points. The home bucket of a
 table is that of the query's own key, with no bit flipped.
 
-The bits of each table are ranked by squared margin, smallest first, and the flipped bits are a bit
-mask over ranks. Probes of all tables are made in one order: by cost, then by mask, then by table.
-So the home buckets come first, even if all margins of a query are 0.
+The bits of each table are ranked by squared margin, smallest first. The flipped bits of a probe are
+a mask: bit r of the mask is set if the bit of rank r is flipped. Probes of all tables are made in
+one order: by cost, then by mask, then by table. So the home buckets come first, even if all margins
+of a query are 0.
 
 A heap generates the probes in this order. A mask whose highest rank is r has two children: one has
 r + 1 in place of r (shift), the other has r + 1 in addition (expand). Each mask has exactly one
@@ -114,8 +115,8 @@ def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
     """Write the distinct points of the probed buckets into `rows`; return (points, probes).
 
     `signs` (W, 1) uint64 and `margins` (B,) float32 belong to the query; `tables`: `Tables`;
-    `plan`: `Plan`; `probes`: `ProbeScratch`. `plan.n_probes` buckets are looked up, and more until
-    `plan.min_points` points are found, but no more than the heap can hold.
+    `plan`: `Plan`; `probes`: `ProbeScratch`. `plan.n_probes` buckets are looked up. Further buckets
+    are looked up until `plan.min_points` points are found or the heap is empty.
 
     If there is a `plan.hash_limit` and `plan.uniform` is set, all these buckets are looked up and a
     seeded sample of their points is kept. With a limit but without `plan.uniform`, whole buckets

@@ -69,10 +69,10 @@ def levels_of(margins, hamming, planes):
 def settle_ties(rows, distances, count, estimates, plan, ids):
     """Reduce rows[:count] to the `plan.hash_limit` nearest; return (tie_start, count).
 
-    There are at least `plan.hash_limit` rows. `estimates` tells whether distances are estimates. If
-    estimates tie for the last places, the smaller ids are kept. If scores tie, a seeded sample is
-    kept if `plan.uniform`, otherwise all of them, beyond the limit. The ties that are kept are
-    rows[tie_start:count], with the returned count.
+    There are at least `plan.hash_limit` rows. `estimates` tells whether distances are estimates or
+    minus scores. If estimates tie for the last places, the smaller ids are kept. If scores tie, a
+    seeded sample of them is kept if `plan.uniform`; otherwise all are kept, even if that exceeds
+    the limit. `count` is returned as the number of rows kept; rows[tie_start:count] are the ties.
     """
     hash_limit = plan.hash_limit
     if estimates:

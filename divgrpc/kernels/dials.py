@@ -97,7 +97,7 @@ def pick_within(points, candidates, costs, count, k, bound, rule, metric, select
             picks[place], gains[place] = best, -least
             total += np.float64(relevance_of(candidates.distances[best], metric))
             rest = k - place - 1
-            # If all candidates are equally relevant, there is nothing to lose.
+            # If all candidates are equally relevant, `width` is 0 and the loss is 0.
             loss = (nearest - (total + sums[rest]) / k) / width if width != 0.0 else 0.0
             if rest == 0 and loss <= bound:
                 return step

@@ -26,7 +26,7 @@ _FLOAT32_LEAST = 1.5e-45
 _SQUARES_ERROR = 1e-12
 # A length is multiplied by this so that its float32 value is not below the true length.
 _LENGTH_ROUND_UP = 1.000001
-# Inverted lists are read only if the lists of a query hold at most 1 / LISTS_MIN_RATIO of all
+# Inverted lists are read only if the lists of a query hold less than 1 / LISTS_MIN_RATIO of all
 # stored values, and at most 1 / LISTS_MIN_RATIO of all points must be found.
 LISTS_MIN_RATIO = 4
 
@@ -43,7 +43,7 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
     """Append m sparse rows to the inverted lists of their columns; the first has number `first`.
 
     `indptr` (m + 1,), `indices` and `values` are the sparse rows. `list_rows` int32 and
-    `list_values` float32 hold all lists. `ends` (d,) int64 is the position after the last entry of
+    `list_values` float32 hold all lists. `ends` (d,) int64 is the position for the next entry of
     each list, and is updated; it is -1 for a common column. The length of each row over the common
     columns, rounded up, is written into `common_lengths` (m,) float32.
     """
@@ -107,9 +107,9 @@ def score_listed(points, lists, columns, values, query, n_nearest, selection, ca
 def add_lists(squares, lists, columns, values, query, distances, sums):
     """Estimate the distances of all points from the inverted lists, and bound them from below.
 
-    The distances over rare columns only are written into `distances` (n,) float32, lower bounds of
-    the true distances into `sums` (n,) float32. `squares`: `Points.squares`. Other arguments as for
-    `score_listed`.
+    distances[i] becomes the distance of point i computed without the products over common columns,
+    and sums[i] a lower bound of its true distance. Both arrays are (n,) float32. `squares`:
+    `Points.squares`. Other arguments as for `score_listed`.
     """
     starts, list_rows, list_values = lists.starts, lists.rows, lists.values
     for row in range(squares.shape[0]):

@@ -10,8 +10,8 @@ import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel
 
-# A point's cell is searched for in this many coarse cells, the nearest. More of them would take
-# longer and change few assignments.
+# The cell of a point is searched for in its COARSE_CELLS nearest coarse cells. A greater number
+# would take longer and change few assignments.
 COARSE_CELLS = 3
 
 

@@ -19,17 +19,17 @@ import numpy as np
 from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.pairwise import far_from, how_far
 
-# Functions that turn the distance d of two points into their similarity.
-# 1 - d / 2: the cosine of unit vectors whose squared Euclidean distance is d.
+# Kinds of similarity of two points whose distance is d. COSINE_OF_CHORD is 1 - d / 2, the cosine of
+# unit vectors if d is their squared Euclidean distance. COSINE_OF_ANGLE is 1 - d, the cosine if d
+# is 1 - cosine. RATIONAL_QUADRATIC is 1 / (1 + d / s), where s is the mean of the costs.
 COSINE_OF_CHORD = 1
-# 1 - d: the cosine if d is 1 - cosine.
 COSINE_OF_ANGLE = 2
-# 1 / (1 + d / s): a rational quadratic kernel; s is the mean of the costs.
 RATIONAL_QUADRATIC = 3
 
-# Smaller remainders are replaced by this, because float32 distances do not distinguish them.
+# Smaller remainders are replaced by this number, because float32 distances do not distinguish them.
 REMAINDER_MIN = 1e-5
-# Lowers a bound of remainders by more than the relative rounding error of computing it.
+# A computed bound of remainders is multiplied by this, so that rounding errors do not make it too
+# great.
 _BELOW_ONE = 1.0 - 1e-9
 _LN_2 = 0.6931471805599453
 
@@ -66,9 +66,10 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
     """Pick up to `k` candidates one by one by a DPP; return their number.
 
     Each step picks the candidate of greatest -lambda * cost + (1 - lambda) * log(remainder). This
-    value is written into `gains`. `similarity` is one of the three functions above; with
-    RATIONAL_QUADRATIC, costs are divided by their mean. Remainders below REMAINDER_MIN are replaced
-    by it, so candidates below it differ by cost only. Other arguments as for `max_sum`.
+    value is written into `gains`. `similarity`: COSINE_OF_CHORD, COSINE_OF_ANGLE or
+    RATIONAL_QUADRATIC; with the last, costs are divided by their mean. Remainders below
+    REMAINDER_MIN are replaced by it, so candidates with such remainders differ by cost only. Other
+    arguments as for `max_sum`.
     """
     k = min(k, count)
     unit = _mean(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
@@ -87,8 +88,8 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
                 break
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
-            # A candidate whose remainder is smaller than this cannot be better than the best so
-            # far. To avoid exp(x), the lower bound 1 + x is used.
+            # A candidate whose remainder is below `volume_min` cannot be better than the best so
+            # far. The exact bound has exp(x) in place of 1 + x, which is smaller and cheaper.
             rise = 1.0 + (price - best_price) / (1.0 - relevance)
             volume_min = _BELOW_ONE * best_remainder * rise
             while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > volume_min:

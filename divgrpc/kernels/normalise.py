@@ -18,9 +18,10 @@ BAD_RANGE = 3
 def normalise(matrix):
     """Scale each row of `matrix` (n, d) float32 to unit length, in place.
 
-    Returns the number of the first row that is not finite and of the first row of zeros, or -1. All
-    such rows stay unchanged. A row is first divided by its largest absolute value, so that squares
-    of numbers such as 1e30 or 1e-30 neither overflow nor underflow float32.
+    Returns two row numbers: the first row that is not finite, and the first row of zeros. Each is
+    -1 if there is no such row. Rows that are not finite and rows of zeros are not changed. A row is
+    first divided by its largest absolute value, so that squares of numbers such as 1e30 or 1e-30
+    neither overflow nor underflow float32.
     """
     first_bad, first_zero = -1, -1
     for row in range(matrix.shape[0]):

@@ -31,7 +31,7 @@ PREFETCH_ROWS = 4
 UNKNOWN = 0
 ORIGINAL = 1
 COPY = 2
-# A near-copy of a pick that is already in the count of near-copies.
+# A near-copy of a pick; the number of near-copies already includes it.
 COUNTED_COPY = 3
 PICK = 4
 
@@ -143,9 +143,9 @@ def is_kept(points, rows, place, limit, standing, selection):
     """Tell whether the candidate at `place` is kept; update `standing`.
 
     `limit` float32 is the maximum distance between near-copies; `standing` (count,) int8 is the
-    standing of each candidate. The answer depends on earlier candidates within the limit, and
-    theirs on still earlier ones; candidates that wait for another are kept on a stack. Other
-    arguments as for `far_from`.
+    standing of each candidate. Whether a candidate is kept depends on whether earlier candidates
+    within the limit are kept. Candidates that wait for the standing of an earlier candidate are
+    held on a stack. Other arguments as for `far_from`.
     """
     if standing[place] != UNKNOWN:
         return standing[place] == ORIGINAL or standing[place] == PICK

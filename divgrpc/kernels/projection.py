@@ -13,8 +13,8 @@ from divgrpc.kernels.vector_sums import prefetch_row
 # A row of the hyperplanes is prefetched this many rows before it is read, because a sparse query
 # reads rows that are far apart in memory.
 _PREFETCH_DIMS = 8
-# If no absolute margin exceeds this, all margins are rounded to 0: 7 / margin could overflow
-# float32.
+# If no absolute margin exceeds this, all margins are rounded to 0, because 7 / margin could
+# overflow float32.
 _MARGIN_MIN = np.float32(1e-30)
 
 
@@ -37,7 +37,10 @@ def project(dense, row, hyperplanes, projections):
 
 @kernel
 def project_sparse(indices, values, start, stop, hyperplanes, projections):
-    """Write the projections of a sparse query, elements start to stop - 1, summed in this order."""
+    """Write the projections of a sparse query, which has elements start to stop - 1.
+
+    Elements are added in this order. Other arguments as for `project`.
+    """
     projections[:] = np.float32(0)
     i = start
     while i + 4 <= stop:
@@ -92,7 +95,10 @@ def sketch_dense(dense, row, places, sums):
 
 @part
 def sketch_sparse(indices, values, start, stop, places, sums):
-    """Write the count sketch of a sparse query, elements start to stop - 1, in this order."""
+    """Write the count sketch of a sparse query, which has elements start to stop - 1.
+
+    Elements are added in this order. Other arguments as for `sketch_dense`.
+    """
     sums[:] = np.float32(0)
     for i in range(start, stop):
         _add_to_sum(places[indices[i]], values[i], sums)
@@ -148,8 +154,8 @@ def quantise(margins, planes):
     """Round `margins` (64 * G,) float32 to four bits each, and write these into `planes`.
 
     The level of a margin is round(7 * margin / largest absolute margin), -7 to 7. Rows 0 to 3 of
-    `planes` (5, W) uint64 hold the bits of the levels in two's complement: row p the bits of weight
-    2**p, and row 3 the bits of weight -8.
+    `planes` (5, W) uint64 hold the bits of the levels in two's complement: rows 0, 1 and 2 the bits
+    of weight 1, 2 and 4, and row 3 the bits of weight -8.
 
     The code of a point has W words. Words g, G + g, 2G + g and so on belong to the same 64 margins,
     and each of them has twice the weight of the one before. The rows of `planes` repeat

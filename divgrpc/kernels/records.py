@@ -78,7 +78,8 @@ POOL_SIZE = 3
 COPIES_COLLAPSED = 4
 COPIES_RETURNED = 5
 
-# Value of Objective.copy_limit that keeps all near-copies: no distance is negative.
+# Value of Objective.copy_limit with which all near-copies are kept, because no distance is -1 or
+# less.
 NO_COPIES = np.float32(-1)
 
 Float32s: TypeAlias = npt.NDArray[np.float32]

@@ -1,8 +1,8 @@
 """Dot products and distances of sparse rows and one dense vector, summed in a fixed order.
 
-Sums are float64, in which the product of two float32 numbers is exact. So the relative error of
-|x|^2 + |y|^2 - 2 x.y is about 1e-16 of its terms, and points that nearly equal the query are still
-ordered correctly. In float32 they would not be.
+Sums are float64, in which the product of two float32 numbers is exact. So the rounding error of
+|x|^2 + |y|^2 - 2 x.y is about 1e-16 times its terms, and points that nearly equal the query are
+still ordered correctly. With float32 sums they would not be.
 """
 
 import numpy as np
@@ -81,8 +81,8 @@ def distance_from_dot(dot, square, other_square, product):
 def dense_square(dense, row):
     """Return the float64 squared length of row `row` of `dense` (m, d) float32.
 
-    The order of summation: the square of column j is added to sum j % 4 of four, those of the last
-    d % 4 columns to the first sum; then the four sums are added pairwise.
+    Squares are added to four sums: column j to sum j % 4, but the last d % 4 columns to the first
+    sum. Then the four sums are added pairwise.
     """
     a, b, c, e = 0.0, 0.0, 0.0, 0.0
     j = 0

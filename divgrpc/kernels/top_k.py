@@ -90,13 +90,13 @@ def _largest_key(keys, low, high):
 
 @kernel
 def _sortable(bits):
-    """Map the int32 bits of a float to an int32 that sorts as the float does; its own inverse."""
+    """Map the int32 bits of a float to an int32 that sorts as the float does, or back."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
 @kernel
 def mix(word):
-    """Return a hash of a uint64, one to one (the output of SplitMix64, Steele et al. 2014)."""
+    """Return a hash of a uint64 that no other uint64 has (SplitMix64, Steele et al. 2014)."""
     word += np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -314,7 +314,7 @@ def take_in_order(rows, distances, count, k, ids):
 
 @kernel
 def _partition(rows, distances, low, high, ids):
-    """Partition rows[low:high] around the median of three rows; return its new position.
+    """Partition rows[low:high] around the median of three rows; return the median's new position.
 
     The three rows are pseudo-random. If points are stored in the order of angle or of time, the
     first, middle and last rows would be extremes of every partition.

@@ -77,7 +77,7 @@ def row_distance_within(_context: Any, x: Any, i: Any, y: Any, j: Any, limit: An
 
 @intrinsic
 def row_dots(_context: Any, x: Any, rows: Any, y: Any, j: Any) -> Any:
-    """Return a tuple of `row_dot` for each of a tuple of rows of `x`, with the same bits.
+    """Return the tuple of `row_dot(x, i, y, j)` for all i of the tuple `rows`, with the same bits.
 
     Row `j` of `y` is read once for all `rows`. With AVX-512, the sums of four rows fit into
     registers.
@@ -87,7 +87,7 @@ def row_dots(_context: Any, x: Any, rows: Any, y: Any, j: Any) -> Any:
 
 @intrinsic
 def row_distances(_context: Any, x: Any, rows: Any, y: Any, j: Any) -> Any:
-    """Return a tuple of `row_distance` for each of a tuple of rows of `x`, like `row_dots`."""
+    """Return the tuple of `row_distance(x, i, y, j)` for all i of the tuple `rows`."""
     return _row_sums(x, rows, y, _square)
 
 
@@ -105,9 +105,9 @@ def gathered_dot(
     """Return the float64 dot product of a sparse row and row `row` of `dense`.
 
     The sparse row has elements start to stop - 1 of `indices` int32 and `values` float32; `dense`
-    is a C-contiguous float32 matrix. Meanwhile the same number of elements from `ahead` on, the
-    next sparse row, is prefetched in small steps. Prefetching the whole row at once would delay the
-    loads of the current row.
+    is a C-contiguous float32 matrix. `ahead` is the first element of the sparse row that will be
+    read next. While summing, the same number of elements from `ahead` on is prefetched in small
+    steps. Prefetching that row all at once would delay the loads of the current row.
     """
     if not _is_matrix(dense):
         return None
@@ -206,7 +206,7 @@ def _prefetch_line(builder: Any, place: Any) -> None:
     prefetch = builder.module.declare_intrinsic(
         "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[_INT32] * 3])
     )
-    # Read access, keep in all cache levels, data cache.
+    # The hints mean: read access, keep in all cache levels, data cache.
     hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]
     builder.call(prefetch, [builder.bitcast(place, byte), *hints])
 

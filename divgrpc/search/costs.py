@@ -60,8 +60,8 @@ _HASHED_NUMBER_NS: Final = ((22, 26), (0.15, 0.35))
 # Nanoseconds for each stored element of a sparse point, if the query is sparse and if it is dense.
 _SPARSE_NS: Final = 1.2
 _SPARSE_BY_DENSE_NS: Final = 7.0
-# Nanoseconds for each entry read from an inverted list, and for each point of the index, whose sum
-# over the lists is compared with a limit.
+# If inverted lists are used: nanoseconds for each entry read from a list, and for each point of the
+# index, whose sum over the lists is compared with a limit.
 _LIST_ENTRY_NS: Final = 1.7
 _LIST_SUM_NS: Final = 4.0
 # Nanoseconds for each 64-bit word of a code that is read: in a scan, in a scan by Hamming distance,
@@ -76,7 +76,8 @@ _BUCKET_ENTRY_NS: Final = 5.0
 # `auto` prefers a search of lower recall only if its cost is less than this share of the cost of
 # the other search.
 CHEAPER_RATIO_MAX: Final = 0.8
-# Searches that `auto` chooses from, highest recall first on queries that do not resemble points.
+# Searches that `auto` chooses from, for points and for labels. They are sorted by their recall on
+# queries that do not resemble points, highest first.
 AUTO: Final[tuple[Search, ...]] = ("exact", "scan", "tables")
 _AUTO_LABELS: Final[tuple[Search, ...]] = ("exact", "scan", "scan_hamming", "tables")
 # If the caller names a search whose recall is below the target by more than this, the answer has a
@@ -127,7 +128,10 @@ class Shape:
 
 
 def nanoseconds(search: Search, cost: PoolCost, shape: Shape, *, dense: bool = True) -> float:
-    """Return the cost of one query; `dense` tells whether queries of sparse points are dense."""
+    """Return the cost of one query in nanoseconds.
+
+    `dense`: whether the query is dense, which matters only if the points are sparse.
+    """
     number = _SPARSE_BY_DENSE_NS if dense else _SPARSE_NS
     if search == "exact":
         if not shape.sparse:
@@ -322,7 +326,8 @@ class SearchTable:
 def pool_of(limits: EffectiveParameters, rows: int) -> int:
     """Return the maximum number of candidates of a query.
 
-    It is `candidates_limit` or a quarter of the hash limit, if that is less and at least k.
+    It is the smaller of `candidates_limit` and max(k, hash_limit / 4), and at most `rows`. A limit
+    of 0 means no limit.
     """
     candidates = limits.candidates_limit or rows
     if limits.hash_limit:

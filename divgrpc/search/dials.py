@@ -2,12 +2,12 @@
 
 Both depend on the candidates of a query only, so the same request has the same dials.
 
-`diversity="auto"` chooses a dial from how fast relevance falls among the candidates. Let lead be
-the relevance of the best candidate minus the mean of all candidates, and share the mean lead of the
-k nearest divided by that of the best. If the share is 1, the k nearest are as relevant as the best,
-and other candidates may replace some of them: the dial is high. If the best stands out, the share
-and the dial are low. The odds of the dial, dial / (1 - dial), are the share times a factor of the
-selector, so no dial is above factor / (1 + factor).
+`diversity="auto"` chooses a dial from how fast relevance falls among the candidates. It computes
+share = (mean relevance of the k nearest - mean of all) / (relevance of the best - mean of all). If
+the share is 1, the k nearest are as relevant as the best, and other candidates may replace some of
+them, so the dial is high. If the best candidate stands out, the share and the dial are low. The
+odds of the dial, dial / (1 - dial), are the share times a factor that depends on the selector. So
+no dial is above factor / (1 + factor).
 
 `lose_at_most` chooses the greatest dial, in steps of 1/32, whose loss of relevance is at most the
 bound.
