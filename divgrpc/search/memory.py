@@ -1,8 +1,9 @@
 """Scratch memory that queries write into.
 
 Each thread has its own, so kernels write into it without a lock. The arrays for one kind of search
-are allocated when a query first uses that kind. They can hold all points of the index, except those
-for a search through cells: these hold as many points as the probed cells of a query had so far.
+are allocated when a query first uses that kind. They can hold all points of the index. The arrays
+for a search through cells are smaller: they grow only if the probed cells of a query contain more
+points than fit.
 """
 
 from typing import Any, Final

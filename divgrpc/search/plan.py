@@ -164,7 +164,7 @@ def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to
 
 
 def _copy_limit(threshold: float | None, metric: Metric) -> float:
-    """Return the maximum distance between near-copies, in the distances of `kernels.pairwise`."""
+    """Return the maximum distance between near-copies, as `kernels.pairwise` measures distances."""
     if threshold is None:
         return float(records.NO_COPIES)
     if metric == "euclidean":

@@ -33,7 +33,7 @@ from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 
-# The solver stops at a duality gap of this share of the objective's range.
+# The solver stops when the duality gap is at most this share of the range of the objective.
 TOLERANCE: Final = 1e-3
 # Number of working candidates at the start (2 * k if that is more).
 _WORKING_CANDIDATES: Final = 256

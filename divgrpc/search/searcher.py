@@ -103,8 +103,8 @@ class Searcher:
     ) -> QueryPlan:
         """Return the plan of queries with these parameters.
 
-        `probe_on`: a search through tables whose probes find fewer points than the selector may
-        have candidates makes more probes, and scans all codes if that is not enough.
+        `probe_on`: if the probes of a search through tables find fewer points than the maximum
+        number of candidates, make more probes, and scan all codes if these are not enough.
         `retries`: maximum number of times that a row is searched again with greater limits because
         fewer than k of its candidates differ.
         `pool_limit`: maximum number of candidates that a pool grows to.

@@ -164,7 +164,8 @@ def select_different(
             break
         pool = min(2 * pool, len(candidates))
     fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
-    # Near-copies complete the answer. Their value is a share of 0, or else minus their distance.
+    # Near-copies complete the answer. Their value is a share of 0 with `qp_relax`, and minus their
+    # distance with other selectors.
     values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
@@ -241,8 +242,8 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
     objective.
 
     The remainder of a candidate is the factor by which picking it multiplies det S. A remainder
-    below 1e-5, such as that of a copy, is replaced by 1e-5. If all remainders are smaller, the
-    other picks are the candidates of least cost.
+    below 1e-5, such as that of a copy, is replaced by 1e-5. If the remainders of all candidates
+    left are smaller, the next picks are the candidates of smallest cost.
 
     The logarithm of a determinant is submodular but not monotone, so no share of the greatest
     objective is guaranteed. At diversity 1, the volume sqrt(det S) is at least 1/k! of the greatest
