@@ -56,8 +56,9 @@ PRINTED_RULE = 1
 MARGINAL_RULE = 2
 MMR_RULE = 3
 
-# Values of Plan.dial_choice: how a query gets its dial (diversity). The caller gives it, or it is
-# chosen from the fall of relevance among the candidates, or from a bound on the loss of relevance.
+# Values of Plan.dial_choice: how a query gets its dial (diversity). BY_CALLER: the caller gives it.
+# BY_FALL_OFF: it is chosen from the fall of relevance among the candidates (`diversity="auto"`).
+# BY_LOSS: it is chosen from a bound on the loss of relevance (`lose_at_most`).
 BY_CALLER = 0
 BY_FALL_OFF = 1
 BY_LOSS = 2
@@ -191,7 +192,7 @@ class Levels(NamedTuple):
 
     planes: (5, W) uint64 from `projection.quantise`. If `hamming`, row 0 has the signs instead.
     unit: float32 size of one level: a margin is about its level times `unit`.
-    level_sum: sum of all levels, each times its weights.
+    level_sum: sum of all levels, times the sum of the weights of the words.
     hamming: whether the scan compares the signs of the margins only.
     """
 
@@ -210,9 +211,9 @@ class ScanScratch(NamedTuple):
 
 
 class Heap(NamedTuple):
-    """A binary heap of h = T + 2 * PROBES_MAX probes (`kernels.buckets`).
+    """A binary heap of at most h = T + 2 * PROBES_MAX probes (`kernels.buckets`).
 
-    The key of a probe is the query's key with some bits flipped.
+    A probe looks up the bucket whose key is the query's key with some bits flipped.
     """
 
     costs: Annotated[Float32s, "h"]  # sum of the squared margins of the flipped bits
@@ -242,12 +243,12 @@ class CellScratch(NamedTuple):
 class SelectionScratch(NamedTuple):
     """Scratch memory of selectors; r is the maximum number of candidates of a query."""
 
-    far: Annotated[Float32s, "r"]  # distance of each candidate from one of them
+    far: Annotated[Float32s, "r"]  # distances of all candidates from one, such as the last pick
     apart: Annotated[Float32s, "r"]  # sum or minimum of each candidate's distances from the picks
     # One sparse row at a time, written as a dense row (`sparse.spread`); zeros between uses.
     dense: Annotated[Float32s, "1 d"]
-    # (ceil(d / 64),) one bit for each column that this row stores; zeros between uses. Empty if
-    # d is small (`sparse.marked_dot`).
+    # (ceil(d / 64),) one bit for each column, set if this row stores it (`sparse.marked_dot`);
+    # zeros between uses. Empty if points are dense or d is small.
     marks: Annotated[UInt64s, "marks"]
 
 
@@ -287,8 +288,8 @@ class Plan(NamedTuple):
 
     search: int  # EXACT, TABLES, SCAN or SCAN_HAMMING
     n_probes: int  # number of buckets or cells to probe if `search` is TABLES
-    # If `search` is TABLES, probe further until this many points are found. If no probe is left,
-    # scan all codes instead.
+    # If `search` is TABLES, probe further until this many points are found. If all probes of hash
+    # tables find fewer, scan all codes instead.
     min_points: int
     k: int  # number of results
     hash_limit: int  # maximum number of hashed points; 0 for no limit
@@ -297,8 +298,9 @@ class Plan(NamedTuple):
     step: int  # NEAREST, GREEDY, HASH_ONLY or CANDIDATES
     relevance: np.float32  # the paper's lambda, 1 - diversity
     rule: int  # CORRECTED_RULE to MMR_RULE
-    # If more points than hash_limit are found, keep a uniform random sample of them (with tables)
-    # or of those that tie (in scans), instead of the first by rank.
+    # What to keep if more points than hash_limit are found. True: a random sample of all points
+    # found (hash tables) or of the points that tie for the last places (scans). False: the points
+    # of the first buckets, or of the points that tie those of smallest exact distance.
     uniform: bool
     seed: np.uint64  # seed of this sample
     product: bool  # distances from the query are minus dot products (metric inner_product)
