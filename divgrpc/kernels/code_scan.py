@@ -147,10 +147,11 @@ def estimate(scores, unit, level_sum, terms, start, base, estimates):
 
 @kernel
 def keep_least(values, names, limit, count, rows, distances):
-    """Append all `values` (m,) float32 up to `limit`, and their names; return the new count.
+    """Append the points whose distances are at most `limit`; return the new count.
 
-    `names` (m,) int32 are appended to `rows` int32, and `values` to `distances` float32. Both hold
-    `count` entries before. Entries after the new count are undefined.
+    Point names[i] has distance values[i]; `names` (m,) int32, `values` (m,) float32. They are
+    appended to `rows` int32 and `distances` float32, which hold `count` entries before. Entries
+    after the new count are undefined.
     """
     for start in range(0, values.shape[0], BLOCK_GROUPS):
         stop = min(values.shape[0], start + BLOCK_GROUPS)

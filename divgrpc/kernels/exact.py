@@ -171,7 +171,7 @@ def reach(vectors, query, bounds, n_nearest, distances):
 
 @kernel
 def reach_pays(bounds, n_nearest, n):
-    """Tell whether `reach` saves time: many points are short, and it scores few points."""
+    """Tell whether `reach` saves time: many points must be short, and `reach` must score few."""
     n_scored = max(LONG_ROWS_FACTOR * n_nearest, BOUND_ROWS)
     return ends_early(bounds) and REACH_MIN_RATIO * n_scored <= n
 
@@ -197,9 +197,9 @@ def query_length_bound(dense, row):
 
 @kernel
 def all_beyond(length_bound, query_length, limit):
-    """Tell whether all points up to a length have distances above `limit` (minus dot products).
+    """Tell whether every point of length up to `length_bound` is farther than `limit`.
 
-    `length_bound`: greatest length of the points; `query_length` from `query_length_bound`.
+    Distances are minus dot products. `query_length` is the result of `query_length_bound`.
     """
     return length_bound * query_length + _UNDERFLOW < -limit
 

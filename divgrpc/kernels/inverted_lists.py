@@ -61,10 +61,11 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
 
 @kernel
 def lists_pay(points, lists, columns, n_nearest):
-    """Tell whether inverted lists find the `n_nearest` nearest points of a sparse query faster.
+    """Tell whether inverted lists find the `n_nearest` nearest points faster than other searches.
 
-    They do if the lists of its `columns` (s,) int32 hold less than 1 / LISTS_MIN_RATIO of all
-    stored values, and `n_nearest` is at most 1 / LISTS_MIN_RATIO of all points.
+    They do if the lists of the `columns` (s,) int32 of a sparse query hold less than
+    1 / LISTS_MIN_RATIO of all stored values, and `n_nearest` is at most 1 / LISTS_MIN_RATIO of all
+    points.
     """
     starts = lists.starts
     if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > points.squares.shape[0]:

@@ -106,7 +106,10 @@ def sorted_by_length(index):
 
 @part
 def nearest_needed(plan, n, by_length):
-    """Return how many of the nearest points an answer depends on; others need no exact distance."""
+    """Return the number of nearest points that an answer depends on.
+
+    Other points need no exact distance.
+    """
     n_nearest = min(n, plan.hash_limit or n, plan.pool_limit or plan.candidates_limit or n)
     # If points are sorted by length, a search for fewer points ends earlier.
     return min(n_nearest, plan.k) if by_length and plan.step == records.NEAREST else n_nearest
@@ -141,7 +144,10 @@ def _hits(tie_start, size, n_probes, n_scored, room):
 
 @part
 def _take_from_batch(place, scratch):
-    """Return the hits of `kernels.batch` for the query in row `place` of `scratch.batch`."""
+    """Copy the points in row `place` of `scratch.batch` into `scratch.candidates`; return `Hits`.
+
+    `kernels.batch` has found them for the query.
+    """
     batch, candidates = scratch.batch, scratch.candidates
     count = batch.counts[place]
     for i in range(count):

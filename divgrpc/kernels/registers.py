@@ -136,7 +136,7 @@ def _places() -> dict[Record, tuple[int, Any]]:
                 add(field, first, readonly=readonly)
                 first += len(slots_of(field))
 
-    # Queries only read an index.
+    # The arrays of an index have read-only types, because queries never write into them.
     add(Index, 0, readonly=True)
     add(Scratch, 0, readonly=False)
     return places

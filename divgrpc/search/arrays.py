@@ -9,7 +9,7 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
-# `Queries.indptr`, `indices` and `values` of dense queries.
+# The fields `indptr`, `indices` and `values` of `Queries` if queries are dense.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 # Empty columns of `Answers`, which most parameters do not need.

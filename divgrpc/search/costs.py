@@ -43,7 +43,7 @@ POOLS: Final = (10, 50, 200, 1_000)
 # Default number of hashed points for each candidate.
 _HASHED_PER_CANDIDATE: Final = 4
 
-# Nanoseconds for each query.
+# Nanoseconds for each query, whatever the search.
 _CALL_NS: Final = 12_000.0
 # Further nanoseconds for each query that is hashed, and for each multiplication in its projections.
 _HASHING_NS: Final = 8_000.0

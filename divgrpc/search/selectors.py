@@ -24,7 +24,7 @@ from divgrpc.search.dials import METRICS, rule_of
 from divgrpc.search.relaxation import CandidateSet, exchange, relax, round_up
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Selector
 
-# The selectors that `select` runs.
+# The selectors that `select` runs for one query at a time.
 ONE_BY_ONE: Final[tuple[Selector, ...]] = ("rerank", "max_sum", "dpp", "qp_relax")
 
 _SIMILARITY: Final = {
