@@ -89,9 +89,7 @@ def show(out: Console, client: Client, copies: Copies) -> list[Block]:
     ]
 
 
-def quality(
-    copies: Copies, rows: IntArray, ids: IntArray, scores: FloatArray
-) -> dict[str, str]:
+def quality(copies: Copies, rows: IntArray, ids: IntArray, scores: FloatArray) -> dict[str, str]:
     """Return the printed figures of results; ids of -1 are padding."""
     present = ids >= 0
     images = np.mean([len(np.unique(row[row >= 0] // COPIES)) for row in ids])

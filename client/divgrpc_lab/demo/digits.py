@@ -37,7 +37,8 @@ P: share of the {K} results that are even or odd as the query asks. SR: share of
 that kind among them. D: how evenly those digits are spread. h: harmonic mean of P and D for each
 query, then the mean.
 default: no options, which is {{selector}}, diversity {{diversity}}. best dial: the same with the
-diversity of {", ".join(map(str, DIALS))} that has the most h on queries learned from other images."""
+diversity of {", ".join(map(str, DIALS))} that has the greatest h on queries learned from other
+images."""
 
 
 class Digits(NamedTuple):
@@ -116,8 +117,8 @@ def show(out: Console, client: Client, data: Digits) -> tuple[list[Block], float
         for name, columns in values.items()
     }
     heading = (
-        f"2. Even or odd. {len(queries.queries)} hyperplane queries ask for even and for odd digits "
-        f"among {len(data.indexed):,} images;\n"
+        f"2. Even or odd. {len(queries.queries)} hyperplane queries ask for even and for odd "
+        f"digits among {len(data.indexed):,} images;\n"
         f"   they were learned from {len(data.reported)} images that are not indexed."
     )
     print_answers(out, heading, answers, figures, _LEGEND)

@@ -102,6 +102,8 @@ def print_answers(
     out.print(grid)
     parameters = by_name["default"].parameters
     has_variants = parameters.selector in {"greedy", "qp_relax"}
-    selector = f"{parameters.selector} ({parameters.variant})" if has_variants else parameters.selector
+    selector = (
+        f"{parameters.selector} ({parameters.variant})" if has_variants else parameters.selector
+    )
     text = legend.format(selector=selector, diversity=f"{parameters.diversity:g}")
     out.print(f"{text}\n{_TIMES}", style="dim")
