@@ -1,6 +1,7 @@
 """Evaluate of both clients: the requests, the rows and the errors."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -54,6 +55,27 @@ def test_rows_and_progress_are_returned(target: str, awaited: bool) -> None:
     assert first.h_of_means == 0.625
     assert first.values["h_score"].tolist() == [0.25, 0.75]
     assert (second.number, second.on_front, second.by_fold) == (1, False, (0, 0))
+
+
+def test_rows_of_the_sync_client_outlive_an_event_loop(target: str) -> None:
+    """The end of an event loop does not end rows whose first one was taken in it."""
+
+    async def first_of(rows: Iterator[EvaluateRow]) -> EvaluateRow:
+        return next(rows)
+
+    with Client(target) as client:
+        rows = client.evaluate("one", QUERIES, [0, 1], folds=0)
+        assert [row.number for row in (asyncio.run(first_of(rows)), *rows)] == [0, 1]
+
+
+def test_progress_of_the_sync_client_may_raise_stop_async_iteration(target: str) -> None:
+    """Neither does it end the rows, nor does Python raise RuntimeError in its place."""
+
+    def stop(_: Progress) -> None:
+        raise StopAsyncIteration
+
+    with pytest.raises(StopAsyncIteration):
+        rows_of(target, awaited=False, progress=stop)
 
 
 def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited: bool) -> None:

@@ -9,6 +9,7 @@ thread of gRPC waits for the caller's thread in a `Handoff` or a `Window`. At th
 caller's thread releases both, so that the thread of gRPC does not outlive the call.
 """
 
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
@@ -53,25 +54,36 @@ def connect(settings: ChannelSettings) -> Connection:
 
 def run(coroutine: Awaitable[ResultT]) -> ResultT:
     """Run a coroutine that blocks and never suspends, and return its result."""
+    # An event loop of this thread would take over our async generators, and close them at its end.
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
     try:
         next(iter(coroutine.__await__()))
     except StopIteration as end:
         result: ResultT = end.value
         return result
+    except RuntimeError as error:
+        # Python replaces these two in a coroutine; a caller's `progress` may raise them.
+        if isinstance(error.__cause__, StopIteration | StopAsyncIteration):
+            raise error.__cause__ from None
+        raise
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
     raise RuntimeError("a coroutine of the sync stack suspended")
 
 
 def run_iterator(results: AsyncGenerator[ResultT, None]) -> Iterator[ResultT]:
-    """Yield the results of an async generator that blocks and never suspends."""
+    """Yield the results of an async generator that blocks and never suspends; none is None."""
     try:
-        while True:
-            try:
-                result = run(anext(results))
-            except StopAsyncIteration:
-                return
+        while (result := run(_following(results))) is not None:
             yield result
     finally:
         run(results.aclose())
+
+
+async def _following(results: AsyncGenerator[ResultT, None]) -> ResultT | None:
+    """Return the next result, or None at the end; an event loop would see a bare `anext`."""
+    return await anext(results, None)
 
 
 async def unary(method: Callable[..., Any], request: object, call: RpcCall) -> Any:  # noqa: ANN401  # any answer

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client import AsyncClient, Client, Progress, RpcError
+from divgrpc_client import AsyncClient, Client, Progress, QueryResult, RpcError
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_protos import arrays
 from support.both_clients import Stack
@@ -46,6 +46,18 @@ def test_streams_take_batches(call: Stack) -> None:
     """An item of several rows gives a result of several rows."""
     results = call("query_stream", "images", [np.ones((4, 2)), np.ones((1, 2))])
     assert [len(result.ids) for result in results] == [4, 1]
+
+
+def test_a_stream_of_the_sync_client_outlives_an_event_loop(target: str) -> None:
+    """The end of an event loop does not end a stream whose first result was taken in it."""
+
+    async def first_of(results: Iterator[QueryResult]) -> QueryResult:
+        return next(results)
+
+    with Client(target) as client:
+        results = client.query_stream("images", rows(9))
+        first = asyncio.run(first_of(results))
+        assert [result.ids[0, 0] for result in [first, *results]] == [10 * n for n in range(9)]
 
 
 def test_in_flight_bounds_the_queries_under_way(script: ScriptedIndex, target: str) -> None:
@@ -205,6 +217,17 @@ def test_progress_may_end_the_build(call: Stack, script: ScriptedIndex) -> None:
         call("build", "images", np.ones((5000, 3)), progress=stop)
     assert script.cancelled.wait(10)
     assert not script.upload[-1].HasField("commit")
+
+
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
+def test_the_sync_client_raises_the_error_of_progress(target: str, error: type[Exception]) -> None:
+    """Python would raise RuntimeError in place of these two, which end iterators."""
+
+    def stop(_: Progress) -> None:
+        raise error
+
+    with Client(target) as client, pytest.raises(error):
+        client.build("images", np.ones((5000, 3)), progress=stop)
 
 
 def test_a_refused_build_raises(call: Stack, script: ScriptedIndex) -> None:
