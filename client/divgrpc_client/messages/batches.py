@@ -76,7 +76,7 @@ def query_batch(
     """
     matrix = as_matrix("queries", queries, one_row=True)
     fields = requests.query_fields(name, options)
-    row_bytes = _RESULT_BYTES * options.get("k", DEFAULT_K) + _ROW_BYTES
+    row_bytes = _RESULT_BYTES * int(options.get("k", DEFAULT_K)) + _ROW_BYTES
     make = partial(requests.query, fields, matrix)
     return _in_parts(_ends(matrix, row_bytes), make, responses.query_result)
 
@@ -87,7 +87,7 @@ def predict_batch(
     """Return the exchange for a call of `predict_labels`; raises like `query_batch`."""
     matrix = as_matrix("documents", documents, one_row=True)
     fields = requests.predict_fields(name, options)
-    top_k = options.get("top_k", DEFAULT_TOP_K)
+    top_k = int(options.get("top_k", DEFAULT_TOP_K))
     row_bytes = (_RESULT_BYTES + _NAME_BYTES) * top_k + _ROW_BYTES
     make = partial(requests.predict, fields, matrix)
     return _in_parts(_ends(matrix, row_bytes), make, responses.label_result)

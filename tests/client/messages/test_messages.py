@@ -1,5 +1,6 @@
 """How requests are made from arguments and results from answers, without a connection."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client.messages import upload
-from divgrpc_client.messages.batches import MESSAGE_BYTES, Exchange, query_batch
+from divgrpc_client.messages.batches import MESSAGE_BYTES, Exchange, predict_batch, query_batch
 from divgrpc_client.messages.options import (
     BUILD_DEFAULTS,
     QUERY_DEFAULTS,
@@ -101,6 +102,15 @@ def test_an_integer_out_of_range_is_refused_with_the_range(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=f"between {limits}, got {value}"):
         query_fields("images", cast(QueryOptions, {field: value}))
+
+
+@pytest.mark.parametrize(("exchange_of", "count"), [(query_batch, "k"), (predict_batch, "top_k")])
+def test_small_integers_of_numpy_are_counts(
+    exchange_of: Callable[..., Exchange[Any, Any, object]], count: str
+) -> None:
+    """The number of bytes of an answer would overflow such an integer."""
+    request = next(exchange_of("images", np.zeros((9, 2)), {count: np.uint8(10)}))
+    assert getattr(request, count) == 10
 
 
 def test_replace_must_be_a_bool() -> None:
