@@ -23,8 +23,12 @@ METHODS = [
         for name in ("build", "query", "predict_labels", "query_stream")
     ),
 ]
-# Parameters of every method of a client, which are explained once in the class's docstring.
-OF_EVERY_CALL = {"self", "cls", "timeout", "request_id", "name"}
+CLIENT_METHODS = [
+    method
+    for client in (Client, AsyncClient)
+    for name, method in inspect.getmembers(client, inspect.isfunction)
+    if not name.startswith("_")
+]
 
 
 def identity(method: Callable[..., object]) -> str:
@@ -39,15 +43,24 @@ def test_a_signature_fits_an_editor(method: Callable[..., object]) -> None:
     assert not re.search(r"numpy|typing|Union|Literal|Unpack|\*\*", shown)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=identity)
+def explained_in(text: str) -> set[str]:
+    """Return the parameters that have a line of their own in a docstring."""
+    lists = re.findall(r"^(\w[\w, ]*): ", text, re.MULTILINE)
+    return {name for names in lists for name in names.split(", ")}
+
+
+@pytest.mark.parametrize("method", [*METHODS, *CLIENT_METHODS], ids=identity)
 def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> None:
     """A docstring must not refer to a .proto file for an explanation."""
     text = inspect.getdoc(method) or ""
     assert ".proto" not in text
-    in_lists = re.findall(r"^(\w[\w, ]*): ", text, re.MULTILINE)
-    explained = {name for names in in_lists for name in names.split(", ")}
-    explained |= set(re.findall(r"`(\w+)`", text))
-    assert set(inspect.signature(method).parameters) - OF_EVERY_CALL <= explained
+    explained = explained_in(text) | set(re.findall(r"`(\w+)`", text))
+    assert set(inspect.signature(method).parameters) - {"self", "cls"} <= explained
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_a_client_explains_its_arguments(client: type) -> None:
+    assert set(inspect.signature(client).parameters) <= explained_in(inspect.getdoc(client) or "")
 
 
 def test_an_index_has_only_these_public_names() -> None:

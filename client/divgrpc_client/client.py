@@ -378,6 +378,7 @@ class _Methods:
         return self._stack.run_iterator(rows)
 
     @one_result
+    @spelled_out
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> IndexInfo:
@@ -389,6 +390,7 @@ class _Methods:
         return self._ask("GetIndex", single(request, _index_of), timeout, request_id)
 
     @one_result
+    @spelled_out
     def list_indexes(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> tuple[IndexInfo, ...]:
@@ -396,6 +398,7 @@ class _Methods:
         return self._ask("ListIndexes", pages(), timeout, request_id)
 
     @one_result
+    @spelled_out
     def delete_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> int:
@@ -408,6 +411,7 @@ class _Methods:
         return self._ask("DeleteIndex", single(request, _generation_of), timeout, request_id)
 
     @one_result
+    @spelled_out
     def server_info(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
@@ -416,12 +420,15 @@ class _Methods:
         return self._ask("GetServerInfo", exchange, timeout, request_id)
 
     @one_result
+    @spelled_out
     def wait_until_ready(
         self, *, timeout: float | None = 30.0, request_id: str | None = None
     ) -> None:
         """Wait until the server is ready for queries; it need not be running yet.
 
-        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout` seconds. None waits without limit.
+        timeout: seconds to wait. None waits without limit.
+
+        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout` seconds.
         """
         call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.wait_until_ready(self._stack, call, self._connection))
@@ -492,8 +499,21 @@ class Client(_Methods):
 class AsyncClient(_Methods):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
-    It has the arguments, methods and errors of `Client`. Await the results, and iterate
-    `query_stream`, `evaluate` and `evaluate_labels` with `async for`.
+    target: the server's host:port, such as "localhost:50051".
+    channels: number of connections, used in turn. Each connection reaches one front process of the
+        server, so a server with several front processes needs several connections.
+    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. It does not apply
+        to Build, QueryStream and evaluations, which have no deadline by default.
+    idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message is
+        sent or received for this many seconds while the client waits for the server.
+    retries: whether calls that only read are repeated if the server is unavailable. A call has at
+        most three attempts.
+    credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
+    options: channel arguments of gRPC, as pairs of name and value. They override the arguments that
+        the client sets.
+
+    Methods and errors are those of `Client`. Await the results, and iterate `query_stream`,
+    `evaluate` and `evaluate_labels` with `async for`.
     """
 
     _stack = async_stack

@@ -109,8 +109,8 @@ def defaults_of(*tables: type) -> dict[str, Any]:
     return {field.name: field.default for table in tables for field in fields(table)}
 
 
-def explanations_of(*tables: type) -> dict[str, str]:
-    """Return the explanations in the docstrings of classes, by the names that they explain.
+def explanations_of(*tables: object) -> dict[str, str]:
+    """Return the explanations in the docstrings of classes and methods, by the names that they explain.
 
     Line breaks and indentation are removed.
     """
@@ -141,12 +141,12 @@ def spell_out_options(
         for name, hint in hints.items()
     ]
     spell_out(method, names, parameters)
-    lines = [_paragraph(name, texts.get(name, ""), defaults[name]) for name in hints]
+    lines = [paragraph(name, texts.get(name, ""), defaults[name]) for name in hints]
     method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", *lines])
     return method
 
 
-def _paragraph(name: str, text: str, default: object) -> str:
-    """Return the lines that explain an option in a docstring."""
+def paragraph(name: str, text: str, default: object = None) -> str:
+    """Return the lines that explain a parameter in a docstring."""
     text = text if default is None else f"{text} Default: {default!r}."
     return textwrap.fill(f"{name}: {text}", width=96, subsequent_indent="    ")

@@ -22,7 +22,12 @@ from divgrpc.parameters import (
     QueryOptions,
     QueryParameters,
 )
-from divgrpc.parameters.signatures import defaults_of, explanations_of, spell_out_options
+from divgrpc.parameters.signatures import (
+    defaults_of,
+    explanations_of,
+    paragraph,
+    spell_out_options,
+)
 from divgrpc.types import LabelSelector, Mode, Rounding, Search, Selector, Variant, Vote
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
@@ -104,6 +109,13 @@ QUERY_DEFAULTS: Final = defaults_of(QueryParameters)
 PREDICT_DEFAULTS: Final = defaults_of(PredictParameters)
 BUILD_DEFAULTS: Final = defaults_of(LabelParameters, BuildParameters)
 
+# Parameters of many methods, explained where the docstring of a method does not.
+_OF_CALLS: Final = {
+    "name": "the index.",
+    "timeout": "seconds for the whole call. Default: the client's timeout; Build, QueryStream and "
+    "evaluations have no deadline.",
+    "request_id": "printable ASCII that the server's log shows with this call.",
+}
 # Names that annotations show for types other than the choices of `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
@@ -121,6 +133,15 @@ def explained(table: type) -> dict[str, tuple[Any, str, object]]:
 
 
 def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
-    """Give a method a signature with its `**options` spelled out, for `help` and completion."""
-    *_, options = inspect.signature(method).parameters.values()
+    """Give a method a signature with its `**options` spelled out, for `help` and completion.
+
+    The docstring also explains the other parameters that it does not explain itself.
+    """
+    parameters = inspect.signature(method).parameters
+    missing = (name for name in _OF_CALLS if name in parameters.keys() - explanations_of(method))
+    lines = [paragraph(name, _OF_CALLS[name]) for name in missing]
+    method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", *lines])
+    *_, options = parameters.values()
+    if options.kind is not options.VAR_KEYWORD:
+        return method
     return spell_out_options(method, _TABLES[get_args(options.annotation)[0]], _NAMES)
