@@ -14,8 +14,8 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from functools import wraps
-from types import TracebackType
+from functools import update_wrapper, wraps
+from types import FunctionType, GenericAlias, TracebackType
 from typing import (
     Any,
     Concatenate,
@@ -25,6 +25,7 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    get_args,
     overload,
 )
 
@@ -32,6 +33,7 @@ import grpc
 import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
+from divgrpc.parameters.signatures import declare_return_type
 from divgrpc.types import (
     EvaluateLabelRow,
     EvaluateRow,
@@ -83,6 +85,14 @@ class OneResult(Generic[P, ResultT]):
     def __get__(
         self, client: "AsyncClient", owner: type
     ) -> Callable[P, Coroutine[Any, Any, ResultT]]: ...
+    @overload
+    def __get__(
+        self, client: None, owner: "type[Client]"
+    ) -> "Callable[Concatenate[Client, P], ResultT]": ...
+    @overload
+    def __get__(
+        self, client: None, owner: "type[AsyncClient]"
+    ) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, ResultT]]": ...
     def __get__(self, client: object, owner: type) -> object:
         """Do nothing: only type checkers read this, and methods are plain functions."""
 
@@ -96,16 +106,25 @@ class ManyResults(Generic[P, ResultT]):
     def __get__(
         self, client: "AsyncClient", owner: type
     ) -> Callable[P, AsyncIterator[ResultT]]: ...
+    @overload
+    def __get__(
+        self, client: None, owner: "type[Client]"
+    ) -> "Callable[Concatenate[Client, P], Iterator[ResultT]]": ...
+    @overload
+    def __get__(
+        self, client: None, owner: "type[AsyncClient]"
+    ) -> "Callable[Concatenate[AsyncClient, P], AsyncIterator[ResultT]]": ...
     def __get__(self, client: object, owner: type) -> object:
         """Do nothing: only type checkers read this, and methods are plain functions."""
 
 
-_COROUTINE_NAMES: list[str] = []
+_NAMES_OF_ONE: list[str] = []
+_NAMES_OF_MANY: list[str] = []
 
 
 def one_result(method: Callable[Concatenate[Any, P], ResultT]) -> OneResult[P, ResultT]:
     """Mark a method that is a coroutine function in `AsyncClient`."""
-    _COROUTINE_NAMES.append(method.__name__)
+    _NAMES_OF_ONE.append(method.__name__)
     return cast("OneResult[P, ResultT]", method)
 
 
@@ -113,13 +132,32 @@ def many_results(
     method: Callable[Concatenate[Any, P], Iterator[ResultT]],
 ) -> ManyResults[P, ResultT]:
     """Mark a method that returns an asynchronous iterator in `AsyncClient`."""
+    _NAMES_OF_MANY.append(method.__name__)
     return cast("ManyResults[P, ResultT]", method)
 
 
-def _make_coroutines(client: type) -> None:
-    """Turn the methods of a client that return one result into coroutine functions."""
-    for name in _COROUTINE_NAMES:
+def _copy_methods(client: type) -> None:
+    """Give a client copies of the methods that bear its name, which errors and `help` show."""
+    for name, method in vars(_Methods).items():
+        if isinstance(method, FunctionType):
+            own = FunctionType(
+                method.__code__, method.__globals__, name, method.__defaults__, method.__closure__
+            )
+            update_wrapper(own, method)
+            del own.__dict__["__wrapped__"]
+            own.__kwdefaults__ = method.__kwdefaults__
+            own.__qualname__ = f"{client.__name__}.{name}"
+            setattr(client, name, own)
+
+
+def _make_asynchronous(client: type) -> None:
+    """Turn methods that return one result into coroutine functions, and declare the iterators."""
+    for name in _NAMES_OF_ONE:
         setattr(client, name, _awaiting(getattr(client, name)))
+    for name in _NAMES_OF_MANY:
+        method = getattr(client, name)
+        items = get_args(method.__annotations__["return"])
+        declare_return_type(method, GenericAlias(AsyncIterator, items))
 
 
 def _awaiting(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -535,7 +573,9 @@ class AsyncClient(_Methods):
             await cast(Any, connection.channel).close()
 
 
-_make_coroutines(AsyncClient)
+_copy_methods(Client)
+_copy_methods(AsyncClient)
+_make_asynchronous(AsyncClient)
 
 
 def _index_of(response: index_pb2.GetIndexResponse) -> IndexInfo:

@@ -104,13 +104,21 @@ def spell_out(
     )
 
 
+def declare_return_type(method: Callable[..., object], kind: object) -> None:
+    """Show that `method`, a copy of another one, returns another type."""
+    method.__annotations__ = {**method.__annotations__, "return": kind}
+    method.__signature__ = inspect.signature(method).replace(  # type: ignore[attr-defined]  # inspect reads it
+        return_annotation=_Name(name_of(kind, {}))
+    )
+
+
 def defaults_of(*tables: type) -> dict[str, Any]:
     """Return the defaults of the fields of dataclasses by name."""
     return {field.name: field.default for table in tables for field in fields(table)}
 
 
 def explanations_of(*tables: object) -> dict[str, str]:
-    """Return the explanations in the docstrings of classes and methods, by the names that they explain.
+    """Return the explanations in the docstrings of classes and methods, by name.
 
     Line breaks and indentation are removed.
     """

@@ -22,6 +22,12 @@ def ask(client: Client) -> QueryResult:
         reveal_type(each.generation)
     return client.query("a", [[1.0, 2.0]], k=5, diversity=0.5, search="scan")
 
+async def ask_by_class(client: Client, other: AsyncClient) -> None:
+    reveal_type(Client.query(client, "a", [1.0]))
+    reveal_type(Client.query_stream(client, "a", [[1.0]]))
+    reveal_type(await AsyncClient.query(other, "a", [1.0]))
+    reveal_type(AsyncClient.query_stream(other, "a", [[1.0]]))
+
 async def ask_async(client: AsyncClient) -> None:
     reveal_type((await client.query("a", [1.0, 2.0])).ids)
     client.query("a", [1.0], depth=3)
@@ -31,6 +37,9 @@ async def ask_async(client: AsyncClient) -> None:
 EXPECTED = (
     'Revealed type is "int"',
     "signedinteger",
+    'Revealed type is "divgrpc.types.QueryResult"',
+    'Revealed type is "typing.Iterator[divgrpc.types.QueryResult]"',
+    'Revealed type is "typing.AsyncIterator[divgrpc.types.QueryResult]"',
     'Unexpected keyword argument "depth"',
     'Argument "k" has incompatible type "str"',
     'Argument "selector" has incompatible type',

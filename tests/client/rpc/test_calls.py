@@ -5,9 +5,11 @@ import inspect
 import multiprocessing
 import pickle
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import Any
+from types import GenericAlias
+from typing import Any, get_args
 
 import grpc
 import numpy as np
@@ -352,10 +354,35 @@ def test_methods_of_the_async_client_are_coroutine_functions() -> None:
     }
     assert public - coroutines == {"query_stream", "evaluate", "evaluate_labels"}
     assert not any(inspect.iscoroutinefunction(getattr(Client, name)) for name in public)
-    for name in public:
-        assert inspect.signature(getattr(AsyncClient, name)) == inspect.signature(
-            getattr(Client, name)
-        )
+
+
+def test_the_clients_are_alike() -> None:
+    """Methods differ only in that `AsyncClient` returns asynchronous iterators."""
+    assert inspect.signature(AsyncClient) == inspect.signature(Client)
+    for name, method in inspect.getmembers(Client, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        other = getattr(AsyncClient, name)
+        shown, awaited = inspect.signature(method), inspect.signature(other)
+        assert awaited.parameters == shown.parameters
+        returned = str(shown.return_annotation)
+        has_many = returned.startswith("Iterator[")
+        assert str(awaited.return_annotation) == (f"Async{returned}" if has_many else returned)
+        types, awaited_types = method.__annotations__, other.__annotations__
+        if has_many:
+            types = {**types, "return": GenericAlias(AsyncIterator, get_args(types["return"]))}
+        assert awaited_types == types
+        assert other.__doc__ == method.__doc__
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_methods_bear_the_name_of_their_client(client: type) -> None:
+    """A wrong argument raises a TypeError with that name."""
+    functions = inspect.getmembers(client, inspect.isfunction)
+    names = {function.__qualname__ for _, function in functions}
+    assert names == {f"{client.__name__}.{name}" for name, _ in functions}
+    with pytest.raises(TypeError, match=rf"^{client.__name__}\.__init__\(\) got"):
+        client("127.0.0.1:1", pools=2)
 
 
 def test_waiting_for_an_absent_server_ends() -> None:
