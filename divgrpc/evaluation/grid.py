@@ -71,6 +71,8 @@ class _SettingsGrid(Generic[ParametersT]):
             except InvalidArgumentError as error:
                 field = self._axes.get(error.field, error.field)
                 field = "limits" if error.field in _LIMITS else field
+                if field == error.field:
+                    raise
                 raise type(error)(field, f"in {field}: {error}") from error
 
     def _check(self) -> None:

@@ -45,7 +45,7 @@ class FieldChecks:
         for field, hint in get_type_hints(kind).items():
             members = get_args(hint)
             plain = members[0] if NoneType in members and len(members) == 2 else hint
-            check = _check_bool if plain is bool else self._checks.get(field)
+            check = check_bool if plain is bool else self._checks.get(field)
             if get_origin(plain) is Literal:
                 check = _one_of(get_args(plain))
             if check is not None:
@@ -63,7 +63,8 @@ def _one_of(choices: tuple[str, ...]) -> Check:
     return check
 
 
-def _check_bool(_: object, field: str, value: Any) -> None:  # noqa: ANN401  # whatever a caller passes
+def check_bool(_: object, field: str, value: Any) -> None:  # noqa: ANN401  # whatever a caller passes
+    """Check a truth value."""
     if not isinstance(value, bool):
         raise invalid(field, f"must be true or false, got {value!r}")
 

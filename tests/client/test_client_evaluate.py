@@ -142,6 +142,15 @@ def test_closing_the_iterator_cancels_the_call(target: str, script: ScriptedInde
         assert script.cancelled.wait(10)
 
 
+@pytest.mark.parametrize("flag", ["set_default", "per_query", "keep_duplicates"])
+def test_flags_must_be_bools(target: str, flag: str) -> None:
+    """Flags of a call and options of its grid are refused in the same words."""
+    flags: dict[str, Any] = {flag: 1}
+    with pytest.raises(InvalidArgumentError) as refused:
+        rows_of(target, awaited=False, **flags)
+    assert str(refused.value) == f"{flag} must be true or false, got 1"
+
+
 def test_columns_must_be_whole_numbers(target: str) -> None:
     """Categories and relevant ids of other types are refused before anything is sent."""
     for field, given in (

@@ -22,6 +22,7 @@ from divgrpc.evaluation.queries import QueryTally
 from divgrpc.evaluation.study import STAGE, Resolution, Tally, Task, rows_max
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import PredictParameters
+from divgrpc.parameters.checks import check_bool
 from divgrpc.parameters.suggestions import refuse_unknown
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
 from divgrpc_client.messages.batches import MESSAGE_BYTES
@@ -77,8 +78,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
     ) -> None:
         """Store the rows, the grid, and the flags `folds`, `set_default` and `per_row`."""
         for field in ("set_default", self.per_row):
-            if not isinstance(flags[field], bool):
-                raise invalid(field, f"must be True or False, got {flags[field]!r}")
+            check_bool(None, field, flags[field])
         self._matrix = matrix
         self._count = row_count(matrix)
         self._task = self.task(

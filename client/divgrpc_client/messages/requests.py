@@ -17,6 +17,7 @@ from divgrpc.parameters import (
     QueryParameters,
     check_one_dial,
 )
+from divgrpc.parameters.checks import check_bool
 from divgrpc.parameters.suggestions import refuse_unknown
 from divgrpc_client.messages.options import BuildOptions, PredictOptions, QueryOptions
 from divgrpc_client.messages.vectors import encode
@@ -105,8 +106,7 @@ def build_header(
 ) -> index_pb2.BuildRequest:
     """Return the first message of a build; raises like `query_fields`."""
     refuse_unknown("build", options, BuildOptions.__annotations__, _BUILD_ARGUMENTS)
-    if not isinstance(replace, bool):
-        raise invalid("replace", f"must be True or False, got {replace!r}")
+    check_bool(None, "replace", replace)
     # A label model is trained with the build's seed, so `seed` is sent only with the build.
     training = {n: v for n, v in _options_of(LabelParameters, options).items() if n != "seed"}
     points = _options_of(BuildParameters, options)

@@ -115,7 +115,7 @@ def test_small_integers_of_numpy_are_counts(
 
 def test_replace_must_be_a_bool() -> None:
     """Any other value is refused, because `replace` decides whether an index is lost."""
-    with pytest.raises(InvalidArgumentError, match="replace must be True or False, got 'no'"):
+    with pytest.raises(InvalidArgumentError, match="replace must be true or false, got 'no'"):
         build_header("images", {}, replace=cast(bool, "no"), expected_rows=1)
 
 

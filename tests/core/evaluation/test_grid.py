@@ -64,6 +64,21 @@ def test_invalid_grids_are_refused_by_field(field: str, value: Any) -> None:  # 
         Grid(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "one"}, "seed must be a whole number, got 'one'"),
+        ({"keep_duplicates": 1}, "keep_duplicates must be true or false, got 1"),
+        ({"ks": (0,)}, "in ks: k must be between 1 and 10000, got 0"),
+    ],
+)
+def test_errors_name_a_field_once(options: dict[str, Any], message: str) -> None:
+    """The parameter of an axis has another name than the axis, so an error says both."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        Grid(**options)
+    assert str(caught.value) == message
+
+
 def test_a_grid_above_the_maximum_of_settings_is_refused() -> None:
     most = LIMITS["grid_settings_max"]
     dials = tuple(np.linspace(0, 1, most))
