@@ -1,5 +1,5 @@
 """Conversion between Python values and protobuf messages.
 
-This package may import protobuf, the contract, and the core's types, parameters and tallies of
-evaluations. It may not import grpc.
+This package may import protobuf, numpy, the contract, and the core's types, errors, parameters,
+metrics, `evaluation` and `search.results`. It may not import grpc.
 """
