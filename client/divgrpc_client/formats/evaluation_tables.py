@@ -4,7 +4,7 @@ import csv
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from rich.table import Table
 
@@ -128,6 +128,16 @@ _LABEL_HEADS: Final = (
     *("row", "mode", "method", "diversity", "search", "limits", "top_k", "threshold"),
     *("P", "R", "f", "D", "h", "P@k", "PSP@k", *_TIMES),
 )
+# Columns of CSV in their order, of rows of either kind; lists have a number for each rank or fold.
+_CSV_PARAMETERS: Final = (
+    *("mode", "selector", "variant", "rounding", "k", "top_k", "threshold", "diversity"),
+    *("hash_limit", "candidates_limit", "neighbours", "vote"),
+)
+_CSV_FIELDS: Final = (
+    *("precision_at", "recall_at", "ndcg_at", "propensity_scored_at", "coverage_at", "h_of_means"),
+    *("goal", "microseconds", "queries", "documents", "empty", "short", "scored", "on_front"),
+    *("is_default", "by_fold"),
+)
 
 
 def show(rows: Sequence[Row]) -> None:
@@ -172,32 +182,36 @@ def _table(rows: Sequence[Row], title: str | None = None) -> Table:
 
 def show_csv(rows: Sequence[Row]) -> None:
     """Print the rows as CSV; a cell is empty if its figure does not apply."""
-    lines = [_cells(json_output.plain(row)) for row in rows]
+    lines = list(map(_cells, rows))
     writer = csv.DictWriter(sys.stdout, list(lines[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
 
 
-def _cells(row: dict[str, Any]) -> dict[str, object]:
+def _cells(row: Row) -> dict[str, object]:
     """Return the cells of a CSV line by column name; each metric is followed by its interval.
 
-    Numbers of a list are separated by spaces. The values of single queries or documents are
-    omitted.
+    The values of single queries or documents are omitted. The parameters of `_CSV_PARAMETERS` come
+    before the metrics, and other parameters at the end, so that columns of earlier releases keep
+    their places.
     """
-    cells = {name: row.pop(name) for name in ("number", "generation", "search")}
-    cells |= {n: value for n, value in row.pop("parameters").items() if n not in cells}
-    for name, interval in row.pop("metrics").items():
-        cells |= {
-            name: interval["value"],
-            f"{name}_low": interval["low"],
-            f"{name}_high": interval["high"],
-        }
-    cells |= {f"microseconds_{name}": time for name, time in row.pop("microseconds").items()}
-    for name, value in row.items():
-        if name in ("values", "labels"):
-            continue
-        if isinstance(value, list):
-            items = (item["value"] if isinstance(item, dict) else item for item in value)
-            value = " ".join(map(str, items))  # noqa: PLW2901  # as a cell has it
-        cells[name] = value
-    return cells
+    fields = json_output.plain(row)
+    parameters = fields["parameters"]
+    cells = {name: fields[name] for name in ("number", "generation", "search")}
+    cells |= {name: parameters[name] for name in _CSV_PARAMETERS if name in parameters}
+    for name, interval in fields["metrics"].items():
+        bounds = {f"{name}_{end}": interval[end] for end in ("low", "high")}
+        cells |= {name: interval["value"], **bounds}
+    for name in _CSV_FIELDS:
+        if name == "microseconds":
+            cells |= {f"{name}_{part}": time for part, time in fields[name].items()}
+        elif name in fields:
+            value = fields[name]
+            cells[name] = _joined(value) if isinstance(value, list) else value
+    return cells | {name: value for name, value in parameters.items() if name not in cells}
+
+
+def _joined(items: Sequence[object]) -> str:
+    """Join numbers by spaces; a figure that does not apply is nan."""
+    numbers = (item["value"] if isinstance(item, dict) else item for item in items)
+    return " ".join("nan" if number is None else str(number) for number in numbers)

@@ -1,0 +1,89 @@
+"""Evaluations as CSV: the order of its columns, and figures that do not apply."""
+
+import csv
+import io
+import math
+
+import pytest
+
+from divgrpc.evaluation import METRICS
+from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, Interval, Microseconds
+from divgrpc_client.formats import evaluation_tables
+from divgrpc_client.formats.evaluation_tables import Row
+from support.evaluation_rows import made_rows, without_h
+
+FIGURE, NOTHING = Interval(0.5, 0.4, 0.6), Interval(*[math.nan] * 3)
+LABEL_ROW = EvaluateLabelRow(
+    number=0,
+    generation=3,
+    search="auto",
+    parameters=EffectiveLabelParameters(
+        top_k=2,
+        threshold=None,
+        mode="embedding",
+        neighbours=0,
+        vote="plain",
+        diversity=0.1,
+        selector="greedy",
+        search="tables",
+        hash_limit=800,
+        candidates_limit=200,
+        seed=7,
+    ),
+    goal="f_score",
+    metrics={"precision": FIGURE, "h_score": NOTHING},
+    precision_at=(FIGURE, NOTHING),
+    recall_at=(FIGURE, FIGURE),
+    ndcg_at=(FIGURE, FIGURE),
+    propensity_scored_at=(),
+    coverage_at=(0.25, math.nan),
+    h_of_means=math.nan,
+    microseconds=Microseconds(1.0, 2.0, 3.0, 4.0),
+    documents=4,
+    empty=0,
+    short=1,
+    scored=20.0,
+    by_fold=(1, 2),
+)
+# A script may take columns by their places, so a new column goes to the end.
+QUERY_HEADS = (
+    "number generation search selector variant rounding k diversity hash_limit candidates_limit "
+    "METRICS h_of_means microseconds_mean microseconds_p50 microseconds_p90 microseconds_p99 "
+    "queries empty short on_front is_default by_fold max_distance sampling seed n_probes "
+    "duplicate_threshold list_collapsed diversity_auto lose_at_most"
+)
+LABEL_HEADS = (
+    "number generation search mode selector top_k threshold diversity hash_limit candidates_limit "
+    "neighbours vote METRICS precision_at recall_at ndcg_at propensity_scored_at coverage_at "
+    "h_of_means goal microseconds_mean microseconds_p50 microseconds_p90 microseconds_p99 "
+    "documents empty short scored on_front is_default by_fold seed"
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "metrics", "heads"),
+    [
+        (made_rows()[0], METRICS, QUERY_HEADS),
+        (LABEL_ROW, ("precision", "h_score"), LABEL_HEADS),
+    ],
+    ids=["queries", "labels"],
+)
+def test_columns_of_csv_keep_their_order(
+    capsys: pytest.CaptureFixture[str], row: Row, metrics: tuple[str, ...], heads: str
+) -> None:
+    evaluation_tables.show_csv([row])
+    columns = " ".join(f"{name} {name}_low {name}_high" for name in metrics)
+    expected = heads.replace("METRICS", columns).split()
+    assert capsys.readouterr().out.splitlines()[0].split(",") == expected
+
+
+def test_figures_that_do_not_apply(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their cells are empty; a list has nan in their places, so that the others keep theirs."""
+    evaluation_tables.show_csv([LABEL_ROW])
+    line = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [line[name] for name in ("h_score", "h_of_means", "propensity_scored_at")] == [""] * 3
+    assert (line["precision_at"], line["coverage_at"]) == ("0.5 nan", "0.25 nan")
+    assert line["by_fold"] == "1 2"
+    evaluation_tables.show_csv([without_h(made_rows()[0])])
+    line = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert line["h_score_low"] == ""
