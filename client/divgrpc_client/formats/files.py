@@ -148,24 +148,32 @@ def _from_npz(path: Path, key: str | None) -> Array | Csr:
     """Return the array named `key`; without `key`, scipy's matrix or the only 2-d array."""
     try:
         with np.load(path, allow_pickle=False) as archive:
+            if key is None:
+                return _only_matrix(path, archive)
             if key in archive.files:
                 return np.asarray(archive[key])
-            if key is None and _is_scipy(archive):
-                return _from_scipy(path, archive)
-            names = ", ".join(archive.files) or "nothing"
-            matrices = [array for array in archive.values() if array.ndim == 2]
     except InvalidArgumentError:
         raise
     except Exception as error:  # noqa: BLE001  # zipfile and numpy raise many kinds on bad bytes
         raise wrong(path, f"cannot be read as .npz: {_reason(error)}") from None
-    if key is not None:
-        raise InvalidArgumentError("key", f"{path} holds no array named {key!r}")
+    raise InvalidArgumentError("key", f"{path} holds no array named {key!r}")
+
+
+def _only_matrix(path: Path, archive: Mapping[str, Array]) -> Array | Csr:
+    """Return scipy's matrix, else the only array of two dimensions.
+
+    An archive reads an array each time it is taken, so one at a time is in memory.
+    """
+    if _is_scipy(archive):
+        return _from_scipy(path, archive)
+    matrices = [name for name in archive if archive[name].ndim == 2]
     if len(matrices) != 1:
+        names = ", ".join(archive) or "nothing"
         raise InvalidArgumentError(
             "key",
             f"{path} holds {len(matrices)} two-dimensional arrays of {names}: name one with --key",
         )
-    return np.asarray(matrices[0])
+    return np.asarray(archive[matrices[0]])
 
 
 def _from_fvecs(path: Path) -> Array:

@@ -1,5 +1,6 @@
 """Reading vectors and columns from valid and invalid files."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,28 @@ def test_unknown_keys(npz: Path, npy: Path) -> None:
         read_vectors(npz, "test")
     with pytest.raises(InvalidArgumentError, match=r"only an \.npz"):
         read_vectors(npy, "train")
+
+
+def test_an_unknown_key_is_named_beside_objects(tmp_path: Path) -> None:
+    """An array that cannot be read does not hide that the key names none."""
+    objects = np.array([object()])
+    np.savez(tmp_path / "mixed.npz", train=VECTORS, objects=objects, allow_pickle=True)
+    with pytest.raises(InvalidArgumentError, match="no array named 'zz'"):
+        read_vectors(tmp_path / "mixed.npz", "zz")
+    assert np.array_equal(read_vectors(tmp_path / "mixed.npz", "train"), VECTORS)
+
+
+def test_matrices_of_an_archive_are_read_one_at_a_time(tmp_path: Path) -> None:
+    matrix = np.zeros((1000, 250), np.float32)
+    np.savez(tmp_path / "many.npz", *[matrix] * 8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgumentError, match="8 two-dimensional"):
+            read_vectors(tmp_path / "many.npz")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 * matrix.nbytes
 
 
 @pytest.mark.parametrize("content", ["1\ntwo\n", "1.5\n"])
