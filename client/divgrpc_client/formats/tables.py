@@ -29,6 +29,7 @@ from divgrpc_client.messages.options import BUILD_DEFAULTS
 # Width of the output in a pipe, enough for every table here. Without a terminal, rich would assume
 # 80 columns.
 _PIPE_WIDTH: Final = 140
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -84,7 +85,7 @@ def built(info: IndexInfo) -> None:
     out = console()
     out.print(
         f"{info.name}: generation {info.generation}, {info.rows:,} {info.points} rows of "
-        f"{info.dims:,} dimensions, {filesize.decimal(_bytes(info))}, serving"
+        f"{info.dims:,} dimensions, {size(_bytes(info))}, serving"
     )
     if info.labels is not None:
         out.print(_labels(info.labels))
@@ -169,7 +170,7 @@ def indexes(infos: Sequence[IndexInfo]) -> None:
         grid.add_row(
             *(info.name, str(info.generation), f"{info.rows:,}", f"{info.dims:,}", info.points),
             *(str(info.parameters.get(name) or "") for name in ("metric", "hash_family")),
-            *(info.auto_search, filesize.decimal(_bytes(info))),
+            *(info.auto_search, size(_bytes(info))),
         )
     for column in grid.columns:
         # Long names are folded, because a truncated name would be useless.
@@ -311,10 +312,10 @@ def _arrays(info: IndexInfo) -> Table:
             array.name,
             array.dtype,
             shape,
-            filesize.decimal(array.bytes),
+            size(array.bytes),
             f"{array.bytes / whole:.1%}",
         )
-    grid.add_row("all", "", "", filesize.decimal(_bytes(info)), "")
+    grid.add_row("all", "", "", size(_bytes(info)), "")
     return grid
 
 
@@ -325,3 +326,9 @@ def _warn(out: Console, warnings: Sequence[WarningInfo]) -> None:
 
 def _bytes(info: IndexInfo) -> int:
     return sum(array.bytes for array in info.arrays)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in the unit that suits it, such as 4.0 KiB."""
+    unit, suffix = filesize.pick_unit_and_suffix(count, list(_UNITS), 1024)
+    return f"{count} {suffix}" if unit == 1 else f"{count / unit:.1f} {suffix}"

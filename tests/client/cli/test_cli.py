@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -51,8 +52,10 @@ def test_build_and_remove(run: Callable[..., Ran], vectors: Path, tmp_path: Path
     assert again.code == 1
     assert "ALREADY_EXISTS" in again.err
     assert "--replace replaces it" in again.err
-    assert run("build", "made", vectors, "--replace").code == 0
-    assert "made" in run("ls").out
+    replaced = run("build", "made", vectors, "--replace")
+    assert replaced.code == 0
+    assert re.search(r"[\d.]+ KiB, serving", replaced.out)
+    assert re.search(r"made .* KiB", run("ls").out)
     assert "generation 2" in run("rm", "made").out
     assert "made" not in run("ls").out
 
