@@ -39,7 +39,9 @@ def add_options(verb: argparse.ArgumentParser, name: str) -> None:
         help="The folder of the data sets ($DIVGRPC_DATA; digits without it).",
     )
     verb.add_argument("--sets", nargs="*", metavar="SET", help="Measure these sets (default all).")
-    verb.add_argument("--out", type=Path, default=Path(f"{name}.html"), help="Write the page here.")
+    page = Path(f"{name}.html")
+    text = f"Write the page here (default {page})."
+    verb.add_argument("--out", type=Path, default=page, help=text)
     verb.add_argument("--json", type=Path, metavar="FILE", help="Write all figures as JSON.")
     verb.add_argument("--quick", action="store_true", help="Ask little, in a minute or two.")
 

@@ -36,6 +36,13 @@ def test_quick_run_on_digits(
         assert text.replace("'", "&#39;") in html
 
 
+@pytest.mark.parametrize("name", ["table1", "table2", "figures"])
+def test_help_names_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert f"(default {name}.html)" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
