@@ -29,10 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m divgrpc_lab", description=__doc__)
     verbs = parser.add_subparsers(title="experiments", metavar="EXPERIMENT", required=True)
     for name, command in _COMMANDS.items():
+        # `python -OO` keeps no docstrings.
+        text = command.__doc__ or ""
         verb = verbs.add_parser(
             name,
-            help=command.__doc__.partition("\n")[0],
-            description=command.__doc__,
+            help=text.partition("\n")[0],
+            description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_options(verb)

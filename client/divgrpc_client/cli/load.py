@@ -5,37 +5,27 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.parameters.signatures import defaults_of, explanations_of
-from divgrpc_client.cli.options import (
-    add_fields,
-    add_options,
-    add_reading,
-    add_texts,
-    extra,
-    options_in,
-)
+from divgrpc_client.cli.options import add_options, add_reading, add_texts, extra, options_in
 from divgrpc_client.formats import json_output
-from divgrpc_client.load.calls import Call, calls_of, read_mix
-from divgrpc_client.load.record import Run, codes
-from divgrpc_client.load.report import Report, write_report
-from divgrpc_client.load.schedule import Schedule, constant, parse_schedule
-from divgrpc_client.load.session import run_load
-from divgrpc_client.load.settings import Settings, check_target
 from divgrpc_client.messages.options import QueryOptions
+
+# Every command imports this module, and only `load` needs the package that sends load.
+if TYPE_CHECKING:
+    from divgrpc_client.load.calls import Call
+    from divgrpc_client.load.record import Run
+    from divgrpc_client.load.report import Report
+    from divgrpc_client.load.schedule import Schedule
+    from divgrpc_client.load.settings import Settings
 
 _MISSED: Final = 3
 _VOID: Final = 4
 _INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
-# Fields of `Settings` that are options of the same name. `timeout` is an option of every command,
-# and `seed` is set by --traffic-seed.
-_SETTINGS: Final = [name for name in get_type_hints(Settings) if name not in ("timeout", "seed")]
-
-
 # Arguments of argparse for an option that takes a bound and may be repeated.
 _BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
 
@@ -64,6 +54,9 @@ def load(arguments: argparse.Namespace) -> int:
     so far.
     """
     with extra("load", "load", "cli"):
+        from divgrpc_client.load.report import write_report
+        from divgrpc_client.load.session import run_load
+        from divgrpc_client.load.settings import check_target
         from divgrpc_client.load.text import show
     if arguments.report is not None:
         with extra("report", "a report", "report"):
@@ -96,7 +89,7 @@ def load(arguments: argparse.Namespace) -> int:
     return _code(report)
 
 
-def _code(report: Report) -> int:
+def _code(report: "Report") -> int:
     if report["interrupted"]:
         return _INTERRUPTED
     if report["void"]:
@@ -107,15 +100,16 @@ def _code(report: Report) -> int:
 
 
 @contextmanager
-def _live(schedule: Schedule) -> Iterator[Callable[[Run], None]]:
+def _live(schedule: "Schedule") -> Iterator[Callable[["Run"], None]]:
     """Show a status line on standard error; yield the function that updates it from a run."""
     from rich.live import Live
 
     from divgrpc_client.formats.tables import console
+    from divgrpc_client.load.record import codes
 
     with Live(console=console(stderr=True), transient=True, auto_refresh=False) as line:
 
-        def look(run: Run) -> None:
+        def look(run: "Run") -> None:
             counts = codes(run.samples())
             calls = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "0 calls"
             line.update(
@@ -127,13 +121,17 @@ def _live(schedule: Schedule) -> Iterator[Callable[[Run], None]]:
         yield look
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
-    values = {name: getattr(arguments, name) for name in _SETTINGS if name in arguments}
-    values |= {"seed": arguments.traffic_seed, "timeout": arguments.timeout}
+def _settings(arguments: argparse.Namespace) -> "Settings":
+    from divgrpc_client.load.settings import Settings
+
+    values = {field.name: getattr(arguments, field.name, None) for field in fields(Settings)}
+    values["seed"] = arguments.traffic_seed
     return Settings(**{name: value for name, value in values.items() if value is not None})
 
 
-def _schedule(arguments: argparse.Namespace) -> Schedule:
+def _schedule(arguments: argparse.Namespace) -> "Schedule":
+    from divgrpc_client.load.schedule import constant, parse_schedule
+
     if arguments.schedule is not None:
         _refuse(arguments, "schedule", "rate", "duration", "closed", "objective")
         return parse_schedule(arguments.schedule)
@@ -153,7 +151,9 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     return schedule
 
 
-def _calls(arguments: argparse.Namespace) -> list[Call]:
+def _calls(arguments: argparse.Namespace) -> "list[Call]":
+    from divgrpc_client.load.calls import calls_of, read_mix
+
     options = options_in(arguments, QueryOptions)
     if arguments.mix is not None:
         _refuse(arguments, "mix", "name", "data", "key", "dims", "rows", "batch", *options)
@@ -192,24 +192,15 @@ def _make_folder(name: str, file: str | None) -> None:
 def add_load(verb: argparse.ArgumentParser) -> None:
     """Add the options of `load`."""
     verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
-    add_texts(
-        verb,
-        ("--data", "FILE", "A file of queries, one vector per row."),
-        ("--rows", "START:STOP", "Draw from these rows of the file alone."),
-        ("--mix", "TOML", "Send a mix of calls instead of NAME."),
-    )
+    add_texts(verb, ("--data", "FILE", "A file of queries, one vector per row."))
     add_reading(verb)
+    add_texts(verb, ("--rows", "START:STOP", "Draw from these rows of the file alone."))
     verb.add_argument(
         "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
     )
+    add_texts(verb, ("--mix", "TOML", "Send a mix of calls instead of NAME."))
     _add_rates(verb.add_argument_group("rates"))
-    group = verb.add_argument_group("calls")
-    texts, defaults = explanations_of(Settings), defaults_of(Settings)
-    hints = get_type_hints(Settings)
-    add_fields(group, {name: (hints[name], texts[name], defaults[name]) for name in _SETTINGS})
-    group.add_argument(
-        "--traffic-seed", type=int, metavar="N", help=f"{texts['seed'][:-1]} (default 0)."
-    )
+    _add_calls(verb.add_argument_group("calls"))
     group = verb.add_argument_group("reports")
     group.add_argument(
         "--require",
@@ -227,14 +218,52 @@ def add_load(verb: argparse.ArgumentParser) -> None:
 
 def _add_rates(group: "argparse._ActionsContainer") -> None:
     for flag, kind, metavar, text in (
-        ("--rate", float, "N", "Calls a second, answered or not; --objective begins at 100."),
-        ("--duration", float, "SECONDS", "How long to hold each rate (default 10)."),
+        (
+            *("--rate", float, "N"),
+            "Calls a second, whether or not they are answered; --objective begins at 100.",
+        ),
+        (
+            *("--duration", float, "SECONDS"),
+            "How long to hold the rate, or each rate that is tried (default 10).",
+        ),
         ("--schedule", str, "STEPS", "Change the rate over time."),
-        ("--closed", int, "N", "Calls to keep under way instead; latencies leave out waiting."),
+        (
+            *("--closed", int, "N"),
+            "Calls to keep under way instead of a rate; latencies then leave out waiting.",
+        ),
     ):
         group.add_argument(flag, type=kind, metavar=metavar, help=text)
+    _add_flag(group, "--poisson", "Send calls at random times.")
     group.add_argument(
         "--objective",
         **_BOUND,
         help="Find the highest rate that holds this, written as in --require. May be repeated.",
     )
+
+
+def _add_calls(group: "argparse._ActionsContainer") -> None:
+    """Add an option for each of `Settings`; the explanations there are for Python."""
+    for flag, kind, metavar, text in (
+        ("--warm-up", float, "SECONDS", "Send calls before any count (default 2)."),
+        ("--processes", int, "N", "Number of processes that send calls (default 1)."),
+        ("--channels", int, "N", "Number of connections that each process opens (default 4)."),
+        ("--retries", int, "N", "Number of retries after UNAVAILABLE (default 0)."),
+        (
+            *("--max-in-flight", int, "N"),
+            "Limit of calls under way; calls due beyond it are not sent and count as errors "
+            "(default 10000).",
+        ),
+        (
+            *("--quality", float, "SHARE"),
+            "Compare this share of the answers with exact search afterwards, such as 0.01 "
+            "(default 0).",
+        ),
+        ("--traffic-seed", int, "N", "Draw times and calls from this seed (default 0)."),
+    ):
+        group.add_argument(flag, type=kind, metavar=metavar, help=text)
+    _add_flag(group, "--allow-remote", "Allow a server on another machine.")
+
+
+def _add_flag(group: "argparse._ActionsContainer", flag: str, text: str) -> None:
+    """Add an option without a value, which is None if it is not given."""
+    group.add_argument(flag, action="store_true", default=None, help=text)

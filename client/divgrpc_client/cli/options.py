@@ -77,7 +77,12 @@ def add_texts(group: "argparse._ActionsContainer", *options: tuple[str, str, str
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a help text as one line."""
+    """Return the first sentence of a help text as one line.
+
+    It is empty if Python removed the docstrings (`python -OO`).
+    """
+    if not text:
+        return ""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
     return paragraph.partition(". ")[0].removesuffix(".") + "."
 

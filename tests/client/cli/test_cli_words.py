@@ -1,6 +1,7 @@
 """Texts of the command line: help in sentences, and errors that suggest what to do."""
 
 import argparse
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import get_args
@@ -11,6 +12,8 @@ from divgrpc.types import Choice, IndexInfo, Metric
 from divgrpc_client.cli import main
 from divgrpc_client.cli.options import first_sentence
 from divgrpc_client.formats import tables
+from divgrpc_client.load import Settings
+from support.command_line import run_script
 
 
 def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
@@ -41,6 +44,48 @@ def test_a_command_is_described_by_its_whole_first_sentence() -> None:
         "Do one thing, and another."
     )
     assert first_sentence("Show e.g a thing\n\n  an example\n") == "Show e.g a thing."
+
+
+def test_options_of_load_name_their_values_and_defaults() -> None:
+    """A flag has no counterpart, a value has its unit; defaults are those of `Settings`."""
+    verb = next(verb for name, verb, _ in VERBS if name == "load")
+    usage = " ".join(verb.format_usage().split())
+    for option in ("--poisson", "--allow-remote", "--warm-up SECONDS", "--quality SHARE"):
+        assert f"[{option}]" in usage
+    texts = {action.dest: action.help or "" for action in verb._actions}
+    for field in dataclasses.fields(Settings):
+        text = texts["traffic_seed" if field.name == "seed" else field.name]
+        if field.name == "timeout":
+            assert f"{field.default:g} for load" in text
+        elif not isinstance(field.default, bool):
+            assert f"(default {field.default:g})" in text
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "told"),
+    [
+        ("divgrpc_client.cli.main", ["--help"], "evaluate-labels"),
+        ("divgrpc_client.cli.main", ["load", "--help"], "--warm-up SECONDS"),
+        ("divgrpc_client.cli.main", ["query", "--help"], "--diversity N|auto"),
+        ("divgrpc_lab.__main__", ["--help"], "table1"),
+        ("divgrpc_server.__main__", ["--help"], "--workers"),
+    ],
+)
+def test_help_does_without_docstrings(module: str, words: list[str], told: str) -> None:
+    """`python -OO` keeps no docstrings; commands run all the same."""
+    script = f"import sys; from {module} import main; main()"
+    out, error = run_script(script, *words, PYTHONOPTIMIZE="2")
+    assert told in out
+    assert error == ""
+
+
+def test_the_command_line_imports_no_load() -> None:
+    """Only `divgrpc load` needs the package that sends load."""
+    out, _ = run_script(
+        "import sys, divgrpc_client.cli.main\n"
+        "print([name for name in sys.modules if name.startswith('divgrpc_client.load')])"
+    )
+    assert out == "[]"
 
 
 @pytest.mark.parametrize(
