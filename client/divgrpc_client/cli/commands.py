@@ -46,6 +46,7 @@ Tell: TypeAlias = Callable[[Progress], None]
 def build(arguments: argparse.Namespace) -> None:
     """Build an index named NAME from the rows of FILE and serve it.
 
+    Examples:
       divgrpc build images vectors.npy
       divgrpc build images data.npz --key train --categories y --subtopics leaf
       divgrpc build images base.fvecs --replace --hash-family lsh_div --n-tables 20
@@ -78,11 +79,11 @@ def query(arguments: argparse.Namespace) -> None:
     """Query the index NAME with each row of FILE.
 
     Examples:
-    divgrpc query images queries.npy --diversity 0       plain nearest neighbours
-    divgrpc query images queries.npy --rows 0:3 -k 20
-    divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
-    divgrpc query images queries.npy --lose-at-most 0.05
-    divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
+      divgrpc query images queries.npy --diversity 0       plain nearest neighbours
+      divgrpc query images queries.npy --rows 0:3 -k 20
+      divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
+      divgrpc query images queries.npy --lose-at-most 0.05
+      divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
     """
     queries = _read_queries(arguments)
     rows = pick_rows(arguments.rows, row_count(queries))
@@ -105,6 +106,7 @@ def query(arguments: argparse.Namespace) -> None:
 def predict(arguments: argparse.Namespace) -> None:
     """Predict labels for the documents of FILE, from the labels of the index NAME.
 
+    Examples:
       divgrpc predict papers test.txt                     five labels each, with their names
       divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
       divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
@@ -169,7 +171,8 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
       divgrpc evaluate-labels papers --features test.txt
       divgrpc evaluate-labels papers --features X.npz --labels Y.npz --rows :1000 --csv
       divgrpc evaluate-labels papers --features test.txt --selectors nearest greedy mmr \
-          --top-ks 5 --modes embedding neighbour_vote --diversities 0.1 0.3 --thresholds none 0.2
+          --top-ks 5 --modes embedding neighbour_vote --diversities 0.1 0.3 \
+          --thresholds none 0.2 0.3
       divgrpc evaluate-labels papers --features test.txt --thresholds 0.1 0.2 0.3 --set-default
     """
     documents, _ = _read_documents(arguments, arguments.features)
@@ -221,6 +224,7 @@ def warm(arguments: argparse.Namespace) -> int:
     start of a server compiles them. Only a computer that searches needs kernels. A client needs
     none.
 
+    Examples:
       divgrpc warm                                      into the user's cache folder
       DIVGRPC_KERNEL_CACHE=/srv/kernels divgrpc warm    into a folder that an image keeps
 

@@ -36,6 +36,7 @@ def load(arguments: argparse.Namespace) -> int:
     Latency is measured from the time at which a call was due, even if it was sent later. So the
     latencies include the delays that a stalling server causes.
 
+    Examples:
       divgrpc load images --data queries.npy --rate 500 --duration 30
       divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
       divgrpc load images --data queries.npy --schedule '100..1000/30s'    a ramp

@@ -46,6 +46,16 @@ def test_a_command_is_described_by_its_whole_first_sentence() -> None:
     assert first_sentence("Show e.g a thing\n\n  an example\n") == "Show e.g a thing."
 
 
+@pytest.mark.parametrize(("name", "verb", "line"), VERBS, ids=[name for name, _, _ in VERBS])
+def test_examples_are_indented(name: str, verb: argparse.ArgumentParser, line: str) -> None:
+    """Examples of all commands have the same heading and the same indentation."""
+    text = verb.description or ""
+    assert text.startswith(line.removesuffix("."))
+    indents = re.findall(rf"^( *)divgrpc {name} ", text, re.MULTILINE)
+    assert {*indents} <= {"  "}
+    assert text.count("\nExamples:\n  divgrpc ") == bool(indents)
+
+
 def test_options_of_load_name_their_values_and_defaults() -> None:
     """A flag has no counterpart, a value has its unit; defaults are those of `Settings`."""
     verb = next(verb for name, verb, _ in VERBS if name == "load")
