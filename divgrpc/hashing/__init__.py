@@ -1,5 +1,6 @@
-"""Hash families: hyperplanes, codes, the count sketch, and the k-means partition.
+"""Hash families turn points into codes or cells.
 
-This package contains everything that turns points into codes or cells. Its modules may import
-kernels, parameters and vectors. They may not import search, the builder or storage.
+This package contains hyperplanes, codes, the count sketch, and the k-means partition. The modules
+of this package may import kernels, parameters and vectors. These modules may not import search, the
+builder or storage.
 """

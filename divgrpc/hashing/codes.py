@@ -1,10 +1,10 @@
 """Conversion of margins to codes, and the terms with which codes estimate distances.
 
-A code has one odd number for each margin. The depth is the number of bits of each of them: a depth
-of 1 gives the signs +1 and -1; depths of 2 and 4 give 4 and 16 levels, evenly spaced around 0. For
-the same number of bits in a code, few margins of great depth are more precise than many margins of
-depth 1, unless the margins left out matter. That depends on the variances of the points along their
-principal components.
+A code has one odd number, called a level, for each margin. The depth is the number of bits of a
+level. A depth of 1 gives the two levels +1 and -1. Depths of 2 and 4 give 4 and 16 levels, evenly
+spaced around 0. For the same number of bits in a code, few margins of great depth are more precise
+than many margins of depth 1, unless the margins left out matter. Whether they matter depends on the
+variances of the points along their principal components.
 """
 
 import math
@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from divgrpc.types import FloatArray
 
-# Numbers of bits for each margin, the preferred first.
+# Possible numbers of bits for each margin, in order of preference.
 DEPTHS: Final = (4, 2, 1)
 # _STEPS maps a depth to the distance between levels that quantises a standard normal variable with
-# the smallest error (Max 1960). _NOISES maps a depth to the variance of this error divided by the
-# variance of the variable, without the part of the error that scaling the code corrects.
+# the smallest error (Max 1960). _NOISES maps a depth to the variance of this quantisation error
+# divided by the variance of the variable. The part of the error that scaling the code corrects is
+# not included.
 _STEPS: Final = {2: 0.9957, 4: 0.3352}
 _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
 
@@ -29,11 +30,11 @@ def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
 
     `variances` (d,) are the variances of the vectors to be coded (points minus their centres) along
     all components, greatest first. If m components are hashed, the dot product of two vectors has
-    two errors: the sum of v^2 over the other components, v being their variance, and the
-    quantisation noise, which a rotation distributes evenly over the m components. The depth with
-    the smallest sum of both is chosen.
+    two errors. One is the sum of the squared variances of the other components. The other is the
+    quantisation noise, which a rotation distributes evenly over the m components. The depth for
+    which the sum of both errors is smallest gives m.
     """
-    # Fourth powers of long vectors could overflow float32.
+    # Use float64, because fourth powers of long vectors could overflow float32.
     variances = np.asarray(variances, np.float64)
     error = {}
     for depth in DEPTHS:
@@ -63,9 +64,9 @@ def levels(margins: FloatArray, depth: int, n_planes: int) -> FloatArray:
 def encode(codes: FloatArray, words: npt.NDArray[np.uint64], start: int) -> None:
     """Write a block of codes (m, B) into words[:, start : start + m].
 
-    Column i of `words` (W, n) uint64 is the code of point i. Its first B / 64 words hold the lowest
-    bits of all margins, and its last B / 64 words the signs. At depth 1, `codes` may be the margins
-    themselves.
+    Column i of `words` (W, n) uint64 is the code of point i. The first B / 64 words of the column
+    hold the lowest bits of all margins, and the last B / 64 words hold the signs. At depth 1,
+    `codes` may be the margins themselves.
 
     Margins are computed by a library's matrix product, whose order of summation is not fixed. This
     does not matter, because the code of a point is stored and never computed again.
@@ -91,10 +92,10 @@ def stretches(
 ) -> npt.NDArray[np.floating]:
     """Return the factors (m,) that convert dot products with codes to dot products with points.
 
-    For a point with margins h and code c, both (B,), the factor is span * sum(h^2) / sum(h * c). If
-    hyperplanes are orthogonal, the dot product of the point with itself is then exact (Gao and Long
-    2024, RaBitQ). `span` is the number of dimensions that the hyperplanes span, divided by the
-    number of hyperplanes.
+    For a point with margins h and code c, both (B,), the factor is span * sum(h^2) / sum(h * c).
+    With this factor and orthogonal hyperplanes, the estimated dot product of the point with itself
+    is exact (Gao and Long 2024, RaBitQ). `span` is the number of dimensions that the hyperplanes
+    span, divided by the number of hyperplanes.
     """
     sizes = np.einsum("ij,ij->i", margins, codes)
     squares = np.einsum("ij,ij->i", margins, margins)
@@ -106,8 +107,9 @@ def stretches(
 def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
     """Pack the offset and the factor of each point into a uint32 for `kernels.code_scan.estimate`.
 
-    Both are rounded to the upper 16 bits of a float32, which have eight bits of precision. That is
-    enough, because a code has about four. All arrays are (m,).
+    Offset and factor are rounded to the upper 16 bits of a float32, which have eight bits of
+    precision. Eight bits are enough, because a code has only about four bits of precision. All
+    arrays are (m,).
     """
     return (_rounded(offsets) & np.uint32(0xFFFF0000)) | (_rounded(factors) >> np.uint32(16))
 
@@ -115,7 +117,7 @@ def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint3
 def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
     """Return the bits of `values` as float32, rounded to the upper 16 bits; nan stays nan.
 
-    The lower 16 bits of the result are to be ignored.
+    The caller must ignore the lower 16 bits of the result.
     """
     bits = np.asarray(values, np.float32).view(np.uint32)
     upper = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)

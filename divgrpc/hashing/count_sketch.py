@@ -1,9 +1,10 @@
-"""Count sketch: reduces many dimensions to 4,096 before points and queries are hashed.
+"""The count sketch reduces many dimensions to 4,096 before points and queries are hashed.
 
 Each dimension is added to, or subtracted from, one of 4,096 sums, chosen at random (Charikar, Chen
 and Farach-Colton 2002; for bags of words Weinberger et al. 2009). The dot product of two sketches
-is an unbiased estimate. For unit vectors its standard deviation is at most sqrt(2 / 4,096) = 0.022,
-a fraction of the error of codes of 256 bits.
+is an unbiased estimate of the dot product of the two vectors. For unit vectors, the standard
+deviation of this estimate is at most sqrt(2 / 4,096) = 0.022, which is a fraction of the error of
+codes of 256 bits.
 
 Without the sketch, projecting a dense query would read hyperplanes of tens of thousands of
 dimensions, which would take longer than the rest of the query. The sketch is used for hashing only:
@@ -20,7 +21,7 @@ from scipy import sparse
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows, concatenate_rows, release_rows, take
 
-# Minimum number of dimensions at which rows are sketched; embeddings have fewer.
+# Rows with at least this many dimensions are sketched. Embeddings have fewer dimensions.
 SKETCH_DIMS_MIN: Final = 8_193
 # Number of dimensions of a sketch.
 SKETCH_SUMS: Final = 4_096
@@ -35,7 +36,7 @@ def dims_after(dims: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountSketch:
-    """A count sketch: the sum that each dimension is added to or subtracted from.
+    """A count sketch, given by the sum that each dimension is added to or subtracted from.
 
     places: (d,) int32. If places[j] is s >= 0, dimension j is added to sum s; if it is ~s < 0,
         dimension j is subtracted from sum s. Empty if rows are not sketched.
@@ -47,9 +48,9 @@ class CountSketch:
 
     @classmethod
     def draw(cls, dims: int, seed: int) -> "CountSketch":
-        """Draw a sketch for `dims` dimensions; below SKETCH_DIMS_MIN it leaves rows unchanged.
+        """Draw a sketch for `dims` dimensions; below SKETCH_DIMS_MIN, rows stay unchanged.
 
-        Each sum gets the same number of dimensions, give or take one.
+        The numbers of dimensions of any two sums differ by at most one.
         """
         if dims_after(dims) == dims:
             return cls(np.empty(0, np.int32), dims)
@@ -62,7 +63,8 @@ class CountSketch:
         if not len(self.places):
             return rows
         if isinstance(rows, SparseRows):
-            # Renumber the columns: this takes time in proportion to the stored elements, not to d.
+            # Renumber the columns instead of multiplying by a matrix, because this takes time in
+            # proportion to the stored elements, not to d.
             sums, signs = self._sums_and_signs(self.places[rows.indices])
             shape = (len(rows), self.dims)
             elements = (rows.values * signs, sums, rows.indptr)
@@ -70,7 +72,7 @@ class CountSketch:
         return self.of_dense(rows)
 
     def of_some(self, rows: Rows, numbers: IntArray) -> Rows:
-        """Return the sketch of the rows with these numbers, copying few rows at a time.
+        """Return the sketch of the rows with the row numbers `numbers`, copying few rows at a time.
 
         `numbers` must be ascending.
         """
@@ -88,7 +90,7 @@ class CountSketch:
 
     @staticmethod
     def _sums_and_signs(places: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], FloatArray]:
-        """Return the sum that each of `places` names, and 1 to add to it or -1 to subtract."""
+        """Return for each of `places` the number of the sum, and 1 (add) or -1 (subtract)."""
         adds = places >= 0
         return np.where(adds, places, ~places), np.where(adds, np.float32(1), np.float32(-1))
 

@@ -1,4 +1,4 @@
-"""Hash families: how hyperplanes are drawn.
+"""Draws the hyperplanes of the hash families.
 
 The margin of a point x is x . p - t, for a hyperplane with direction p and a threshold t. The
 threshold is 0 or, if hashing is centred, the projection of the mean point. A bit of a code is the
@@ -7,11 +7,11 @@ sign of a margin. In the family `cells` a margin may have more than one bit
 
 - `lsh_div` draws directions at random (Charikar 2002; the paper's LSH-Div).
 - `lsh_sdiv` draws directions in the space of the top principal components (the paper's LSH-SDiv).
-- `pca_hash` uses the components themselves as directions, one bit each (Wang et al. 2006). Nothing
-  in it is random, so it has no collision probability.
+- `pca_hash` uses the components themselves as directions, one bit each (Wang et al. 2006). These
+  directions are not random, so `pca_hash` has no collision probability.
 - `cells` uses the hyperplanes of `lsh_sdiv` to rank the points in the cells of a learned partition
-  (`divgrpc.hashing.partition`). It has no collision probability either.
-- `auto` is replaced by one of the others in Build.
+  (`divgrpc.hashing.partition`). `cells` has no collision probability either.
+- `auto` is replaced by one of the other families in Build.
 
 Gaussian directions are independent, as the paper's Eq. 5 and lemma assume. Orthogonal directions
 are drawn in blocks of as many directions as there are dimensions (super-bit LSH, Ji et al. 2012).
@@ -37,27 +37,28 @@ from divgrpc.vectors import Rows, SparseRows, mean_width
 
 # Number of bits in a word of a code.
 WORD_BITS: Final = 64
-# Maximum of the default number of principal components.
+# The default number of principal components is at most this.
 COMPONENTS_MAX: Final = 200
 # Maximum number of sampled rows that principal components are computed from. More rows do not
 # change the signs of margins.
 _SAMPLE_ROWS: Final = 50_000
-# Maximum number of values in the sampled rows, if they are dense and if they are sparse. But at
-# least min(dimensions, _SUFFICIENT_ROWS) rows are sampled.
+# Maximum number of values in the sampled rows: _SAMPLE_FLOATS for dense rows, _SAMPLE_STORED for
+# sparse rows. This maximum is exceeded if otherwise fewer than min(dimensions, _SUFFICIENT_ROWS)
+# rows would be sampled.
 _SAMPLE_FLOATS: Final = 1 << 24
 _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
-# Maximum number of dimensions at which second moments are cheaper than subspace iteration.
+# Up to this number of dimensions, second moments are cheaper than subspace iteration.
 GRAM_DIMS_MAX: Final = 2_048
-# Minimum number of points at which `auto` tries the family `cells`. With fewer points, a scan of
-# all codes is as fast as a search through cells.
+# `auto` tries the family `cells` with at least this many points. With fewer points, a scan of all
+# codes is as fast as a search through cells.
 CELLS_ROWS_MIN: Final = 100_000
 # The randomised subspace iteration uses _OVERSAMPLING more columns than components, and
 # _POWER_ITERATIONS iterations.
 _OVERSAMPLING: Final = 16
 _POWER_ITERATIONS: Final = 4
-# Cholesky's factorisation is accurate enough if the natural logarithms of its diagonal differ by at
-# most this.
+# The result of Cholesky's factorisation is used only if the natural logarithms of its diagonal
+# entries differ by at most this, because it is then accurate enough.
 _LOG_DIAGONAL_RANGE_MAX: Final = 13.0
 
 
@@ -82,7 +83,8 @@ def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildPar
         return replace(parameters, hash_family=family, n_components=components)
     n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
     if family == "pca_hash":
-        # Each component is used for one bit of one table, so tables have at most that many bits.
+        # Each component is used for one bit of one table, so all tables together have at most as
+        # many bits as there are components.
         n_bits = max(1, min(n_bits, components // (parameters.n_tables or 1)))
         n_tables = max(1, min(n_tables, components // (parameters.n_bits or n_bits)))
     n_tables, n_bits = parameters.n_tables or n_tables, parameters.n_bits or n_bits
@@ -100,7 +102,7 @@ def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildPar
 def code_bits(parameters: BuildParameters) -> int:
     """Return the number of bits in a code: 256, or more if the tables or components need more.
 
-    It is a multiple of 64. All defaults of `parameters` must be filled in.
+    The number is a multiple of 64. All defaults of `parameters` must be filled in.
     """
     bits = (parameters.n_tables or 0) * (parameters.n_bits or 0)
     if parameters.hash_family == "pca_hash":
@@ -109,7 +111,7 @@ def code_bits(parameters: BuildParameters) -> int:
 
 
 def code_depth(parameters: BuildParameters) -> int:
-    """Return the number of bits of each margin in a code: 1, or in `cells` as many as fit."""
+    """Return the bits of each margin in a code: as many as fit in `cells`, otherwise 1."""
     if parameters.hash_family != "cells":
         return 1
     components = parameters.n_components or 0
@@ -125,11 +127,11 @@ def draw_hyperplanes(
 ) -> FloatArray:
     """Return hyperplanes (m, count) float32; each column is a unit direction or zeros.
 
-    The last columns may be zeros: those after the last component of `pca_hash`, and in `cells`
-    those after the last complete rotation. Their bits are the same for all points. Directions have
-    the m dimensions of the sketch, or the d dimensions of `vectors` (n, d) without a sketch.
-    Families that use principal components compute them from `vectors` minus `centre` (d,). All
-    defaults of `parameters` must be filled in.
+    The last columns may be zeros. In `pca_hash`, the columns after the last component are zeros. In
+    `cells`, the columns after the last complete rotation are zeros. The bits of these columns are
+    the same for all points. Directions have the m dimensions of the sketch, or the d dimensions of
+    `vectors` (n, d) without a sketch. Families that use principal components compute them from
+    `vectors` minus `centre` (d,). All defaults of `parameters` must be filled in.
     """
     rng = np.random.default_rng(parameters.seed)
     sketch = sketch or CountSketch(np.empty(0, np.int32), vectors.shape[1])
@@ -162,8 +164,8 @@ def dimensions_spanned(parameters: BuildParameters, dims: int) -> int:
 def _deal(components: npt.NDArray[np.float64], n_tables: int, n_bits: int, bits: int) -> FloatArray:
     """Return hyperplanes (d, bits) float32 of `pca_hash`, with components dealt to tables in turn.
 
-    So each table gets its share of the components of greatest variance. Components that no table
-    uses follow, then zeros.
+    Dealing gives each table its share of the components of greatest variance. The columns of the
+    tables are followed by the components that no table uses, and then by zeros.
     """
     count = components.shape[1]
     in_tables = np.arange(n_tables * n_bits).reshape(n_bits, n_tables).T.ravel()
@@ -185,7 +187,7 @@ def _directions(
 
 
 def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return q of the factorisation columns = q r in which r has a positive diagonal.
+    """Return the factor q of columns = q r, where r has a positive diagonal.
 
     Tall matrices use Cholesky's factorisation twice (Yamamoto et al. 2015), because it consists of
     matrix products. Householder's method takes ten times as long when threads are busy.
@@ -200,7 +202,8 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
                 q = linalg.solve_triangular(factor, q.T, lower=True).T
             return q
     q, r = np.linalg.qr(columns)
-    # The library may return r with negative entries on its diagonal: make them positive.
+    # The library may return an r with negative diagonal entries. Changing the signs of the columns
+    # of q makes these entries positive.
     return np.asarray(q * np.where(np.diag(r) < 0, -1, 1))
 
 
@@ -211,7 +214,7 @@ def _components(
     rng: np.random.Generator,
     sketch: CountSketch,
 ) -> npt.NDArray[np.float64]:
-    """Return the principal components of the sketched rows, or of a sample if rows are many."""
+    """Return the principal components of the sketched rows, or of a sample of many rows."""
     sample = _sample_rows(vectors, sketch.dims)
     if len(vectors) > sample:
         rows = np.sort(rng.choice(len(vectors), sample, replace=False))
@@ -226,10 +229,10 @@ def principal_components(
 ) -> npt.NDArray[np.float64]:
     """Return the first `count` right singular vectors of vectors - centre, (d, count) float64.
 
-    For dense vectors of up to 2,048 dimensions they are eigenvectors of the second moments.
-    Otherwise they are computed by randomised subspace iteration (Halko, Martinsson and Tropp 2011).
-    It subtracts the centre from products instead of from the vectors, so sparse vectors stay
-    sparse.
+    For dense vectors of up to 2,048 dimensions, the singular vectors are computed as eigenvectors
+    of the second moments. Otherwise they are computed by randomised subspace iteration (Halko,
+    Martinsson and Tropp 2011). This iteration subtracts the centre from products instead of from
+    the vectors, so sparse vectors stay sparse.
     """
     dims = vectors.shape[1]
     width = min(dims, count + _OVERSAMPLING)
@@ -251,8 +254,9 @@ def principal_components(
 def _sample_rows(vectors: Rows, dims: int) -> int:
     """Return the number of rows to compute components from; a sketch has `dims` columns.
 
-    They have at most 2^24 values, or 2^22 if they are sparse, because a stored value then takes
-    many times longer. The number of rows is not reduced below min(dims, _SUFFICIENT_ROWS).
+    These rows have at most 2^24 values, or 2^22 if they are sparse, because each stored value of a
+    sparse row takes many times longer. The number of rows is not reduced below min(dims,
+    _SUFFICIENT_ROWS).
     """
     most = _SAMPLE_FLOATS // dims
     if isinstance(vectors, SparseRows):
@@ -269,15 +273,16 @@ def _leading(
 ) -> npt.NDArray[np.float64]:
     """Return the `count` directions (d, count) of greatest variance.
 
-    `image` (n, m) has the points in the coordinates of `basis` (d, m). If `basis` is None, they are
-    in the original coordinates.
+    `image` (n, m) holds the points in the coordinates of `basis` (d, m). If `basis` is None,
+    `image` holds the points in the original coordinates.
     """
     moments = (image.T @ image).astype(np.float64)
     # eigh sorts in ascending order.
     directions = np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
     if basis is not None:
         directions = basis @ directions
-    # The sign of an eigenvector is arbitrary: make its largest entry positive.
+    # The sign of an eigenvector is arbitrary, so choose the sign that makes the entry of largest
+    # absolute value positive.
     largest = np.abs(directions).argmax(axis=0)
     return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
 
@@ -288,9 +293,9 @@ def build_table(
     """Return (keys, offsets, rows) of one hash table.
 
     The points of bucket b are rows[offsets[b] : offsets[b + 1]] int32, ascending. `offsets` int32
-    has one entry for each bucket and one more. If there are at most four times as many possible
-    keys as points, there is a bucket for each key and `keys` is empty. Otherwise there is a bucket
-    for each key that occurs, and `keys` uint32 are these keys, ascending.
+    has one entry for each bucket, and one more at the end. If there are at most four times as many
+    possible keys as points, there is a bucket for each key and `keys` is empty. Otherwise there is
+    a bucket for each key that occurs, and `keys` uint32 are these keys, ascending.
     """
     points = codes.shape[1]
     point_keys = np.empty(points, np.uint32)

@@ -1,10 +1,11 @@
-"""The hash family `cells`: a two-level k-means partition of the points (Lloyd 1982).
+"""The hash family `cells` is a two-level k-means partition of the points (Lloyd 1982).
 
-Points are clustered by their projections onto the first `width` hyperplanes. These are a rotation
-of the space of the principal components, or a random subspace of it. So sparse points need not be
-made dense, and the projections of a query are used both for its code and to find its cells. To
-learn C cells, a sample of the points is divided into about sqrt(C) coarse cells, and each coarse
-cell into cells in proportion to its points.
+Points are clustered by their projections onto the first `width` hyperplanes. The directions of
+these hyperplanes are a rotation of the principal components, or a random subspace of their space.
+Because points are clustered by projections, sparse points need not be made dense, and the
+projections of a query are used both for its code and to find its cells. To learn C cells, a sample
+of the points is divided into about sqrt(C) coarse cells. Each coarse cell is then divided into a
+number of cells in proportion to its points.
 """
 
 import math
@@ -20,19 +21,20 @@ from divgrpc.kernels import kmeans as kernels
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray, IntArray
 
-# For n points there are _CELLS_PER_ROOT * sqrt(n) cells. Fifty thousand points have about fifty
-# points in a cell.
+# n points are divided into _CELLS_PER_ROOT * sqrt(n) cells. Of fifty thousand points, for example,
+# a cell holds about fifty.
 _CELLS_PER_ROOT: Final = 4
-# Minimum of the average number of points in a cell.
+# The number of cells is limited so that a cell holds at least this many points on average.
 _CELL_POINTS_MIN: Final = 16
 # Number of iterations of Lloyd's algorithm.
 _ITERATIONS: Final = 4
 # Number of final rounds, in which points of the sample may move to cells of another coarse cell.
 _REFINEMENTS: Final = 3
-# Maximum number of float32 values in all centres together, and in the sample.
+# Maximum number of float32 values in all centres together (_CENTRE_NUMBERS_MAX) and in the sample
+# (_SAMPLE_NUMBERS_MAX).
 _CENTRE_NUMBERS_MAX: Final = 1 << 22
 _SAMPLE_NUMBERS_MAX: Final = 1 << 24
-# The sample has this many points for each cell.
+# The sample that the partition is learned from has this many points for each cell.
 _SAMPLE_PER_CELL: Final = 32
 # Coarse cells are learned from about this many points of the sample for each coarse cell.
 _SAMPLE_PER_COARSE: Final = 256
@@ -57,13 +59,14 @@ class Partition:
 
     @property
     def width(self) -> int:
-        """The number of dimensions of a centre, m, which are projections."""
+        """The number m of projections that are the coordinates of a centre."""
         return int(self.coarse.shape[1])
 
     def assign(self, points: FloatArray) -> npt.NDArray[np.int32]:
         """Return the cell of each of `points` (n, m) float32, as (n,) int32.
 
-        It is the nearest of the cells in the COARSE_CELLS nearest coarse cells.
+        The cell of a point is the nearest of the cells in the COARSE_CELLS coarse cells that are
+        nearest to the point.
         """
         numbers = np.zeros(len(points), np.int32)
         blocks = _blocks(len(points), len(self.coarse))
@@ -111,9 +114,9 @@ def sample_size(rows: int, width: int) -> int:
 def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partition:
     """Learn a partition of about `n_cells` cells from `sample` (s, m) float32.
 
-    The number of cells in a coarse cell is proportional to its points, rounded, and at least one.
-    A cell that loses all its points while it is learned is dropped. In the final rounds, points may
-    move to cells of other coarse cells.
+    The number of cells in a coarse cell is proportional to the number of its points, rounded, and
+    at least one. A cell that loses all its points while it is learned is dropped. In the final
+    rounds, points may move to cells of other coarse cells.
     """
     n_coarse = max(1, math.isqrt(n_cells))
     # The coarse centres are few, so a part of the sample is enough for them.
@@ -130,7 +133,8 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     ]
 
     def part(top: int) -> FloatArray:
-        # The only cell of a coarse cell without points of the sample is at its centre.
+        # A coarse cell without points of the sample gets one cell, whose centre is that of the
+        # coarse cell.
         if not len(members[top]):
             return coarse[top : top + 1]
         return _k_means(sample[members[top]], firsts[top])
@@ -178,7 +182,7 @@ def _k_means(points: FloatArray, firsts: IntArray) -> FloatArray:
 
 
 def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
-    """Return the number of the centre nearest to each point, (n,); ties go to the lower number."""
+    """Return for each point the number of the nearest centre, (n,); ties go to the lower number."""
     numbers, halves = np.zeros(len(points), np.int32), _half_squares(centres)
 
     def assign(block: slice) -> None:

@@ -1,4 +1,4 @@
-"""Label inputs of a build, except the label rows, which are given with the points."""
+"""The label inputs of a build, except the label rows, which are given with the points."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,13 @@ from divgrpc.labels import LabelModel
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS, LabelParameters
 
-# "leml", a pair of factors (L, r) and (d, r), a model, or None.
+# A label model as callers give it: "leml" to train one, a pair of factors (L, r) and (d, r), a
+# `LabelModel`, or None for no model.
 LabelModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModel | None
 
 
 class Labelling(TypedDict, total=False):
-    """Keyword arguments of `Index.build` for labels, except `labels`; documented there."""
+    """The keyword arguments of `Index.build` for labels, except `labels`; see `Index.build`."""
 
     label_model: LabelModelLike
     label_names: Sequence[str] | None
@@ -88,7 +89,7 @@ class LabelInputs:
         return self.model is None and self.names is None and self.hierarchy is None
 
     def tree(self, label_count: int) -> LabelTree | None:
-        """Return the hierarchy of `label_count` labels as a tree, None without a hierarchy.
+        """Return the hierarchy of `label_count` labels as a tree, or None if it was not given.
 
         Raises `InvalidArgumentError` with the field hierarchy for a node number above the limit,
         and the errors of `LabelTree.of_edges`.
@@ -107,9 +108,10 @@ LabelPlan = LabelInputs
 
 
 def check_trained(model: object, names: Iterable[str]) -> None:
-    """Raise `InvalidArgumentError` for the first of `names`, unless `model` is "leml".
+    """Raise `InvalidArgumentError` if `model` is not "leml" but `names` is not empty.
 
-    `names` are the training parameters that the caller set.
+    `names` are the names of the training parameters that the caller set. The error is about the
+    first of them.
     """
     for name in names:
         if model != "leml":

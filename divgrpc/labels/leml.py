@@ -1,4 +1,4 @@
-"""LEML with squared loss: alternate between label factors H (L, r) and a feature map V (d, r).
+"""LEML with squared loss solves alternately for a feature map V (d, r) and label factors H (L, r).
 
 LEML is described in Yu, Jain, Kar and Dhillon, "Large-scale multi-label learning with missing
 labels" (ICML 2014). This implementation assumes that no label is missing. For documents X (n, d)
@@ -17,10 +17,11 @@ Each of these systems is far better conditioned than one system of all columns. 
 columns at a time limits the memory, and each column has its own step length. Neither the step for H
 nor the step for V can increase F.
 
-The initial H consists of the leading right singular vectors of XᵀY, found by randomised subspace
-iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review 2011). They
-are orthonormal, so the first feature map is the ridge regression of the projected labels. After one
-or two iterations the predictions for new documents hardly improve; many more iterations overfit.
+The columns of the initial H are the leading right singular vectors of XᵀY, found by randomised
+subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review
+2011). These columns are orthonormal, so the first feature map is the ridge regression of the
+projected labels. After one or two iterations the predictions for new documents hardly improve; many
+more iterations overfit.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +35,8 @@ from divgrpc.labels.matrices import Products, second_moments
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray
 
-# Called with the finished share of a stage, 0 to 1. It may raise an error to end the training.
+# A callback that is called with the finished share of a stage, 0 to 1. The callback may raise an
+# error to end the training.
 Tick = Callable[[float], None]
 # An array with one float64 value for each column.
 Sums: TypeAlias = npt.NDArray[np.float64]
@@ -43,9 +45,10 @@ Sums: TypeAlias = npt.NDArray[np.float64]
 # (Halko et al., section 4.5).
 _OVERSAMPLED_COLUMNS: Final = 10
 _POWER_ITERATIONS: Final = 2
-# Conjugate gradients stop when the residual falls to 1 % of the initial residual, ...
+# Conjugate gradients stop when the residual falls to this share (1 %) of the initial residual.
 _RESIDUAL_SHARE: Final = 1e-2
-# ... or 1e-6 of the right-hand side, about the precision of float32.
+# Conjugate gradients also stop when the residual falls to this share of the right-hand side, which
+# is about the precision of float32.
 _RIGHT_SIDE_SHARE: Final = 1e-6
 # A block of columns has at most 2**26 values (256 MiB). Conjugate gradients keep four blocks.
 _BLOCK_NUMBERS: Final = 2**26
@@ -73,7 +76,7 @@ def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -
 
 
 def _part_of(tick: Tick, part: int, parts: int) -> Tick:
-    """Return a tick that reports part number `part` of `parts` equal parts of a stage."""
+    """Return a tick for part number `part` of a stage that consists of `parts` equal parts."""
     return lambda share: tick((part + share) / parts)
 
 
@@ -90,7 +93,7 @@ def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatAr
 class Alternation:
     """The state of one training: `label_factors` (L, r), `feature_map` (d, r) and `loss`.
 
-    `loss` is F of both factors, infinite before the first iteration.
+    `loss` is the objective F at these two matrices. Before the first iteration it is infinite.
     """
 
     def __init__(
@@ -167,7 +170,8 @@ class Alternation:
         label_squares = 0.0
         for rows in _row_blocks(image):
             halves = image[rows] @ root.T
-            # The inner product of the label factors and the image, which the loss below subtracts.
+            # `label_squares` becomes the inner product of the label factors and the image. The loss
+            # below subtracts it.
             label_squares += float(np.vdot(halves, halves))
             self.label_factors[rows] = halves @ root
         squares = float(_squares(self.feature_map).sum())
@@ -193,7 +197,7 @@ def _squares(rows: FloatArray) -> Sums:
 
 
 def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
-    """Run the kernel `update` on all rows of `like` (n, r), on all cores; return its sums (r,)."""
+    """Run the kernel `update` on all rows of `like` (n, r), on all cores; return the sums (r,)."""
     count = like.shape[1]
     height = max(1, _UPDATED_NUMBERS // count)
     starts = range(0, len(like), height)

@@ -19,8 +19,9 @@ from divgrpc.vectors import Rows, SparseRows
 
 Matrix: TypeAlias = FloatArray | SparseRows
 
-# XᵀX is kept only if X has at most 4,096 columns (64 MiB), and if XᵀX has at most 32 times as many
-# values as X stores. A dense product handles about 32 values in the time of one stored value.
+# XᵀX is kept only if X has at most 4,096 columns, so that XᵀX takes at most 64 MiB, and if XᵀX has
+# at most 32 times as many values as X stores. The ratio is 32 because a dense product handles about
+# 32 values in the time that a sparse product needs for one stored value.
 _MOMENT_COLUMNS_MAX: Final = 4_096
 _MOMENTS_PER_STORED_MAX: Final = 32
 # If X stores at least this share of its values, XᵀX is computed from dense blocks of rows.
@@ -101,7 +102,7 @@ def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
 def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:
     """Drop the empty columns of `rows` (n, d); also return the kept column numbers, ascending.
 
-    The time of training then depends on the number of columns in use, not on d.
+    Without empty columns, the time of training depends on the number of columns in use, not on d.
     """
     in_use = np.zeros(rows.dims, np.bool_)
     in_use[rows.indices] = True

@@ -17,7 +17,7 @@ from divgrpc.labels.matrices import multiply
 from divgrpc.types import FloatArray, IntArray, LabelPrediction
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare, within_float32
 
-# Maximum number of scores of one block of documents (64 MiB).
+# Documents are scored in blocks with at most this many scores (64 MiB) each.
 _BLOCK_SCORES: Final = 2**24
 
 
@@ -84,8 +84,9 @@ class LabelModel:
         """Score every label for each of `documents` (nq, d); return the `top_k` best labels.
 
         Labels with a score below `threshold` are left out. Labels with equal scores are ordered by
-        label number. The result is exact, so approximate searches are compared with it. Raises the
-        errors of `embed`, and `InvalidArgumentError` with the field top_k if it is below 1.
+        label number. The result is exact, so it serves as the reference for approximate searches.
+        Raises the errors of `embed`, and `InvalidArgumentError` with the field top_k if `top_k` is
+        below 1.
         """
         embedded = self.embed(documents)
         width = check_top_k(top_k, self.label_count)
@@ -108,7 +109,7 @@ def as_documents(documents: RowsLike) -> Rows:
 
 
 def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
-    """Return `labels` (n, L), sparse or dense, as sparse rows in which every nonzero becomes 1.
+    """Return `labels` (n, L), sparse or dense, as sparse rows with every nonzero replaced by 1.
 
     Raises `InvalidArgumentError` with the field labels if n differs from `documents`, if no value
     is nonzero, or if a value is not finite. If `documents` is None, n is not checked.
@@ -169,8 +170,8 @@ def best_of_pairs(
     """Return for each row the labels and scores (row_count, count) of its best pairs, best first.
 
     Pair i says that label labels[i] has the score scores[i] in row rows[i]. Labels with equal
-    scores are ordered by label number. A row with fewer than `count` pairs is filled up with -1 and
-    NaN.
+    scores are ordered by label number. If a row has fewer than `count` pairs, its remaining labels
+    are -1 and its remaining scores NaN.
     """
     order = np.lexsort((labels, -scores, rows))
     rows = rows[order]
@@ -188,7 +189,8 @@ def prediction(
 ) -> LabelPrediction:
     """Return a `LabelPrediction` of width `top_k` from `labels` and `scores` (nq, at most top_k).
 
-    Entries without a label, or with a score below `threshold`, become -1 and NaN.
+    If an entry has no label, or its score is below `threshold`, its label becomes -1 and its score
+    NaN.
     """
     padding = ((0, 0), (0, top_k - labels.shape[1]))
     labels = np.pad(labels, padding, constant_values=-1)

@@ -1,15 +1,15 @@
 """Choice of rank, regularisation and iterations by the precision of predictions on held-out rows.
 
 A random fifth of the training rows is held out, at most 2,500 rows. The model is trained on at most
-20,000 of the other rows. If these are only a sample, features and labels that do not occur in it
-are dropped. The score of a setting is the mean of P@1, P@3 and P@5 on the held-out rows. No test
-data is used.
+20,000 of the other rows. If these rows are only a sample of the other rows, features and labels
+that do not occur in the sample are dropped. The score of a setting is the mean of P@1, P@3 and P@5
+on the held-out rows. No test data is used.
 
-Regularisations to try differ by factors of about three. The search begins at 1, the order of
-magnitude that suits rows of unit length. It tries stronger regularisations until the score drops,
-and weaker ones only if no stronger one is better. With the best regularisation it then tries half
-the rank, and takes it unless the score is lower. A trial ends when another iteration improves the
-score by too little.
+The regularisations to try differ by factors of about three. The search begins at 1, the order of
+magnitude that suits rows of unit length. It tries stronger regularisations until the score drops.
+It tries weaker regularisations only if no stronger regularisation is better than 1. With the best
+regularisation, the search then tries half the rank, and chooses half the rank unless the score is
+lower. A trial ends when another iteration improves the score by too little.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ REGULARISATIONS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 RANK_MAX: Final = 200
 ITERATIONS_MAX: Final = 10
 _FIRST: Final = REGULARISATIONS.index(1.0)
-# One trial for each regularisation, and one with half the rank.
+# The maximum number of trials is one for each regularisation, and one with half the rank.
 _TRIALS_MAX: Final = len(REGULARISATIONS) + 1
 # The search for stronger regularisations stops when a score is at least 0.002 below the best. With
 # at most 2,500 rows, a smaller difference may be due to chance.
 _SCORE_DROP_MIN: Final = 0.002
 # Training continues only while each iteration raises the score by more than 0.0005.
 _ITERATION_GAIN_MIN: Final = 0.0005
-# Number of iterations if too few rows exist for trials.
+# Number of iterations if the number is not given and too few rows exist for trials.
 _DEFAULT_ITERATIONS: Final = 2
 _DEPTHS: Final = (1, 3, 5)
 _HELD_OUT_SHARE: Final = 1 / 5
@@ -49,7 +49,7 @@ _ROWS_MIN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A setting and its score on the held-out rows: the mean of P@1, P@3 and P@5, 0 to 1."""
+    """A setting, and its score: the mean of P@1, P@3 and P@5 on the held-out rows, 0 to 1."""
 
     rank: int
     regularisation: float
@@ -60,7 +60,7 @@ class Trial:
 def choose(
     documents: Rows, labels: SparseRows, parameters: LabelParameters, tick: Tick
 ) -> tuple[Trial, tuple[Trial, ...]]:
-    """Choose rank, regularisation and iterations if `parameters` leave them open.
+    """Choose those of rank, regularisation and iterations that `parameters` leave open.
 
     Returns the chosen setting and all trials. If no trial is needed or possible, the score of the
     setting is NaN. `documents` (n, d) include the constant feature. Sparse `documents` and `labels`
@@ -99,7 +99,8 @@ def _climb(trial: Callable[[float, int], Trial], rank: int) -> Trial:
     for step in (1, -1):
         for regularisation in REGULARISATIONS[_FIRST + step :: step]:
             candidate = trial(regularisation, rank)
-            # Weaker regularisations must raise the score; stronger ones may lower it a little.
+            # A weaker regularisation must raise the score for the search to continue. A stronger
+            # regularisation may lower it a little.
             if candidate.score <= best.score - (_SCORE_DROP_MIN if step > 0 else 0):
                 break
             best = max(best, candidate, key=lambda trial: trial.score)

@@ -1,8 +1,8 @@
 """Prediction of labels for documents, for `Index.predict_labels`.
 
-In the mode `embedding`, the feature map turns a document into a vector of r values. An index of the
-label factors finds the labels with the largest inner products, as it would find points, and a
-selector picks among them.
+In the mode `embedding`, the feature map turns a document into a vector of r values. The label
+factors are indexed like points. A search of this label index finds the labels whose factors have
+the largest inner products with the vector, and a selector picks among these labels.
 
 In the mode `neighbour_vote`, the points nearest to the document vote for their labels. The score of
 a label is its share of the votes, so a label that all neighbours have scores 1.
@@ -47,8 +47,8 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, any_number, as_rows, pre
 INDEX: Final = "label_index."
 # Number of documents that `check` embeds at a time.
 _CHECKED_ROWS: Final = 256
-# The selector `hierarchy` picks among the 50 labels with the most votes, or among 10 x top_k labels
-# if that is more.
+# In the mode `neighbour_vote`, the selector `hierarchy` picks among the 50 or the 10 * top_k labels
+# with the most votes, whichever number is greater.
 _VOTED_LABELS_MIN: Final = 50
 _VOTED_PER_LABEL: Final = 10
 
@@ -72,7 +72,7 @@ class IndexedLabels:
 
     @cached_property
     def tree(self) -> LabelTree | None:
-        """The hierarchy as a tree, None without a hierarchy."""
+        """The hierarchy as a tree, or None if the index has no hierarchy."""
         return LabelTree.of_tree(*self._tree_arrays(), self.count) if self.has_hierarchy else None
 
     @property
@@ -133,7 +133,8 @@ class IndexedLabels:
         )
         if parameters.least is None:
             return effective
-        # Labels below the threshold are not passed to the selector. Distances are minus products.
+        # The distance limit excludes labels with a score below the threshold, so that they are not
+        # passed to the selector. A distance is minus the score, which is an inner product.
         return replace(effective, max_distance=-parameters.least)
 
     def check(self, documents: Rows) -> None:
@@ -152,12 +153,12 @@ class IndexedLabels:
         )
 
     def exact_together(self, parameters: PredictParameters) -> int:
-        """Return the maximum number of documents in one exact search, 1 if each has its own."""
+        """Return the maximum number of documents that one exact search answers together."""
         plan = self._plan(self.resolve(parameters), parameters)
         return self._searcher.exact_together(plan, sparse=False)
 
     def _plan(self, effective: EffectiveParameters, parameters: PredictParameters) -> QueryPlan:
-        """Plan the search for labels; for the selector `hierarchy` it returns all candidates."""
+        """Plan the search for labels; for the selector `hierarchy`, it returns all candidates."""
         if parameters.by_hierarchy:
             candidates = effective.candidates_limit or self.count
             effective = replace(effective, k=min(candidates, self.count))
@@ -168,8 +169,8 @@ class IndexedLabels:
     ) -> tuple[Answers, EffectiveParameters]:
         """Predict labels for `documents` (nq, d) in the mode `embedding`.
 
-        The ids of the answers are labels. `parameters` have all defaults filled in. `documents` are
-        overwritten.
+        The ids of the answers are labels. All defaults of `parameters` must be filled in.
+        `documents` are overwritten.
         """
         effective = self.resolve(parameters)
         plan = self._plan(effective, parameters)
@@ -202,8 +203,8 @@ class IndexedLabels:
     ) -> Answers:
         """Return `answers` with the labels that get the most votes from `neighbours` (nq, k).
 
-        `neighbours` are row numbers of points, -1 for none. `answers` hold the scores of the
-        neighbours and the statistics of their search.
+        `neighbours` are row numbers of points, or -1 if a document has fewer than k neighbours.
+        `answers` hold the scores of the neighbours and the statistics of the search for them.
         """
         weights = np.ones(neighbours.shape, np.float32)
         if parameters.vote == "weighted":
@@ -232,8 +233,9 @@ class IndexedLabels:
     ) -> LabelResult:
         """Return a `LabelResult` with names, statistics, parameters and warnings.
 
-        The ids of `answers` are labels. `query` are the parameters of the search for labels or, in
-        the mode `neighbour_vote`, for neighbours.
+        The ids of `answers` are labels. In the mode `neighbour_vote`, `query` holds the parameters
+        of the search for neighbours. In the mode `embedding`, `query` holds those of the search for
+        labels.
         """
         warnings = parameters.query.warnings()
         warnings += too_few("top_k", parameters.top_k, self.count, answers.counts)
@@ -261,9 +263,10 @@ class IndexedLabels:
 def weigh(scores: FloatArray, counts: CountArray, metric: Metric) -> FloatArray:
     """Return weights (nq, k) float32 of the votes of neighbours with `scores` (nq, k).
 
-    Row i has counts[i] neighbours, and its remaining entries get the weight 0. The weight is the
-    cosine or inner product of neighbour and document, or 0 if that is negative. Under euclidean,
-    for a squared distance c, it is 1 / (1 + c/s), where s is the mean of c over the neighbours.
+    Row i has counts[i] neighbours. The remaining entries of the row get the weight 0. Under
+    euclidean, a neighbour at the squared distance c has the weight 1 / (1 + c/s), where s is the
+    mean of c over the neighbours. Under cosine and inner_product, the weight of a neighbour is its
+    cosine or inner product with the document, or 0 if that is negative.
     """
     valid = np.arange(scores.shape[1]) < counts[:, None]
     scores = np.where(valid, scores, 0)
@@ -279,9 +282,10 @@ def most_voted(
 ) -> tuple[IntArray, FloatArray]:
     """Return the labels with the most votes and their shares (m, count), largest share first.
 
-    `neighbours` (m, k) are row numbers of `labels` (n, L), -1 for none. `weights` (m, k) are the
-    weights of their votes. Labels with equal shares are ordered by label number. Missing labels are
-    -1, and their shares NaN.
+    `neighbours` (m, k) are row numbers of `labels` (n, L), or -1 if a row has fewer than k
+    neighbours. `weights` (m, k) are the weights of the votes of the neighbours. Labels with equal
+    shares are ordered by label number. If a row has votes for fewer than `count` labels, the
+    remaining labels are -1, and their shares NaN.
     """
     valid = neighbours >= 0
     totals = np.where(valid, weights, 0).sum(axis=1, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Training of a label model: first choose parameters that are None, then train on all rows."""
+"""Trains a label model: first chooses the parameters that are None, then trains on all rows."""
 
 import time
 from collections.abc import Callable
@@ -19,10 +19,11 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedLabels:
-    """A trained `model` and the `parameters` of its training, with all values filled in.
+    """A trained `model`, and the `parameters` of its training with all values filled in.
 
     `losses` holds the loss after each iteration, decreasing. `trials` holds the settings that were
-    tried on held-out rows. It is empty if all parameters were given or if too few rows exist.
+    tried on held-out rows. `trials` is empty if all parameters were given or if too few rows exist
+    for trials.
     """
 
     model: LabelModel
@@ -47,7 +48,8 @@ def train(
     rows = as_documents(documents)
     truth = as_labels(labels, len(rows))
     reports = _Reports(len(rows), on_progress)
-    # The products are small, so several BLAS threads would mostly wait for each other.
+    # Use one BLAS thread, because the products are small and several threads would mostly wait for
+    # each other.
     with threadpool_limits(1, user_api="blas"):
         return _train(rows, truth, parameters or LabelParameters(), reports)
 
@@ -77,7 +79,8 @@ def _train(
         raise invalid(
             "regularisation", f"must be lower, {best.regularisation:g} leaves no factors but zeros"
         )
-    # Features and labels that no document has were left out; regularisation makes their rows zero.
+    # Features and labels that no document has were left out of training. Insert zeros for them,
+    # because regularisation would make their rows zero.
     feature_map = _insert_zeros(training.feature_map, used_features, features)
     factors = _insert_zeros(training.label_factors, used_labels, labels)
     model = LabelModel(factors, feature_map[:-1], feature_map[-1], unit_rows=True)
@@ -104,7 +107,7 @@ def _check_size(rank: int | None, features: int, labels: int) -> None:
 def _insert_zeros(rows: FloatArray, places: IntArray | None, count: int) -> FloatArray:
     """Return `count` rows with `rows` at the row numbers `places`, and zeros elsewhere.
 
-    If `places` is None, `rows` is returned.
+    If `places` is None, `rows` is returned unchanged.
     """
     if places is None or len(places) == count:
         return rows
@@ -114,10 +117,10 @@ def _insert_zeros(rows: FloatArray, places: IntArray | None, count: int) -> Floa
 
 
 class _Reports:
-    """Reports the progress of the stages "choosing" and "training", in rows.
+    """Reports the progress of the stages "choosing" and "training" as a number of rows.
 
-    "choosing" may end before its total is reached. In "training", the computation of the initial
-    factors counts as one iteration.
+    The stage "choosing" may end before its reported total is reached. In the stage "training", the
+    computation of the initial factors counts as one iteration.
     """
 
     def __init__(self, rows: int, on_progress: Callable[[Progress], None] | None) -> None:
@@ -128,7 +131,7 @@ class _Reports:
         self._loss: float | None = None
 
     def choosing(self, share: float) -> None:
-        """Report progress of "choosing"; `share` is the share of the maximum number of trials."""
+        """Report the finished `share` of the maximum number of trials of "choosing"."""
         self._on_progress(TrainingProgress("choosing", round(share * self._rows), self._rows))
 
     def begin(self, iterations: int) -> None:

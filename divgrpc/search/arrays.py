@@ -1,4 +1,4 @@
-"""The arrays of a generation, of queries and of answers, in the form that kernels take."""
+"""Converts the arrays of generations, queries and answers to the form that kernels take."""
 
 from typing import Any, Final, NamedTuple
 
@@ -9,7 +9,7 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
-# The fields `indptr`, `indices` and `values` of `Queries` if queries are dense.
+# If queries are dense, these arrays are the fields `indptr`, `indices` and `values` of `Queries`.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 # Empty columns of `Answers`, which most parameters do not need.
@@ -21,7 +21,7 @@ _NO_REASONS: Final = np.empty(0, np.uint8)
 def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
     """Return the arrays of `codes` and of the points, read-only.
 
-    If there is no array `ids`, row numbers are the ids.
+    If the array `ids` is missing, the row number of a point is its id.
     """
     arrays = dict(codes)
     if isinstance(points, SparseRows):
@@ -44,10 +44,11 @@ class Answers(NamedTuple):
 
     The first five fields and the last two are the fields of `kernels.records.Results`.
 
-    gaps: (nq,) float32 duality gaps of `qp_relax`, 0 if it had nothing to solve; empty for other
-        selectors.
-    copies: nq * k arrays, k for each query: the ids of the near-copies that each result stands for.
-        Empty unless the query lists near-copies.
+    gaps: (nq,) float32 duality gaps of `qp_relax`; the gap is 0 if `qp_relax` had nothing to solve.
+        Empty for other selectors.
+    copies: nq * k arrays of ids, one array for each of the k results of each query. It holds the
+        ids of the near-copies that the result stands for. `copies` is empty unless the query lists
+        near-copies.
     dials, reasons: (nq,) as in `Results`, empty if the caller gave the dial.
     """
 
@@ -79,7 +80,7 @@ class Answers(NamedTuple):
 
 
 def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None = None) -> Answers:
-    """Allocate answers of k results for each query, with the columns that `parameters` need."""
+    """Allocate `k` results per query for `queries` queries, with the columns of `parameters`."""
     gaps, dials, reasons = _NO_GAPS, _NO_DIALS, _NO_REASONS
     if parameters and parameters.selector == "qp_relax":
         gaps = np.zeros(queries, np.float32)

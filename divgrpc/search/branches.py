@@ -1,4 +1,4 @@
-"""The selector `hierarchy`: labels of high score on different branches of a hierarchy."""
+"""The selector `hierarchy` picks labels of high score on different branches of a hierarchy."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,15 +11,16 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.kernels import branches
 from divgrpc.types import CountArray, FloatArray, IntArray
 
-# Maximum number of candidate labels in memory at a time, of all documents together: 16 MiB.
+# Documents are handled in parts, so that at most this many candidate labels (16 MiB), summed over
+# the documents of a part, are in memory at a time.
 CANDIDATES_AT_ONCE: Final = 2**20
 
 
 class PickedLabels(NamedTuple):
     """The labels picked for nq documents.
 
-    `labels`, `scores` and `values` are (nq, k). Row i has counts[i] picks (`counts` is (nq,)),
-    followed by labels of -1 and by scores and values of nan.
+    `labels`, `scores` and `values` are (nq, k). `counts` is (nq,). Row i has counts[i] picks. The
+    entries after them are -1 in `labels`, and nan in `scores` and `values`.
     """
 
     labels: IntArray
@@ -33,7 +34,7 @@ class Branches:
     """The hierarchy of `label_count` labels, as in `divgrpc.metrics.LabelTree`.
 
     parents, depths: (m,) int32 parent and depth of each node, labels first, then inner nodes. The
-        parent is -1 for roots; both are -1 for nodes without a path to a root.
+        parent of a root is -1. If a node has no path to a root, its parent and its depth are -1.
     """
 
     parents: npt.NDArray[np.int32]
@@ -63,8 +64,8 @@ class Branches:
         of candidates of each row. `diversity`, above 0 and at most 1, weights the gain defined in
         `kernels.branches`. The sum of scaled scores and gains is monotone and submodular over
         labels with a path to a root. So the greedy selection reaches at least 1 - 1/e of the
-        greatest possible sum (Nemhauser, Wolsey and Fisher 1978). Both sums are counted from the
-        first pick on.
+        greatest possible sum (Nemhauser, Wolsey and Fisher 1978). Both the reached and the greatest
+        sum include the first pick.
         """
         shape, width = (len(labels), k), labels.shape[1]
         picks = (

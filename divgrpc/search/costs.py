@@ -1,13 +1,15 @@
-"""The cost model by which `auto` chooses a search for a number of candidates.
+"""The cost model with which `auto` chooses a search for a number of candidates.
 
-Build measures the recall of each search and counts its work (`PoolCost`): points scored, codes
-read, buckets or cells read, and entries read. The constants below convert these counts into
-nanoseconds. No clock is read, so neither the speed nor the load of a machine influences a choice.
+Build measures the recall of each search and counts its work in a `PoolCost`, as numbers of points
+scored, codes read, buckets or cells read, and entries read. The constants below convert these
+counts into nanoseconds. Build reads no clock, so neither the speed nor the load of a machine
+influences a choice.
 
-Two builds on the same kind of processor choose the same searches. On another kind, linear algebra
-may round hyperplanes differently, which can change the fourth digit of a recall. The choice is
-still the same unless a recall or a cost is that close to its bound. Rounding recalls would not
-help: it would only move the bounds.
+Two builds on the same kind of processor choose the same searches. On another kind of processor,
+linear algebra may round hyperplanes differently, which can change the fourth digit of a recall. The
+choice changes only if a recall is that close to the target, or a cost that close to
+CHEAPER_RATIO_MAX times another cost. Rounding the recalls would not prevent such changes, because a
+rounded recall also changes by a step when the recall crosses a limit.
 
 The constants were fitted once to one thread of a server processor with AVX-512. Each search was
 timed alone, and the minimum of fifteen runs was taken. The data were 2,000 to 100,000 synthetic
@@ -43,25 +45,28 @@ POOLS: Final = (10, 50, 200, 1_000)
 # Default number of hashed points for each candidate.
 _HASHED_PER_CANDIDATE: Final = 4
 
-# Nanoseconds for each query, whatever the search.
+# Nanoseconds that each query takes with any search.
 _CALL_NS: Final = 12_000.0
-# Further nanoseconds for each query that is hashed, and for each multiplication in its projections.
+# Additional nanoseconds if a query is hashed: _HASHING_NS for the query, and _PROJECTION_NS for
+# each multiplication of a value of the query by a value of a hyperplane.
 _HASHING_NS: Final = 8_000.0
 _PROJECTION_NS: Final = 0.13
 # Nanoseconds to score a dense point: _ROW_NS for each point, and _NUMBER_NS for each of its
-# dimensions. _NUMBER_NS depends on the base 2 logarithm of the size of all points in bytes (first
-# tuple), and is interpolated linearly. This is for exact search, which reads points in the order of
-# storage.
+# dimensions. _NUMBER_NS is interpolated linearly. Its first tuple contains base 2 logarithms of the
+# size of all points in bytes, its second tuple the nanoseconds for these sizes. Both constants
+# apply to exact search, which reads points in the order of storage.
 _ROW_NS: Final = 3.0
 _NUMBER_NS: Final = ((20, 24, 26), (0.10, 0.18, 1.00))
-# The same for hashed points, which are scattered in memory.
+# Like _ROW_NS and _NUMBER_NS, but for hashed points, which are scattered in memory.
 _HASHED_ROW_NS: Final = 25.0
 _HASHED_NUMBER_NS: Final = ((22, 26), (0.15, 0.35))
-# Nanoseconds for each stored element of a sparse point, if the query is sparse and if it is dense.
+# Nanoseconds for each stored element of a sparse point. _SPARSE_NS applies to sparse queries, and
+# _SPARSE_BY_DENSE_NS to dense queries.
 _SPARSE_NS: Final = 1.2
 _SPARSE_BY_DENSE_NS: Final = 7.0
-# If inverted lists are used: nanoseconds for each entry read from a list, and for each point of the
-# index, whose sum over the lists is compared with a limit.
+# Costs of a search with inverted lists. _LIST_ENTRY_NS is the nanoseconds for each entry read from
+# a list. _LIST_SUM_NS is the nanoseconds for each point of the index, because the sum of each point
+# over the lists is compared with a limit.
 _LIST_ENTRY_NS: Final = 1.7
 _LIST_SUM_NS: Final = 4.0
 # Nanoseconds for each 64-bit word of a code that is read: in a scan, in a scan by Hamming distance,
@@ -69,12 +74,12 @@ _LIST_SUM_NS: Final = 4.0
 _WORD_NS: Final = 0.6
 _HAMMING_WORD_NS: Final = 0.4
 _CELL_WORD_NS: Final = 0.7
-# Nanoseconds for each bucket probed, for each cell probed, and for each point in a probed bucket.
+# Nanoseconds for each probed bucket, for each probed cell, and for each point in a probed bucket.
 _BUCKET_NS: Final = 200.0
 _CELL_NS: Final = 350.0
 _BUCKET_ENTRY_NS: Final = 5.0
-# `auto` prefers a search of lower recall only if its cost is less than this share of the cost of
-# the other search.
+# `auto` prefers a later search in `AUTO` to an earlier one only if the later search costs less than
+# this share of the cost of the earlier search.
 CHEAPER_RATIO_MAX: Final = 0.8
 # Searches that `auto` chooses from, for points and for labels. They are sorted by their recall on
 # queries that do not resemble points, highest first.
@@ -159,11 +164,11 @@ def choose(
     dense: bool = True,
     sought: Sought = "dense",
 ) -> Search:
-    """Return the cheapest search whose recall reaches the target, which `exact` always does.
+    """Return the cheapest search whose recall reaches the target; `exact` always reaches it.
 
-    Searches are compared in the order of `AUTO`. A later search is chosen only if it costs less
-    than CHEAPER_RATIO_MAX times the cost of the best so far, because its recall is lower on queries
-    that do not resemble points.
+    Searches are compared in the order of `AUTO`. Later searches have lower recall on queries that
+    do not resemble points. So a later search is chosen only if it costs less than CHEAPER_RATIO_MAX
+    times the cost of the cheapest search so far.
     """
     searches = _AUTO_LABELS if sought == "labels" else AUTO
     best = searches[0]
@@ -176,12 +181,12 @@ def choose(
 
 
 def reaches(recall: float, target_recall: float) -> bool:
-    """Tell whether a recall is at least the target, except for rounding errors."""
+    """Return whether `recall` is at least the target or below it only by a rounding error."""
     return recall >= target_recall - 1e-9
 
 
 class SearchTable:
-    """The search and the number of probes that `auto` chooses for a number of candidates."""
+    """A table of the search and number of probes that `auto` chooses for a number of candidates."""
 
     def __init__(
         self,
@@ -195,8 +200,8 @@ class SearchTable:
     ) -> None:
         """Make the table from Build's measurements.
 
-        `otherwise`: search and number of probes if the index has no measurements. `dense`: whether
-        queries are dense; the points may be dense or sparse.
+        `otherwise`: the search and the number of probes to choose if the index has no measurements.
+        `dense`: whether queries are dense; the points may be dense or sparse.
         """
         self._pools = {cost.search: cost.pools for cost in costs if cost.pools}
         self._sizes = [pool.candidates for pool in self._pools.get("exact", ())]
@@ -239,10 +244,12 @@ class SearchTable:
     def at(self, candidates: int) -> tuple[Search, int]:
         """Return the search that `auto` chooses for `candidates`, and the number of probes.
 
-        The choice is that of the smallest number, at least `candidates`, for which Build has
-        measurements. Above the greatest such number `auto` chooses `exact`. It chooses the scan
-        instead if the scan was the choice for that number and missed at most half as much recall as
-        the target allows. The number of probes is that of the search `tables`.
+        Build measured searches for a few numbers of candidates. The choice for `candidates` is the
+        choice for the smallest measured number that is at least `candidates`. If `candidates` is
+        above the greatest measured number, `auto` chooses `scan` if two conditions hold, and
+        `exact` otherwise. The conditions are that `scan` is the choice for the greatest measured
+        number, and that `scan` missed at most half as much recall there as the target allows. The
+        returned number of probes is always that of the search `tables`.
         """
         if not self._sizes:
             return self._otherwise
@@ -256,8 +263,8 @@ class SearchTable:
     def _hash_limit(self, candidates: int) -> int:
         """Return the number of points to hash for `candidates`, or 0 without measurements.
 
-        It is interpolated linearly between measured numbers of candidates. Below the first and
-        above the last it is proportional to the number of candidates.
+        The number of points is interpolated linearly between measured numbers of candidates. Below
+        the first and above the last measured number, it is proportional to `candidates`.
         """
         if not self._sizes or not candidates:
             return 0
@@ -307,7 +314,7 @@ class SearchTable:
     def warnings(
         self, parameters: QueryParameters, effective: EffectiveParameters, rows: int
     ) -> tuple[WarningInfo, ...]:
-        """Return a warning for a named search whose recall is far below the target."""
+        """Return a warning if the caller named a search whose recall is far below the target."""
         if parameters.search == "auto" or parameters.n_probes is not None:
             return ()
         pool = pool_of(effective, rows)
@@ -326,8 +333,8 @@ class SearchTable:
 def pool_of(limits: EffectiveParameters, rows: int) -> int:
     """Return the maximum number of candidates of a query.
 
-    It is the smaller of `candidates_limit` and max(k, hash_limit / 4), and at most `rows`. A limit
-    of 0 means no limit.
+    The number is the smaller of `candidates_limit` and max(k, hash_limit / 4), and at most `rows`.
+    If `candidates_limit` or `hash_limit` is 0, it does not limit the number.
     """
     candidates = limits.candidates_limit or rows
     if limits.hash_limit:
@@ -336,9 +343,9 @@ def pool_of(limits: EffectiveParameters, rows: int) -> int:
 
 
 def without_lists(cost: SearchCost, rows: int) -> SearchCost:
-    """Return the cost for dense queries, whose exact search of sparse points reads all points.
+    """Return `cost` changed for dense queries on sparse points.
 
-    Dense queries cannot use inverted lists.
+    Dense queries cannot use inverted lists, so their exact search reads all points.
     """
     if cost.search != "exact":
         return cost

@@ -1,13 +1,15 @@
 """Dials (diversities) that are chosen for each query: `diversity="auto"` and `lose_at_most`.
 
-Both depend on the candidates of a query only, so the same request has the same dials.
+Both choose the dial from the candidates of the query only, so the same request always gets the same
+dials.
 
 `diversity="auto"` chooses a dial from how fast relevance falls among the candidates. It computes
 share = (mean relevance of the k nearest - mean of all) / (relevance of the best - mean of all). If
-the share is 1, the k nearest are as relevant as the best, and other candidates may replace some of
-them, so the dial is high. If the best candidate stands out, the share and the dial are low. The
-odds of the dial, dial / (1 - dial), are the share times a factor that depends on the selector. So
-no dial is above factor / (1 + factor).
+the share is 1, the k nearest are all as relevant as the best candidate, so other candidates may
+replace some of them, and the dial is high. If the best candidate is far more relevant than the
+others, the share and the dial are low. The odds of the dial, dial / (1 - dial), are the share times
+a factor that depends on the selector. The share is at most 1, so no dial exceeds factor / (1 +
+factor).
 
 `lose_at_most` chooses the greatest dial, in steps of 1/32, whose loss of relevance is at most the
 bound.
@@ -34,9 +36,10 @@ METRICS: Final = {
     "euclidean": records.EUCLIDEAN,
     "inner_product": records.INNER_PRODUCT,
 }
-# Factors of the odds for each selector, and for each variant of `greedy`. They are as large as
-# possible without losing more than 1 % of alpha-nDCG, compared with the nearest neighbours, on data
-# without crowds of near-copies (benchmark `dials`).
+# The odds of an automatic dial are multiplied by these factors, one for each selector and for each
+# variant of `greedy`. Each factor is as large as possible without losing more than 1 % of
+# alpha-nDCG compared with the nearest neighbours. This loss was measured by the benchmark `dials`
+# on data without crowds of near-copies.
 _FACTORS: Final = {"mmr": 0.4, "rerank": 0.05, "dpp": 1.0, "max_sum": 0.2}
 _RELAXED_FACTOR: Final = 0.3
 _GREEDY_FACTORS: Final = {"corrected": 0.8, "printed": 0.8, "marginal": 0.5}
@@ -50,7 +53,7 @@ def reason_words(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.str_]:
 
 
 def rule_of(parameters: EffectiveParameters) -> int:
-    """Return `Objective.rule` for the selectors that the kernel runs."""
+    """Return the `Objective.rule` that makes the kernel run the selector of `parameters`."""
     return records.MMR_RULE if parameters.selector == "mmr" else _RULES[parameters.variant]
 
 
@@ -66,6 +69,7 @@ def factor_of(parameters: EffectiveParameters) -> float:
     if parameters.selector == "greedy":
         return _GREEDY_FACTORS[parameters.variant]
     if parameters.selector == "qp_relax":
-        # Divide by k - 1, because its objective sums over pairs and the other objectives average.
+        # Divide by k - 1, because the objective of `qp_relax` is a sum over pairs, while the
+        # objectives of other selectors are averages.
         return _RELAXED_FACTOR / max(1, parameters.k - 1)
     return _FACTORS.get(parameters.selector, 0.0)

@@ -1,9 +1,9 @@
 """Scratch memory that queries write into.
 
-Each thread has its own, so kernels write into it without a lock. The arrays for one kind of search
-are allocated when a query first uses that kind. They can hold all points of the index. The arrays
-for a search through cells are smaller: they grow only if the probed cells of a query contain more
-points than fit.
+Each thread has its own scratch memory, so kernels write into it without a lock. The arrays for one
+kind of search are allocated when a query first uses that kind. These arrays can hold all points of
+the index, except those for a search through cells. The arrays for a search through cells begin
+small, and grow when the probed cells of a query contain more points than fit.
 """
 
 from typing import Any, Final
@@ -25,17 +25,17 @@ from divgrpc.types import IntArray
 # Maximum number of buckets that one query probes. Each probe adds at most two entries to the heap.
 PROBES_MAX: Final = 4_096
 
-# Minimum number of dimensions at which the columns of a sparse query are marked
-# (`sparse.marked_dot`), because its dense row no longer fits into the faster caches.
+# With at least this many dimensions, the columns of a sparse query are marked for
+# `sparse.marked_dot`. A dense row of so many dimensions no longer fits into the faster caches.
 _MARKS_DIMS_MIN: Final = 1 << 17
 
 
 class Memory:
-    """The scratch memory of one thread, a `Scratch`, which grows as queries need it.
+    """Holds the scratch memory of one thread, and enlarges it as queries need more.
 
-    Each `fit_` method enlarges some arrays if they are too small. It replaces all of them at once,
-    after all are allocated. If an allocation fails, none is replaced, and no kernel writes past the
-    end of an array that is still small.
+    Each `fit_` method enlarges some arrays if they are too small. It first allocates all the larger
+    arrays and only then replaces the old ones. If an allocation fails, all old arrays stay in use
+    with their recorded sizes, so no kernel writes past the end of an array.
     """
 
     def __init__(
@@ -54,12 +54,15 @@ class Memory:
 
     @property
     def scratch(self) -> Scratch:
-        """The arrays. Read this again after a `fit_` method, which may replace the record."""
+        """The record of the scratch arrays.
+
+        Read `scratch` again after calling a `fit_` method, which may replace the record.
+        """
         return self._scratch
 
     @property
     def register(self) -> IntArray:
-        """The register of the arrays. Read this again after a `fit_` method."""
+        """The register of the scratch arrays; read it again after calling a `fit_` method."""
         if self._register is None:
             self._register = register(self._scratch)
         return self._register
@@ -73,7 +76,7 @@ class Memory:
             self._replace(candidates=record_of(Candidates, None, {"r": points}))
 
     def fit_selection(self, candidates: int, k: int) -> None:
-        """Allocate memory for the selection of `k` points from this number of `candidates`."""
+        """Allocate memory for the selection of `k` points from `candidates` candidates."""
         selection = self._scratch.selection
         if len(selection.apart) < candidates:
             far, apart, costs = (np.zeros(candidates, np.float32) for _ in range(3))
@@ -94,7 +97,7 @@ class Memory:
             self._replace(scan=record_of(ScanScratch, None, sizes))
 
     def fit_batch(self, queries: int, room: int) -> None:
-        """Allocate memory for `queries` that are searched together, with `room` points each."""
+        """Allocate memory for a batch of `queries` queries, each of which keeps `room` points."""
         rows = self._scratch.batch.rows
         if len(rows) < queries or rows.shape[1] < room:
             sizes = self._code_sizes | {"q": queries, "5q": 5 * queries, "r": room}

@@ -13,8 +13,9 @@ from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
 
-# Added to `max_distance`, because the distance of two equal directions may be above 0 by a rounding
-# error. Otherwise a limit of 0 would exclude points that differ from the query in length only.
+# Added to `max_distance`, because a rounding error may make the distance of two equal directions
+# greater than 0. Without this addition, a `max_distance` of 0 would exclude points that differ from
+# the query in length only.
 _DISTANCE_ERROR: Final = 1e-12
 
 # Added to the distance limit of near-copies, because the float32 distance of two equal directions
@@ -31,20 +32,20 @@ _SEARCHES: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryPlan:
-    """How to answer queries that have the same parameters.
+    """Describes how to answer queries that have the same parameters.
 
     parameters: the parameters in effect.
     kernel: the plan for kernels.
     fields: `kernel` as a plain tuple, which takes a third of the time to pass to a kernel.
     candidates_max: maximum number of candidates that the kernel finds for the selector.
-    one_by_one: whether rows are answered one by one. This is necessary if the selector is not part
-        of the kernel or if near-copies are listed.
-    copy_limit: maximum distance between near-copies; below 0 to keep all near-copies.
+    one_by_one: whether query rows are answered one by one. This is necessary if the kernel does not
+        run the selector, if `lose_at_most` bounds the loss, or if near-copies are listed.
+    copy_limit: maximum distance between near-copies. If it is below 0, all near-copies are kept.
     pool_max: maximum number of candidates in a pool that grows because of near-copies.
-    roomier: the plan for searching a row again if near-copies still crowd its pool; None for no
-        second search.
-    wider: the plan for searching a row again if fewer than k of its candidates differ; None for no
-        second search.
+    roomier: the plan for searching a query row again if near-copies still crowd its pool. If None,
+        the row is not searched again for this reason.
+    wider: the plan for searching a query row again if fewer than k of its candidates remain without
+        near-copies. If None, the row is not searched again for this reason.
     warnings: warnings that every answer with these parameters has.
     """
 
@@ -85,8 +86,8 @@ class QueryPlan:
         as_printed = printed_rule and parameters.selector in {"greedy", "qp_relax"}
         at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
         nearest = parameters.selector == "nearest" or (at_zero and not as_printed)
-        # A bound on the loss depends on which candidates are left without near-copies, which the
-        # kernel does not know.
+        # Queries with `lose_at_most` are answered one by one, because the loss depends on which
+        # candidates remain without near-copies, and the kernel does not know this.
         separate = parameters.selector in ONE_BY_ONE or parameters.lose_at_most is not None
         one_by_one = separate and not nearest
         step = records.CANDIDATES if one_by_one else records.GREEDY
@@ -94,8 +95,7 @@ class QueryPlan:
         if nearest:
             step = records.NEAREST
         if nearest and copy_limit >= 0:
-            # The nearest candidates that differ are those that greedy selection picks at
-            # diversity 0.
+            # Greedy selection at diversity 0 picks the nearest candidates that are not near-copies.
             step = records.GREEDY
             effective = replace(parameters, selector="greedy", variant="corrected", diversity=0.0)
         kernel = _kernel_plan(
@@ -118,8 +118,8 @@ def _candidate_limits(
 ) -> tuple[int, int]:
     """Return the maximum numbers of candidates of one search and of a pool that has grown.
 
-    A `pool_limit` of 0 means that near-copies are kept, so the pool never grows. None means no
-    limit.
+    If `pool_limit` is 0, near-copies are kept, so the pool never grows. If `pool_limit` is None, it
+    does not limit the pool.
     """
     hash_limit = parameters.hash_limit or points
     candidates_max = min(parameters.candidates_limit or points, hash_limit, points)

@@ -5,20 +5,20 @@ distances d_ij, the problem is to minimise
 
     lambda * sum over i of a_i c_i - beta * sum over i, j of a_i a_j d_ij
 
-with beta = 1 - lambda (the paper prints 1). It is convex because d is a squared Euclidean distance;
-1 - cosine is half the squared distance of unit vectors.
+with beta = 1 - lambda (the paper prints 1). The problem is convex because d is a squared Euclidean
+distance, or 1 - cosine, which is half the squared Euclidean distance of unit vectors.
 
 The gradient needs one pass over the candidates: the sum over j of a_j d_ij is k times the squared
 distance of i from the weighted mean, plus a term that is equal for all i. So no matrix of pairs is
 stored, and memory is proportional to the number of candidates. The linear step of the Frank-Wolfe
-algorithm moves towards the k candidates of smallest gradient. Its predicted decrease is the duality
-gap: no solution is better than the current one by more than this.
+algorithm moves towards the k candidates of smallest gradient. The decrease that this step predicts
+is the duality gap. No solution is better than the current solution by more than the duality gap.
 
 The solver is the fully corrective form of Frank-Wolfe (Jaggi 2013) on a small set of working
 candidates. Between two passes, pairs of working candidates trade shares, each by an exact line
-search, until no trade decreases the objective by much. After each pass, the other candidates that
-violate optimality most join the set. Only the rows of distances that trades read are computed, and
-a limited number of them is kept.
+search, until no trade decreases the objective by much. After each pass, those of the other
+candidates that violate optimality most join the set. Only the rows of distances that trades read
+are computed, and a limited number of them is kept.
 """
 
 from dataclasses import dataclass, replace
@@ -33,15 +33,15 @@ from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 
-# The solver stops when the duality gap is at most this share of the range of the objective.
+# The solver stops when the duality gap divided by the range of the objective is at most this.
 TOLERANCE: Final = 1e-3
-# Number of working candidates at the start (2 * k if that is more).
+# At the start there are this many working candidates, or 2 * k if 2 * k is more.
 _WORKING_CANDIDATES: Final = 256
-# Maximum number of candidates that join after a pass (k if that is more).
+# At most this many candidates join after a pass, or at most k if k is more.
 _JOINING_CANDIDATES: Final = 64
-# Number of float32 distances between working candidates that are cached: 4 MiB.
+# Maximum number of float32 distances between working candidates in the cache (4 MiB).
 _CACHED_DISTANCES: Final = 1 << 20
-# Relative error of gradients and objectives because distances are float32.
+# Relative error of gradients and objectives, which they have because distances are float32.
 _FLOAT32_ERROR: Final = 1e-7
 # The solver gives up when it has computed _WORK_MAX + _WORK_MAX_PER_CANDIDATE * m distances for m
 # candidates.
@@ -76,7 +76,7 @@ class CandidateSet:
         return replace(self, rows=self.rows[places], costs=self.costs[places])
 
     def compact(self) -> "CandidateSet":
-        """Return sparse candidates without the columns in which none of them stores a value.
+        """Drop the columns in which no sparse candidate stores a value.
 
         Means and other dense vectors then have fewer columns. Dense candidates, and sparse ones
         that store at least as many values as there are columns, are returned unchanged.
@@ -103,9 +103,9 @@ class Relaxed:
     """A solution of Eq. 3.
 
     shares: (m,) float64 shares, whose sum is k.
-    gap: the duality gap divided by the range of the objective. The range is measured from this
-        solution to the worst selection of k candidates that the solver met, so it may be smaller
-        than the true range.
+    gap: the duality gap divided by the range of the objective. The range is the difference between
+        the objective of the worst selection of k candidates that the solver met and the objective
+        of this solution, so it may be smaller than the true range.
     """
 
     shares: Shares
@@ -155,9 +155,10 @@ class _Problem:
         return total - self._least(gradient, self.k)[0]
 
     def rise(self, gradient: Shares, mean: FloatArray) -> float:
-        """Return how much greater the objective is for the k candidates of greatest gradient.
+        """Return by how much the k candidates of greatest gradient increase the objective.
 
-        It is compared with the current solution; a decrease counts as 0.
+        The increase is measured from the current solution. If the objective decreases, 0 is
+        returned.
         """
         total, corner = self._least(-gradient, self.k)
         first: float = -total - qp.sum_of_products(self.shares, gradient)
@@ -169,7 +170,8 @@ class _Problem:
     def joining(self, gradient: Shares, members: IntArray) -> IntArray:
         """Return the positions of the candidates to add to the working candidates `members`.
 
-        They are those of smallest gradient that could lower the objective by getting a share.
+        Joining candidates have the smallest gradients among the candidates outside `members`, and
+        could lower the objective if they got a share.
         """
         outside = gradient.copy()
         outside[members] = np.inf
@@ -183,8 +185,9 @@ class _Problem:
 def relax(candidates: CandidateSet, k: int, relevance: float, beta: float) -> Relaxed:
     """Minimise the objective until the duality gap is at most `TOLERANCE`; k is 1 to m.
 
-    The gap is greater only if the maximum work was reached (2 million distances plus 128 for each
-    candidate). It is 0 if the whole range is below the rounding error of float32.
+    The returned gap is greater than `TOLERANCE` only if the solver reached its maximum work, which
+    is 2 million distances plus 128 for each candidate. If the range of the objective is below the
+    rounding error of float32, the returned gap is 0.
     """
     problem, count = _Problem(candidates, k, relevance, beta), len(candidates)
     members = np.arange(min(count, max(2 * k, _WORKING_CANDIDATES)))
@@ -212,16 +215,16 @@ def relax(candidates: CandidateSet, k: int, relevance: float, beta: float) -> Re
 
 
 def round_up(shares: Shares, k: int) -> IntArray:
-    """Return the positions of the k largest shares, largest first; ties go to the nearer."""
+    """Return the positions of the k largest shares, largest first; ties go to nearer candidates."""
     return np.argsort(-shares, kind="stable")[:k]
 
 
 def exchange(candidates: CandidateSet, picks: IntArray, relevance: float, beta: float) -> IntArray:
-    """Improve a selection by exchanging one pick for another candidate while that helps.
+    """Exchange one pick at a time for another candidate while this decreases the objective.
 
-    `picks` are positions of candidates, and so is the result. The objective is that of `relax` with
-    shares of 0 and 1. Exchanging stops after eight rounds, or when no single exchange decreases the
-    objective.
+    `picks` and the result are positions of candidates. The objective is that of `relax`, with the
+    share 1 for picks and 0 for other candidates. Exchanging stops after eight rounds, or when no
+    single exchange decreases the objective.
     """
 
     def far_from(place: int) -> Shares:

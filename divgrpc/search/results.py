@@ -46,8 +46,8 @@ def _warnings(
     parts: Sequence[ResultT], counts: CountArray, field: str, k: int, stats: QueryStats
 ) -> tuple[WarningInfo, ...]:
     warnings = {warning.code: warning for part in parts for warning in part.warnings}
-    # The messages of these two warnings contain a number of rows, of which each part counted only
-    # its own. Replace them by warnings for all rows.
+    # The messages of the warnings `too_few` and `crowded` contain a number of query rows. Each part
+    # counted only its own query rows, so these warnings are replaced by warnings for all parts.
     short_rows = too_few(field, k, k, counts)
     for short in short_rows + crowded(k, counts, stats):
         if warnings.pop(short.code, None):

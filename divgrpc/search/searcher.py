@@ -25,15 +25,16 @@ from divgrpc.vectors import Rows, SparseRows
 # Initial number of points that the scratch memory of a search through cells can hold.
 _CELL_ROOM_POINTS: Final = 1 << 12
 
-# The rows of a batch are searched together only if there are at least 3 and the data do not fit
-# into the caches. For exact search that means at least 64 dimensions and more than 2 MiB of
-# vectors, for scans more than 48 MiB of codes. Otherwise row by row is as fast or faster.
+# Query rows are searched together only if there are at least 3 and the data do not fit into the
+# caches. For exact search, this requires at least 64 dimensions and more than 2 MiB of vectors. For
+# scans, it requires more than 48 MiB of codes. Otherwise searching row by row is at least as fast.
 _BATCH_ROWS_MIN: Final = 3
 _BATCH_DIMS_MIN: Final = 64
 _BATCH_VECTOR_BYTES_MIN: Final = 2 << 20
 _BATCH_CODE_BYTES_MIN: Final = 48 << 20
-# A batch is searched together only if each row keeps at most 1 / _BATCH_POINTS_RATIO of all points,
-# and all rows of a batch together keep at most _BATCH_BYTES_MAX bytes.
+# Query rows are searched together only if two conditions hold. Each row keeps at most 1 /
+# _BATCH_POINTS_RATIO of all points, and all rows of a full batch together keep at most
+# _BATCH_BYTES_MAX bytes.
 _BATCH_POINTS_RATIO: Final = 4
 _BATCH_BYTES_MAX: Final = 4 << 20
 # Size of a kept point in bytes: its row number, int32, and its distance, float32.
@@ -47,7 +48,7 @@ class Searcher:
     """
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
-        # This record keeps alive every array whose address is in the register.
+        # `_index` keeps alive every array whose address is in `_register`.
         self._index = record_of(records.Index, arrays, {"d": dims, "m": dims})
         self._register = register(self._index)
         self.ids: IntArray = self._index.ids
@@ -75,7 +76,7 @@ class Searcher:
 
     @property
     def ends_early(self) -> bool:
-        """Whether points are sorted by length so that an exact search can skip the short ones."""
+        """Whether points are sorted by length, so that an exact search can skip short points."""
         return bool(exact.ends_early(self._index.length_bounds))
 
     @property
@@ -90,7 +91,11 @@ class Searcher:
 
     @property
     def least_probes(self) -> int:
-        """Minimum number of probes: one cell, or the home bucket of each table."""
+        """Minimum number of probes.
+
+        It is 1 with cells. With tables it is the number of tables, because the home bucket of each
+        table is probed.
+        """
         return self._n_tables or 1
 
     def plan(
@@ -105,9 +110,9 @@ class Searcher:
 
         `probe_on`: if the probes of a search through tables find fewer points than the maximum
         number of candidates, make more probes, and scan all codes if these are not enough.
-        `retries`: maximum number of times that a row is searched again with greater limits because
-        fewer than k of its candidates differ.
-        `pool_limit`: maximum number of candidates that a pool grows to.
+        `retries`: maximum number of times that a query row is searched again with greater limits,
+        which happens if fewer than k of its candidates remain without near-copies. `pool_limit`:
+        maximum number of candidates that a pool grows to.
         """
         points = self._n_points
         plan_of = partial(
@@ -118,7 +123,8 @@ class Searcher:
             pool_limit=pool_limit,
         )
         # With inverted lists, an exact search for four times as many candidates takes three times
-        # as long. So the pool grows only in a second search, if it is crowded.
+        # as long. So the first search does not allow the pool to grow. Only if near-copies crowd
+        # the pool, a second search does.
         by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
         if plan.copy_limit < 0:
@@ -143,8 +149,9 @@ class Searcher:
     def _enough_points(self, parameters: EffectiveParameters) -> int:
         """Return the number of hashed points that give the selector its maximum of candidates.
 
-        The number of probes is tuned on queries that resemble points. A hyperplane query does not
-        resemble them, and its buckets are nearly empty.
+        A search must find this many points even if the tuned number of probes finds fewer. Probes
+        are tuned on queries that resemble points. A hyperplane query does not resemble points, so
+        its buckets are nearly empty.
         """
         candidates = parameters.candidates_limit or parameters.k
         return int(min(candidates, parameters.hash_limit or self._n_points, self._n_points))
@@ -232,7 +239,8 @@ class Searcher:
     def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the hashed points of each query, unsorted.
 
-        There are at most `hash_limit` of them, unless that is 0.
+        Each query has at most `hash_limit` hashed points. If `hash_limit` is 0, their number is not
+        limited.
         """
         room = parameters.hash_limit or self._n_points
         answers = empty_answers(len(queries), room, parameters)
@@ -242,8 +250,8 @@ class Searcher:
     def entries_listed(self, queries: Rows, n_nearest: int) -> IntArray:
         """Return the number of inverted list entries that exact search reads for each query, (nq,).
 
-        `n_nearest` is the number of points to find. The number is 0 if the search does not use the
-        lists, by the rule of `inverted_lists.lists_pay`.
+        `n_nearest` is the number of points to find. If `inverted_lists.lists_pay` decides that a
+        query does not use the lists, its number of entries is 0.
         """
         starts, ratio = self._index.lists.starts, inverted_lists.LISTS_MIN_RATIO
         few = ratio * n_nearest <= self._n_points
@@ -255,7 +263,7 @@ class Searcher:
         return np.where(ratio * entries < len(self._index.points.indices), entries, 0)
 
     def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
-        """Answer all rows with the kernel `query.answer`, together if that is faster."""
+        """Answer all query rows with the kernel `query.answer`, in batches if that is faster."""
         if len(queries) >= _BATCH_ROWS_MIN:
             room = self._batch_room(plan, sparse=isinstance(queries, SparseRows))
             if room:
@@ -268,11 +276,12 @@ class Searcher:
             lacking = query.answer(
                 self._register, memory.register, plan.fields, span, arrays, results
             )
-            # Enlarge to twice the number needed, because the next query may need a little more.
+            # Allocate memory for twice the points that this query needs, because the next query may
+            # need a little more.
             room = 2 * lacking
 
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
-        """Search the rows in batches, then run the kernel over them."""
+        """Search the query rows in batches; answer each batch with the kernel `query.answer`."""
         memory = self._memory(plan, self._n_points)
         memory.fit_batch(BATCH_QUERIES, room)
         arguments: tuple[Any, ...] = (self._register, memory.register, plan.fields)
@@ -285,22 +294,25 @@ class Searcher:
             query.answer(*arguments, (first, stop, True), arrays, results)
 
     def exact_together(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return the maximum number of rows that an exact search answers together, or 1.
+        """Return the maximum number of query rows that an exact search answers together.
 
-        1 means that rows are answered one by one. A batch of exact searches takes little longer
-        than one row. A batch of scans takes longer, so 1 is returned for scans.
+        If rows are answered one by one, 1 is returned. A batch of exact searches takes little
+        longer than the search of one row. A batch of scans takes longer, so 1 is returned for
+        scans.
         """
         exact_search = plan.kernel.search == records.EXACT and not plan.one_by_one
         return BATCH_QUERIES if exact_search and self._batch_room(plan, sparse=sparse) else 1
 
     def _batch_room(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return the number of points that each row of a batch must hold, or 0 to go row by row.
+        """Return the number of points for which each query of a batch needs memory.
 
-        The answers are the same either way. `sparse`: whether the queries are sparse.
+        If queries are to be searched one by one, 0 is returned. The answers do not depend on this
+        choice. `sparse`: whether the queries are sparse.
         """
         kernel, index = plan.kernel, self._index
         if kernel.search == records.EXACT:
-            # With HASH_ONLY an exact search returns all points, so it computes no distances.
+            # With the step HASH_ONLY, an exact search returns all points without computing
+            # distances, so searching together would save nothing.
             dense = not sparse and kernel.step != records.HASH_ONLY
             large = index.points.vectors.nbytes > _BATCH_VECTOR_BYTES_MIN
             pays = dense and self.dims >= _BATCH_DIMS_MIN and large
@@ -317,7 +329,7 @@ class Searcher:
     def _memory(self, plan: QueryPlan, cell_room: int) -> Memory:
         """Return this thread's scratch memory, large enough for a plan.
 
-        For a search through cells, it can hold `cell_room` points.
+        For a search through cells, the returned memory can hold `cell_room` points.
         """
         kernel, index, memory = plan.kernel, self._index, getattr(self._local, "memory", None)
         if memory is None:

@@ -1,12 +1,14 @@
-"""The selectors that run one query at a time: `rerank`, `max_sum`, `dpp` and `qp_relax`.
+"""The selectors `rerank`, `max_sum`, `dpp` and `qp_relax`, which run for one query at a time.
 
-`nearest`, `greedy` and `mmr` are part of the kernel that searches. The selectors of this module get
-the candidates that the kernel finds, nearest first. In all formulas:
+The other selectors, `nearest`, `greedy` and `mmr`, are part of the kernel `query.answer`. The
+selectors of this module get the candidates that this kernel finds, nearest first. In all formulas:
 
 - lambda is 1 - diversity.
-- c(r) is the cost of candidate r: its squared distance from the query. Under inner product, it is
-  the distance scaled from 0 for the best candidate to 1 for the worst.
-- d(r, s) is the squared distance between two candidates, or 1 - cosine under inner product.
+- c(r) is the cost of candidate r. Under inner product, it is the distance from the query, scaled
+  from 0 for the best candidate to 1 for the worst. Otherwise it is the squared distance from the
+  query.
+- d(r, s) is the distance between two candidates. Under inner product, it is 1 - cosine. Otherwise
+  it is the squared Euclidean distance.
 
 At diversity 0 no selector runs, and the k nearest are the answer. The exception is `qp_relax` in
 the variant `printed`.
@@ -40,7 +42,7 @@ class Picks:
 
     places: (m,) int64 positions of the picks among the candidates, in the order of picking.
     values: (m,) float32 value that the selector maximised at each pick.
-    gap: duality gap of `qp_relax`; without meaning for other selectors.
+    gap: duality gap of `qp_relax`; meaningless for other selectors.
     dial, reason: the dial that `lose_at_most` chose, and a number as in `Results.reasons`; both 0
         without `lose_at_most`.
     """
@@ -53,7 +55,7 @@ class Picks:
 
 
 def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric) -> Picks:
-    """Pick k of the candidates, or all if there are fewer.
+    """Pick k of the candidates, or all candidates if there are fewer than k.
 
     `candidates.costs` are the distances from the query.
     """
@@ -64,7 +66,8 @@ def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Me
     if parameters.lose_at_most is not None:
         return select_within(candidates, parameters, metric)
     if parameters.diversity == 0 and parameters.variant != "printed":
-        # The dial 0 was chosen for this query. If the caller gives 0, `select` is not called.
+        # This happens if dial 0 was chosen for the query. If the caller gives dial 0, `select` is
+        # not called.
         nearest = np.arange(min(parameters.k, count))
         return Picks(nearest, -distances[nearest], 0.0)
     if metric == "inner_product":
@@ -85,8 +88,8 @@ def select_within(
 
     The loss of k picks is (R_nearest - R) / (R_nearest - R_all). R is the mean relevance of the
     picks (`relevance`), R_nearest the mean of the k nearest candidates, and R_all the mean of all
-    candidates. If R_nearest equals R_all, the loss is 0. At dial 0 the k nearest are picked, whose
-    loss is 0. `candidates.costs` are the distances from the query.
+    candidates. If R_nearest equals R_all, the loss is 0. At dial 0 the k nearest candidates are
+    picked, and their loss is 0. `candidates.costs` are the distances from the query.
     """
     distances, k = candidates.costs, min(parameters.k, len(candidates))
     bound = parameters.lose_at_most
@@ -122,7 +125,7 @@ def _greedy_within(
 def _first_within(
     candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric, bound: float
 ) -> Picks | None:
-    """Pick at the greatest dial above 0 whose loss is at most `bound`; None if there is none."""
+    """Pick at the greatest dial above 0 whose loss is at most `bound`, None without such a dial."""
     relevances = relevance(candidates.costs, metric)
     nearest = _mean(relevances[: parameters.k])
     width = nearest - _mean(relevances)
@@ -145,10 +148,10 @@ def select_different(
 ) -> tuple[Picks, int, int, int]:
     """Pick k of the first `pool` candidates without near-copies, as `kernels.greedy.pick` does.
 
-    `copy_limit` is the maximum distance between near-copies (`kernels.pairwise`); below 0 all
-    candidates are kept. While near-copies crowd the pool it is doubled, up to all candidates.
-    Returns the picks, the size of the pool, the number of near-copies of picks in it, and the
-    number of near-copies among the picks.
+    `copy_limit` is the maximum distance between near-copies (`kernels.pairwise`). If `copy_limit`
+    is below 0, all candidates are kept. While near-copies crowd the pool, the pool is doubled, up
+    to all candidates. Returns the picks, the size of the pool, the number of near-copies of picks
+    in it, and the number of near-copies among the picks.
     """
     if copy_limit < 0:
         return select(candidates.take(np.arange(pool)), parameters, metric), pool, 0, 0
@@ -164,15 +167,15 @@ def select_different(
             break
         pool = min(2 * pool, len(candidates))
     fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
-    # Near-copies complete the answer. Their value is a share of 0 with `qp_relax`, and minus their
-    # distance with other selectors.
+    # Near-copies complete the answer. With `qp_relax`, the value of a near-copy is 0, because its
+    # share is 0. With other selectors, it is minus the distance of the near-copy from the query.
     values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
 
 
 def _mean(numbers: FloatArray) -> float:
-    """Return the mean, which does not depend on the order of the numbers."""
+    """Return the mean of `numbers`, computed so that it does not depend on their order."""
     return math.fsum(numbers.tolist()) / len(numbers)
 
 
@@ -186,7 +189,7 @@ def _shares(distances: FloatArray) -> FloatArray:
 
 
 def relevance(distances: FloatArray, metric: Metric) -> FloatArray:
-    """Return the cosines, squared Euclidean distances or dot products, as the metric says.
+    """Convert distances to the cosines, squared Euclidean distances or dot products of the metric.
 
     `kernels.exact.relevance_of` does the same for one distance.
     """
@@ -197,13 +200,16 @@ def relevance(distances: FloatArray, metric: Metric) -> FloatArray:
 
 
 def rerank(candidates: CandidateSet, k: int, diversity: float) -> Picks:
-    """Pick candidates far apart from a shortlist of the nearest: the paper's backward selection.
+    """Pick candidates that are far apart from a shortlist of the nearest candidates.
+
+    This is the paper's backward selection.
 
     The dial sets the length of the shortlist: k + diversity * (candidates - k), rounded down.
-    Relevance has no other influence. The first pick is the nearest candidate. Each further pick has
-    the greatest sum of distances sqrt(d) from the earlier picks, and its value is this sum times
-    2 / (k - 1). The selector equals `max_sum` with lambda 0 on the shortlist. So its sum of
-    distances over all pairs is at least half of the greatest that k points of the shortlist have.
+    Relevance influences the picks only through the shortlist. The first pick is the nearest
+    candidate. Each further pick has the greatest sum of distances sqrt(d) from the earlier picks,
+    and its value is this sum times 2 / (k - 1). The selector equals `max_sum` with lambda 0 on the
+    shortlist. So the sum of distances over all pairs of picks is at least half of the greatest sum
+    that any k points of the shortlist reach.
     """
     k = min(k, len(candidates))
     length = k + int(diversity * (len(candidates) - k))
@@ -217,14 +223,14 @@ def max_sum(candidates: CandidateSet, k: int, diversity: float, metric: Metric) 
     sqrt(d). Relevance is minus the sum of sqrt(c), or minus the sum of c under inner product. If
     there are fewer than k candidates, k is their number.
 
-    The greedy algorithm of Borodin, Lee and Ye (PODS 2012, after Gollapudi and Sharma 2009) counts
-    relevance by half. With S the earlier picks, each pick r maximises
+    The greedy algorithm of Borodin, Lee and Ye (PODS 2012, after Gollapudi and Sharma 2009) gives
+    relevance half its weight. If S is the set of earlier picks, each pick r maximises
 
         -lambda / 2 * sqrt(c(r)) + 2 (1 - lambda) / (k - 1) * sum over s in S of sqrt(d(r, s))
 
-    and this is its value. The selection reaches at least half of the greatest objective of k
-    candidates, if relevance is counted from the farthest candidate so that it is not negative. The
-    proof needs the triangle inequality, which sqrt(d) satisfies and d does not.
+    and the maximum is the value of the pick. The selection reaches at least half of the greatest
+    objective of k candidates, if relevance is counted from the farthest candidate so that it is not
+    negative. The proof needs the triangle inequality, which sqrt(d) satisfies and d does not.
     """
     distances = candidates.costs
     costs = distances if metric == "inner_product" else np.sqrt(distances)
@@ -234,16 +240,16 @@ def max_sum(candidates: CandidateSet, k: int, diversity: float, metric: Metric) 
 def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> Picks:
     """Pick k candidates greedily by a determinantal point process (DPP).
 
-    The objective to maximise is (1 - lambda) * log det S - lambda * sum of c, where S has the
-    similarities of the picks. This is a DPP with qualities exp(-lambda c / (2 (1 - lambda))),
-    solved by the fast greedy MAP algorithm of Chen, Zhang and Zhou (2018). The similarity is the
-    cosine. Under `euclidean`, where lengths have no natural scale, it is 1 / (1 + d / s), where s
-    is the mean of c, and c is divided by s as well. The value of a pick is its contribution to the
-    objective.
+    The objective to maximise is (1 - lambda) * log det S - lambda * sum of c, where S is the matrix
+    of the similarities of the picks. This is a DPP with qualities exp(-lambda c / (2 (1 -
+    lambda))), solved by the fast greedy MAP algorithm of Chen, Zhang and Zhou (2018). Under
+    `euclidean`, lengths have no natural scale. The similarity is then 1 / (1 + d / s), where s is
+    the mean of c, and c is divided by s as well. Under the other metrics, the similarity is the
+    cosine. The value of a pick is its contribution to the objective.
 
     The remainder of a candidate is the factor by which picking it multiplies det S. A remainder
     below 1e-5, such as that of a copy, is replaced by 1e-5. If the remainders of all candidates
-    left are smaller, the next picks are the candidates of smallest cost.
+    left are below 1e-5, the next picks are the candidates of smallest cost.
 
     The logarithm of a determinant is submodular but not monotone, so no share of the greatest
     objective is guaranteed. At diversity 1, the volume sqrt(det S) is at least 1/k! of the greatest
@@ -262,15 +268,16 @@ def qp_relax(candidates: CandidateSet, parameters: EffectiveParameters) -> Picks
 
     The objective to minimise is Eq. 1: lambda * sum of c - (1 - lambda) * sum over ordered pairs of
     d. The variant `printed` omits the factor 1 - lambda, as Eq. 3 in the paper does. The objective
-    J of greedy selection has means in place of these sums, so the same dial gives distances about
-    k - 1 times as much weight here.
+    J of greedy selection has means in place of these sums. So at the same dial, distances have
+    about k - 1 times as much weight in Eq. 1 as in J.
 
     Rounding takes the k largest shares (`top_k`, as in the paper). With `exchange`, it then
     replaces single picks by other candidates with a share above 0 while that lowers the objective.
     Picks are sorted by share, largest first, and the value of a pick is its share.
 
-    The objective of any k candidates is at least that of the shares minus the duality gap. Rounding
-    itself has no guarantee. If k is 1 there are no pairs, and the nearest candidate is the answer.
+    The objective of any k candidates is at least the objective of the shares minus the duality gap.
+    How much rounding increases the objective is not bounded. If k is 1 there are no pairs, and the
+    nearest candidate is the answer.
     """
     k, relevance = min(parameters.k, len(candidates)), 1 - parameters.diversity
     if k == 1:

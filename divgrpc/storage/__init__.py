@@ -1,5 +1,5 @@
-"""Files of an index: immutable generations, each with a manifest and arrays.
+"""Stores an index as immutable generations, each with a manifest and arrays.
 
-This folder holds all code that reads or writes a data directory. It may import parameters and
-types, but not kernels, hashing or search.
+This package contains all code that reads or writes a data directory. Its modules may import
+parameters and types, but not kernels, hashing or search.
 """

@@ -1,10 +1,10 @@
-"""Array files: each array is stored as one standard `.npy` file.
+"""Each array is stored as one standard `.npy` file.
 
-The header always has `HEADER_BYTES` bytes, so the data begin at a fixed offset. It is written with
-0 rows first, and again when the number of rows is known. Disk space is reserved before data are
-written through a memory mapping. Otherwise a full disk would end the process with SIGBUS instead of
-raising an error. The checksum is the CRC-32 of the data without the header, updated with each block
-of rows.
+The header always has `HEADER_BYTES` bytes, so the data begin at a fixed offset. The header is first
+written with 0 rows, and is written again when the number of rows is known. Disk space is reserved
+before data are written through a memory mapping. Without this reservation, a full disk would end
+the process with SIGBUS instead of raising an error. The checksum is the CRC-32 of the data without
+the header, updated with each block of rows.
 """
 
 import contextlib
@@ -26,11 +26,12 @@ from divgrpc.platforms import reserve, sync_data
 HEADER_BYTES: Final = 128
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# With these errors the process lacks file descriptors or memory; the files may be intact.
+# These errors mean that the process lacks file descriptors or memory. The index files may be
+# intact, so these errors are not reported as damage.
 _PROCESS_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _CHECKSUM_BLOCK_BYTES: Final = 1 << 24
-# Space to reserve beyond the rows received so far. It is limited because in a memory-backed folder
-# it takes memory.
+# Bytes of disk space to reserve beyond the rows received so far. The number is limited because
+# reserved space takes memory if the folder is memory-backed.
 _RESERVE_AHEAD_BYTES: Final = 1 << 26
 _SYNC_BYTES: Final = 1 << 28
 
@@ -64,8 +65,8 @@ def full_disk_errors() -> Iterator[None]:
 def damage_errors(subject: str) -> Iterator[None]:
     """Convert an `OSError` about an unreadable file to `IndexDamagedError`.
 
-    The message begins with `subject`. Errors about a missing file are raised unchanged, and so are
-    errors of the process, such as too few file descriptors or too little memory.
+    The message begins with `subject`. Two kinds of errors are raised unchanged: errors about a
+    missing file, and errors because the process lacks file descriptors or memory.
     """
     try:
         yield
@@ -101,7 +102,7 @@ class ArrayFile:
         self._file.seek(HEADER_BYTES)
 
     def expect(self, rows: int) -> None:
-        """Announce the total number of rows; raises `StorageFullError` if they do not fit.
+        """Announce the total number of rows; raises `StorageFullError` if the rows do not fit.
 
         Disk space is reserved step by step as rows arrive, so that rows which never arrive take no
         space.
@@ -127,13 +128,14 @@ class ArrayFile:
         self._rows += len(data)
         self._bytes_to_sync += data.nbytes
         if self._bytes_to_sync >= _SYNC_BYTES:
-            # Sync regularly, because one sync at the end of a large upload would seem to hang.
+            # Sync regularly, because a single sync at the end of a large upload would take so long
+            # that the upload would seem to hang.
             with full_disk_errors():
                 sync_data(self._file.fileno())
             self._bytes_to_sync = 0
 
     def fill(self, rows: int) -> Array:
-        """Return an array with `rows` rows to write in place; it is mapped from the file."""
+        """Return an array with `rows` rows, mapped from the file, to be written in place."""
         self._reserve(HEADER_BYTES + max(1, self._bytes(rows)))
         self._rows = rows
         self._write_header()
@@ -180,10 +182,11 @@ class ArrayFile:
 def map_array(
     path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], mode: Literal["r", "r+"]
 ) -> Array:
-    """Map the data of a file; an array without elements is not mapped but allocated."""
+    """Map the data of a file; if the array has no elements, allocate it instead."""
     if 0 in shape:
         empty = np.empty(shape, dtype)
-        # Like a mapping, the array is read-only in mode "r": kernels take only read-only arrays.
+        # In mode "r" make the array read-only, as a mapping would be, because kernels accept only
+        # read-only arrays of an index.
         empty.setflags(write=mode != "r")
         return empty
     array = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
@@ -193,8 +196,9 @@ def map_array(
 def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     """Map a finished array file read-only.
 
-    The length and the header of the file are always compared with `entry`; the checksum only if
-    `verify` is true. Raises `IndexDamagedError` if they differ or if the file is missing.
+    The length and the header of the file are always compared with `entry`. The checksum is compared
+    only if `verify` is true. Raises `IndexDamagedError` if a comparison fails or if the file is
+    missing.
     """
     try:
         with damage_errors(f"array {path.stem}"), path.open("rb") as file:
@@ -202,7 +206,8 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError(f"array {path.stem} is missing") from None
     dtype = np.dtype(entry.dtype).newbyteorder("<")
-    # Comparing the header as bytes, without parsing it, detects every change of it.
+    # Compare the header as bytes without parsing it, because this detects every change of the
+    # header.
     if (header, size) != (_header(dtype, entry.shape), HEADER_BYTES + entry.bytes):
         raise IndexDamagedError(f"array {path.stem} does not match the manifest")
     array = map_array(path, dtype, entry.shape, "r")
@@ -227,5 +232,5 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _bytes_of(array: Array) -> memoryview:
-    # A memoryview of an array without elements cannot be cast.
+    # Arrays without elements are handled separately, because their memoryview cannot be cast.
     return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")  # type: ignore[arg-type]  # ndarray is a Buffer from Python 3.12 on

@@ -1,4 +1,4 @@
-"""The defaults file of a generation holds values for parameters that calls leave out.
+"""The defaults file of a generation holds values for parameters that requests leave out.
 
     <root>/<name>/7.default.json       the defaults of generation 7, replaced by a rename
 
@@ -59,7 +59,8 @@ def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
         raise IndexDamagedError(f"the defaults cannot be read; {_REMEDY}") from error
     if not intact:
         raise IndexDamagedError(f"the default does not match its checksum; {_REMEDY}")
-    # After a crash between two renames, the file may belong to another build. It is then ignored.
+    # After a crash between two renames, the defaults file may belong to another build. Such a file
+    # is ignored.
     return defaults if build == _build_checksum(manifest) else Defaults()
 
 
@@ -83,7 +84,7 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
 
 
 def is_default(name: str) -> bool:
-    """Return whether `name` is that of a defaults file, complete or not."""
+    """Return whether `name` is the name of a defaults file, completely written or not."""
     return name.removesuffix(".new").endswith(SUFFIX)
 
 

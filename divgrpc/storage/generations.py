@@ -1,6 +1,7 @@
 """Index folders hold immutable generations, which are staged, synced and renamed into place.
 
-Each index has a folder. Files that a build needs are hidden files in the same parent folder:
+Each index has a folder. The lock file and the staging folders of its builds are hidden entries of
+the same parent folder:
 
     <root>/<name>/CURRENT              the number of the current generation
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
@@ -12,11 +13,11 @@ A build writes to its staging folder and syncs it. It then renames this folder t
 and replaces CURRENT by another rename. Before the second rename the old generation is current, and
 after it the new one, so a crash at any moment leaves a current generation that is complete. A crash
 may also leave staging folders, and generations that never became current. When the lock is free, no
-build uses these, and `sweep` removes them.
+build uses these folders, so `sweep` removes them.
 
-Readers take no lock. A reader reads CURRENT and maps that generation. If CURRENT changes meanwhile,
-the reader starts again. Old generations are removed at once, because a memory mapping stays valid
-after its files are unlinked.
+Readers take no lock. A reader reads CURRENT and maps the arrays of the generation that CURRENT
+names. If CURRENT changes meanwhile, the reader starts again. Old generations are removed at once,
+because a memory mapping stays valid after its files are unlinked.
 """
 
 import contextlib
@@ -154,8 +155,8 @@ class IndexFolder:
     def _read_current(self, read: Callable[[Path], _T]) -> _T:
         """Call `read` with the folder of the current generation; retry if the pointer changed.
 
-        Changes are detected by the pointer's stamp. The generation number is not enough, because an
-        index that is deleted and built again begins at 1.
+        Changes are detected by the pointer's stamp. The generation number would not suffice,
+        because the generations of an index that is deleted and built again begin at 1 again.
         """
         for attempts_left in reversed(range(_READ_ATTEMPTS_MAX)):
             stamp = self.pointer_stamp()
@@ -215,8 +216,9 @@ class Staging:
         self._files: dict[str, ArrayFile] = {}
         self._entries: dict[str, ArrayEntry] = {}
         self.generation: Generation | None = None
-        # Called with the complete staging folder before the generation becomes current, so that
-        # readers can open it in advance. If it raises an error, the build fails.
+        # A callback that `publish` calls with the complete staging folder before the generation
+        # becomes current, so that readers can open the generation in advance. If the callback
+        # raises an error, the build fails.
         self.on_whole: Callable[[Path], None] | None = None
         self.folder.mkdir(parents=True)
 
@@ -258,8 +260,9 @@ class Staging:
         _sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
         write_synced(pointer, f"{number}\n")
-        # Set the time explicitly to make the stamp unique: timestamps that the file system sets
-        # change only every few milliseconds, and inode numbers are reused.
+        # The stamp consists of the time and the inode number of the pointer. Set the time
+        # explicitly to make the stamp unique, because timestamps that the file system sets change
+        # only every few milliseconds, and inode numbers are reused.
         os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
         os.rename(pointer, self._target / POINTER)
         _sync_folder(self._target)
@@ -270,7 +273,7 @@ class Staging:
         return self.generation
 
     def discard(self) -> None:
-        """Remove the staging folder; do nothing after `publish`."""
+        """Remove the staging folder, unless `publish` has renamed it."""
         for file in self._files.values():
             file.discard()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -280,7 +283,7 @@ class Staging:
 def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
     """Lock an index folder for a build, and yield the `Staging` of its next generation.
 
-    If the generation is not published when the block ends, it is removed. Raises
+    If the generation is not published when the `with` block ends, the generation is removed. Raises
     `BuildUnderWayError` if another build holds the lock, and `IndexExistsError` if the index exists
     and `replace` is false.
     """
@@ -300,7 +303,7 @@ def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove files that interrupted builds left in `root`; return the names of their indexes."""
+    """Remove files that interrupted builds left in `root`; return the names of swept indexes."""
     names = {
         entry.name.removeprefix(".").split(".")[0]
         for entry in os.scandir(root)
@@ -336,8 +339,9 @@ def _build_lock(folder: Path) -> Iterator[None]:
         if not lock_exclusively(descriptor):
             os.close(descriptor)
             raise BuildUnderWayError(f"a build of index {folder.name!r} is under way")
-        # The previous holder may have unlinked the file that is open here. Other processes would
-        # then lock a new file, so this process must open the new file too.
+        # The previous holder may have unlinked the file that is open here. In that case other
+        # processes would lock a new file of the same name, so this process must open the new file
+        # too.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 break
@@ -367,7 +371,7 @@ def _sweep_locked(folder: Path) -> bool:
 
 
 def _stale_generations(folder: Path, current: int) -> list[Path]:
-    """Return folders and defaults files of all generations except the current one."""
+    """Return the folders and defaults files of all generations except the current generation."""
     numbers = (str(number) for number in _numbers(folder) if number != current)
     files = set(filter(is_default, os.listdir(folder))) - {default_path(folder / str(current)).name}
     return [folder / name for name in (*numbers, *sorted(files))]

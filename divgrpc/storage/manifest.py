@@ -3,8 +3,8 @@
 Arrays are identified by name, so that a later version can add arrays without a new format. Which
 arrays exist depends on the index: with cells there are no tables, and with sparse points there is
 no array `vectors`. `format_version` increases only if an older version would misread the arrays.
-The manifest contains its own checksum, because a manifest with a changed digit could still be
-parsed and make queries probe fewer buckets.
+The manifest contains its own checksum, because without it, a changed digit could go unnoticed and,
+for example, make queries probe fewer buckets.
 """
 
 import json
@@ -29,10 +29,11 @@ from divgrpc.types import (
 )
 
 FORMAT: Final = "divgrpc-index"
-# Additions of each version. 2: cells, sparse points, and metrics other than cosine. 3: sketches.
-# 4: labels. 5: codes in cells encode differences from the centre, and scan terms are packed.
-# 6: codes in cells may have more than one bit per margin. Older indexes can still be opened, except
-# those before version 5 with cells or scan terms.
+# Version of the files that this program writes. Version 2 added cells, sparse points, and metrics
+# other than cosine. Version 3 added sketches. Version 4 added labels. Since version 5, codes in
+# cells encode differences from the centre, and scan terms are packed. Since version 6, codes in
+# cells may have more than one bit per margin. Indexes of older versions can still be opened, except
+# indexes before version 5 that have cells or scan terms.
 FORMAT_VERSION: Final = 6
 _PACKED_VERSION: Final = 5
 _PACKED_ARRAYS: Final = frozenset(("scan_terms", "cell_rows"))
@@ -52,10 +53,11 @@ _UNREADABLE: Final = (
 class LabelSection:
     """The part of a manifest that describes the labels and the label model.
 
-    `rank` is the number of columns of the label factors, 0 without a model. If `unit_rows` is true,
-    documents are scaled to unit length before they are embedded. `parameters` and `losses` are
-    those of the training; if Build did not train the model, they are None and empty. `index`
-    describes the label index, None without a model. Its arrays are arrays of the generation.
+    `rank` is the number of columns of the label factors, or 0 without a model. If `unit_rows` is
+    true, documents are scaled to unit length before they are embedded. If Build trained the model,
+    `parameters` and `losses` are those of the training; otherwise `parameters` is None and `losses`
+    is empty. `index` describes the label index, or is None without a model. The arrays of the label
+    index are stored as arrays of the generation.
     """
 
     label_count: int
@@ -73,8 +75,8 @@ class Manifest:
     `nonzeros` is the number of values that all points store. `widest_row` is the maximum number of
     values that one point stores (`dims` for dense points). `auto_search_dense` is the search that
     `auto` uses for dense queries on sparse points, None if Build did not measure such queries.
-    `duplicate_threshold` is the default of queries. `divgrpc.types.IndexInfo` documents the other
-    fields.
+    `duplicate_threshold` is the value for queries that do not set it. `divgrpc.types.IndexInfo`
+    documents the other fields.
     """
 
     generation: int
@@ -119,7 +121,7 @@ class Manifest:
             raise OtherFormatError(
                 f"the index is of format {version}; this version reads up to {FORMAT_VERSION}"
             )
-        # Array names of the label index have a prefix.
+        # Remove the prefix that the array names of the label index have.
         names = {name.rsplit(".")[-1] for name in manifest.arrays}
         if version < _PACKED_VERSION and _PACKED_ARRAYS & names:
             raise OtherFormatError(
@@ -131,9 +133,9 @@ class Manifest:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "Manifest":
         """Return the manifest in a JSON object of any readable version, without its checksum."""
-        # Defaults of fields that version 1 lacks. A cosine means the same in every index, so its
-        # `duplicate_threshold` has a fixed default. A distance does not, so only Build can measure
-        # a default.
+        # Values of the fields that version 1 lacks. A cosine means the same in every index, so
+        # `duplicate_threshold` has a fixed default for cosines. A distance does not mean the same
+        # in every index, so only Build can measure its default, and here it is None.
         cosine = document["parameters"]["metric"] != "euclidean"
         later = {
             "nonzeros": document["rows"] * document["dims"],

@@ -1,4 +1,4 @@
-"""Stores to which a build writes arrays: a staging folder (`generations.Staging`) or memory."""
+"""Stores to which a build writes arrays are a staging folder (`generations.Staging`) or memory."""
 
 import dataclasses
 import math
@@ -94,7 +94,7 @@ class MemoryStore:
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return zeros aligned to a cache line, so that a wide load reads one line and not two."""
+    """Return zeros aligned to a cache line, so that a wide load reads one line instead of two."""
     kind = np.dtype(dtype)
     count = math.prod(shape) * kind.itemsize
     memory = np.zeros(count + _CACHE_LINE_BYTES, np.uint8)
