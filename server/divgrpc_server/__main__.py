@@ -71,7 +71,7 @@ def _metavar(field: "dataclasses.Field[object]") -> str:
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the server and return its exit code.
 
-    The code is 2 for an invalid configuration and 1 if the server cannot start.
+    If the configuration is invalid, the code is 2. If the server cannot start, the code is 1.
     """
     options = vars(parser().parse_args(arguments))
     file = options.pop("config", environment.get("DIVGRPC_CONFIG"))
@@ -81,8 +81,8 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         sys.stderr.write(f"divgrpc-server: {error}\n")
         return 2
     if missing := [name for name in _EXTRA_MODULES if importlib.util.find_spec(name) is None]:
-        # The command is also installed without the extra `server`, because an extra cannot add a
-        # command.
+        # Check for the packages of the extra `server`. This command is installed even without the
+        # extra, because an extra cannot add a command.
         sys.stderr.write(f"divgrpc-server needs {missing[0]}: install divgrpc[server]\n")
         return 1
     from divgrpc_server.logging import logs
@@ -101,7 +101,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _raise_descriptor_limit() -> None:
     """Raise the soft limit on descriptors, because each connection needs a descriptor.
 
-    The usual soft limit is 1,024.
+    The default soft limit of most systems, 1,024, would limit the number of connections.
     """
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

@@ -1,9 +1,9 @@
 """The configuration of the server, an immutable object that is created at startup.
 
-The value of an option is taken from the command line, the environment, the TOML file or its
-default, in this order. The name is the same in all of them: ``--data-dir``, ``DIVGRPC_DATA_DIR``
-and ``data_dir = "..."``. Child processes receive the object as JSON. Only `__main__` reads the
-environment.
+The value of an option is taken from the first source that sets it: the command line, the
+environment, the TOML file. Otherwise the option has its default. An option has the same name in all
+sources, such as ``--data-dir``, ``DIVGRPC_DATA_DIR`` and ``data_dir = "..."``. Child processes
+receive the object as JSON. Only `__main__` reads the environment.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ def _cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The options of the server, which their help texts explain.
+    """The options of the server; the help text of each option explains it.
 
     Raises `InvalidArgumentError`, which names the option, for a value out of range.
     """
@@ -129,8 +129,8 @@ def load(
     environment: all environment variables.
     file: a TOML file of options.
 
-    Raises `InvalidArgumentError`, which names the option, for an unknown option in the file, a
-    value of the wrong type and a value out of range.
+    Raises `InvalidArgumentError`, which names the option, if the file has an unknown option, or if
+    a value has the wrong type or is out of range.
     """
     values: dict[str, object] = {}
     known = {field.name: field for field in dataclasses.fields(Config)}

@@ -35,9 +35,10 @@ _PROGRESS_SECONDS: Final = 0.1
 class Upload:
     """The messages of one Build call: requests from the caller, and responses to it.
 
-    The caller sends a header, label chunks, chunks and a commit. For a BuildOnce call, these are
-    made from its only message. Methods raise `InvalidArgumentError`, which names the field, if
-    messages arrive in another order. They raise EOFError if the front closes the connection.
+    The caller of Build sends a header, label chunks, chunks of rows and a commit, in this order.
+    The caller of BuildOnce sends a single message, which is split into the same messages. If
+    messages arrive in another order, methods raise `InvalidArgumentError`, which names the field.
+    If the front closes the connection, methods raise EOFError.
     """
 
     def __init__(self, link: socket.socket) -> None:
@@ -69,7 +70,7 @@ class Upload:
         self._pending.append(request)
 
     def chunks(self) -> Iterator[index_pb2.BuildChunk]:
-        """Yield the chunks up to the commit; raise if the commit gives another number of rows."""
+        """Yield the chunks up to the commit; raise if the commit states a wrong number of rows."""
         rows = 0
         while (request := self._next()) is not None:
             step = request.WhichOneof("step")
@@ -90,7 +91,7 @@ class Upload:
         raise InvalidArgumentError("commit", "the upload must end with a commit")
 
     def report(self, progress: Progress) -> None:
-        """Send the progress, unless a report was sent recently or the socket is full."""
+        """Send the progress, unless progress was sent recently or the socket's buffer is full."""
         now = time.monotonic()
         if progress.stage == self._stage and now - self._progress_seconds < _PROGRESS_SECONDS:
             return
@@ -175,7 +176,7 @@ class _Layout(NamedTuple):
 
 
 def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, first: _Layout | None) -> _Layout:
-    """Append a chunk to the index and return its layout; raise if it differs from `first`."""
+    """Append a chunk and return its layout; raise if the layout differs from `first`."""
     from divgrpc_server.builder import labels
     from divgrpc_server.codec import requests  # late, because they load the compiler
 
@@ -209,7 +210,7 @@ def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
 
 
 def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:
-    """Return the messages of a Build call that builds the same index as a BuildOnce call."""
+    """Split the message of a BuildOnce call into the messages of an equivalent Build call."""
     fields = {field.name: value for field, value in once.ListFields()}
     chunk_fields = index_pb2.BuildChunk.DESCRIPTOR.fields_by_name.keys() & fields.keys()
     chunk = index_pb2.BuildChunk(**{name: fields[name] for name in chunk_fields})

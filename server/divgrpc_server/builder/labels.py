@@ -1,8 +1,8 @@
 """The label inputs of an upload: factors, names and hierarchy, but not the labels of rows.
 
-Factors are written to unnamed temporary files as they arrive, so they vanish with the process.
-Names and edges stay in memory, because limits keep them small. Import this module late, because it
-loads scipy.
+Factors are written to unnamed temporary files as they arrive. The files vanish when the process
+ends. Label names and hierarchy edges stay in memory, because limits keep them small. Import this
+module late, because it loads scipy, which is slow.
 """
 
 import tempfile
@@ -28,12 +28,12 @@ _FACTORS: Final = ("label_factors", "feature_map")
 class LabelUpload:
     """Collects the label chunks of one upload; `close` closes its temporary files.
 
-    Methods raise `InvalidArgumentError`, which names the field, and `LimitExceededError` if the
-    chunks exceed a limit.
+    For invalid chunks, methods raise `InvalidArgumentError`, which names the field. If the chunks
+    exceed a limit, methods raise `LimitExceededError`.
     """
 
     def __init__(self, header: index_pb2.BuildHeader, folder: Path) -> None:
-        """Check the label plan in the header; temporary files are created in `folder`."""
+        """Check the label plan in the header, and create temporary files in `folder`."""
         plan = header.labels
         self._model = results.set_values(plan).get("model")
         self._offset = np.array(plan.offset, np.float32)
@@ -144,7 +144,7 @@ class _FactorFile:
             self._file.close()
 
     def read(self) -> FloatArray:
-        """Return all rows as a memory-mapped (rows, cols) float32 array; (0, 0) without rows."""
+        """Return all rows as a memory-mapped float32 array (rows, cols), or (0, 0) if empty."""
         if self._file is None or not self._rows * self._cols:
             return np.empty((0, 0), np.float32)
         self._file.flush()
@@ -154,7 +154,7 @@ class _FactorFile:
 def parse_label_sets(chunk: index_pb2.BuildChunk, rows: int) -> SparseRows | None:
     """Return the labels of a chunk of `rows` rows, or None if the chunk has no labels.
 
-    Raises `InvalidArgumentError`, which names the field below `labels`.
+    Raises `InvalidArgumentError`, which names the invalid field of `labels`.
     """
     if not chunk.HasField("labels"):
         return None

@@ -1,6 +1,6 @@
-"""Conversion of Evaluate and EvaluateLabels requests, and of the rows that answer them.
+"""Conversion of Evaluate and EvaluateLabels requests, and of their result rows.
 
-Only evaluators use this module, because it loads the compiler.
+This module loads the compiler, so only evaluators use it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from divgrpc_server.codec.requests import parse_vectors
 from divgrpc_server.codec.results import parse_label_sets, set_values
 
 Request = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
-# The fields of requests that are not part of the grid.
+# The fields of requests that `_grid_options` leaves out, because they are not axes of the grid.
 _NO_GRID: Final = {
     *("index", "categories", "relevant", "folds", "set_default", "per_query", "per_document"),
 }
@@ -112,7 +112,8 @@ class LabelCall(_Call):
     def pack_rows(self, rows: Sequence[EvaluateLabelRow]) -> list[bytes]:
         """Return the rows as responses, preceded by the frequencies of the true labels.
 
-        The frequencies are left out unless the request sets `per_document` and the index has them.
+        The frequencies are sent only if the request sets `per_document` and the index has label
+        frequencies.
         """
         payloads = [self.response(row=_label_row(row)).SerializeToString() for row in rows]
         resolution = self._resolution

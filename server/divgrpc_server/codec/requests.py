@@ -68,7 +68,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
 
 
 def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
-    """Return a PredictLabelsRequest as a `Prediction`; raises as `parse_query` does."""
+    """Return a PredictLabelsRequest as a `Prediction`; raises the same errors as `parse_query`."""
     parameters = _predict_parameters(_set_fields(request))
     check_index_name(request.index)
     return Prediction(request.index, _parse_rows("documents", request.documents), parameters)
@@ -86,7 +86,7 @@ def _set_fields(request: Message) -> Options:
 def _query_parameters(fields: Options) -> tuple[QueryParameters, Options]:
     """Return all parameters, and the options that the request sets.
 
-    A field that is false counts as unset.
+    A bool field with the value false counts as unset.
     """
     values = _with_words(query_pb2.QueryRequest, fields)
     options = {name: value for name, value in values.items() if value is not False}
@@ -108,7 +108,7 @@ def _over(options: Options, default: QueryDefault) -> QueryParameters:
 
 
 def _with_words(kind: type[Message], fields: Options) -> dict[str, Any]:
-    """Return the fields with strings for enum values; raises `UnknownWordError`."""
+    """Return the fields with enum numbers replaced by strings; raises `UnknownWordError`."""
     types = fields_of(kind)
     return {name: plain_value(types[name], value) for name, value in fields}
 
@@ -133,8 +133,8 @@ def _parse_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
 def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
     """Return the rows as a (rows, dims) float32 array or as `SparseRows`.
 
-    Sparse rows stay sparse, because a message of 4 MiB can represent gigabytes of zeros. `field` is
-    the name of the rows in error messages.
+    Sparse rows are not converted to dense rows, because a message of 4 MiB can represent gigabytes
+    of zeros. `field` is the name of the rows in error messages.
     """
     try:
         matrix = arrays.decode(vectors)

@@ -36,7 +36,7 @@ def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.C
     """Return the labels of `rows` documents as a sparse matrix with the value 1 for each label.
 
     `of` is the noun for the documents in error messages. Raises `InvalidArgumentError`, which names
-    the field below `labels`.
+    the invalid field of `labels`.
     """
     try:
         labels = arrays.decode_label_sets(sets)
@@ -110,7 +110,8 @@ def pack_labels(result: LabelResult) -> bytes:
 def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], list[list[Any]]]:
     """Return the offsets of rows, and the values of each table in columnar form.
 
-    The tables have shape (nq, k). Of row i, only the first `counts[i]` values are kept.
+    The tables have shape (nq, k). The first `counts[i]` values of row i are kept, and the padding
+    is dropped.
     """
     offsets = [0, *accumulate(counts.tolist())]
     if offsets[-1] < tables[0].size:
@@ -120,7 +121,7 @@ def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], 
 
 
 def _offsets_of_hits(result: QueryResult) -> list[int]:
-    """Return `collapsed_offsets` without the places of a row that hold no result."""
+    """Return `collapsed_offsets` without the offsets of places that hold no result."""
     copies = np.diff(result.collapsed_offsets).reshape(result.ids.shape)
     places = arrays.filled_places(result.counts, result.ids.shape[1])
     return [0, *accumulate(copies[places].tolist())]
@@ -138,8 +139,8 @@ def _effective(
 def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
     """Return a QueryStreamResponse that contains a serialised QueryResponse, without parsing it.
 
-    A serialised message is the concatenation of its fields. Field 2, `response`, is a tag, a length
-    and the bytes.
+    The parts are simply concatenated, because a serialised message is the concatenation of its
+    fields. Field 2, `response`, is serialised as a tag, a length and the bytes.
     """
     answer = query_pb2.QueryStreamResponse(correlation_id=correlation_id)
     return answer.SerializeToString() + b"\x12" + _varint(len(response)) + response

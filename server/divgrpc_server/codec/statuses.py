@@ -2,7 +2,8 @@
 
 A status is a `google.rpc.Status`, which a front sends at the end of a call. This module does not
 import grpc, because workers and builders use it too. An error that is not in the table is a fault
-of the server. Its traceback is logged with an error id, and the caller receives only the id.
+of the server. In this case the traceback is logged with an error id, and the caller receives only
+the error id.
 """
 
 import errno
@@ -84,7 +85,7 @@ class MalformedError(errors.DivgrpcError):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The status code of an error, and the seconds to wait before a retry if waiting helps."""
+    """The status code of an error, and the seconds that a caller should wait before a retry."""
 
     code: int
     retry_after: float | None = None

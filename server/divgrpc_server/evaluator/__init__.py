@@ -1,4 +1,5 @@
 """The evaluator: a process that serves Evaluate and EvaluateLabels calls, one at a time.
 
-It runs at low priority. It may import the core, codec, ipc and logging. It must not import grpc.
+The evaluator runs at low priority. It may import the core, codec, ipc and logging. It must not
+import grpc.
 """

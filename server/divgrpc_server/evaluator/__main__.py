@@ -46,7 +46,7 @@ def evaluate(link: socket.socket, process: control.Process) -> None:
     study: Study[Any] = call.study(Engine.open(process.root / call.index))
 
     def report() -> None:
-        # Skip this event if the socket's buffer is full.
+        # Send this event only if the socket's buffer has space. Otherwise the call would block.
         if select.select([], [link], [], 0)[1]:
             job_frames.send(link, Frame.EVENT, call.pack_progress(study.progress))
 
@@ -93,8 +93,8 @@ def serve(process: control.Process, log: logs.Logger) -> None:
 def _lower_priority() -> None:
     """Lower the priority of this process and of its session."""
     os.nice(NICENESS)
-    # If the kernel groups processes by session (autogroup), niceness applies only within the group.
-    # So lower the priority of the group too.
+    # If Linux groups processes by session (autogroup), niceness applies only within a group. So
+    # lower the priority of the group too.
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(NICENESS))
 
@@ -105,8 +105,8 @@ def main() -> None:
     log = logs.configure(process.config, "evaluator", process.serial)
     with logs.edge(log):
         warm_kernels()
-        # Lower the priority after the kernels are loaded, because a caller waits for this process
-        # to start.
+        # Load the compiled kernels before the priority is lowered, because a caller waits for this
+        # process to start.
         _lower_priority()
         serve(process, log)
     # Skip a normal exit, because unloading the compiler is slow.

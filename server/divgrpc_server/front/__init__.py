@@ -1,5 +1,5 @@
 """The front: a process that serves gRPC, decides which calls to admit, and passes them to workers.
 
-It may import codec, ipc, logging, the configuration, and the core's parameters and storage. It must
-not import numba, scipy or kernels.
+The front may import codec, ipc, logging, the configuration, and the core's parameters and storage.
+It must not import numba, scipy or compiled kernels.
 """

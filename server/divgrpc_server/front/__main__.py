@@ -1,8 +1,8 @@
 """The front process: its startup, its gRPC server, and its shutdown.
 
-It computes nothing and does not import the compiler. Over the control channel, the supervisor sends
-it the state of the server, and sockets to workers, builders and evaluators. The process exits when
-the channel closes.
+A front computes nothing and does not import the compiler. Over the control channel, the supervisor
+sends the front the state of the server, and sockets to workers, builders and evaluators. The front
+exits when the control channel closes.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
 
-# How long to wait for calls that were cancelled at the end of the grace period.
+# Maximum seconds to wait for the tasks of calls that were cancelled at the end of the grace period.
 _CANCEL_SECONDS: Final = 1.0
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
-    # Four times the limit of a message. `service` refuses messages above the limit with an error
-    # that names the alternative. gRPC refuses messages above this size with an error that gives
-    # only sizes.
+    # Four times `message_bytes_max`, so that gRPC accepts most messages above `message_bytes_max`,
+    # and `service` can refuse them with an error that names an alternative. The error with which
+    # gRPC refuses a message gives only sizes.
     ("grpc.max_receive_message_length", 4 * LIMITS["message_bytes_max"]),
     # Ping idle callers, to detect those whose machine is gone. Allow callers to ping as often as
     # common client libraries do; by default gRPC treats more than one ping in five minutes as
@@ -41,7 +41,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     # Client libraries also send a few pings in a row after an answer, to measure the network. By
-    # default the fourth ping would close the connection.
+    # default gRPC would close the connection at the fourth ping.
     ("grpc.http2.max_ping_strikes", 100),
     # Disconnect a peer that connects and sends nothing, because each connection uses a descriptor.
     ("grpc.server_handshake_timeout_ms", 5_000),
@@ -75,8 +75,8 @@ class Front:
             config, self._pool, catalog, self._jobs, access=self._access, log=log
         )
         self._health = health.aio.HealthServicer()
-        # gRPC ends calls above these limits with CANCELLED and no details. They are larger than the
-        # queue of the pool, which refuses calls with a reason and a time to retry.
+        # gRPC ends calls above `pending_calls` with CANCELLED and no details. So `pending_calls` is
+        # larger than the queue of the pool, which refuses calls with a reason and a time to retry.
         name, calls = "grpc.server.max_pending_requests", config.pending_calls
         pending = ((name, calls), (f"{name}_hard_limit", calls))
         self._server = aio.server(options=(*_OPTIONS, *pending))
@@ -90,8 +90,8 @@ class Front:
     async def _startup(self) -> None:
         await self._set_health(serving=False)
         # gRPC keeps a separate queue for each registered method, so calls of other methods do not
-        # wait behind them. If the installed gRPC has no such queues, the generic handler serves
-        # these methods too.
+        # wait behind calls of registered methods. If the installed gRPC cannot register methods,
+        # the generic handler serves these methods too.
         self._server.add_registered_method_handlers(SERVICE, self._service.registered_methods())
         handlers = [self._service.handler(), health_handler(self._health, lambda: self._kernels)]
         if self._process.config.reflection:
@@ -100,8 +100,8 @@ class Front:
         self._server.add_insecure_port(self._process.config.listen)
         await self._server.start()
         self._loop.add_reader(self._process.channel.fileno(), self._obey)
-        # The objects created so far live as long as the process. Exclude them from garbage
-        # collection.
+        # Exclude the objects created so far from garbage collection, because they live as long as
+        # the process.
         gc.collect()
         gc.freeze()
         self._process.channel.send(control.Message("ready"))

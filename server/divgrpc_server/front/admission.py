@@ -4,14 +4,15 @@ Theory of operation. A limit on the length of the queue is not enough. Above cap
 would wait in the queue until shortly before its deadline. Workers would then answer callers that
 have left, and few answers would arrive in time. So the front measures the pace of the queue, in
 seconds per answered call. It refuses a call immediately if the expected wait exceeds half of the
-time to the call's deadline. The other half is a reserve for work that the pace does not include:
-packets that workers already hold, and queries that take longer than earlier ones. Calls without a
-deadline are admitted up to the limits.
+time to the call's deadline. The other half of the time is a reserve for work that the pace does not
+include. Such work is in packets that workers already hold, and in queries that take longer than
+earlier queries. Calls without a deadline are admitted up to the limits.
 
 Small and large packets have separate credits, so the pace of each kind is measured separately. It
 is measured only while the kind is full, which means that workers are running and none can accept a
-packet of this kind. While the kind is not full, calls are sent without waiting, so none is refused.
-For example, a worker that answers a batch for a minute still answers small calls in between.
+packet of this kind. While the kind is not full, calls are sent without waiting, so no call is
+refused because of its deadline. For example, a worker that answers a batch for a minute still
+answers small calls in between.
 """
 
 import time
@@ -25,9 +26,9 @@ from divgrpc_server.ipc.packets import Op, Request
 
 Kind = Literal["small", "large"]
 
-# Operations that are sent to every worker. They are not queued or counted, and are not retried.
+# Operations that are sent to every worker. They are not queued, counted or retried.
 TO_ALL: Final = (Op.PREPARE,)
-# The maximum expected wait, as a share of the time to the call's deadline.
+# A call is refused if its expected wait exceeds this share of the time to its deadline.
 _WAIT_SHARE_MAX: Final = 0.5
 _WINDOW_SECONDS: Final = 0.05
 
@@ -44,8 +45,8 @@ class _Line:
         self.held = 0
         # Seconds per call, 0 if unknown.
         self.pace = 0.0
-        # The start of the current measurement window, or None while the kind is not full.
-        # `_full_until` is the time at which the kind was last full.
+        # `since` is the start of the current measurement window, or None while the kind is not
+        # full. `_full_until` is the time at which the kind was last full.
         self.since: float | None = None
         self._full_until = 0.0
         self._answers = 0
@@ -71,8 +72,8 @@ class _Line:
             self.pace = (self.pace + pace) / 2 if self.pace else pace
             self._begin(now)
         elif seconds > self.held * self.pace:
-            # At this pace all held calls would have been answered by now, so the pace no longer
-            # applies.
+            # At the measured pace all held calls would have been answered by now, so the pace is
+            # out of date.
             self.pace = 0.0
 
     def _begin(self, now: float) -> None:

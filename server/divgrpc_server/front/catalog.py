@@ -1,7 +1,7 @@
 """The calls that a front answers without a worker: the list of indexes, and the server's state.
 
-It reads manifests, but no points. It reads files in threads, so that a slow disk does not delay
-other calls.
+This module reads manifests, but no points. It reads files in threads, so that a slow disk does not
+delay other calls.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Catalog:
         is_serving: Callable[[], bool],
         kernels: Callable[[], tuple[int, int]],
     ) -> None:
-        """Create a catalog; `kernels` returns the numbers of compiled and of all kernels."""
+        """Create a catalog; `kernels` returns the number of compiled kernels and of all kernels."""
         self._config = config
         self._root = root
         self._pool = pool
@@ -112,7 +112,7 @@ class Catalog:
             except IndexNotFoundError:
                 continue  # deleted meanwhile
             except DivgrpcError as error:
-                # List the index nevertheless, with the error as a warning.
+                # List the damaged index nevertheless, and give the error as its warning.
                 warning = query_pb2.WarningInfo(code=error.reason, message=str(error))
                 indexes.append(index_pb2.IndexInfo(name=name, warnings=[warning]))
         token = names[size - 1] if len(names) > size else ""

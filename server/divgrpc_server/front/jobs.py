@@ -2,9 +2,9 @@
 
 Build and BuildOnce run in a builder, Evaluate and EvaluateLabels in an evaluator. The front relays
 messages as bytes. When a builder has staged a generation, every worker opens it. The builder then
-publishes it with a single rename, which takes effect in all workers at once. So no query waits for
-a large index to open, and once a query was answered from the new generation, no later query is
-answered from the old one.
+publishes the generation with a single rename, which takes effect in all workers at once. So no
+query waits for a large index to open. After the first query that is answered from the new
+generation, no query is answered from the old generation.
 """
 
 import asyncio
@@ -50,7 +50,8 @@ Write = Callable[[bytes], Awaitable[None]]
 class Job:
     """A call that runs in a separate process; `read` and `write` pass its messages."""
 
-    # The request to the supervisor, and the number of attempts if the process dies.
+    # `request` is the kind of process to request from the supervisor. `tries` is the maximum number
+    # of processes that are started for the call, because a process may die.
     request: ClassVar[control.Kind]
     tries: ClassVar[int] = 1
     death: ClassVar[str]
@@ -73,7 +74,7 @@ class Evaluation(Job):
     """One Evaluate or EvaluateLabels call."""
 
     request = "evaluate"
-    # If the process dies, a second process can start over, because the caller receives only
+    # If the evaluator dies, a second evaluator can start over, because the caller receives only
     # progress events before the rows.
     tries = 2
     death = "two evaluators ended while they evaluated this request"
@@ -84,7 +85,7 @@ class Evaluation(Job):
 
 
 class Build(Job):
-    """A Build call; the subject of its access line comes from its header and its result."""
+    """A Build call, which takes the subject of its access line from its header and its result."""
 
     request = "build"
     death = "the builder ended before the index was done"
@@ -189,8 +190,10 @@ class Jobs:
         """Serve one call until it ends.
 
         An invalid header is refused before a builder is requested, because starting a builder takes
-        seconds. Raises `RefusedError` with the status of the process, and the front's own errors. A
-        call is cancelled if its caller left or its deadline passed; its process then exits too.
+        seconds. If the caller leaves or the deadline passes, the call is cancelled, and its process
+        exits.
+
+        Raises `RefusedError` with the status that the process returned, and errors of the front.
         """
         upload = _Upload(job.read, self._config.upload_idle)
         header = await upload.read()
@@ -255,7 +258,7 @@ class _Upload:
     def turn(self, *, callers: bool) -> None:
         """Set whether the server waits for the caller.
 
-        The time limit restarts when the server begins to wait.
+        The limit on the wait for the next message restarts when the server begins to wait.
         """
         if callers != self._is_callers_turn:
             self._is_callers_turn = callers
@@ -296,8 +299,8 @@ class _Relay:
             events.cancel()
             await asyncio.gather(messages, events, return_exceptions=True)
             if self._staged is not None:
-                # Workers close the generation that is no longer current: the previous one, or the
-                # staged one if it was not published.
+                # Make workers close the generation that is not current. This is the previous
+                # generation, or the staged generation if it was not published.
                 self._pool.refresh(self._staged.name)
 
     async def _pass_messages(self) -> None:
@@ -327,7 +330,8 @@ class _Relay:
             elif kind == Frame.STAGED:
                 self._staged = StagedGeneration.unpack(payload)
                 await self._pool.ask_all(Op.PREPARE, payload, math.inf, "")
-                # If the send fails, the builder has ended, and the next frame is its status.
+                # If PUBLISH cannot be sent, the builder has ended, and its last frame is its
+                # status.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     await self._send(Frame.PUBLISH)
             else:

@@ -3,15 +3,15 @@
 Theory of operation. A call waits in one of three queues: small calls, large calls, whose packet
 needs a memfd, and suspects. Small calls that wait together are sent in one packet, so higher load
 makes packets larger rather than more frequent. Credits (see `packets`) limit the work that a worker
-holds. The other calls wait in the queues, so that any free worker can take them, and so that they
-can be withdrawn.
+holds. All other calls wait in the queues, so that any free worker can take them and so that callers
+can withdraw them.
 
 When a worker dies, any of its unanswered calls may be the cause, so all of them become suspects.
 The pool reserves one worker and sends it one suspect at a time, so a second death identifies the
 cause. The call that caused it fails, and its fingerprint is refused for a minute. The other calls
 are only delayed. Before suspects are retried, the other workers check the lengths of the files of
-the index. If a file was truncated, the call fails with that error and does not kill a second
-worker.
+the index. If a file was truncated, suspects for this index fail with an error about the file, so
+they do not kill a second worker.
 
 Everything is limited: the calls and bytes that the pool holds (see `admission`), the wait for a
 worker if none is running, the time a busy worker may be silent, and the number of fingerprints. All
@@ -64,9 +64,11 @@ class WorkerLink:
     def __init__(self, serial: int, link: packets.Link) -> None:
         self.serial = serial
         self.link = link
-        # Negative while a lent credit is spent, because the previous batch has not ended.
+        # The number of packets of each kind that may still be sent. It is negative while a lent
+        # credit is spent, because the previous batch has not ended.
         self.credits = dict(_CREDITS)
-        # 1 while a credit is lent: from before the last slice of a batch until the batch ends.
+        # `lent` is 1 while a credit is lent, that is from before the last slice of a batch until
+        # the batch ends. Otherwise it is 0.
         self.lent = 0
         self.outstanding: dict[int, PoolCall] = {}
         self.life_time = time.monotonic()
@@ -75,7 +77,7 @@ class WorkerLink:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the worker holds no calls of this front and has returned all credits."""
+        """Whether the worker holds no calls of this front and has returned all of its credits."""
         return not self.outstanding and self.credits == _CREDITS
 
     def room(self, kind: Kind) -> int:
@@ -100,7 +102,8 @@ class Pool:
         changed: Callable[[], None],
         stamp: Callable[[str], object],
     ) -> None:
-        # The error message for calls that waited for a worker until the time limit.
+        # The error message for calls that reach the time limit `worker_wait` while no worker is
+        # running.
         self.no_worker = "no worker is up"
         self._config = config
         self._log = log
@@ -180,7 +183,7 @@ class Pool:
             self._dispatch()
 
     async def ask_all(self, op: Op, payload: bytes, deadline: float, tag: str) -> Sequence[Reply]:
-        """Send a request to every running worker; return the replies of those that do not die."""
+        """Send a request to every running worker; return the replies of workers that survive."""
         replies: list[asyncio.Future[Reply]] = []
         for worker in list(self._workers):
             future: asyncio.Future[Reply] = self._loop.create_future()
@@ -210,8 +213,8 @@ class Pool:
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
             self._try_suspect()
-        # Sending calls of one kind may show that a worker is blocked after it was counted as free
-        # for the other kind. The next dispatch corrects this.
+        # When calls of the second kind are sent, a worker that was counted as free for the first
+        # kind may prove to be blocked. The next dispatch corrects the count.
         for kind in self._queues:
             self._admission.measure(kind, full=self._deal(kind))
 
@@ -232,7 +235,8 @@ class Pool:
         ]
         if len(free) < 2:
             return free[0] if free else None
-        # Prefer a worker without a lent credit, because a batch is still running on the others.
+        # Prefer a worker that has not lent a credit, because a worker that has lent a credit is
+        # still running a batch.
         return max(
             free, key=lambda worker: (worker.room(kind), -worker.lent, -len(worker.outstanding))
         )
@@ -300,8 +304,8 @@ class Pool:
         try:
             worker.link.send(packet, memfd)
         except OSError:
-            # The socket's buffer is full, or the socket is closed. The flag is cleared when the
-            # worker sends a packet, or in `_tick`; `_read` handles a closed socket.
+            # The socket's buffer is full, or the socket is closed. `is_blocked` is cleared when the
+            # worker sends a packet, or in `_tick`. `_read` handles a closed socket.
             worker.is_blocked = True
             return False
         return True
@@ -405,7 +409,7 @@ class Pool:
         self._dispatch()
 
     def _give_up(self, limit: float) -> None:
-        """Fail the calls that were queued before `limit`, a time of `time.monotonic`."""
+        """Fail the calls that were queued before `limit`, in seconds of `time.monotonic`."""
         for queue in (self._suspects, *self._queues.values()):
             for call in [call for call in queue.values() if call.queue_time <= limit]:
                 del queue[call.request.id]

@@ -1,7 +1,7 @@
 """The quarantine: fingerprints of queries that killed two workers.
 
-A query is refused for a minute, or until its index changes, because the index may have been the
-cause.
+A query in quarantine is refused for a minute. If its index changes, it is admitted earlier, because
+the old generation may have been the cause of the deaths.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class _Entry(NamedTuple):
 
 
 class Quarantine:
-    """The queries that are refused; it is usually empty."""
+    """The set of queries that the front refuses, which is usually empty."""
 
     def __init__(self, stamp: Callable[[str], object]) -> None:
         """Create an empty quarantine.
@@ -55,7 +55,7 @@ class Quarantine:
             self._entries.popitem(last=False)
 
     def holds(self, op: int, payload: bytes) -> bool:
-        """Return whether a query is in quarantine; it is not hashed if the quarantine is empty."""
+        """Return whether a query is in quarantine; an empty quarantine hashes no query."""
         while self._entries and next(iter(self._entries.values())).until < time.monotonic():
             self._entries.popitem(last=False)
         if not self._entries:

@@ -1,9 +1,9 @@
 """The front's side of QueryStream, which handles many queries concurrently in one call.
 
 One task reads messages and submits them. The task of the call writes answers as they arrive. A
-query is in flight from the moment it is read until its answer is written. No message is read while
-the number of queries in flight has reached the window. So gRPC's flow control slows down a caller
-that sends too fast or reads too slowly.
+query is in flight from the moment it is read until its answer is written. The window is the maximum
+number of queries in flight. While it is reached, no message is read, so gRPC's flow control slows
+down a caller that sends too fast or reads too slowly.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class QueryStream:
         return self._in_flight == 0
 
     def drain(self) -> None:
-        """Stop reading; the call ends when the messages read so far are answered."""
+        """Stop reading, and end the call when the messages read so far are answered."""
         self._draining = True
         if self._reader is not None:
             self._reader.cancel()

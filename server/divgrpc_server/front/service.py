@@ -44,7 +44,7 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def _check_size(method: str, message: object) -> None:
-    """Raise `MessageTooLargeError`, which names an alternative, if a message exceeds the limit."""
+    """Raise `MessageTooLargeError`, which names an alternative, for a message above the limit."""
     limit = LIMITS["message_bytes_max"]
     if isinstance(message, bytes) and len(message) > limit:
         instead = "use Build" if method == "BuildOnce" else "send fewer rows at a time"
@@ -117,7 +117,7 @@ class Service:
         )
 
     def drain(self) -> None:
-        """End each stream when its messages so far are answered; other calls end by themselves."""
+        """End each stream once the messages read so far are answered; do not end other calls."""
         for stream in self._streams:
             stream.drain()
 

@@ -1,8 +1,9 @@
 """Standard gRPC services: health, and reflection in the versions v1alpha and v1.
 
-Requests are parsed here so that a request that cannot be parsed ends with INVALID_ARGUMENT; gRPC
-itself would return UNKNOWN. grpcio-reflection supports v1alpha only. The messages of v1 differ from
-it only in their package name, so the same servicer serves both versions.
+Requests are parsed here so that a request that cannot be parsed ends with INVALID_ARGUMENT, whereas
+gRPC itself would return UNKNOWN. grpcio-reflection supports only v1alpha of reflection. The
+messages of v1 differ from those of v1alpha only in their package name, so the same servicer serves
+both versions.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -22,7 +23,8 @@ HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _ALPHA: Final = "grpc.reflection.v1alpha"
 _V1: Final = "grpc.reflection.v1"
 _REFLECTION: Final = "ServerReflection"
-# Keys in the trailing metadata of a health check, because its response has no such fields.
+# Keys in the trailing metadata of a health check, because HealthCheckResponse has no fields for
+# numbers of kernels.
 _COMPILED_KEY: Final = "divgrpc-kernels-compiled"
 _TOTAL_KEY: Final = "divgrpc-kernels-total"
 
@@ -36,8 +38,8 @@ def health_handler(
 ) -> grpc.GenericRpcHandler:
     """Return the handler of the health service.
 
-    `kernels` returns the number of compiled kernels and of all kernels. While some are not
-    compiled, Check returns these numbers in its trailing metadata.
+    `kernels` returns the number of compiled kernels and of all kernels. While some kernels are not
+    compiled, Check returns both numbers in its trailing metadata.
     """
 
     async def check(
@@ -63,7 +65,7 @@ def health_handler(
 def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]:
     """Return the handlers of both versions of reflection.
 
-    They list `services` and the two reflection services.
+    Both versions list `services` and the two reflection services.
     """
     _describe_v1()
     names = [*services, f"{_ALPHA}.{_REFLECTION}", f"{_V1}.{_REFLECTION}"]

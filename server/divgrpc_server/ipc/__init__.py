@@ -1,5 +1,5 @@
 """Communication between the processes of a server: packets, control messages and job frames.
 
-It defines how bytes are sent, not what they mean. It may import the configuration and the core's
-parameters. It must not import grpc, protobuf messages or the core's engine.
+This package defines how bytes are sent, not what they mean. It may import the configuration and the
+core's parameters. It must not import grpc, protobuf messages or the core's engine.
 """

@@ -1,8 +1,8 @@
 """The control channel between the supervisor and each child process.
 
 The channel is a SEQPACKET socket pair that carries small JSON messages, some with a descriptor. The
-child inherits its end as standard input, and exits when the channel closes. So no child outlives
-the supervisor.
+child inherits one end of the channel as standard input, and exits when the channel closes. So no
+child outlives the supervisor.
 """
 
 import ctypes
@@ -109,13 +109,15 @@ def hello(config: Config, root: Path, serial: int) -> Message:
 def enter() -> Process:
     """Set up this process as a child of the supervisor, and wait for its identity.
 
-    A terminal or an init system sends signals to every process, but only the supervisor may end a
-    child, because workers must first answer the running calls. So the child ignores these signals.
+    A terminal or an init system sends signals that end a server to every process. The child ignores
+    these signals, because workers must first answer the running calls. Only the supervisor ends a
+    child.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Make the kernel kill this process when the supervisor dies, even if it is stopped or too busy
-    # to read its channel. If the supervisor died before this call, the channel is closed already.
+    # Make Linux kill this process when the supervisor dies, even if this process is stopped or too
+    # busy to read its channel. If the supervisor died before this call, this process finds its
+    # channel closed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(socket.socket(fileno=os.dup(0)))
     os.set_inheritable(channel.fileno(), False)

@@ -71,7 +71,7 @@ async def send_async(link: socket.socket, kind: Frame, payload: bytes = b"") -> 
 
 
 async def receive_async(link: socket.socket) -> tuple[Frame, bytes]:
-    """Wait for a frame in an event loop; `link` must be non-blocking. Raises as `receive` does."""
+    """Wait for a frame in an event loop, as `receive` does; `link` must be non-blocking."""
     length, kind = _HEAD.unpack(await _receive_exactly_async(link, _HEAD.size))
     return Frame(kind), await _receive_exactly_async(link, length)
 

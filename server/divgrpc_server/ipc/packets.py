@@ -9,8 +9,8 @@ stream. A packet contains several items, so that small requests can be sent toge
 
 A packet has at most `PACKET_BYTES` bytes. An item with a larger payload is sent alone in a packet,
 and its payload is passed in a memfd. Sender and receiver close the memfd immediately, so it does
-not outlive the packet. Deadlines are in seconds of `time.monotonic`, which all processes of a
-machine share.
+not outlive the packet. Deadlines are in seconds of `time.monotonic`, a clock that all processes of
+a machine share.
 
 Flow is controlled by credits. A front spends a credit for each packet, and the worker returns the
 credit when it is ready for another packet. Packets of small requests have `SMALL_CREDITS` credits
@@ -126,7 +126,8 @@ class Link:
     def receive(self) -> tuple[memoryview, int]:
         """Return the next packet, and its memfd or -1; the packet is empty if the peer is gone.
 
-        The view is valid until the next call. Raises BlockingIOError if no packet is available.
+        The packet is a view that is valid until the next call of `receive`. Raises BlockingIOError
+        if no packet is available.
         """
         try:
             size, ancillary, _, _ = self._socket.recvmsg_into(
@@ -149,7 +150,7 @@ def adopt(descriptor: int) -> socket.socket:
 
 
 def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
-    """Return a request item; if `in_memfd`, without the payload, which is passed in a memfd."""
+    """Return a request item, without its payload if the payload is passed in a memfd."""
     tag = request.tag.encode()
     op = request.op | _IN_MEMFD if in_memfd else request.op
     head = _REQUEST.pack(request.id, request.deadline, len(request.payload), op, len(tag))
@@ -187,7 +188,7 @@ def pack_credits(small: int, large: int, lent: int = 0) -> bytes:
 
 
 def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
-    """Return a reply item; if `in_memfd`, without the payload, which is passed in a memfd."""
+    """Return a reply item, without its payload if the payload is passed in a memfd."""
     outcome = reply.outcome | _IN_MEMFD if in_memfd else reply.outcome
     head = _REPLY.pack(reply.id, len(reply.payload), outcome)
     return head if in_memfd else head + reply.payload

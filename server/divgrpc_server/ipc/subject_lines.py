@@ -9,7 +9,7 @@ from divgrpc.parameters import INDEX_NAME
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The index and the sizes of a call, as text in both log formats; empty if unknown."""
+    """The index and the sizes of a call, as text in both log formats. Unknown values are empty."""
 
     in_json: str = ""
     for_people: str = ""
@@ -18,7 +18,7 @@ class Subject:
 NO_SUBJECT: Final = Subject()
 # Shown instead of a name if the queries of a stream use several indexes.
 SEVERAL: Final = "*"
-# A longer text is not the name of an index, and must not fill the cache.
+# Maximum number of characters in the name of an index. A longer text is not put in the cache.
 _NAME_CHARACTERS_MAX: Final = 63
 
 
@@ -30,7 +30,8 @@ def subject(index: str, rows: int | None = None, k: int | None = None) -> Subjec
 @lru_cache(maxsize=4096)  # most calls repeat an earlier one
 def _subject(index: str, rows: int | None, k: int | None) -> Subject:
     if index != SEVERAL and not INDEX_NAME.fullmatch(index):
-        # The log line contains the name without escaping, so other text could forge a line.
+        # The index is not a valid name. The log line contains names without escaping, so this text
+        # could forge a line.
         return NO_SUBJECT
     numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number is not None}
     return Subject(

@@ -2,7 +2,7 @@
 
 All logs go to standard error, as JSON or as text. structlog takes about ten microseconds per event,
 which is too slow for a line per call. So `AccessLog` stores the values of each line in a tuple, and
-formats the lines of a quarter of a second together.
+formats the lines of each quarter of a second together.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Logger = structlog.typing.FilteringBoundLogger
 
 
 def wants_json(config: Config) -> bool:
-    """Return whether logs are JSON; with `auto`, they are unless standard error is a terminal."""
+    """Return whether logs are JSON; `auto` means JSON unless standard error is a terminal."""
     if config.log_format == "auto":
         return not sys.stderr.isatty()
     return config.log_format == "json"
@@ -76,8 +76,8 @@ def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
 
 
 # The values of an access line: end of the call in seconds since 1970, method, code, duration in
-# seconds, request id, peer, subject. Every call has a line, so its cost matters: tuples and %
-# templates are the fastest way in Python.
+# seconds, request id, peer, subject. Tuples and % templates are used because they are the fastest
+# way in Python to write a line for every call.
 _Call = tuple[float, str, str, float, str, str, Subject]
 _JSON: Final = (
     '{"event": "call", "method": "%s", "code": "%s", "duration_ms": %.3f, %s"request_id": "%s", '
@@ -87,7 +87,7 @@ _CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
 
 
 class AccessLog:
-    """Writes one line per call, and writes the lines of a quarter of a second together.
+    """Writes one line per call; the lines of each quarter of a second are written together.
 
     Values are not escaped, because the server creates or validates all of them.
     """

@@ -1,10 +1,11 @@
 """The log sink, which writes log lines to a descriptor and never blocks.
 
 Theory of operation. All processes of the server share standard error, which is usually a pipe. If
-its reader stops and the pipe fills up, a write would block the process in the middle of a call. So
-the sink drops lines and counts them, and logs the count when the pipe has space again. Making the
-shared pipe non-blocking would affect every process that uses it, so the sink opens the pipe again
-for itself. Sockets and terminals cannot be opened again, so the sink polls them before each write.
+the reader of the pipe stops and the pipe fills up, a write would block the process in the middle of
+a call. So while the pipe is full, the sink drops lines and counts them. It logs the count when the
+pipe has space again. Making the shared pipe non-blocking would affect every process that uses it,
+so the sink opens the pipe again for itself. Sockets and terminals cannot be opened again, so the
+sink polls them before each write.
 """
 
 import contextlib
@@ -15,7 +16,8 @@ import stat
 import time
 from typing import Final
 
-# The kernel writes up to 4,096 bytes (PIPE_BUF) atomically to a pipe that several processes share.
+# Maximum size of a write in bytes. Linux writes up to 4,096 bytes (PIPE_BUF) atomically to a pipe,
+# so lines of several processes do not mix.
 WRITE_BYTES_MAX: Final = 4096
 
 

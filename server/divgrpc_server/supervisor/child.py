@@ -20,8 +20,10 @@ from divgrpc_server.ipc import control
 
 Role = Literal["front", "worker", "builder", "evaluator"]
 
-# Limits numerical libraries to one thread in workers and evaluators. Each query runs on one thread,
-# and parallel queries run in several workers or threads of an evaluator. A build may use all cores.
+# Environment variables that limit numerical libraries to one thread in workers and evaluators.
+# There, a query runs on one thread, because other workers or other threads of the evaluator run
+# other queries at the same time. Builders do not get these variables, because a build may use all
+# cores.
 _ONE_THREAD: Final = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -69,7 +71,7 @@ class Child:
         loop.add_reader(self._pidfd, self._reap)
 
     def send(self, message: control.Message, end: socket.socket | None = None) -> None:
-        """Send a message, with a socket if `end` is given; `end` is closed in this process.
+        """Send a message, with the socket `end` if it is set; `end` is closed in this process.
 
         A child whose channel is full is killed. If the child is gone, nothing is sent, and its exit
         resolves `exited`.
@@ -97,7 +99,7 @@ class Child:
             self.channel.close()
 
     def cancel_expiry(self) -> None:
-        """Keep an evaluator alive because it has a call."""
+        """Cancel the timer that ends an idle evaluator, because the evaluator has a call."""
         if self.expiry is not None:
             self.expiry.cancel()
 

@@ -1,8 +1,8 @@
 """The temporary folder for indexes when no data directory is configured.
 
-The folder is in a memory file system if that has enough space, and otherwise in the system's
-temporary folder. It is removed when the server ends. The server locks the folder while it runs. A
-killed server leaves an unlocked folder behind, which the next server removes.
+The folder is created in a memory file system if that has enough space. Otherwise it is created in
+the system's temporary folder. It is removed when the server ends. The server locks the folder while
+it runs. A killed server leaves an unlocked folder behind, which the next server removes.
 """
 
 import contextlib
@@ -19,10 +19,12 @@ from divgrpc.errors import StorageInUseError
 from divgrpc.storage.generations import lock_root
 
 _NAME: Final = re.compile(r"divgrpc-[0-9a-f]{12}")
-# A file that marks a folder as temporary, so that servers may remove it.
+# A folder that contains a file of this name is temporary, so other servers may remove it when it is
+# not locked.
 _MARK: Final = ".embedded"
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # the folder below it has mode 0700
-# The memory file system of a container often has only 64 MiB, which is too small for an index.
+# Minimum free space, in bytes, to use the memory file system. In a container it often has only 64
+# MiB, which is too small for an index.
 _ROOM_BYTES_MIN: Final = 2**30
 
 

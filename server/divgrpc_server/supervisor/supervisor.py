@@ -1,9 +1,10 @@
 """The supervisor, which starts, connects and replaces all other processes, and ends last.
 
 Theory of operation. The supervisor imports neither grpc nor numba, so it starts quickly, and faults
-in them cannot end it. It connects every ready front to every ready worker with a socket. A process
-that replaces another gets new sockets. The first worker starts alone and compiles missing kernels.
-The other workers start when it is ready, because before that they would only wait for it.
+in them cannot end it. It connects every ready front to every ready worker with a socket. When a
+front or worker is replaced, its replacement gets new sockets. The first worker starts alone and
+compiles missing kernels. The other workers start when it is ready, because before that they would
+only wait for it.
 
 A child that dies is replaced immediately. If children of a role repeatedly die soon after their
 start, the supervisor pauses before each restart, twice as long each time. It gives up if its
@@ -35,11 +36,12 @@ _YOUNG_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
-# The time that a child has to exit, after the grace period for its calls. It is then killed.
+# A child that has not exited this many seconds after the grace period for its calls is killed.
 _EXIT_SECONDS: Final = 3.0
-# An evaluator exits after this idle time. It stays until then, because starting one takes a second.
+# An evaluator exits after it was idle for this many seconds. It does not exit earlier, because
+# starting an evaluator takes a second.
 _EVALUATOR_IDLE_SECONDS: Final = 60.0
-# If the limit on jobs is reached, a new job waits this long for another job to end.
+# If the limit on jobs is reached, a new job waits up to this many seconds for another job to end.
 _JOB_WAIT_SECONDS: Final = 0.5
 
 
@@ -172,7 +174,8 @@ class Supervisor:
         """Connect a front to a builder or an evaluator, or refuse the job."""
         limit = self._config.max_builds if role == "builder" else EVALUATIONS_MAX
         if len(self._busy(role)) >= limit:
-            # The caller may know that a job is over before its process has exited.
+            # A caller may start a new job before the process of its previous job has exited, so
+            # wait for an exit.
             exits = [job.exited for job in self._busy(role)]
             await asyncio.wait(
                 exits, timeout=_JOB_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED

@@ -1,17 +1,17 @@
 """The worker process, which answers queries with compiled kernels and does not use gRPC.
 
 Theory of operation. A single thread waits for messages from the supervisor and the fronts. In each
-round it takes one packet from each front, in order of arrival, and if that packet is large also the
-next packet. Before each round it reads all new packets, so that most withdrawn requests are never
-started. A query of many rows becomes a batch. A batch is answered in slices, one slice per round,
-so that it delays a small query by at most one slice. Answers are sent at the end of their packet,
-or after a few milliseconds. While single queries arrive in quick succession, the worker polls
-between them, because waking up takes longer than polling.
+round it takes one packet from each front, in order of arrival. If this packet is large, it also
+takes the next packet of the front. Before each round it reads all new packets, so that most
+withdrawn requests are never started. A query of many rows becomes a batch. A batch is answered in
+slices, one slice per round, so that it delays a small query by at most one slice. Answers are sent
+at the end of their packet, or after a few milliseconds. While single queries arrive in quick
+succession, the worker polls between them, because waking up takes longer than polling.
 
 Invariants. Each request gets exactly one reply unless it is withdrawn. The credit of each packet is
-returned exactly once; if a credit was lent for the packet, it is taken back at the same time. A
-front with requests in this worker receives a packet at least once per second, because otherwise it
-would consider the worker dead.
+returned exactly once. If a credit was lent for the packet, the lent credit is taken back at the
+same time. A front with requests in this worker receives a packet at least once per second, because
+otherwise it would consider the worker dead.
 """
 
 import gc
@@ -31,15 +31,15 @@ from divgrpc_server.worker.batches import PredictionBatch, QueryBatch
 from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.kernel_progress import warm
 
-# An answer is sent immediately if no answers were sent for this long.
+# An answer is sent immediately if no answers were sent for this many seconds.
 _GATHER_SECONDS: Final = 0.006
 _SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0
-# The maximum number of rounds of reading before answering. Fewer rounds suffice to read all packets
-# that the credits of a front allow.
+# The worker reads packets at most this many times before it answers. Fewer reads are enough to
+# receive all packets that the credits of a front allow.
 _READS_MAX: Final = 16
-# If a front has more batches than this in slices here, its credits are withheld. Its next packets
-# then wait at the front, where another worker can take them.
+# If this worker is answering more than this number of a front's batches in slices, it returns no
+# credits to the front. The next packets then wait at the front, where another worker can take them.
 _BATCHES_MAX: Final = 1
 _QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST)
 
@@ -109,12 +109,12 @@ class FrontLink:
             self._send(packets.pack_credits(small, large, lent) + b"".join(items), -1)
 
     def show_life(self) -> None:
-        """Send an empty packet if no packet was sent for a second."""
+        """Send an empty packet if none was sent for `_ALIVE_SECONDS`."""
         if time.monotonic() - self._send_time > _ALIVE_SECONDS:
             self._send(packets.pack_credits(0, 0), -1)
 
     def begin_packet(self) -> None:
-        """Start the time after which answers are sent before the end of their packet."""
+        """Restart the timer that sends answers before their packet ends."""
         self._send_time = time.monotonic()
 
     def _send(self, packet: bytes, memfd: int) -> None:
@@ -146,8 +146,8 @@ class Worker:
         # Requests of builds that wait until a generation is open, by the folder of the generation.
         self._preparing: dict[str, tuple[FrontLink, Request]] = {}
         self._awake_seconds = process.config.worker_awake
-        # Whether the last packet had a single query, and whether it arrived within the time to stay
-        # awake.
+        # `_is_single` is whether the last packet had a single query. `_is_quick` is whether the
+        # last packet arrived within the time that the worker stays awake.
         self._is_single = self._is_quick = False
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._indexes = IndexCache(process.root, lambda: os.eventfd_write(self._opened, 1))
@@ -159,8 +159,8 @@ class Worker:
         """Answer queries until the control channel closes."""
         while self._take_in():
             for front in list(self._fronts.values()):
-                # After a large packet, also serve the next packet. If it is small, it is answered
-                # before the slices of the large one.
+                # After a large packet, also serve the next packet. If the next packet is small, it
+                # is answered before the slices of the large packet.
                 while front.packets and self._serve_packet(front, front.packets.popleft()):
                     pass
             if self._tasks:
@@ -292,8 +292,8 @@ class Worker:
             if not batch.is_withdrawn:
                 _check_deadline(batch)
                 if is_large and batch.ends_soon:
-                    # Lend a credit, so that the next batch arrives while this one ends. Waiting for
-                    # the next batch would cost a fifth of the throughput.
+                    # Lend a credit, so that the next batch arrives while this batch ends. Waiting
+                    # for the next batch would cost a fifth of the throughput.
                     lent = front.lent = 1
                     front.flush()
                 reply = batch.answer_slice()
@@ -342,8 +342,8 @@ def main() -> None:
     log = logs.configure(process.config, "worker", process.serial)
     with logs.edge(log):
         warm(process.channel, log)
-        # The objects created so far live as long as the process. Exclude them from garbage
-        # collection.
+        # Exclude the objects created so far from garbage collection, because they live as long as
+        # the process.
         gc.collect()
         gc.freeze()
         process.channel.send(control.Message("ready"))

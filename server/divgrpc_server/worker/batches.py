@@ -1,8 +1,8 @@
 """Batches: the rows of a query, or documents to label, which a worker answers in slices.
 
 A slice takes a few milliseconds, and between slices the worker can answer small queries. All slices
-use the same index object, so all rows are answered by the same generation. The combined answer
-equals the answer that the core gives to the whole batch.
+use the same index object, so all rows are answered by the same generation. The answers of the
+slices, combined, equal the answer that the core gives to the whole batch.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from divgrpc_server.codec.statuses import OutOfMemoryError, explain
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
-# The target time of a slice. Shorter slices slow down batches more than they speed up small
-# queries.
+# The target duration of a slice in seconds. With shorter slices, batches would slow down more than
+# small queries would speed up.
 _SLICE_SECONDS: Final = 0.008
 _FIRST_SLICE_ROWS: Final = 8
 _SLICE_ROWS_MAX: Final = 256
-# The minimum number of rows in a slice if the rows share one exact search. Over many points, 8 rows
-# take only twice as long as 1.
+# The minimum number of rows in a slice if the rows share one exact search. In an index of many
+# points, an exact search for 8 rows takes only twice as long as a search for 1 row.
 _SHARED_ROWS: Final = 8
 # The maximum number of stored values in a slice of sparse rows. The time to hash a row grows with
 # the number of its stored values.
@@ -46,7 +46,8 @@ class Pace:
         # The first row of the next slice.
         self.next_row = 0
         self._queries = queries
-        # A row may take a second with qp_relax, and takes about a millisecond otherwise.
+        # Start with one row for qp_relax, because a row may take a second. With other selectors a
+        # row takes about a millisecond.
         self._rows = 1 if selector == "qp_relax" else _FIRST_SLICE_ROWS
         self._row_seconds = math.inf
         self._rows_min = 1
@@ -54,7 +55,7 @@ class Pace:
     def set_shared_rows(self, rows: int) -> None:
         """Set the minimum size of a slice to `rows`, at most 8.
 
-        These rows share one exact search.
+        `rows` is the number of rows that can share one exact search.
         """
         self._rows_min = min(rows, _SHARED_ROWS)
 
@@ -152,7 +153,7 @@ class Batch(ABC, Generic[ResultT]):
 
     @abstractmethod
     def _count_shared_rows(self, index: Engine) -> int:
-        """Return how many rows can share one exact search, or 1 if each is searched separately."""
+        """Return how many rows can share one exact search, or 1 if each row has its own search."""
 
     @abstractmethod
     def _answer(self, index: Engine, rows: Rows) -> ResultT:
@@ -204,7 +205,8 @@ class PredictionBatch(Batch[LabelResult]):
         super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
 
     def _resolve(self, index: Engine) -> int:
-        # Resolve the threshold once, so that it is the same for all slices.
+        # Resolve the default threshold before the first slice, so that it is the same for all
+        # slices.
         self._parameters = self._parameters.with_threshold(index.defaults.thresholds)
         if index.labels is None:
             return 0
@@ -239,8 +241,8 @@ def parse(request: Request, log: Logger) -> QueryBatch | PredictionBatch | Reply
             message = predict_pb2.PredictLabelsRequest.FromString(request.payload)
             return PredictionBatch(request, requests.parse_prediction(message))
         if op == Op.STREAM:
-            # If the message cannot be parsed, its correlation id is unknown, so the error ends the
-            # stream.
+            # Until the message is parsed, its correlation id is unknown. An error is then the error
+            # of a unary call, which ends the stream.
             op = Op.QUERY
             item = query_pb2.QueryStreamRequest.FromString(request.payload)
             op, correlation_id = Op.STREAM, item.correlation_id

@@ -1,15 +1,15 @@
 """The indexes that a worker has open, each at its current generation.
 
-Theory of operation. The pointer of an index is a file that names the current generation. For every
-request, the worker checks whether the stamp of this file (its inode and modification time) has
-changed, which costs one stat call. It answers the request from the generation that the pointer
-names, never from an earlier one. A build replaces the pointer with a rename, which switches all
-workers at once.
+Theory of operation. The pointer of an index is a file that names the current generation. The stamp
+of the pointer is its inode and modification time. For every request, the worker checks with one
+stat call whether the stamp has changed. It answers the request from the generation that the pointer
+names, never from an earlier generation. A build replaces the pointer with a rename, which switches
+all workers at once.
 
-Opening a generation verifies checksums, which takes a second per gigabyte. It happens in a thread,
-so that requests for other indexes do not wait. Before a build moves the pointer, it makes all
-workers `prepare` the new generation, so that the switch takes no time. A generation that was not
-prepared is opened at its first request, and requests wait until it is open.
+Opening a generation verifies checksums, which takes a second per gigabyte. A thread opens the
+generation, so that requests for other indexes do not wait. Before a build moves the pointer, it
+makes all workers `prepare` the new generation, so that the switch takes no time. A generation that
+was not prepared is opened at its first request, and requests wait until it is open.
 
 If an index cannot be opened, its error is kept for a few seconds. Other indexes are not affected.
 """
@@ -75,7 +75,7 @@ class _Opening:
 
 
 class IndexCache:
-    """Open indexes by name; `on_open` is called in a thread when an opening ends."""
+    """Open indexes by name; a thread calls `on_open` when it has opened a generation."""
 
     def __init__(self, root: Path, on_open: Callable[[], None]) -> None:
         self._root = root
@@ -105,7 +105,7 @@ class IndexCache:
         self._prepared.clear()
 
     def refresh(self, name: str) -> None:
-        """Close what is no longer current: the previous generation, or a deleted index."""
+        """Close the previous generation of an index, or the index if it was deleted."""
         try:
             self._look(name)
         except IndexNotFoundError:
@@ -131,8 +131,8 @@ class IndexCache:
         """Store the generations that threads have opened.
 
         Returns the name of each index, and the folder of the generation if it was prepared, else
-        "". If a prepared generation could not be opened, it is ignored; its first request gets the
-        error.
+        "". A prepared generation that could not be opened is ignored, and its first request gets
+        the error.
         """
         names: list[tuple[str, str]] = []
         while True:
@@ -166,8 +166,8 @@ class IndexCache:
     def _renew(self, name: str, entry: _Entry, stamp: Stamp) -> None:
         """Update an entry to the current generation.
 
-        It uses the prepared generation, or the open one with new defaults; otherwise it opens the
-        current generation in a thread.
+        If the current generation was prepared, the entry uses it. If it is already open, the entry
+        uses it with new defaults. Otherwise a thread opens it.
         """
         prepared = self._prepared.pop(name, None)
         if prepared is not None and prepared.manifest == entry.serving_manifest():
@@ -182,7 +182,7 @@ class IndexCache:
     def _open(
         self, name: str, work: Callable[[], Engine], *, stamp: Stamp | None = None, folder: str = ""
     ) -> None:
-        """Open a generation in a thread; `find` raises its error."""
+        """Start a thread that opens a generation; `find` raises the error of the thread."""
 
         def run() -> None:
             outcome: Engine | Exception
