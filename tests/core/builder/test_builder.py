@@ -94,7 +94,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 def test_a_wrong_build_is_refused(
     tmp_path: Path, given: dict[str, Any], field: str, pattern: str, kept: bool
 ) -> None:
-    """The error names the field, and the row if one is at fault; no file is left behind."""
+    """A refusal names the field, and the row if a row is at fault, and leaves no file behind."""
     path = tmp_path / "root" / "points" if kept else None
     with refused(field, pattern):
         Index.build(**{"vectors": normal()} | given, path=path)
@@ -136,17 +136,17 @@ def test_more_rows_than_the_limit_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["Upper", "-a", "a b", "a" * 64, "ä"])
 def test_a_folder_that_cannot_be_an_index_is_refused(tmp_path: Path, name: str) -> None:
-    """The folder's name is the name of the index, so it follows the rule for names."""
+    """The folder's name becomes the index's name, so it must follow the rule for index names."""
     with refused("path"):
         Index.build(normal(), path=tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-# Builds that meet another build or run out of disk space.
+# Builds that run at the same time as another build of the index, or that run out of disk space.
 
 
 def test_building_over_an_index_requires_replace(tmp_path: Path) -> None:
-    """A replacement that fails leaves the previous generation unchanged."""
+    """If a replacement fails, the previous generation of the index stays unchanged."""
     path = tmp_path / "points"
     before = Index.build(normal(), path=path).query(normal(2)).ids.tolist()
     with pytest.raises(IndexExistsError):
@@ -175,7 +175,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("expected", [None, 40_000])
 def test_a_full_disk_ends_a_build_and_leaves_nothing(tmp_path: Path, expected: int | None) -> None:
-    """If the number of rows is announced, the build fails before the first row."""
+    """If the caller announces the number of rows, the build fails before it reads the first row."""
     path = tmp_path / "points"
     Index.build(normal(), path=path)
     before = sorted(tmp_path.rglob("*"))
@@ -219,7 +219,7 @@ def test_zero_vectors_are_refused_or_skipped(kind: Points) -> None:
 
 
 def test_a_requested_search_that_misses_the_target_causes_a_warning() -> None:
-    """The index itself has no warning, since `auto` reaches the target."""
+    """The warning concerns only the requested search, because `auto` reaches the target."""
     spread = np.random.default_rng(0).standard_normal((4_000, 64))
     index = Index.build(spread, n_bits=10, target_recall=1.0)
     assert index.info.warnings == ()
@@ -348,9 +348,9 @@ def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> 
 
 @pytest.mark.parametrize("expected", [0, 1, 20, 500])
 def test_an_announced_number_of_rows_may_be_wrong(tmp_path: Path, expected: int) -> None:
-    """The announced number reserves disk space and sets the progress total.
+    """The announced number only reserves disk space and sets the total of the progress report.
 
-    The index holds the rows received.
+    The index holds the rows that were received.
     """
     with staging(tmp_path / "points", replace=False) as stage:
         builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)

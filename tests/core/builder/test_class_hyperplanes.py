@@ -1,6 +1,7 @@
-"""Hyperplanes learned from points, and the search that `auto` chooses by them.
+"""Hyperplanes that a build learns from points, and the search that `auto` chooses with them.
 
-They stand for dense queries of sparse points when a build measures its searches.
+A build of sparse points uses the learned hyperplanes in place of dense queries when it measures its
+searches.
 """
 
 import json
@@ -58,7 +59,7 @@ def sparse_rows(points: FloatArray) -> SparseRows:
 
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
-    """The dual solution agrees with the primal one for each category."""
+    """The dual solution for the normals agrees with the primal one for each category."""
     points, classes = labelled(rows, seed)
     told = np.where(classes[:, np.newaxis] == np.arange(CLASSES), 1.0, -1.0)
     found = normals(sparse_rows(points), (points @ points.T).astype(np.float64), told)
@@ -68,7 +69,7 @@ def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
 
 
 def test_a_learned_hyperplane_separates_a_category() -> None:
-    """Nearly all points of one category have greater products than nearly all others."""
+    """Products with the normal separate nearly all points of a category from nearly all others."""
     points, classes = labelled(3_000)
     found = class_hyperplanes(sparse_rows(points), classes, 0)
     assert found.shape == (8 * CLASSES, DIMS)
@@ -87,7 +88,7 @@ def test_a_learned_hyperplane_separates_a_category() -> None:
 def test_learning_with_a_seed_is_reproducible(
     learn: Callable[..., FloatArray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results are bitwise equal; another seed draws another sample."""
+    """Two runs with one seed give bitwise equal hyperplanes; another seed draws another sample."""
     monkeypatch.setattr(module, "_SAMPLE_ROWS_MAX", 300)
     points, classes = labelled(500)
     told = (sparse_rows(points), classes)[: 2 if learn is class_hyperplanes else 1]
@@ -106,7 +107,7 @@ def test_learning_with_a_seed_is_reproducible(
     ids=["none", "one", "each its own", "few", "few others"],
 )
 def test_no_hyperplanes_are_learned_without_two_large_categories(classes: IntArray) -> None:
-    """There are no categories, only one, or too few points in each."""
+    """The cases are no categories, a single category, and categories with too few points."""
     points, _ = labelled(300)
     assert class_hyperplanes(sparse_rows(points), classes, 0).shape == (0, DIMS)
 
@@ -173,13 +174,13 @@ def test_hyperplanes_of_many_categories_and_many_columns() -> None:
 
 
 def test_group_means_are_means_of_similar_points() -> None:
-    """Here the groups are the categories, so most points near a mean have one category."""
+    """The groups found here are the categories, so points near a mean mostly share a category."""
     points, classes = labelled(3_000)
     found = group_means(sparse_rows(points), 0)
     assert found.shape == (QUERIES_MAX, DIMS)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
     assert (found >= 0).all()
-    # A mean over points of all categories alike would have a share of .25.
+    # If a group's mean mixed all four categories evenly, the largest share would be about 0.25.
     nearest = np.argsort(-(found @ points.T), axis=1)[:, :50]
     shares = [np.bincount(classes[row]).max() / 50 for row in nearest]
     assert np.mean(shares) > 0.8
@@ -260,7 +261,7 @@ def test_dense_queries_use_the_search_measured_for_them() -> None:
 
 
 def test_dense_queries_that_look_like_points_cause_a_warning() -> None:
-    """The warning appears only if `auto` chooses another search for hyperplanes than for points."""
+    """The warning appears only if `auto` chooses different searches for points and hyperplanes."""
     index = usual()
     both = without_pools(index, auto_search="exact", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)
@@ -307,7 +308,7 @@ def test_dense_documents_are_searched_like_points() -> None:
 
 
 def test_a_manifest_stores_the_search_of_dense_queries() -> None:
-    """A manifest of an earlier version lacks the fields and still opens."""
+    """A manifest without the fields of dense queries, as earlier versions wrote it, still opens."""
     manifest = usual().engine.manifest
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest

@@ -1,4 +1,4 @@
-"""The trials by which `auto` chooses a hash family agree with a slow count."""
+"""The trials by which `auto` chooses a hash family agree with a slow reference count."""
 
 import re
 from typing import Any, Literal
@@ -15,10 +15,11 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.types import Choice, FloatArray, HashFamily, Points
 from divgrpc.vectors import Rows, SparseRows
 
-# There are so few points that the trial uses all, with the candidates of a default query.
+# The trial uses all points because they are so few. CANDIDATES and HASHED are the limits of a
+# default query.
 ROWS, QUERIES, DIMS, COMPONENTS = 2_200, 60, 384, 16
 CANDIDATES, HASHED = 200, 800
-# A family is preferred only if its share is greater by more than this.
+# A family is preferred only if its share of nearest candidates is greater by more than MARGIN.
 MARGIN = 0.005
 
 Spread = Literal["flat", "round"]
@@ -32,8 +33,8 @@ def unit(rows: npt.NDArray[np.floating[Any]]) -> FloatArray:
 def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArray:
     """Return unit rows (rows, DIMS), dense or mostly zeros.
 
-    Round rows have all directions alike. Flat rows lie near a subspace of few dimensions, which
-    principal components find.
+    Round rows vary equally in all directions. Flat rows lie near a subspace of few dimensions,
+    which principal components find.
     """
     rng = np.random.default_rng(seed)
     scale = np.full(DIMS, 1.0)
@@ -71,7 +72,7 @@ def share_by_hand(points: FloatArray, queries: FloatArray, kind: Points, family:
 
 
 def shares_of(reason: str) -> tuple[float, float]:
-    """Return the shares of lsh_div and lsh_sdiv that a reason states."""
+    """Return the shares of lsh_div and lsh_sdiv that the text of a reason states."""
     plain, inside = re.findall(r"0\.\d{3}|1\.000", reason)
     return float(plain), float(inside)
 
@@ -81,7 +82,7 @@ def shares_of(reason: str) -> tuple[float, float]:
 def test_the_family_with_the_greater_share_is_chosen(
     kind: Points, spread: Spread, better: HashFamily
 ) -> None:
-    """Both shares agree with a slow count."""
+    """The shares measured for both families agree with a slow count."""
     rows = drawn(ROWS + QUERIES, spread, kind)
     points, queries = rows[:ROWS], rows[ROWS:]
     asked = BuildParameters(n_components=COMPONENTS)
@@ -140,9 +141,9 @@ def test_no_trial_runs_if_families_cannot_differ(rows: int, components: int, sta
 
 
 def test_cells_are_chosen_up_to_the_recall_they_reach() -> None:
-    """Cells are chosen if the target is at most the share found in a quarter of them.
+    """Cells are chosen if searching a quarter of them reaches the target recall.
 
-    Cells are never chosen if n_tables or n_bits is given, or for few points.
+    Cells are never chosen if n_tables or n_bits is given, or if there are few points.
     """
     rng = np.random.default_rng(0)
     centres = 2 * rng.standard_normal((60, 24))

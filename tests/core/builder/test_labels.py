@@ -1,4 +1,4 @@
-"""Labels in a build: stored with the generation, described, and refused if they do not fit."""
+"""Labels in a build are stored with the generation, described, and refused if they do not fit."""
 
 import json
 import shutil
@@ -71,7 +71,7 @@ def test_a_generation_describes_its_labels() -> None:
 
 
 def test_label_factors_are_hashed_like_the_points() -> None:
-    """Tables, bits and components are those of the build, limited by the rank of the factors."""
+    """The index over label factors has the build's tables, bits and components, up to the rank."""
     section = leml(
         hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5
     ).engine.manifest.labels
@@ -122,7 +122,7 @@ def test_the_hierarchy_is_stored_as_a_tree(tmp_path: Path) -> None:
     ],
 )
 def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
-    """Every array is checked, including those of the index over label factors."""
+    """Damage is noticed in every array, including those of the index over label factors."""
     leml(path=tmp_path / "kept")
     path = tmp_path / "kept" / "1" / f"{name}.npy"
     data = bytearray(path.read_bytes())
@@ -149,7 +149,7 @@ def test_an_index_without_labels_stores_no_label_arrays(tmp_path: Path) -> None:
 
 
 def test_training_reports_progress_and_can_be_cancelled(tmp_path: Path) -> None:
-    """Stages come in order; a build cancelled during training leaves no files."""
+    """Training stages are reported in order, and a build cancelled in training leaves no files."""
     seen: list[Progress] = []
     leml(progress=seen.append)
     stages = list(dict.fromkeys(each.stage for each in seen))
@@ -179,7 +179,7 @@ def test_labels_of_skipped_rows_are_skipped() -> None:
 
 
 def test_a_given_trained_model_equals_one_trained_by_the_build() -> None:
-    """The model is trained on the points as stored, which have unit length."""
+    """The model equals one trained on the stored points, which are scaled to unit length."""
     inside, parameters = leml(), LabelParameters(rank=3, regularisation=1.0, iterations=2)
     # Normalising rows twice changes their last digits, which may flip singular vectors.
     model = train(inside.engine._arrays["vectors"], Y, parameters).model
@@ -273,7 +273,7 @@ def test_hierarchy_nodes_without_labels_cause_a_warning(
 
 
 def test_a_document_too_long_when_embedded_is_refused_by_row() -> None:
-    """The row is found before any document is labelled, in predictions and evaluations."""
+    """The error names the row before any document is labelled, also in evaluations."""
     index = Index.build(X, labels=Y, label_model=(FACTORS, MAP * 1e10))
     documents = np.tile(np.abs(X) + 0.1, (20, 1))
     documents[301] *= 1e8

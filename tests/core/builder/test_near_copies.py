@@ -20,7 +20,7 @@ Vectors = npt.NDArray[np.floating]
 
 
 def mean_apart(vectors: Vectors) -> float:
-    """Return the mean squared distance of two points, weighted by itself."""
+    """Return the mean squared distance of pairs, each weighted by its squared distance."""
     rows = vectors.astype(np.float64)
     apart = np.array([((rows - row) ** 2).sum(axis=1) for row in rows])
     return float((apart**2).sum() / apart.sum()) if apart.any() else 0.0
@@ -62,7 +62,7 @@ def threshold_of_all(vectors: Vectors, metric: Metric) -> float:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_threshold_agrees_with_the_reference(metric: Metrics, seed: int) -> None:
-    """Cases are copies, few dimensions, a cluster of nearly all points, equal points and a cone."""
+    """The cases are copies, few dimensions, one large cluster, equal points and a cone."""
     rng = np.random.default_rng(seed)
     cases: tuple[Vectors, ...] = (
         copies(seed, 20, 6, metric=metric),
@@ -85,7 +85,7 @@ def test_sparse_and_dense_points_have_the_same_threshold() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("number", [3, 10, 30])
 def test_the_threshold_separates_copies_from_other_points(metric: Metrics, number: int) -> None:
-    """For any number of copies, all copies of an item are collapsed, and nothing else is."""
+    """However many copies an item has, all of them are collapsed, and no other points are."""
     items = definitions.unit(np.random.default_rng(number).standard_normal((60, DIMS)))
     jitter = np.random.default_rng(0).standard_normal((60 * number, DIMS)) * 0.02
     vectors = (3 * (items.repeat(number, axis=0) + jitter)).astype(np.float32)
@@ -150,7 +150,7 @@ def test_hardly_any_points_without_copies_are_collapsed(name: str, metric: Metri
 
 
 def test_queries_use_the_threshold_that_the_build_measured() -> None:
-    """A query with keep_duplicates has no threshold."""
+    """A query with keep_duplicates has no threshold, because it collapses nothing."""
     vectors = copies(2, 300, 1, metric="euclidean") * 100 + 7
     index = Index.build(vectors, metric="euclidean")
     result = index.query(vectors[:1])

@@ -1,4 +1,4 @@
-"""Grids of settings, folds of queries, and the settings that folds choose."""
+"""Grids of settings, the division of queries into folds, and the choice of settings by folds."""
 
 import math
 from typing import Any
@@ -101,14 +101,17 @@ def test_folds_are_even(asked: list[int], folds: int) -> None:
 
 
 def test_folds_are_two_or_more() -> None:
-    """One fold leaves no other fold to choose by; the default is five folds."""
+    """At least two folds are needed, because the setting of a fold is chosen on the other folds.
+
+    The default is five folds.
+    """
     with pytest.raises(InvalidArgumentError, match="folds"):
         deal_folds(np.zeros(9, np.int64), 1)
     assert deal_folds(np.array([7, 7, 7, 3, 3, 3])).max() == FOLDS - 1
 
 
 def test_a_fold_is_reported_at_the_best_setting_of_the_others() -> None:
-    """A setting that is good for a single query is not chosen for that query."""
+    """A setting that is good only for one query is not chosen for the fold of that query."""
     h = np.array([[0.5] * 5, [9, 0, 0, 0, 0]])
     chosen = choose_by_folds(h, np.arange(5))
     assert chosen.by_fold.tolist() == [0, 1, 1, 1, 1]
@@ -118,7 +121,10 @@ def test_a_fold_is_reported_at_the_best_setting_of_the_others() -> None:
 
 @given(seed=st.integers(0, 2**32 - 1), folds=st.integers(2, 4))
 def test_choices_by_folds_agree_with_a_plain_loop(seed: int, folds: int) -> None:
-    """A fold gets the setting with the greatest mean on the other folds, the first of ties."""
+    """A fold gets the setting with the greatest mean on the other folds.
+
+    Of settings with equal means, it gets the first.
+    """
     rng = np.random.default_rng(seed)
     h = rng.integers(0, 3, (4, 8)) / 2
     dealt = deal_folds(rng.integers(0, 2, 8), folds)
@@ -137,7 +143,7 @@ def test_a_fold_does_not_influence_its_own_setting(seed: int) -> None:
 
 
 def test_nan_values_of_h_are_left_out() -> None:
-    """Means leave NaN out; if no value is left, choosing is refused."""
+    """Means of h ignore NaN. If all values are NaN, no setting can be chosen, which is an error."""
     h = np.array([[0.4, np.nan, 0.4], [0.3, 0.3, 0.3]])
     assert choose_by_folds(h, np.arange(3)).by_fold.tolist() == [0, 0, 0]
     with pytest.raises(InvalidArgumentError, match="does not apply to any"):

@@ -148,7 +148,10 @@ def test_figures_of_a_row_are_consistent(rows: list[EvaluateLabelRow]) -> None:
 
 
 def test_a_fold_is_reported_at_the_choice_of_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
-    """A fold's diversity, limits and threshold are those with the greatest mean h on the others."""
+    """The choice of a fold has the greatest mean h on the other folds.
+
+    A choice consists of diversity, limits and threshold.
+    """
     settings = GRID.settings()
     choices, folds = rows[len(settings) :], deal_folds(np.zeros(ASKED, np.int64))
     kinds = [(each.mode, each.selector, each.search) for each in settings]
@@ -170,7 +173,7 @@ def test_a_fold_is_reported_at_the_choice_of_the_other_folds(rows: list[Evaluate
 
 
 def test_without_a_hierarchy_the_f_score_chooses() -> None:
-    """Drank and h are NaN; all other metrics are reported."""
+    """Without a hierarchy, drank and h are NaN, and all other metrics are reported."""
     grid = LabelGrid(selectors=("greedy",), thresholds=(None, 0.3), diversities=(0.2, 0.9))
     found = evaluated(built(hierarchy=None), grid=grid, per_document=True)
     f = np.array([row.values["f_score"] for row in found[:4]])
@@ -197,7 +200,7 @@ def test_factors_without_labels_have_no_propensities() -> None:
 def test_a_second_evaluation_gives_the_same_figures(
     index: Index, rows: list[EvaluateLabelRow]
 ) -> None:
-    """Sparse documents and labels give the figures of dense ones; only times differ."""
+    """Sparse and dense documents and labels give the same figures, except for measured times."""
     documents, truth = sparse.csr_array(X[POINTS:]), sparse.csr_array(Y[POINTS:])
     again = list(evaluate_labels(index, documents, truth, grid=GRID))
     for one, other in zip(rows, again[: len(GRID.settings())], strict=False):
@@ -279,9 +282,9 @@ def test_invalid_arguments_are_refused_before_any_work(
 
 
 def test_the_best_threshold_of_each_mode_is_stored() -> None:
-    """The stored threshold is that of the choice with the greatest goal.
+    """Of each mode, the threshold of the choice with the greatest goal is stored.
 
-    Predictions use it by default.
+    Predictions use the stored threshold by default.
     """
     index = built()
     grid = replace(GRID, searches=("exact",))

@@ -1,4 +1,4 @@
-"""Score thresholds of labels: chosen by folds, stored with the index, and overridden by calls."""
+"""Score thresholds of labels: folds choose them, an index stores them, and calls override them."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 X = RNG.random((40, 8)).astype("f4")
 Y = sparse.csr_array((X @ RNG.standard_normal((8, 12)) > 0.6).astype("f4"))
 FACTORS, MAP = RNG.standard_normal((12, 3)), RNG.standard_normal((8, 3))
-# The hierarchy has two levels, so that dranks differ.
+# The hierarchy has two levels, so that the drank of different label sets differs.
 EDGES = [(12 + label // 4, label) for label in range(12)] + [(15, 12), (15, 13), (15, 14)]
 MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
@@ -49,7 +49,7 @@ def value(index: Index, labels: IntArray, row: int) -> float:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hierarchy", [EDGES, None])
 def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[int, int]]) -> None:
-    """A brute-force search over all thresholds and documents, with the same folds, agrees."""
+    """A brute-force search over all thresholds and documents with the same folds agrees."""
     index, asked = built(hierarchy=hierarchy), PredictParameters(mode=mode, diversity=0.2)
     tried = [-2.0, 0.0, 0.1, 0.3, 0.5, 1.5]
     found = choose_threshold(index, X, Y, asked, thresholds=tried[::-1], folds=4)
@@ -79,7 +79,7 @@ def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[in
 
 @pytest.mark.parametrize("mode", MODES)
 def test_quantiles_of_scores_are_tried_by_default(mode: Mode) -> None:
-    """The chosen threshold is an observed score.
+    """By default quantiles of scores are tried, so the chosen threshold is an observed score.
 
     Over all documents it is no worse than predicting without a threshold.
     """
@@ -120,7 +120,7 @@ def test_a_stored_threshold_is_used_unless_a_call_gives_one(tmp_path: Path) -> N
 
 
 def test_query_default_and_thresholds_are_set_independently(tmp_path: Path) -> None:
-    """Each can be set and removed without touching the other, from any open copy of the index."""
+    """Any open copy of the index can set or remove either default without touching the other."""
     folder, default = tmp_path / "kept", QueryDefault(0.8, "mmr", "corrected", "exact")
     index = built(path=folder)
     other = Index.open(folder)
@@ -139,7 +139,7 @@ def test_query_default_and_thresholds_are_set_independently(tmp_path: Path) -> N
 
 
 def test_a_new_build_removes_stored_thresholds(tmp_path: Path) -> None:
-    """The scores of a new model have another scale."""
+    """A rebuilt index drops its thresholds, because scores of a new model have another scale."""
     built(path=tmp_path / "kept").set_threshold(0.5)
     assert built(path=tmp_path / "kept", replace=True).engine.defaults.thresholds == {}
     assert Index.open(tmp_path / "kept").engine.defaults.thresholds == {}

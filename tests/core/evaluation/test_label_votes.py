@@ -43,7 +43,7 @@ def rows_of(sets: list[set[int]], count: int) -> SparseRows:
 def test_votes_agree_with_the_reference(
     sets: list[set[int]], lists: list[list[tuple[int, float]]]
 ) -> None:
-    """Shares and their order agree, also for few or no neighbours and labels."""
+    """Shares of votes and the order of labels agree, also for few or no neighbours and labels."""
     found: IntArray = np.full((len(lists), 4), -1)
     weights = np.zeros((len(lists), 4), np.float32)
     for row, pairs in enumerate(lists):
@@ -68,7 +68,7 @@ SETS = [{0}, {0}, {0, 1}, {1}, {2}, {2}, set(), {3}]
 
 
 def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
-    """A neighbour's weight is its cosine, or falls with its squared distance; votes are shares."""
+    """A neighbour's weight is its cosine, or falls with its squared distance; shares sum to 1."""
     labels = rows_of(SETS, 4)
     cosines = points[0] @ points[:3].T
     found = neighbour_vote(Index.build(points), points[:1], labels, parameters=EXACT)
@@ -88,14 +88,14 @@ def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
 
 @pytest.mark.parametrize("metric", ["cosine", "inner_product"])
 def test_a_neighbour_of_negative_product_has_no_vote(metric: Metric) -> None:
-    """The neighbour's weight is zero, and a label without votes is not predicted."""
+    """A neighbour with a negative product weighs nothing, so its labels are not predicted."""
     index = Index.build(np.array([[-1.0, 0]]), metric=metric)
     found = neighbour_vote(index, np.array([[1.0, 0]]), np.ones((1, 2)), parameters=EXACT)
     assert found.counts.tolist() == [0]
 
 
 def test_labels_belong_to_rows_not_to_ids(points: FloatArray) -> None:
-    """Custom ids change nothing, and neither does a batch of several documents."""
+    """Custom ids change no prediction, for single documents and for batches."""
     index = Index.build(points, ids=np.arange(8)[::-1] * 10)
     plain = Index.build(points)
     mine, theirs = (neighbour_vote(i, points, rows_of(SETS, 4)) for i in (index, plain))

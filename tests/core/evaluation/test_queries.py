@@ -177,7 +177,7 @@ def test_the_pareto_front_compares_settings_of_equal_k(index: Index, queries: Fl
 
 
 def test_lists_of_relevant_ids_replace_categories(index: Index, queries: FloatArray) -> None:
-    """The ids of a category give the metrics of the category, except the majority accuracy."""
+    """Lists of all ids of a category give the category's metrics, except majority accuracy."""
     categories, _ = labels()
     ids = np.arange(N)[::-1] * 3
     relevant = [ids[categories == own] for own in ASKED]
@@ -233,7 +233,7 @@ def test_two_threads_give_the_rows_of_one(index: Index, queries: FloatArray) -> 
 
 
 def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
-    """`query` uses the choice with the greatest h by folds from then on."""
+    """After an evaluation, `query` uses the choice with the greatest h by folds as its default."""
     own = built(random_points(N, dims=DIMS))
     rows = list(evaluate(own, queries, ASKED, grid=GRID, set_default=True))
     choices = [row for row in rows if row.by_fold]

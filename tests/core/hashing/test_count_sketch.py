@@ -59,7 +59,10 @@ def test_dimensions_are_spread_evenly_with_both_signs() -> None:
 
 
 def test_products_of_unit_vectors_are_unbiased() -> None:
-    """The mean is the exact product, and the standard deviation is at most sqrt(2 / 4,096)."""
+    """The mean product of two sketches is the exact product of the unit vectors.
+
+    The standard deviation is at most sqrt(2 / 4,096).
+    """
     rng = np.random.default_rng(2)
     one = rng.standard_normal(DIMS)
     near = one + 0.5 * rng.standard_normal(DIMS)
@@ -72,7 +75,7 @@ def test_products_of_unit_vectors_are_unbiased() -> None:
 
 
 def test_narrow_rows_are_not_sketched() -> None:
-    """Below 8,193 dimensions rows stay as they are, and the index stores no sketch."""
+    """Rows of fewer than 8,193 dimensions stay as they are, and their index stores no sketch."""
     rows = np.ones((2, SKETCH_DIMS_MIN - 1), np.float32)
     sketch = CountSketch.draw(SKETCH_DIMS_MIN - 1, 0)
     assert sketch(rows) is rows
@@ -95,9 +98,9 @@ def test_info_lists_the_sketch() -> None:
 def test_sketched_indexes_agree_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, family: HashFamily, metric: Metric
 ) -> None:
-    """Points and queries are dense or sparse, and centred under the Euclidean metric.
+    """Sketched indexes of dense and sparse points agree with the reference, centred ones too.
 
-    Here 300 dimensions become 128 sums. There are few points because the reference compares all
+    300 dimensions are sketched to 128 sums. The points are few because the reference compares all
     pairs.
     """
     monkeypatch.setattr(count_sketch, "SKETCH_DIMS_MIN", 300)

@@ -73,8 +73,8 @@ def estimated(
 def test_the_estimate_of_a_points_own_square_is_unbiased(seed: int, dims: int) -> None:
     """With a full rotation, the estimated product of a point with itself is its squared length.
 
-    Quantising the query's margins to four bits adds an error of at most half a level per margin,
-    which the test allows.
+    The query's margins are quantised to four bits. The test allows for the error of half a level
+    per margin that this adds.
     """
     points = drawn(5, dims, seed)
     planes = rotation(dims, seed)
@@ -85,18 +85,19 @@ def test_the_estimate_of_a_points_own_square_is_unbiased(seed: int, dims: int) -
         lost = 0.5 * own.max() / 7 * dims * stretch
         found = -estimated(points[row], points, planes, 1)[row]
         assert abs(found - squared) <= lost + 1e-4 * squared
-        # The errors of half a level mostly cancel.
+        # Quantisation errors of up to half a level per margin mostly cancel each other.
         assert abs(found - squared) <= 0.1 * squared
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("dims", [64, 256])
 def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> None:
-    """The error is the product of the parts of point and query orthogonal to the code (RaBitQ).
+    """The error comes from the parts of point and query that are orthogonal to the code (RaBitQ).
 
     The cosine c between a code and its point is about 0.80 with one bit, 0.94 with two and 0.99
-    with four. The error relative to both lengths therefore has a standard deviation of sqrt(1 / c^2
-    - 1) / sqrt(d). Five of these, plus the query's quantisation error, bound all errors.
+    with four. Relative to the product of both lengths, the error therefore has a standard deviation
+    of sqrt(1 / c^2 - 1) / sqrt(d). All errors must stay below five standard deviations plus the
+    query's quantisation error.
     """
     points, query = drawn(3000, dims, 1), drawn(1, dims, 2)[0]
     found = -estimated(query, points, rotation(dims, 3), 1, depth)
@@ -112,7 +113,7 @@ def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> 
 
 
 def test_estimates_read_terms_from_the_given_start() -> None:
-    """Each estimate equals the formula evaluated in float32."""
+    """Each estimate equals the formula evaluated in float32 on the terms after the start."""
     rng = np.random.default_rng(4)
     terms = coding.pack_terms(*rng.standard_normal((2, 50)).astype(np.float32))
     scores = rng.integers(-900, 900, 20).astype(np.int32)
@@ -152,7 +153,7 @@ def test_packed_terms_have_eight_significant_bits(seed: int, scale: float) -> No
 def test_terms_of_an_index_agree_with_the_reference(
     metric: Metric, family: HashFamily, kind: str, centred: bool
 ) -> None:
-    """A point's terms are its squared distance from the centre and the factor of its code."""
+    """The terms of a point are its squared distance from the centre and the factor of its code."""
     if centred and metric == "inner_product":
         return
     points = drawn(120, 30, 5, 0.4)
@@ -182,7 +183,7 @@ def test_terms_of_an_index_agree_with_the_reference(
 
 
 def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> None:
-    """Check that a code (B,) has the levels nearest to its margins, unless rounding decides."""
+    """Check that each level of a code (B,) is the nearest to its margin, up to rounding."""
     steps = cut / max(0.3352 * np.sqrt((cut**2).mean()), 1e-30)
     between = np.abs(steps - np.rint(steps)) * np.linalg.norm(cut)
     clear = between > 1e-3 * np.linalg.norm(cut) + rounding
@@ -196,9 +197,9 @@ def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> 
 def test_codes_in_cells_encode_the_difference_from_the_centre(
     metric: Metric, kind: str, components: int, hyperplanes: Hyperplanes
 ) -> None:
-    """Codes are of a row's margins less its centre's.
+    """A code holds the levels of a row's margins minus the margins of its cell's centre.
 
-    Terms hold all that is independent of queries.
+    The stored terms hold everything in an estimate that does not depend on the query.
     """
     points = drawn(200, 30, 5, 0.4) + 20 * (kind == "dense")
     points[points.any(axis=1) == 0, 0] = 1
@@ -213,10 +214,10 @@ def test_codes_in_cells_encode_the_difference_from_the_centre(
     assert twin.cells is not None
     assert twin.terms is not None
     planes, width = twin.hyperplanes.astype(np.float64), twin.cells.centres.shape[1]
-    # Hyperplanes come in whole blocks of a rotation; the columns after the last block are zero.
+    # Hyperplanes are made in whole blocks of a rotation, so columns after the last block are zero.
     used = np.count_nonzero(planes.any(axis=0))
     assert used == (64 if hyperplanes == "gaussian" else 64 // components * components)
-    # Inner products have the origin as centre; distances use the mean of the points.
+    # Codes are relative to a centre: the origin for inner products, else the mean of all points.
     mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
     for centre, square, members in zip(
         twin.cells.centres, twin.cells.squares, twin.cells.members, strict=True
@@ -241,7 +242,7 @@ def test_codes_in_cells_encode_the_difference_from_the_centre(
 
 @pytest.mark.parametrize("metric", get_args(Metric))
 def test_errors_of_estimates_in_cells_are_bounded(metric: Metric) -> None:
-    """The error depends only on the differences from the centre (RaBitQ), not on the points."""
+    """The bound depends only on the points' differences from the centre of their cell (RaBitQ)."""
     points, queries = drawn(2000, 64, 1) + 50, drawn(5, 64, 2) + 50
     twin = points_of(Index.build(points, metric=metric, hash_family="cells"))
     assert twin.cells is not None
@@ -282,7 +283,7 @@ def test_errors_of_estimates_in_cells_are_bounded(metric: Metric) -> None:
 def test_sparse_points_have_the_codes_of_dense_ones(
     metric: Metric, family: HashFamily, centred: bool
 ) -> None:
-    """With equal hyperplanes all bits agree, except for points within rounding of a hyperplane."""
+    """Dense and sparse points have equal bits, except within rounding of a hyperplane."""
     if centred and metric == "inner_product":
         return
     points = drawn(150, 40, 6, 0.3)
@@ -294,7 +295,7 @@ def test_sparse_points_have_the_codes_of_dense_ones(
     margins = kernels.margins(twin.vectors, twin.hyperplanes, twin.thresholds)
     near = np.abs(margins) < 1e-5 * np.linalg.norm(twin.vectors, axis=1)[:, np.newaxis]
     assert (twin.bits == (margins >= 0))[~near].all()
-    # Every point is within rounding of an unused hyperplane, which is all zeros.
+    # An unused hyperplane is all zeros, so every point is within rounding of it.
     assert near.mean() < (0.97 if family == "pca_hash" else 0.01)
     of_dense = Index.build(
         points, metric=metric, hash_family=family, centred=centred, n_components=8
@@ -308,9 +309,10 @@ def test_sparse_points_have_the_codes_of_dense_ones(
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("dims", [12, 60, 300])
 def test_components_of_sparse_and_dense_points_agree(dims: int, centred: bool) -> None:
-    """The subspace is the same, sketched or not, and so are the axes up to their sign."""
+    """The axes agree up to their sign, and the subspace is the same, with and without a sketch."""
     rng = np.random.default_rng(7)
-    # There are four topics of a few words each, the strongest eight times the weakest, and noise.
+    # Points mix noise and four topics of a few words; the strongest topic is eight times the
+    # weakest.
     topics = np.zeros((4, dims))
     topics[np.arange(12) % 4, np.arange(12)] = 1 + rng.random(12)
     mixed = ((0.5 + rng.standard_normal((800, 4))) * 2.0 ** np.arange(4)) @ topics
@@ -357,9 +359,9 @@ depths = st.sampled_from(coding.DEPTHS)
 def test_codes_are_the_levels_nearest_to_the_margins(
     seed: int, depth: int, rows: int, groups: int
 ) -> None:
-    """The step between levels is a multiple of the row's root mean square margin.
+    """The step between levels is a multiple of the root mean square of a row's margins.
 
-    The written codes are read back as the same numbers.
+    Reading the packed codes back gives the same levels.
     """
     rng = np.random.default_rng(seed)
     margins = (rng.standard_normal((rows, 64 * groups)) * 10 ** rng.uniform(-3, 3)).astype("f4")
@@ -382,9 +384,9 @@ def test_a_zero_row_has_the_code_of_the_lowest_positive_level(depth: int) -> Non
 
 @pytest.mark.parametrize("depth", coding.DEPTHS)
 def test_the_noise_constants_are_those_of_normal_margins(depth: int) -> None:
-    """The noise is 1 / c^2 - 1, with c the cosine between margins and codes.
+    """The noise constant is 1 / c^2 - 1, where c is the cosine of normal margins and their code.
 
-    Steps a fifth smaller or a quarter larger give more noise.
+    The chosen step is the best: a step a fifth smaller or a quarter larger gives more noise.
     """
     margins = np.random.default_rng(1).standard_normal((300, 256)).astype(np.float32)
 
@@ -414,7 +416,7 @@ def test_the_noise_constants_are_those_of_normal_margins(depth: int) -> None:
 def test_few_components_are_hashed_if_they_hold_nearly_all_variance(
     falling: float, dims: int, bits: int, components: int
 ) -> None:
-    """If all components are equally strong and fit, all are hashed."""
+    """If all components are equally strong and fit into a code, all of them are hashed."""
     assert coding.fitting_components(np.exp(-falling * np.arange(dims)), bits) == components
 
 

@@ -42,13 +42,13 @@ def test_every_point_is_in_exactly_one_cell(metric: Metric, rows: int, kind: str
 
 
 def test_cells_use_the_same_hyperplanes_as_lsh_sdiv() -> None:
-    """Only the codes differ, because they are relative to the centre of a cell."""
+    """With cells only the codes differ, because they are relative to the centre of a cell."""
     points = clustered(500, 12, 3)
     with_cells = Index.build(points, hash_family="cells", metric="euclidean", seed=4)
     without = Index.build(
         points, hash_family="lsh_sdiv", n_components=12, metric="euclidean", seed=4
     )
-    # Each margin has four bits, so a code has a quarter as many hyperplanes.
+    # With four bits per margin, a code has a quarter as many hyperplanes as bits.
     theirs = without.engine._arrays["hyperplanes"][:, :64]
     assert with_cells.engine._arrays["hyperplanes"].shape == (12, 64)
     assert with_cells.engine._arrays["codes"].shape == without.engine._arrays["codes"].shape
@@ -71,7 +71,7 @@ def test_n_components_may_exceed_the_hyperplanes_of_a_code(components: int) -> N
 
 
 def test_the_number_of_components_depends_on_the_variance_within_cells() -> None:
-    """All dimensions are hashed if points within clusters vary in all, even if centres do not."""
+    """All dimensions are hashed if clusters vary in all of them, even if centres do not."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((4_000, 128)).astype(np.float32)
     points[:, :10] += 20 * rng.standard_normal((100, 10))[rng.integers(0, 100, 4_000)]
@@ -161,7 +161,10 @@ drawn_places = st.builds(
 @examples
 @given(places=drawn_places, product=st.booleans())
 def test_ranking_half_of_the_cells_or_more_is_exact(places: Places, product: bool) -> None:
-    """Ranking then compares all centres; if all cells are wanted, they come in any order."""
+    """If half of the cells or more are wanted, ranking compares all centres and is exact.
+
+    If all cells are wanted, they are returned in any order.
+    """
     every = places.nearest(product=product)
     wanted = -(-len(every) // 2)
     if wanted < len(every):
@@ -212,7 +215,7 @@ def test_ranking_few_cells_agrees_with_the_reference(
 def test_cells_are_taken_until_they_hold_enough_points(
     places: Places, product: bool, n_probes: int, share: float
 ) -> None:
-    """The number of cells is doubled until they hold enough points or all cells are taken."""
+    """The search doubles the number of cells until they hold enough points or are all taken."""
     total = int(places.cell_starts[-1])
     at_least = round(share * total)
     taken, points = places.choose(n_probes, at_least, product=product)
@@ -253,7 +256,7 @@ def test_probing_all_cells_finds_the_exact_neighbours(metric: Metric) -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", ["gaussian", "far", "plain"])
 def test_codes_in_cells_find_neighbours_far_from_the_origin(metric: Metric, kind: str) -> None:
-    """Gaussian hyperplanes, and points far from the origin, lose little recall."""
+    """With Gaussian hyperplanes, cells of points far from the origin lose little recall."""
     points = clustered(6_000, 32, 5) + (30 if kind == "far" else 0)
     asked = points[::300] + 0.1
     planes: Any = "gaussian" if kind == "gaussian" else "orthogonal"

@@ -83,9 +83,9 @@ def differing(planes: Doubles, a: Doubles, b: Doubles) -> npt.NDArray[np.bool_]:
 def test_gaussian_bits_agree_with_the_probability_of_eq_5(
     family: HashFamily, distance: float
 ) -> None:
-    """The number of equal bits is binomial, with the probability of Eq. 5.
+    """The number of equal bits follows a binomial distribution with the probability of Eq. 5.
 
-    For lsh_sdiv the distance is that of the projections onto the components.
+    For lsh_sdiv, Eq. 5 applies to the distance between projections onto the components.
     """
     bits = 20_000
     a, b = pair(distance, whole_space(family))
@@ -100,7 +100,7 @@ def test_gaussian_bits_agree_with_the_probability_of_eq_5(
 def test_orthogonal_bits_agree_with_the_probability_of_eq_5(
     family: HashFamily, distance: float
 ) -> None:
-    """Bits within a block are dependent, but blocks are independent."""
+    """Bits of one block are dependent, so the test estimates its error from whole blocks."""
     block = DIMS if family == "lsh_div" else COMPONENTS
     blocks = 20_000 // block
     a, b = pair(distance, whole_space(family))
@@ -144,7 +144,7 @@ def test_orthogonal_hyperplanes_are_orthogonal_in_blocks(family: HashFamily) -> 
 
 @pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
 def test_a_direction_is_as_likely_as_its_opposite(hyperplanes: Hyperplanes) -> None:
-    """The sign convention of the matrix factorisation does not show in the bits."""
+    """The matrix factorisation fixes signs by convention, which must not bias the bits."""
     draws = 400
     bits = np.array(
         [drawn("lsh_div", hyperplanes, DIMS, seed)[[0, 7]] >= 0 for seed in range(draws)]
@@ -206,9 +206,9 @@ def largest_deviations(distance: float, points: int, bits: int, draws: int) -> D
 @pytest.mark.parametrize("distance", [0.5, 2.0])
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 def test_the_lemma_holds_for_all_points_with_the_union_bound(distance: float, delta: float) -> None:
-    """The bound sqrt(log(2m/delta) / 2l) fails for at most a share delta of draws.
+    """The bound sqrt(log(2m/delta) / 2l) on the deviations of all m points seldom fails.
 
-    It bounds the deviation of all m points at once.
+    It fails for at most a share delta of the draws of hyperplanes.
     """
     points, bits, draws = 200, 128, 200
     bound = sqrt(log(2 * points / delta) / (2 * bits))
@@ -250,9 +250,9 @@ def test_orthogonal_hyperplanes_have_less_variance(distance: float) -> None:
 @pytest.mark.parametrize("n_bits", [1, 8, 16])
 @pytest.mark.parametrize("failure", [0.5, 0.1, 0.001])
 def test_tables_needed_is_the_minimum(distance: float, n_bits: int, failure: float) -> None:
-    """With this number the failure probability is at most the given one.
+    """With `tables_needed` tables, the failure probability is at most delta.
 
-    With one table fewer it is greater.
+    With one table fewer it is greater than delta.
     """
     tables = tables_needed(distance, n_bits, failure)
     missed = 1 - collision_probability(distance) ** n_bits
@@ -282,7 +282,7 @@ def test_every_point_within_r_is_found_with_probability_one_minus_delta() -> Non
             target_recall=1e-9,
             seed=seed,
         )
-        # The tuner's minimum is one probe per table, the home bucket.
+        # The tuner probes at least the home bucket of each table.
         assert index.info.n_probes == n_tables
         found = index.query(
             query, k=100, search="tables", selector="nearest", hash_limit=0, candidates_limit=0

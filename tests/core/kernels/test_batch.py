@@ -23,7 +23,7 @@ from divgrpc.vectors import SparseRows
 from reference.index import row_of, same_bytes
 from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
 
-# The last block of points is not full.
+# ROWS leaves the last block of points partly empty.
 ROWS, DIMS = 3 * BLOCK_POINTS + 77, 12
 # Most of these counts leave the last group of queries, and the last group of sums, partly empty.
 COUNTS = [3, 4, 5, 16, 17, 39]
@@ -35,10 +35,10 @@ Options = dict[str, Any]
 
 @cache
 def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index:
-    """Build an index with shuffled ids; with `falling`, rows are ordered by falling length.
+    """Build an index with shuffled ids; if `falling`, rows are ordered by descending length.
 
-    A tenth of the points occurs twice, and half of all points are one point, more than a query
-    keeps.
+    A tenth of the points occurs twice. Half of all points are copies of a single point, which is
+    more than a query keeps.
     """
     points = drawn(ROWS, DIMS, 4, metric)
     points[1::2] = points[1]
@@ -61,7 +61,7 @@ def drawn_queries(count: int, metric: Metric) -> FloatArray:
 
 @contextmanager
 def searched_together() -> Iterator[dict[str, Mock]]:
-    """Search rows together in small indexes too, and yield mocks of the kernels that do so."""
+    """Let small indexes search rows together too, and yield mocks of the kernels that do so."""
     names = ("score_batch", "scan_batch")
     limits: Options = {
         "_BATCH_DIMS_MIN": 0,
@@ -81,10 +81,10 @@ def compare(
     *,
     rows: Iterable[int] | None = None,
 ) -> tuple[QueryResult, list[int]]:
-    """Compare a batch with single queries for some rows, by default all, with statistics.
+    """Compare a batch with single queries for some rows, by default all, including statistics.
 
-    Returns the batch's result and the numbers of calls of the two kernels that search rows
-    together: the exact one and the scan.
+    Return the batch's result and the number of calls of each kernel that searches rows together:
+    the exact search and the scan.
     """
     with searched_together() as kernels:
         whole = index.query(queries, **options)
@@ -94,13 +94,13 @@ def compare(
 
 
 def borders(count: int) -> set[int]:
-    """Return the first, middle and last row, and the rows at the border of the first group."""
+    """Return the first, the middle and the last row, and the rows at the end of the first group."""
     near = (0, 1, count // 2, batch.BATCH_QUERIES - 1, batch.BATCH_QUERIES, count - 1)
     return {row for row in near if row < count}
 
 
 @given(
-    # An exact search reads no codes, but cells store the points in another order.
+    # A family matters even to an exact search, because cells store the points in another order.
     index=st.builds(
         built,
         st.sampled_from(["lsh_sdiv", "cells"]),
@@ -128,7 +128,7 @@ def test_exact_searches_agree_with_single_queries(
     options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
     queries = drawn_queries(count, index.engine._searcher.metric)
     _, calls = compare(index, queries, options, rows=borders(count))
-    # A pool that may grow fourfold would keep too large a share of so few points.
+    # A pool that may grow fourfold would keep too many of these few points, so rows run one by one.
     grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
     assert calls == [0 if grows else -(-count // batch.BATCH_QUERIES), 0]
 
@@ -182,7 +182,7 @@ def test_searches_together_agree_with_the_reference(metric: Metric, place: int) 
     ],
 )
 def test_other_queries_are_searched_one_by_one(count: int, options: Options) -> None:
-    """Two queries, queries that keep most of the points, and queries that read few points."""
+    """Pairs of queries, and queries that keep most or read few points, run one by one."""
     _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(count, "cosine"), options)
     assert calls == [0, 0]
 
@@ -194,7 +194,10 @@ def test_exact_searches_of_sparse_queries_run_one_by_one() -> None:
 
 
 def test_hashed_points_of_an_exact_search_are_the_first_points() -> None:
-    """Tuning needs the hashed points of many queries; an exact search hashes every point."""
+    """The hashed points of an exact search are the first points, because it hashes every point.
+
+    Tuning asks for the hashed points of many queries at once.
+    """
     searcher, queries = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
     effective = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
     with searched_together():
@@ -204,7 +207,7 @@ def test_hashed_points_of_an_exact_search_are_the_first_points() -> None:
 
 @pytest.mark.parametrize("search", SCANS)
 def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> None:
-    """The codes of cells are ordered by cell, and a scan over falling lengths ends early."""
+    """Cells order codes by cell, and falling lengths end scans early, so rows run one by one."""
     for index in (built("cells", "cosine"), built("lsh_div", "inner_product", falling=True)):
         options = {"search": search, "hash_limit": 50}
         _, calls = compare(index, drawn_queries(5, "cosine"), options)
@@ -241,7 +244,7 @@ def test_queries_run_one_by_one_if_that_is_faster(name: str, refused: int, accep
 
 @pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK_POINTS)])
 def test_scratch_memory_has_a_limit(search: Search, block: int) -> None:
-    """The limit holds to the byte; queries that need more run one by one."""
+    """The limit on scratch memory holds to the byte, and queries that need more run one by one."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")
     size = batch.BATCH_QUERIES * (2 * 60 + block) * 8
     for limit, expected in ((size - 1, 0), (size, 1)):
@@ -264,7 +267,7 @@ def test_nearest_of_falling_lengths_counts_its_results_as_candidates() -> None:
     ("options", "expected"),
     [
         ({"search": "exact", "keep_duplicates": True}, batch.BATCH_QUERIES),
-        # A pool that may grow keeps too many of so few points.
+        # A pool that may grow would keep too many of these few points.
         ({"search": "exact"}, 1),
         ({"search": "exact", "selector": "max_sum"}, 1),
         ({"search": "exact", "selector": "qp_relax"}, 1),
@@ -273,7 +276,7 @@ def test_nearest_of_falling_lengths_counts_its_results_as_candidates() -> None:
     ],
 )
 def test_an_index_gives_the_size_of_its_exact_batches(options: Options, expected: int) -> None:
-    """The number tells a server not to split such a batch into smaller slices."""
+    """The size tells a server not to split a batch of this size into smaller slices."""
     index, queries = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
     parameters = QueryParameters(**options)
     with searched_together():
@@ -284,7 +287,7 @@ def test_an_index_gives_the_size_of_its_exact_batches(options: Options, expected
 
 @pytest.mark.parametrize(("seed", "limit"), [(3, 100), (4, 270)])
 def test_no_point_is_kept_twice(seed: int, limit: int) -> None:
-    """Memory after the kept points is not initialised and may hold one of them again."""
+    """Memory after the kept points is not initialised, so it may contain a kept point again."""
     rng = np.random.default_rng(seed)
     points, queries = (rng.standard_normal((n, DIMS)).astype(np.float32) for n in (ROWS, 64))
     index = Index.build(points, hash_family="lsh_div", metric="euclidean", n_tables=2)

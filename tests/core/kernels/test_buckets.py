@@ -36,7 +36,7 @@ class Tables:
 
     @classmethod
     def draw(cls, seed: int, points: int, n_tables: int, n_bits: int, flips: float) -> "Tables":
-        """Draw codes; each bit differs from the query's with probability `flips`."""
+        """Draw codes in which each bit differs from the query's bit with probability `flips`."""
         rng = np.random.default_rng(seed)
         margins = rng.standard_normal(64 * WORDS).astype(np.float32)
         bits = (margins >= 0) ^ (rng.random((points, 64 * WORDS)) < flips)
@@ -46,7 +46,7 @@ class Tables:
     def points(self) -> definitions.Points:
         """Return the tables in the form of the reference implementation.
 
-        Hyperplanes along the axes make a query equal to its margins.
+        The hyperplanes are the coordinate axes, so the query vector equals its margins.
         """
         size = 64 * WORDS
         return definitions.Points(
@@ -95,7 +95,7 @@ class Tables:
 
 
 def wanted(limit: int, sampling: Sampling = "uniform", seed: int = 3) -> EffectiveParameters:
-    """Return parameters with this hash limit, even if it is below k."""
+    """Return parameters with this hash limit, which may be below k."""
     usual = QueryParameters(search="tables", sampling=sampling, seed=seed).resolve(10**6, "tables")
     return replace(usual, hash_limit=limit)
 
@@ -137,7 +137,7 @@ def test_find_in_tables_agrees_with_the_reference(
 def test_probing_continues_until_enough_points_are_found(
     seed: int, n_bits: int, at_least: int, n_probes: int
 ) -> None:
-    """Further buckets are looked up in the same order."""
+    """If the first buckets hold too few points, further buckets are looked up in the same order."""
     tables = Tables.draw(seed, 60, 3, n_bits, 0.5)
     parameters = replace(wanted(0), n_probes=n_probes)
     twin = definitions.hashed_by_tables(
@@ -157,7 +157,7 @@ def test_probing_ends_after_every_bucket() -> None:
 
 @pytest.mark.parametrize("room", [4, 5, 10, 33])
 def test_probing_ends_if_the_heap_is_full(room: int) -> None:
-    """The probes in the heap are still looked up."""
+    """When the heap is full, no probes are added, but those in the heap are still looked up."""
     tables = Tables.draw(1, 50, 3, 10, 0.5)
     tables.room = room
     scratch = tables.scratch()
@@ -201,10 +201,7 @@ def test_home_buckets_come_first() -> None:
 @pytest.mark.parametrize("kind", ["zero", "equal"])
 @pytest.mark.parametrize("n_tables", [1, 3])
 def test_equal_margins_are_probed_once_each(kind: str, n_tables: int) -> None:
-    """If many probes have the same score, each bucket is still looked up once.
-
-    The order is that of the reference.
-    """
+    """If many probes have the same score, each bucket is looked up once, in reference order."""
     tables = Tables.draw(4, 64, n_tables, 6, 0.5)
     tables.margins = np.full(64 * WORDS, 0 if kind == "zero" else 0.5, np.float32)
     assert tables.find(n_tables, 0, wanted(0), tables.scratch())[0] == at_home(tables)
@@ -231,7 +228,7 @@ def test_rank_bits_orders_by_margin(seed: int, n_tables: int, n_bits: int) -> No
 
 @pytest.mark.parametrize("n_bits", [2, 9])
 def test_bucket_returns_the_range_of_a_key(n_bits: int) -> None:
-    """The range is right for tables indexed by key and for tables with sorted keys."""
+    """The range is right both for tables indexed by key and for tables with sorted keys."""
     tables = Tables.draw(5, 20, 3, n_bits, 0.5)
     starts, keys, offsets, rows = tables.arrays()
     assert (len(keys) > 0) == (n_bits == 9)

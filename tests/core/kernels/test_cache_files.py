@@ -1,7 +1,7 @@
 """Where compiled kernels are cached, how damaged files are found, and what a process reports.
 
-Compiling all kernels takes too long for a test. Each test works on a copy of this suite's cache
-folder with a small kernel missing or damaged.
+Compiling all kernels takes too long for a test. Therefore each test copies the cache folder of this
+test run, in which one small kernel is missing or damaged.
 """
 
 import os
@@ -47,7 +47,7 @@ print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in fun
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the cache folder with all kernels, which this process uses as its own."""
+    """Copy the cache folder with all kernels, make this process use the copy, and return it."""
     warmup.warm_kernels()
     copied = tmp_path / cache_files.cache_folder().name
     shutil.copytree(cache_files.cache_folder(), copied)
@@ -63,7 +63,7 @@ def file_of(folder: Path, kernel: str) -> Path:
 
 
 def test_kernel_names_lists_every_decorated_function() -> None:
-    """The list is parsed from the sources; functions that are only inlined are left out."""
+    """Names are parsed from the sources; functions that are only inlined are left out."""
     decorated = {
         f"{name.removeprefix('divgrpc.kernels.')}.{value.__name__}"
         for name, module in list(sys.modules.items())
@@ -99,7 +99,7 @@ def test_a_folder_with_a_damaged_kernel_is_not_warm(
 
 @pytest.mark.parametrize("bytes_kept", [None, 0, 3, -1])
 def test_a_missing_or_incomplete_stamp_is_not_valid(folder: Path, bytes_kept: int | None) -> None:
-    """The stamp is missing, empty as earlier versions wrote it, or only partly copied."""
+    """The cases are no stamp, an empty stamp as earlier versions wrote it, and a partial copy."""
     stamp = (folder / "warm").read_bytes()
     (folder / "warm").unlink()
     if bytes_kept is not None:
@@ -118,7 +118,7 @@ def test_a_kernel_used_only_by_other_kernels_may_be_missing(folder: Path) -> Non
 
 
 def test_cached_kernels_serve_another_copy_of_the_package(folder: Path, tmp_path: Path) -> None:
-    """The copy has other timestamps, as in a second environment or a container image."""
+    """Other timestamps of the sources, as in a container image, do not invalidate the cache."""
     package = Path(divgrpc.__file__).parent
     elsewhere = tmp_path / "elsewhere" / "site-packages"
     shutil.copytree(package, elsewhere / "divgrpc", ignore=shutil.ignore_patterns("__pycache__"))
@@ -132,7 +132,7 @@ def test_cached_kernels_serve_another_copy_of_the_package(folder: Path, tmp_path
 
 
 def test_a_damaged_kernel_is_compiled_again_with_one_message(folder: Path) -> None:
-    """Compiler processes replace it, so the process that needs the kernel compiles nothing."""
+    """Compiler processes replace the file, so the process that found it compiles nothing."""
     damaged = file_of(folder, SMALL)
     damaged.write_bytes(damaged.read_bytes()[:100])
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
@@ -166,7 +166,7 @@ def test_two_processes_may_compile_at_the_same_time(folder: Path) -> None:
 
 
 def test_kernels_compile_in_memory_if_the_folder_is_not_writable(tmp_path: Path) -> None:
-    """A message says once that kernels cannot be cached."""
+    """One message says that kernels cannot be cached."""
     (tmp_path / "file").write_text("in the way")
     for place in ("/proc/nowhere", str(tmp_path / "file")):
         printed, said = run_script(_MIX, DIVGRPC_KERNEL_CACHE=place)
@@ -181,7 +181,7 @@ def test_kernels_compile_in_memory_if_the_folder_is_not_writable(tmp_path: Path)
 def test_a_read_only_folder_of_kernels_is_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An image may hold such a folder and run its server as another user."""
+    """A container image may hold a folder of kernels and run its server as another user."""
 
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -217,7 +217,7 @@ def test_a_failing_compiler_process_is_reported(
 
 
 def test_a_compiler_of_another_installation_refuses_to_run(folder: Path) -> None:
-    """It would write files that this installation never reads."""
+    """The compiler would write files that the calling installation never reads."""
     script = "from divgrpc.warmup import compile_kernels; compile_kernels('first', '/nowhere')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (
@@ -230,7 +230,7 @@ def test_a_compiler_of_another_installation_refuses_to_run(folder: Path) -> None
 def test_no_compiler_starts_if_python_is_embedded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executable is then the application itself, which cannot compile kernels."""
+    """`sys.executable` is then the embedding application, which cannot compile kernels."""
     file_of(folder, SMALL).unlink()
     monkeypatch.setattr(sys, "executable", "/srv/application")
     reports: list[Compilation] = []
@@ -251,7 +251,7 @@ def test_cache_folders_differ_by_processor_and_location(tmp_path: Path) -> None:
 
 
 def test_an_edit_of_any_kernel_changes_the_cache_folder(tmp_path: Path) -> None:
-    """A compiled kernel contains the kernels that it calls, so the folder's name depends on all."""
+    """A compiled kernel contains the kernels that it calls, so the folder depends on them all."""
     copied = tmp_path / "kernels"
     shutil.copytree(Path(cache_files.__file__).parent, copied)
     script = (
@@ -270,9 +270,9 @@ def test_an_edit_of_any_kernel_changes_the_cache_folder(tmp_path: Path) -> None:
 def test_a_kernel_that_cannot_be_cached_still_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This happens on a full disk; the kernel is recorded as not cached.
+    """On a full disk a kernel runs and is recorded as not cached.
 
-    The setting of numba's cache folder does not change.
+    The environment variable of numba's cache folder stays unchanged.
     """
     before = config.CACHE_DIR
     monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
@@ -309,7 +309,7 @@ def test_a_compiler_imports_nothing_from_the_working_directory(
 def test_progress_in_a_file_is_a_line_at_start_and_end(
     state: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file gets no intermediate progress, and nothing at all if DIVGRPC_QUIET is set."""
+    """A progress report to a file has a first and a last line, and none under DIVGRPC_QUIET."""
     now = Compilation(state, 60, 117, 21.2, "why")  # type: ignore[arg-type]  # a parameter
     monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
     compilation.print_progress(now)
@@ -366,14 +366,14 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def left(folders: dict[str, Path]) -> set[str]:
-    """Return the names of the folders whose file still exists."""
+    """Return the names of the cache folders that still exist."""
     return {name for name, folder in folders.items() if (folder / "a.kernel").exists()}
 
 
 def test_warming_removes_folders_unused_for_30_days(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current folder stays, and so do folders that do not hold kernels."""
+    """Warming removes neither the current folder nor folders that hold no kernels."""
     monkeypatch.setattr(cache_files, "is_warm", lambda: True)
     monkeypatch.setattr(compilation, "ensure", lambda: None)
     monkeypatch.setattr(warmup, "warm_kernels", lambda: None)
@@ -405,7 +405,7 @@ def test_starting_a_process_counts_as_use(
 def test_folders_that_cannot_be_removed_cause_no_error(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such folders may belong to another user."""
+    """Warming skips folders that it cannot remove, such as those of another user."""
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")

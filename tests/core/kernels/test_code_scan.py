@@ -81,7 +81,7 @@ def test_a_scan_sums_the_levels_of_set_bits(seed: int, words: int, points: int) 
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
 def test_a_scan_counts_differing_bits(seed: int, words: int, points: int) -> None:
-    """With signs only, a point's distance is the Hamming distance of its code from the query's."""
+    """If codes hold only signs, a point's distance is the Hamming distance between both codes."""
     bits = random_bits(points + 1, 64 * words, seed)
     margins = np.where(bits[0], np.float32(0.5), np.float32(-2))
     levels = levels_of(margins, words, hamming=True)
@@ -101,7 +101,7 @@ def test_a_scan_counts_differing_bits(seed: int, words: int, points: int) -> Non
 def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
     seed: int, words: int, depth: int, points: int, wanted: int
 ) -> None:
-    """The lowest estimates are taken, and possibly more rows."""
+    """The scan returns the rows with the lowest estimates, and possibly more rows than wanted."""
     rng = np.random.default_rng(seed)
     bits, margins = (
         random_bits(points, 64 * words * depth, seed),
@@ -266,16 +266,16 @@ def test_keep_sample_keeps_the_rows_before_its_range() -> None:
 
 
 def test_draws_are_uniform() -> None:
-    """Over many seeds, points are kept equally often.
+    """Over many seeds every point is kept equally often.
 
-    Chi-squared is within 6 standard deviations.
+    The test requires chi-squared to be within 6 standard deviations of its mean.
     """
     points, wanted, draws = 40, 10, 4000
     counts = np.zeros(points)
     for seed in range(draws):
         counts[kept(list(range(points)), wanted, NO_IDS, seed)] += 1
     expected = draws * wanted / points
-    # Without replacement, a count has (1 - wanted / points) of a binomial's variance.
+    # Draws are without replacement, so a count has (1 - wanted / points) of a binomial's variance.
     chi_squared = ((counts - expected) ** 2).sum() / (expected * (1 - wanted / points))
     degrees = points - 1
     assert abs(chi_squared - degrees) < 6 * np.sqrt(2 * degrees)
@@ -303,7 +303,10 @@ def test_keep_least_appends_estimates_up_to_the_limit(seed: int, points: int, he
 def test_quantise_signs_gives_levels_of_plus_or_minus_1(
     seed: int, words: int, zeros: float
 ) -> None:
-    """The unit keeps the product of the margins with themselves; a zero margin counts as 1."""
+    """Levels times the unit have the same product with the margins as the margins themselves.
+
+    A zero margin gets the level +1.
+    """
     rng = np.random.default_rng(seed)
     margins = rng.standard_normal(64 * words).astype(np.float32)
     margins[rng.random(len(margins)) < zeros] = 0

@@ -1,4 +1,4 @@
-"""Near-copies among the candidates: which are kept, how the pool grows, and what fills up."""
+"""Near-copies among candidates: which are kept, how the pool grows, how answers are filled up."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,12 +43,12 @@ def copies(
 
 
 def limit_of(metric: Metrics) -> float:
-    """Return a limit that is far from every distance between rows of `copies`."""
+    """Return a distance limit that no pair of rows of `copies` comes close to."""
     return {"cosine": 0.02, "euclidean": 0.18, "inner_product": 0.01}[metric]
 
 
 def threshold_of(metric: Metrics) -> float:
-    """Return the limit in the form of the parameter `duplicate_threshold`."""
+    """Return the distance limit as a value of the parameter `duplicate_threshold`."""
     return limit_of(metric) if metric == "euclidean" else 0.99
 
 
@@ -63,7 +63,7 @@ def threshold_of(metric: Metrics) -> float:
 def test_kept_candidates_agree_with_the_reference(
     seed: int, items: int, metric: Metrics, dims: int, data: st.DataObject
 ) -> None:
-    """Kept candidates agree, computed all at once or one by one in any order."""
+    """The kernel keeps the reference's candidates, all at once or one by one in any order."""
     vectors = copies(seed, items, 6, metric=metric, dims=dims)
     query = np.asarray(definitions.unit(np.random.default_rng(seed).standard_normal(dims)))
     case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
@@ -110,7 +110,7 @@ def test_each_pick_is_the_best_of_the_kept_candidates(
     assert len(selected) == min(k, len(kept))
     owned = reference_collapse.copies_of(points, near[:seen], selected, limit)
     assert counted == sum(map(len, owned.values()))
-    # The pool is doubled while a quarter or more of it are copies of picks.
+    # The pool is doubled while at least a quarter of its candidates are copies of picks.
     assert seen == len(near) or 4 * counted < seen
     rest = [row for row in near[:seen] if row not in selected]
     assert picks[len(selected) :] == rest[: k - len(selected)]
@@ -164,7 +164,7 @@ def pick(
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_queries_agree_with_the_reference(metric: Metrics, kind: str) -> None:
-    """Every selector is tested, with a pool that can grow and one that cannot."""
+    """Every selector agrees, with a pool that can grow and with a pool that cannot."""
     vectors = copies(3, 30, 9, metric=metric)
     rows = sparse.csr_array(vectors) if kind == "sparse" else vectors
     index = Index.build(rows, metric=metric, hash_family="lsh_div")
@@ -221,7 +221,7 @@ def test_each_item_with_ten_copies_is_returned_once(selector: Selector) -> None:
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_near_copies_fill_up_short_answers_with_a_warning(selector: Selector) -> None:
-    """Four distinct items come first, and copies of them fill the other places."""
+    """Four distinct items come first, and copies of them fill the remaining places."""
     index, vectors = an_index(4, 9)
     result = index.query(vectors[:3], selector=selector, duplicate_threshold=0.99)
     assert (result.counts == min(10, len(vectors))).all()
@@ -232,7 +232,7 @@ def test_near_copies_fill_up_short_answers_with_a_warning(selector: Selector) ->
 
 
 def test_collapsed_ids_are_the_copies_of_their_result() -> None:
-    """Each candidate that is a near-copy is listed once, under a result that it resembles."""
+    """Each near-copy among the candidates is listed once, under a result that it resembles."""
     index, vectors = an_index(30, 9)
     queries = vectors[:5]
     result = index.query(queries, k=6, list_collapsed=True)
@@ -281,7 +281,7 @@ def test_a_wrong_duplicate_threshold_is_refused(
 
 
 def test_a_search_is_repeated_until_k_results_differ() -> None:
-    """Limits are raised at most twice, and not at all if the request gives a hash_limit."""
+    """Limits are raised at most twice, and stay unchanged if the request sets a hash_limit."""
     rng = np.random.default_rng(5)
     one = definitions.unit(rng.standard_normal((1, DIMS)))
     crowd = definitions.unit(
