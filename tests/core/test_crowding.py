@@ -1,6 +1,6 @@
-"""Defaults return distinct, near items on crowded points, and lose nothing on uncrowded ones.
+"""By default, crowded points give distinct and near results, and other points lose nothing.
 
-A small form of the benchmark `crowding`, which measures the same on larger and on real sets.
+This is a small form of the benchmark `crowding`, which uses larger and real sets of points.
 """
 
 from functools import cache
@@ -27,7 +27,8 @@ _COPIES = {
     "power law": crowded_points.power_law_copies(_POINTS),
 }
 _CROWDED = [name for name in _COPIES if name != "1"]
-# Share of the gap in J between nearest neighbours and greedy over all points, by diversity.
+# The least value of gap_closed by diversity: the share of the gap in J between nearest neighbours
+# and greedy over all points.
 _GAPS = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 
 
@@ -44,7 +45,7 @@ def truth_of(crowd: Crowd, kind: str) -> Truth:
 
 
 def answered(crowd: Crowd, index: Index, kind: str) -> tuple[Truth, QueryResult, dict[str, float]]:
-    """Return the exact answer to queries, the index's answer at defaults, and its figures."""
+    """Return the exact answer to queries, the index's default answer, and figures of it."""
     truth = truth_of(crowd, kind)
     result = index.query(truth.queries.rows, k=_K)
     row = figures(truth, result.ids, result.parameters.diversity)
@@ -63,7 +64,7 @@ def test_defaults_return_distinct_items(copies: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("copies", _COPIES)
 def test_auto_reaches_the_target_recall_of_candidates(copies: str, kind: str) -> None:
-    """`auto` finds at least `target_recall` of the nearest `candidates_limit` points."""
+    """`auto` finds at least the share `target_recall` of the nearest `candidates_limit` points."""
     crowd, index = made(copies)
     truth, result, _ = answered(crowd, index, kind)
     target = float(str(index.info.parameters["target_recall"]))
@@ -89,7 +90,7 @@ def test_defaults_lose_little_relevance_on_digits(monkeypatch: pytest.MonkeyPatc
 def test_marginal_greedy_comes_near_greedy_over_all_points(
     name: str, kind: str, data_folder: Path, built: dict[str, tuple[Crowd, Index]]
 ) -> None:
-    """Near-copies are not collapsed here; everything else is left at defaults."""
+    """The query uses defaults, except that near-copies are not collapsed."""
     if name not in built:
         data = topics.load([name], str(data_folder))[0]
         crowd = crowded_points.injected(data, 0, _QUERIES)
@@ -100,7 +101,8 @@ def test_marginal_greedy_comes_near_greedy_over_all_points(
         asked = Setting("greedy:marginal", diversity, threshold=OFF)
         result = index.query(truth.queries.rows, k=_K, **asked.parameters)
         gap = figures(truth, result.ids, diversity)["gap closed"]
-        # The gap is None if it is less than 1 % of J.
+        # `gap` is None if nearest neighbours and greedy over all points differ by less than 1 % of
+        # J.
         assert gap is None or gap >= least
 
 

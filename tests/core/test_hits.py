@@ -135,7 +135,7 @@ def test_repr_of_a_result_has_a_few_lines() -> None:
     ],
 )
 def test_diversities_of_rows_print_as_a_range(dial: dict[str, Any], words: str) -> None:
-    """If each row has its own diversity, `repr` shows how it was requested and the range."""
+    """If rows have their own diversities, `repr` shows the requested one and the range."""
     parameters = replace(PARAMETERS, diversity=0.0, **dial)
     three = replace(result([2, 2, 2]), parameters=parameters)
     assert words in repr(replace(three, diversities=np.array([0.5, 0.25, 0.375])))
@@ -165,7 +165,7 @@ def test_repr_of_index_info_is_short(tmp_path: Path) -> None:
 
 
 class StandIn(ModuleType):
-    """A stand-in for pandas with what `to_pandas` calls."""
+    """A stand-in for pandas with the functions that `to_pandas` calls."""
 
     @staticmethod
     def DataFrame(lines: list[tuple[object, ...]], columns: list[str]) -> Any:  # noqa: ANN401, N802  # as pandas spells it

@@ -10,7 +10,8 @@ import pytest
 from divgrpc import platforms
 from support.command_line import run_script
 
-# Third-party packages choose their imports by system, so they are loaded before the removal.
+# Third-party packages choose their imports by operating system, so they are imported before Linux's
+# modules and calls are removed.
 _WITHOUT_LINUX = """
 import os, sys
 import grpc, google.protobuf, numba, numpy as np, scipy.sparse, threadpoolctl
@@ -59,7 +60,7 @@ def test_locking_without_fcntl_is_an_error(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_cores_are_counted_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without affinity, all cores of the machine are counted."""
+    """On systems without CPU affinity, all cores of the machine are counted."""
     monkeypatch.delattr(os, "sched_getaffinity")
     assert platforms.count_cores() == os.cpu_count()
 

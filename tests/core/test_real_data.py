@@ -40,13 +40,13 @@ def recall(result: QueryResult, truth: np.ndarray[tuple[int, ...], np.dtype[np.i
 def test_exact_search_finds_the_recorded_neighbours(
     index: Index, queries: FloatArray, data_folder: Path
 ) -> None:
-    """The ten nearest of 50,000 images and their cosines agree with those of another program."""
+    """The ten nearest of 50,000 images and their cosines agree with another program's."""
     path = data_folder / "cifar100_dense256_neighbours.npz"
     with np.load(path, allow_pickle=False) as file:
         rows, cosines = file["neighbour_row"][:QUERIES, :10], file["cosine"][:QUERIES, :10]
     result = index.query(queries, search="exact", selector="nearest")
     assert np.abs(result.scores - cosines).max() < 1e-5
-    # Near-ties may swap places at the end of the ten.
+    # Images at nearly equal distance may swap places at the end of the ten.
     assert recall(result, rows) > 0.999
 
 
@@ -54,7 +54,7 @@ def test_exact_search_finds_the_recorded_neighbours(
 def test_measured_recall_holds_for_new_queries(
     index: Index, queries: FloatArray, search: Search
 ) -> None:
-    """The recall that a build measured on its own points holds within 0.05 for other queries."""
+    """Recall that a build measured on its own points holds within 0.05 for other queries."""
     info = index.info
     used = info.auto_search if search == "auto" else search
     measured = next(cost.recall for cost in info.search_costs if cost.search == used)
@@ -99,7 +99,7 @@ def test_recall_of_hyperplane_queries_is_as_a_build_measured(data_folder: Path, 
 def test_hyperplane_queries_reach_the_target_without_categories(
     data_folder: Path, name: str
 ) -> None:
-    """The recall of the nearest 200 is 0.9, although the build was given no categories."""
+    """The recall of the nearest 200 is at least 0.9, although the build got no categories."""
     [data] = topics.load([name], str(data_folder))
     asked = data.queries(4).queries
     index = Index.build(data.points)
@@ -114,9 +114,10 @@ def test_hyperplane_queries_reach_the_target_without_categories(
 def test_hashing_closes_most_of_the_gap_to_greedy_over_all_points(
     index: Index, images: FloatArray, queries: FloatArray
 ) -> None:
-    """At diversity 0.3, J falls from nearest neighbours to Algorithm 1 to `marginal` greedy.
+    """`marginal` greedy on hashed candidates closes more than 0.9 of the gap in J.
 
-    The same greedy selection, limited to hashed candidates, closes more than 0.9 of the gap.
+    The gap is the difference between nearest neighbours and `marginal` greedy over all points, at
+    diversity 0.3. The J of Algorithm 1 is between both.
     """
     unit = definitions.unit(images[:50_000])
     asked, directions = queries[:15], definitions.unit(queries[:15])

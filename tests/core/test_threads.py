@@ -46,7 +46,7 @@ def test_the_first_error_is_raised_and_stops_all_work() -> None:
 
 
 def test_nested_calls_do_not_deadlock() -> None:
-    """The inner calls run while the outer call keeps all threads busy."""
+    """Inner calls complete even though the outer call keeps all threads busy."""
 
     def outer(item: int) -> int:
         return sum(on_all_cores(lambda inner: inner * item, range(5)))
@@ -56,7 +56,7 @@ def test_nested_calls_do_not_deadlock() -> None:
 
 @pytest.mark.skipif(CORES < 2, reason="one core has no threads beside it")
 def test_a_forked_process_starts_its_own_threads() -> None:
-    """The threads of the parent process do not exist in the child."""
+    """A forked child cannot use the parent's threads, so it starts its own."""
     assert list(on_all_cores(abs, range(5))) == list(range(5))
     child = os.fork()
     if child == 0:

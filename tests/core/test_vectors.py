@@ -50,7 +50,7 @@ def rows_of(points: FloatArray) -> SparseRows:
     ids=str,
 )
 def test_sparse_rows_are_indexed_like_a_matrix(rows: Any) -> None:  # noqa: ANN401  # a key
-    """Slices, row numbers in any order and masks work; concatenated parts equal the whole."""
+    """Slices, masks and row numbers in any order select rows; concatenated parts equal all."""
     points = drawn()
     cut = rows_of(points)[rows]
     assert dense(cut).tolist() == points[rows].tolist()
@@ -93,9 +93,9 @@ def test_any_dtype_gives_the_same_answer(dtype: type[np.generic]) -> None:
 
 
 def test_repeated_and_unsorted_entries_are_merged_in_a_copy() -> None:
-    """Scipy allows them.
+    """Scipy allows repeated and unsorted entries.
 
-    Entries are added up and sorted, and the caller's matrix stays unchanged.
+    A copy gets sorted entries with repeated ones added up, and the caller's matrix is unchanged.
     """
     indptr, indices = np.array([0, 3, 4]), np.array([5, 2, 5, 0])
     values = np.array([1.0, 4.0, 2.0, 3.0], np.float32)
@@ -111,7 +111,7 @@ def test_repeated_and_unsorted_entries_are_merged_in_a_copy() -> None:
 
 
 def test_stored_zeros_change_only_the_count_of_nonzeros() -> None:
-    """A row that stores only zeros counts as a zero row, which cosine refuses."""
+    """A row that stores only zeros counts as a zero row, which is refused under cosine."""
     points = drawn()
     plain = sparse.csr_array(points)
     with_zeros = sparse.csr_array(np.where(points == 0, 7, points))
@@ -135,7 +135,7 @@ def test_stored_zeros_change_only_the_count_of_nonzeros() -> None:
 
 
 def malformed(changed: dict[str, Any]) -> SparseRows:
-    """Return two rows of three columns, with some parts replaced."""
+    """Return two sparse rows of three columns, in which some arrays are replaced."""
     parts: dict[str, Any] = {
         "indptr": np.array([0, 2, 3], np.int64),
         "indices": np.array([0, 2, 1], np.int32),
@@ -182,7 +182,7 @@ def test_malformed_sparse_rows_are_refused_by_field(changed: dict[str, Any], par
 def test_values_that_are_not_finite_are_named_by_row_and_column(
     kind: str, metric: Metric, value: float
 ) -> None:
-    """This holds for points and queries under every metric; 1e39 overflows float32."""
+    """The error is the same for points and queries under every metric. 1e39 overflows float32."""
     points = drawn().astype(np.float64)
     spoiled = points.copy()
     spoiled[17, 3] = value
@@ -208,7 +208,7 @@ def test_a_one_dimensional_sparse_row_is_a_query_but_no_set_of_points() -> None:
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", LENGTHY)
 def test_rows_above_the_maximum_length_are_refused(kind: str, metric: Metric) -> None:
-    """Squares of the longest rows can still be added up in float32; cosine has no maximum."""
+    """Below the maximum, squared lengths can be added up in float32. Cosine has no maximum."""
     points = drawn()
     points *= np.float32(0.99 * LENGTH_MAX) / np.linalg.norm(points, axis=1)[:, np.newaxis]
     made = sparse.csr_array if kind == "sparse" else np.array
@@ -228,7 +228,7 @@ def test_rows_above_the_maximum_length_are_refused(kind: str, metric: Metric) ->
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", get_args(Metric))
 def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None:
-    """Their squares underflow in float32, but answers are finite and cosines are exact."""
+    """Squares of such short rows underflow in float32, but answers are finite and cosines exact."""
     made: Callable[..., Any] = sparse.csr_array if kind == "sparse" else np.array
     index = Index.build(made(1e-30 * drawn()), metric=metric)
     for search in ("tables", "scan", "exact"):
@@ -245,9 +245,9 @@ def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None
 
 @pytest.mark.parametrize("first", ["dense", "sparse"])
 def test_dense_and_sparse_blocks_do_not_mix(first: str) -> None:
-    """The first block decides.
+    """The first block decides whether points are dense or sparse.
 
-    Refusing a block of the other kind keeps the rows received before.
+    A block of the other kind is refused, and the rows received before it are kept.
     """
     points = drawn()
     blocks = [points, sparse.csr_array(points)]
@@ -318,7 +318,7 @@ def test_masked_entries_are_refused() -> None:
 def test_the_longest_points_have_finite_hyperplanes_and_estimates(
     metric: Metric, family: HashFamily
 ) -> None:
-    """An overflowing sum would be infinite or NaN, and a scan could not rank it."""
+    """An overflowing sum would be infinite or NaN, and a scan could not rank such a point."""
     points = np.full((3_000, 1), 0.99 * LENGTH_MAX)
     points[::10] *= -1
     index = Index.build(points, metric=metric, hash_family=family)
@@ -331,7 +331,7 @@ def test_the_longest_points_have_finite_hyperplanes_and_estimates(
 
 @pytest.mark.parametrize("variant", ["corrected", "marginal"])
 def test_a_diversity_that_rounds_to_zero_repeats_no_point(variant: Variant) -> None:
-    """1 - 1e-9 is 1 in float32."""
+    """With diversity 1e-9, 1 - diversity rounds to 1 in float32."""
     index = Index.build(normal(400, 8) * 1e13, metric="euclidean")
     asked: dict[str, Any] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
     result = index.query(normal(1, 8), k=300, diversity=1e-9, variant=variant, **asked)
@@ -340,7 +340,7 @@ def test_a_diversity_that_rounds_to_zero_repeats_no_point(variant: Variant) -> N
 
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
 def test_estimates_of_a_point_do_not_depend_on_the_others_in_its_block(family: HashFamily) -> None:
-    """Points in the last block of a build, with values in few columns, are encoded as elsewhere."""
+    """Points in the last block, or with values in few columns, have the same estimates."""
     points = normal(9_000, 40)
     points[8_192:, 2:] = 0
     order = np.random.default_rng(0).permutation(len(points))
@@ -348,12 +348,12 @@ def test_estimates_of_a_point_do_not_depend_on_the_others_in_its_block(family: H
     packed = Index.build(points, **asked).engine._arrays["scan_terms"]
     mixed = Index.build(points[order], **asked).engine._arrays["scan_terms"]
     terms, mixed = map(kernels.unpack_terms, (packed, mixed))
-    # In another order of points, sums and hence components differ in their last digits.
+    # Another order of points changes the last digits of sums, and therefore those of components.
     assert np.allclose(terms[:, order], mixed, rtol=0.05, atol=1e-3)
 
 
 def test_max_distance_may_exceed_float32(recwarn: pytest.WarningsRecorder) -> None:
-    """Such a distance excludes no point and causes no warning."""
+    """A max_distance above the largest float32 excludes no point and causes no warning."""
     index = Index.build(normal(20, 4))
     assert index.query(normal(1, 4), max_distance=1e300).counts[0] == 10
     assert not recwarn.list

@@ -1,7 +1,7 @@
-"""Sparse rows of very many columns are answered like narrow ones, at the cost of their values.
+"""Sparse rows of very many columns are answered like narrow ones, at the cost of stored values.
 
-Only a few columns hold values, so that the reference implementations can restrict themselves to
-these columns.
+Only a few columns hold values, so that the reference implementations can leave out all other
+columns.
 """
 
 import tracemalloc
@@ -31,7 +31,7 @@ from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries, stating
 from support.refusals import refused
 
 LONGEST = LIMITS["sparse_dims_max"]
-# Thirty times as wide as the widest rows that are not sketched, and quick to build.
+# WIDE is thirty times as wide as the widest rows that are not sketched, but quick to build.
 WIDE = 2**18
 USED = 20
 COLUMNS: IntArray = np.sort(
@@ -122,7 +122,7 @@ def test_empty_columns_change_no_answer(
 ) -> None:
     """Answers are bitwise equal, for batches and single rows.
 
-    `qp_relax` sums its means over other columns, so its shares agree only approximately.
+    `qp_relax` adds up its means over other columns, so its shares agree only approximately.
     """
     wide, narrow = both(metric)
     asked = queries(5, metric)
@@ -141,7 +141,7 @@ def test_empty_columns_change_no_answer(
 
 @pytest.mark.parametrize(("selector", "variant"), SELECTIONS)
 def test_a_query_allocates_less_than_one_wide_row(selector: Selector, variant: Variant) -> None:
-    """A thread's first query allocates its memory; the next allocates little."""
+    """The first query of a thread allocates its memory; the second allocates little."""
     asked = widened(queries(2, "cosine"), LONGEST)
     index = longest_rows()
     told: Any = {"k": 6, "selector": selector, "variant": variant}
@@ -155,7 +155,7 @@ def test_a_query_allocates_less_than_one_wide_row(selector: Selector, variant: V
 
 
 def test_relaxation_compacts_the_columns_of_candidates() -> None:
-    """Means have only the columns that candidates use, unless these are as many as all columns."""
+    """Means have only the columns that candidates use, unless candidates use all columns."""
     for index, columns in zip(both("inner_product"), (USED, None), strict=True):
         searcher = index.engine._searcher
         points, rows = searcher._index.points, np.arange(200, dtype=np.int32)
@@ -169,7 +169,7 @@ def test_relaxation_compacts_the_columns_of_candidates() -> None:
 
 
 def test_defaults_depend_on_stored_values_not_on_columns() -> None:
-    """With k=100 there are 1,000 candidates, however many columns are empty."""
+    """With k=100 there are 1,000 candidates, however many empty columns the rows have."""
     wide, narrow = both("cosine")
     assert wide.engine.widest_row == narrow.engine.widest_row <= USED
     for index in (wide, narrow):
@@ -194,7 +194,7 @@ def test_tuning_measures_the_same_recall_on_wide_rows() -> None:
 
 
 def test_a_label_model_of_wide_rows_is_that_of_the_used_columns(tmp_path: Path) -> None:
-    """The feature map is zero in all other columns, also after saving and opening the index."""
+    """The feature map is zero in unused columns, also after the index is saved and opened again."""
     documents, labels = labelled(200, 0)
     told: Any = {"labels": labels, "rank": 4, "regularisation": 1.0, "iterations": 2} | RANDOM
     Index.build(widened(documents), label_model="leml", path=tmp_path / "wide", **told)
@@ -212,7 +212,7 @@ def test_a_label_model_of_wide_rows_is_that_of_the_used_columns(tmp_path: Path) 
 
 
 def test_rank_and_regularisation_are_chosen_for_wide_rows() -> None:
-    """Unset parameters are tried on rows that are held out."""
+    """If rank and regularisation are unset, trials on held-out rows choose them."""
     documents, labels = labelled(60, 3)
     trained = train(widened(documents), labels)
     assert trained.parameters.rank is not None

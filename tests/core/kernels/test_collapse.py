@@ -281,7 +281,10 @@ def test_a_wrong_duplicate_threshold_is_refused(
 
 
 def test_a_search_is_repeated_until_k_results_differ() -> None:
-    """Limits are raised at most twice, and stay unchanged if the request sets a hash_limit."""
+    """A repeated search has higher limits, and a query is repeated at most twice.
+
+    It is not repeated if the request gives a hash_limit.
+    """
     rng = np.random.default_rng(5)
     one = definitions.unit(rng.standard_normal((1, DIMS)))
     crowd = definitions.unit(

@@ -1,4 +1,4 @@
-"""Exact distances of rows, and the bounds that let a search skip short rows."""
+"""Exact distances of rows, and the bounds by which a search skips short rows."""
 
 import numba
 import numpy as np
@@ -42,7 +42,7 @@ def drawn(rows: int, dims: int, seed: int, *, longest: float = 100.0) -> FloatAr
 
 
 def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) -> np.float32:
-    """Return a distance, summed in the documented order."""
+    """Return one distance, whose terms are added in the documented order."""
     if not sparse:
         if product:
             return -kernels.fixed_order_dot(point, query)
@@ -57,7 +57,10 @@ def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) 
 @pytest.mark.parametrize("kind", KINDS_OF_POINTS)
 @pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
 def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product: bool) -> None:
-    """Scores are squared distances or negated products; other places are not written."""
+    """`score_rows` writes squared distances or negated products of the rows in `rows`.
+
+    Other places of the output are not written.
+    """
     vectors, queries = drawn(30, dims, dims), drawn(3, dims, dims + 1, longest=5)
     points = kernel_points(vectors, stored_sparse=kind == "sparse")
     query = Query(queries, 2, definitions.dot(queries[2], queries[2]), product)
@@ -85,9 +88,9 @@ def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product
 def test_score_longest_scores_all_rows_that_may_be_nearest(
     seed: int, count: int, wanted: int, tail: float, falling: bool
 ) -> None:
-    """Rows left out are farther than the last wanted row.
+    """Every row that `score_longest` leaves out is farther than the last wanted row.
 
-    The others are scored as without bounds.
+    The other rows get the same scores as without bounds.
     """
     rng = np.random.default_rng(seed)
     lengths = (1 + np.arange(count)) ** -tail
@@ -123,7 +126,10 @@ def test_score_longest_scores_all_rows_that_may_be_nearest(
 def test_reach_excludes_only_rows_that_cannot_be_nearest(
     seed: int, count: int, wanted: int, tail: float
 ) -> None:
-    """The range agrees with the reference; no row after it is as near as the last wanted row."""
+    """`reach` agrees with the reference.
+
+    No row after the range that it returns is as near as the last wanted row.
+    """
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((count, 9)) * ((1 + np.arange(count)) ** -tail)[:, np.newaxis]
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
@@ -145,7 +151,7 @@ def test_reach_excludes_only_rows_that_cannot_be_nearest(
 
 
 def test_score_longest_stops_after_the_long_rows() -> None:
-    """Only the block with the ten long rows is scored, not the short rows after it."""
+    """Ten rows are long and all others short, so only the block with the long rows is scored."""
     vectors = np.full((2000, 4), 1e-3, np.float32)
     vectors[:10] = np.arange(10, 0, -1)[:, np.newaxis]
     vectors.setflags(write=False)
@@ -212,13 +218,14 @@ def test_several_rows_at_once_are_summed_as_single_rows(cols: int) -> None:
 
 @pytest.mark.parametrize("cols", LENGTHS)
 def test_a_distance_within_the_limit_is_exact(cols: int) -> None:
-    """Up to the limit the distance is bitwise exact.
+    """If a distance is within the limit, the kernel returns it exactly, to the last bit.
 
-    Beyond it, any value above the limit may be returned.
+    If it exceeds the limit, the kernel may return any value above the limit.
     """
     for seed in range(20):
         left, right = matrix(1, cols, seed), matrix(1, cols, seed + 100)
-        # Large entries at different places vary where the partial sum exceeds the limit.
+        # Large entries are at different places, so partial sums exceed the limit at different
+        # places.
         left[0, :: seed + 1] *= 100
         whole = np.float32(distance(left, 0, right, 0))
         below = np.nextafter(whole, np.float32(-1))

@@ -31,7 +31,8 @@ CODES = {
 Metrics = Literal["cosine", "euclidean", "inner_product"]
 METRICS: list[Metrics] = ["cosine", "euclidean", "inner_product"]
 Vectors = npt.NDArray[np.float32]
-# Allowed float32 error by metric: lengths are 1, or up to a hundred, or costs are scaled.
+# The allowed float32 error by metric. Under cosine, lengths are 1. Under the Euclidean metric, they
+# are up to 100. Under the inner product, costs are scaled.
 ROOM = {"cosine": 1e-6, "euclidean": 1e-2, "inner_product": 1e-5}
 
 
@@ -55,7 +56,7 @@ class Case:
         *,
         stored_sparse: bool = False,
     ) -> "Case":
-        """Draw points, a share `duplicates` of them copies of others.
+        """Draw points, of which a share `duplicates` are copies of other points.
 
         Lengths range from 1 to 100, except under cosine.
         """
@@ -196,7 +197,7 @@ def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> Non
 def test_every_pick_minimises_the_formula(case: Case, k: int, diversity: float, rule: Rule) -> None:
     """Each pick minimises its rule's formula over the remaining candidates.
 
-    The value reported is that of the formula.
+    The value that the kernel reports for the pick is the value of the formula.
     """
     check_steps(case, parameters(k, diversity, rule), list(range(len(case.vectors))))
 
@@ -208,7 +209,10 @@ def test_every_pick_minimises_the_formula(case: Case, k: int, diversity: float, 
     diversity=st.sampled_from([0.0, 0.3, 1.0]),
 )
 def test_greedy_agrees_with_the_reference(case: Case, rule: Rule, diversity: float) -> None:
-    """Picks agree on points in general position, with and without marks of sparse columns."""
+    """Points are in general position, so there are no ties.
+
+    Rows may have marks of sparse columns.
+    """
     wanted = parameters(12, diversity, rule)
     picks, values = case.select(wanted, list(range(60)))
     assert picks == [
@@ -219,7 +223,7 @@ def test_greedy_agrees_with_the_reference(case: Case, rule: Rule, diversity: flo
 
 @pytest.mark.parametrize("rule", RULES)
 def test_ties_go_by_distance_and_then_by_id(rule: Rule) -> None:
-    """On a lattice all sums are exact and ties are frequent; picks agree with the reference."""
+    """Points lie on a lattice, so all sums are exact and ties are frequent."""
     corners = np.array(list(product((-0.5, 0.5), repeat=4)) * 2, np.float32)
     case = Case(corners, corners[5])
     for diversity, k in product((0.0, 0.5, 1.0), (1, 2, 3)):
@@ -233,7 +237,10 @@ def test_ties_go_by_distance_and_then_by_id(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", ["corrected", "marginal", "mmr"])
 def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
-    """At diversity 0 the picks are the nearest, and their values are minus the exact distances."""
+    """At diversity 0 the picks are the nearest points.
+
+    Their values are their exact distances, negated.
+    """
     case = Case.draw(1, 50, 33, duplicates=0.3)
     picks, values = case.select(parameters(20, 0.0, rule), list(range(50)))
     nearest = definitions.nearest_rows(case.points(), case.query, range(50))[:20]
@@ -316,7 +323,7 @@ def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
 @examples
 @given(values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1), equal=st.booleans())
 def test_scale_costs_maps_distances_linearly_to_0_and_1(values: list[float], equal: bool) -> None:
-    """The nearest costs 0 and the farthest 1; equal distances all cost 0."""
+    """The nearest candidate costs 0 and the farthest 1; if all distances are equal, all cost 0."""
     distances = np.sort(np.array(values[:1] * len(values) if equal else values, np.float32))
     costs = np.full(len(values) + 1, 9, np.float32)
     greedy.scale_costs(distances, len(values), len(values) - 1, costs)
@@ -329,7 +336,7 @@ def test_scale_costs_maps_distances_linearly_to_0_and_1(values: list[float], equ
 
 
 def test_zero_vectors_differ_by_1_under_the_inner_product() -> None:
-    """A zero vector has cosine 0 to all others and to itself."""
+    """The cosine between a zero vector and any vector, itself included, counts as 0."""
     for stored_sparse in (False, True):
         case = Case.draw(8, 12, 9, 0, "inner_product", stored_sparse=stored_sparse)
         case.vectors[[2, 5]] = 0

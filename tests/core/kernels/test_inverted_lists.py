@@ -1,4 +1,4 @@
-"""Inverted lists of the points with a value in a column, and the exact searches that use them."""
+"""Inverted lists, which hold the points with a value in a column, and exact searches with them."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
 
 
 def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedLists:
-    """Return the inverted lists of all columns but the common ones, filled row by row."""
+    """Return the inverted lists of all columns except common ones, filled row by row."""
     indptr, indices, values = parts(rows)
     holders = np.zeros(rows.shape[1], np.int64)
     inverted_lists.count_holders(indices, holders)
@@ -71,7 +71,7 @@ def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedList
 def test_lists_hold_the_rows_and_values_of_rare_columns(
     seed: int, count: int, dims: int, share: float
 ) -> None:
-    """Rows ascend within a list; stored lengths are never below the true ones."""
+    """Rows ascend within a list, and a stored length is never below the true length."""
     rows = drawn(seed, count, dims, 2)
     starts, where, held, lengths = listed(rows, share)
     wanted, least = kernels.rare_lists(rows, share)
@@ -102,7 +102,7 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each tha
     product: bool,
     marked: bool,
 ) -> None:
-    """The lists' lower bounds never exceed the distance, and the nearest rows are exact."""
+    """Lower bounds from the lists never exceed distances, and the nearest rows are exact."""
     rows, wanted = drawn(seed, count, dims, spread), min(wanted, count)
     target = drawn(seed + 1, 4, dims, 0)[:1]
     squares = np.empty(count)
@@ -141,7 +141,7 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each tha
 def test_exact_search_by_lists_equals_search_over_all_rows(
     metric: Metric, selector: str, collapse: bool
 ) -> None:
-    """Answers are bitwise equal, but fewer points are scored with lists."""
+    """Answers with and without lists are bitwise equal, but fewer points are scored with lists."""
     rows = drawn(3, 2_000, 400, 0.5)[: 2_000 // 2]
     index = Index.build(sparse.csr_array(rows), metric=metric)
     queries = sparse.csr_array(drawn(4, 8, 400, 0)[:3] * (np.arange(400) > 20))
@@ -167,7 +167,7 @@ def test_exact_search_by_lists_equals_search_over_all_rows(
 
 
 def test_queries_with_common_columns_scan_all_rows() -> None:
-    """Long lists would save no work."""
+    """For queries with common columns, long lists would save no work."""
     rows = drawn(5, 1_000, 50, 0)
     index = Index.build(sparse.csr_array(rows[:500]))
     found = index.query(sparse.csr_array(np.ones((1, 50))), search="exact", candidates_limit=30)

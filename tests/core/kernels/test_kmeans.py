@@ -1,4 +1,4 @@
-"""A partition is learned from points, and points are assigned to its cells."""
+"""Learning a partition from points, and assigning points to its cells."""
 
 from collections.abc import Callable
 from math import inf
@@ -29,7 +29,7 @@ seeds = st.integers(0, 2**32 - 1)
 def test_the_number_of_cells_learned_is_bounded(
     seed: int, rows: int, width: int, wanted: int, duplicates: float
 ) -> None:
-    """Each coarse cell has at least one cell; its cells are consecutive, and centres are finite."""
+    """Each coarse cell has at least one cell, its cells are consecutive, and centres are finite."""
     sample = clustered(rows, width, seed, duplicates)
     made = partitions.learn(sample, min(wanted, rows), np.random.default_rng(seed))
     assert made.width == width
@@ -47,7 +47,7 @@ def test_the_number_of_cells_learned_is_bounded(
 def test_a_point_is_assigned_within_its_nearest_coarse_cells(
     seed: int, rows: int, width: int
 ) -> None:
-    """The assignment agrees with a search one by one, within rounding."""
+    """Up to rounding, the assignment agrees with a search that compares centres one by one."""
     points = clustered(rows, width, seed, 0.2)
     made = partitions.learn(points, max(1, rows // 4), np.random.default_rng(seed))
     found = made.assign(points)
@@ -80,7 +80,7 @@ def test_cells_reduce_the_variance_within_them() -> None:
 def test_the_number_of_cells_grows_with_the_root_of_the_points(
     rows: int, width: int, cells_wanted: int
 ) -> None:
-    """There is at most one cell per sixteen points; the sample is never larger than the points."""
+    """There is at most one cell per sixteen points, and the sample is at most all points."""
     assert partitions.cell_count(rows, width) == cells_wanted
     assert 1 <= partitions.sample_size(rows, width) <= rows
     assert partitions.cell_count(2**31 - 1, 256) * 256 <= 2**22
@@ -88,7 +88,7 @@ def test_the_number_of_cells_grows_with_the_root_of_the_points(
 
 
 def test_memory_for_products_with_centres_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound holds for any number of cells and changes no assignment."""
+    """The bound holds for any number of cells, and it changes no assignment to cells."""
     held: list[tuple[int, int]] = []
 
     def watched(kernel: Callable[..., None]) -> Callable[..., None]:
@@ -114,7 +114,7 @@ def test_memory_for_products_with_centres_is_bounded(monkeypatch: pytest.MonkeyP
 
 
 def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
-    """Draw small integers as float32; their sums are exact, and many are equal."""
+    """Draw small integers as float32, so that their sums are exact and many are equal."""
     return rng.integers(-3, 4, (rows, width)).astype(np.float32)
 
 
@@ -143,7 +143,10 @@ def test_points_are_assigned_to_the_nearest_centre_and_summed(
 def test_the_nearest_coarse_cells_are_ordered_and_grouped(
     seed: int, points: int, count: int
 ) -> None:
-    """The order is that of a sort, ties by number; -1 fills up if there are fewer centres."""
+    """Coarse cells come in sorted order, and equally near cells by number.
+
+    If there are fewer centres than places, the remaining places hold -1.
+    """
     rng = np.random.default_rng(seed)
     products, halves = whole(rng, count, points), whole(rng, count, 1)[:, 0]
     shape = (kmeans.COARSE_CELLS, points)

@@ -44,12 +44,12 @@ def normalised(rows: FloatArray, kind: Points) -> tuple[tuple[int, int], FloatAr
 def test_rows_are_scaled_to_unit_length(
     seed: int, dims: int, scale: int, share: float, kind: Points
 ) -> None:
-    """Rows keep their direction, however large or small their float32 values are."""
+    """Rows keep their direction, even if their float32 values are very large or very small."""
     rows = normal(5, dims, seed, share) * np.float32(10.0**scale)
     full = rows.any(axis=1)
     told, after = normalised(rows, kind)
     assert told == (-1, -1 if full.all() else int(np.argmin(full)))
-    # Below 1e-38 float32 has fewer digits, so the input itself is less accurate.
+    # Below 1e-38, float32 has fewer digits, so the input rows themselves are less accurate.
     assert np.abs(after[full] - definitions.unit(rows[full])).max(initial=0) < 3e-7
     assert not after[~full].any()
 
@@ -101,7 +101,7 @@ def test_the_smallest_and_largest_float32_values_are_normalised(
 
 @given(seed=seeds, dims=st.integers(1, 70), scale=st.integers(-15, 17))
 def test_lengths_agree_with_the_definition(seed: int, dims: int, scale: int) -> None:
-    """Lengths are float32, dense or sparse; squared lengths of sparse rows are float64."""
+    """Lengths of rows are float32. Squared lengths of sparse rows are float64."""
     rows = normal(4, dims, seed, 0.3) * np.float32(10.0**scale)
     matrix = sparse.csr_array(rows)
     indptr = matrix.indptr.astype(np.int64)
@@ -128,7 +128,7 @@ def test_lengths_that_overflow_when_squared_are_not_finite(value: float) -> None
 
 
 def fault_of(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], dims: int) -> int:
-    """Return the first fault in reading order."""
+    """Return the first fault of a matrix in reading order."""
     if indptr[0] != 0:
         return normalise.BAD_INDPTR
     for start, stop in zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True):

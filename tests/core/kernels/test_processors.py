@@ -26,17 +26,20 @@ from divgrpc.kernels import jit
 from divgrpc.types import FloatArray, HashFamily, Metric
 from support.command_line import run_script
 
-# Two strides of four blocks, one block and six more entries cover every part of a row's sum.
+# A row's sum is computed in strides of four blocks, then blocks, then entries. DIMS fills two
+# strides, one block and six entries, so that it covers all of them.
 ROWS, DIMS, QUERIES = 400, 150, 12
 FAMILIES: list[HashFamily] = ["lsh_sdiv", "cells"]
-# The feature that a processor needs to run the kernels, and the registers they should use.
+# For each kind of processor, the CPU feature that it must have, and the registers that kernels
+# should use on it.
 PROCESSORS = {
     "skylake-avx512": ("avx512vl", "zmm"),
     "haswell": ("avx2", "ymm"),
     "x86-64": ("sse2", "xmm"),
 }
-# The feature that a processor needs, and the names by which BLAS and numpy select its instructions.
-# x86-64-v2 dates from 2008; x86-64-v3 from 2013, with AVX2 and fused multiplication.
+# For each older processor, the CPU feature that it must have, and the names by which BLAS and numpy
+# select its instructions. x86-64-v2 dates from 2008. x86-64-v3 dates from 2013 and adds AVX2 and
+# fused multiplication.
 OLDER = {
     "x86-64": ("sse2", "Prescott", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
     "x86-64-v2": ("sse4.2", "Nehalem", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
@@ -141,7 +144,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
-    """Return the lines a script prints with kernels compiled for `processor`, or for this one."""
+    """Return the lines that a script prints with kernels compiled for `processor`.
+
+    By default kernels are compiled for this processor.
+    """
     compiled: dict[str, str] = {}
     if processor is not None:
         compiled = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
@@ -194,14 +200,14 @@ def test_an_older_processor_gives_bitwise_equal_answers(
 ) -> None:
     """Every search, metric, selector and kind of vectors is compared."""
     assert len(older_answers) == 12 * 2 * 5
-    # Several searches often give the same answer, but different indexes do not.
+    # Different searches often give the same answer. Different indexes give different answers.
     assert len({line.split()[-1] for line in older_answers}) > 24
     assert older_answers == own_answers
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the BLAS kernels are those of x86")
 def test_auto_chooses_the_same_with_the_blas_of_another_processor() -> None:
-    """Components differ in their last digits, but recall hardly does, and no choice changes."""
+    """Components differ in their last digits, which hardly changes recall and changes no choice."""
     older, newer = (
         [json.loads(line) for line in run_script(_CHOOSE, OPENBLAS_CORETYPE=blas)[0].splitlines()]
         for blas in ("Prescott", "Nehalem")
@@ -293,7 +299,7 @@ def test_the_second_compiler_process_compiles_the_signatures_of_the_first() -> N
 
 
 def test_only_allocating_kernels_may_create_arrays() -> None:
-    """A plain kernel would leak their memory, so it is refused."""
+    """A kernel that is not marked as allocating would leak the memory of its arrays."""
 
     def ones(n: int) -> int:
         return int(np.ones(n).size)
@@ -305,7 +311,7 @@ def test_only_allocating_kernels_may_create_arrays() -> None:
 
 
 def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
-    """A kernel called with 0, with 1 and with a variable is compiled once, for integers."""
+    """Calls with 0, with 1 and with a variable use one version, compiled for integers."""
 
     def callee(a: int, b: int) -> int:
         return a + b if b else a
@@ -320,7 +326,7 @@ def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
 
 
 def test_a_part_is_inlined_into_its_caller() -> None:
-    """A part returns what a kernel returns, and no separate version of it is compiled."""
+    """A caller gets what its part returns, and the part is not compiled separately."""
 
     def callee(a: npt.NDArray[np.int64], n: int) -> int:
         if n > 2:

@@ -1,4 +1,4 @@
-"""From vectors to codes, quantised margins, table keys and buckets."""
+"""From vectors to codes, to quantised margins, and to the keys and buckets of tables."""
 
 from math import floor, log2
 
@@ -32,7 +32,7 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
 
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 6))
 def test_project_returns_the_margins(seed: int, dims: int, words: int) -> None:
-    """A margin is the product with the hyperplane; the caller subtracts thresholds."""
+    """A margin is the product of a vector with a hyperplane, before its threshold is subtracted."""
     queries, planes = normal((3, dims), seed), normal((dims, 64 * words), seed + 1)
     out = np.empty(64 * words, np.float32)
     projection.project(queries, 1, planes, out)
@@ -44,7 +44,7 @@ def test_project_returns_the_margins(seed: int, dims: int, words: int) -> None:
 def test_project_sparse_equals_projecting_the_dense_row(
     seed: int, dims: int, words: int, share: float
 ) -> None:
-    """Zeros that are not stored change no bit of the margins."""
+    """Margins are bitwise equal whether a row stores its zeros or not."""
     rng = np.random.default_rng(seed)
     query, planes = normal((1, dims), seed), normal((dims, 64 * words), seed + 1)
     query[0, rng.random(dims) < share] = 0
@@ -59,7 +59,7 @@ def test_project_sparse_equals_projecting_the_dense_row(
 
 @pytest.mark.parametrize("dims", DIMS)
 def test_project_sums_dimensions_in_order(dims: int) -> None:
-    """The fixed order gives the same bytes on any machine."""
+    """Products are added in the order of dimensions, so every machine gets the same bytes."""
     queries, planes = normal((1, dims), 1), normal((dims, 64), 2)
     out = np.empty(64, np.float32)
     projection.project(queries, 0, planes, out)
@@ -71,7 +71,7 @@ def test_project_sums_dimensions_in_order(dims: int) -> None:
 
 @given(seed=seeds, words=st.integers(1, 6))
 def test_sign_code_packs_the_signs_of_margins(seed: int, words: int) -> None:
-    """Bit b is bit b % 64 of word b // 64; it is set if the margin is not negative."""
+    """Bit b of a code is bit b % 64 of word b // 64, and is set if margin b is not negative."""
     margins = normal((64 * words,), seed)
     margins[:: words + 1] = 0
     margins[1 :: words + 2] = -0.0
@@ -82,7 +82,7 @@ def test_sign_code_packs_the_signs_of_margins(seed: int, words: int) -> None:
 
 @given(seed=seeds, dims=st.sampled_from(DIMS), points=st.sampled_from([1, 2, 65, 300]))
 def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int) -> None:
-    """A bit is the sign of the margin, unless the point is within rounding of the hyperplane."""
+    """A bit is the sign of the margin, unless the point lies within rounding of the hyperplane."""
     vectors = definitions.unit(normal((points, dims), seed)).astype(np.float32)
     planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
     codes = np.zeros((2, points + 4), np.uint64)
@@ -96,7 +96,7 @@ def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int)
 
 @given(seed=seeds, words=st.integers(1, 6), kind=st.sampled_from(["normal", "zero", "equal"]))
 def test_quantise_rounds_margins_to_fifteen_levels(seed: int, words: int, kind: str) -> None:
-    """Four bit planes hold the level in two's complement, from -7 to 7 for the largest margin."""
+    """Four bit planes hold each level in two's complement; the largest margin has level 7 or -7."""
     margins = normal((64 * words,), seed)
     if kind != "normal":
         margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
@@ -115,7 +115,7 @@ def test_quantise_rounds_margins_to_fifteen_levels(seed: int, words: int, kind: 
 def test_bit_planes_are_repeated_for_bits_of_higher_weight(
     seed: int, groups: int, depth: int
 ) -> None:
-    """Each run of words repeats the planes of the first run, with twice the weight of the last."""
+    """Each run of words repeats the first run's planes, at twice the weight of the run before."""
     margins = normal((64 * groups,), seed)
     alone, planes = np.empty((5, groups), np.uint64), np.empty((5, groups * depth), np.uint64)
     for quantise in (projection.quantise, projection.quantise_signs):
@@ -153,7 +153,8 @@ def test_tables_hold_every_point_in_its_bucket(
 ) -> None:
     """Rows ascend within a bucket.
 
-    Buckets are indexed by key if keys are short; otherwise their keys are stored in a sorted list.
+    If keys are short, buckets are indexed by key. If keys are long, they are stored in a sorted
+    list.
     """
     bits = random_bits(points, 128, seed)
     if shared:
@@ -196,7 +197,7 @@ def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, b
 
 @pytest.mark.parametrize(("components", "bits"), [(1, 256), (256, 256), (257, 320), (700, 704)])
 def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> None:
-    """Each component is one bit, whether a table uses it or not."""
+    """A code has one bit for each component, whether a table uses the bit or not."""
     filled = core.fill_defaults(
         BuildParameters(hash_family="pca_hash", n_components=components), 10_000, 1_000
     )
@@ -210,7 +211,7 @@ def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> N
 def test_pca_hash_uses_each_component_in_one_table_only(
     rows: int, dims: int, n_tables: int, n_bits: int
 ) -> None:
-    """If there are too few components, there are fewer tables, and then fewer bits."""
+    """With too few components, first the number of tables is reduced, and then that of bits."""
     filled = core.fill_defaults(BuildParameters(hash_family="pca_hash"), rows, dims)
     assert (filled.n_tables, filled.n_bits) == (n_tables, n_bits)
     with pytest.raises(InvalidArgumentError, match="n_tables"):

@@ -1,4 +1,4 @@
-"""Records passed to kernels by address reach them unchanged, and misreadable arrays are refused."""
+"""Kernels read records by address unchanged, and refuse arrays that they would misread."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from divgrpc.search.memory import Memory
 
 @kernel
 def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
-    """Return the shapes of the two matrices among an index's cells, and a value of each array."""
+    """Return the shapes of the two matrices among an index's cells, and one value of each array."""
     cells = record_at(where, Cells)
     return (
         cells.codes.shape,
@@ -32,14 +32,14 @@ def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
 
 @kernel
 def read_nested(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
-    """Return values of an index's first array, its last array, and one between nested records."""
+    """Return values of an index's first and last array, and of an array between nested records."""
     index = record_at(where, Index)
     return index.points.vectors[1, 2], index.cells.no_ids[0], index.ids[2]
 
 
 @kernel
 def write_heap(where: npt.NDArray[np.int64]) -> None:
-    """Write to the heap, once as a record by itself and once nested in a scratch."""
+    """Write to a heap that is passed as a record by itself, or nested in a scratch record."""
     record_at(where, Heap).costs[1] = -2.5
     record_at(where, Scratch).probes.heap.keys[0] = -7
 
@@ -128,7 +128,7 @@ def test_arrays_that_a_kernel_would_misread_are_refused(
     ids=["points", "candidates", "k", "lists", "scan", "probes", "cells", "batch"],
 )
 def test_enlarged_memory_is_registered_again(fit: Callable[[Memory], None]) -> None:
-    """The register holds the current addresses; memory that is large enough is kept."""
+    """After memory is enlarged, the register holds its new address; large enough memory is kept."""
     memory = Memory(4, 1, (4, 64))
     old = memory.register
     fit(memory)

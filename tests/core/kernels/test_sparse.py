@@ -17,7 +17,7 @@ Rows = tuple[Indptr, Indices, FloatArray]
 
 
 def drawn(seed: int, rows: int, dims: int, share: float = 0.3) -> Rows:
-    """Draw compressed sparse rows with values in about this share of the columns."""
+    """Draw compressed sparse rows; `share` is the share of columns with a value."""
     rng = np.random.default_rng(seed)
     held = [np.flatnonzero(rng.random(dims) < share) for _ in range(rows)]
     indptr = np.concatenate(([0], np.cumsum([len(row) for row in held])))
@@ -48,7 +48,7 @@ def made_dense(rows: Rows, dims: int) -> FloatArray:
 
 @given(seed=seeds, dims=st.integers(1, 200), share=st.floats(0, 1))
 def test_sparse_dot_sums_in_the_documented_order(seed: int, dims: int, share: float) -> None:
-    """Sixteen float64 sums take the values in turn and are folded in halves.
+    """Sixteen float64 sums take the values in turn, and are then folded in halves.
 
     The result is bitwise equal to the reference for any row and target.
     """

@@ -21,7 +21,10 @@ Distances = npt.NDArray[np.float32]
 def test_take_nearest_takes_all_rows_up_to_the_last_wanted_distance(
     seed: int, count: int, levels: int
 ) -> None:
-    """Rows come in ascending order with their distances, and may be more than wanted."""
+    """Rows up to the last wanted distance come in ascending order of row number.
+
+    Because of ties they may be more than wanted.
+    """
     rng = np.random.default_rng(seed)
     distances = rng.integers(0, levels, count).astype(np.float32)
     for wanted in {1, min(count, 7), count}:
@@ -81,10 +84,10 @@ def check_sorted(
 def test_sort_nearest_sorts_the_wanted_rows_of_a_range(
     seed: int, size: int, values: int, given_ids: bool, data: st.DataObject
 ) -> None:
-    """The first `wanted` rows of the range are its nearest by distance, then id.
+    """The first `wanted` rows of the range are its nearest, ordered by distance and then by id.
 
-    Rows outside the range stay in place. Raising distances to a power puts most of them near 0 and
-    a few far away.
+    Rows outside the range stay in place. The test raises distances to a power, so that most are
+    near 0 and a few are large.
     """
     rng = np.random.default_rng(seed)
     power = data.draw(st.sampled_from([1, 9]))
@@ -96,7 +99,7 @@ def test_sort_nearest_sorts_the_wanted_rows_of_a_range(
 
 
 def in_order(kind: str, size: int) -> Distances:
-    """Return distances in an order that is slow for a naive quicksort."""
+    """Return distances in an order on which a naive quicksort is slow."""
     up, down = range(size // 2), range(size - size // 2)
     orders: dict[str, list[int]] = {
         "ascending": list(range(size)),
@@ -133,10 +136,10 @@ def test_sort_nearest_sorts_any_range(extremes: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordered_input_is_not_sorted_in_quadratic_time(kind: str) -> None:
-    """Points ordered by angle or time are sorted about as fast as shuffled ones.
+    """Points ordered by angle or by time are sorted about as fast as shuffled points.
 
-    The bound of forty times is loose, since a quadratic quicksort would take hundreds of times as
-    long.
+    The test allows forty times as long, because a quadratic quicksort would take hundreds of times
+    as long.
     """
     size = 100_000
     shuffled = np.random.default_rng(1).permutation(size).astype(np.float32)
@@ -159,9 +162,9 @@ def test_ordered_input_is_not_sorted_in_quadratic_time(kind: str) -> None:
 def test_keep_nearest_keeps_the_nearest_in_any_order(
     seed: int, count: int, levels: int, share: float
 ) -> None:
-    """Of rows at equal distance those of lower ids are kept.
+    """Of rows at equal distance, the rows with the lowest ids are kept.
 
-    The largest kept distance is returned.
+    `keep_nearest` returns the largest kept distance.
     """
     rng = np.random.default_rng(seed)
     distances = rng.integers(0, levels, count).astype(np.float32)

@@ -82,7 +82,7 @@ def test_loss_falls_and_agrees_with_its_definition(
 @given(st.integers(6, 30), st.integers(2, 12), st.integers(2, 8), st.integers(0, 99))
 @examples
 def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
-    """With enough inner iterations both factors equal the dense closed forms."""
+    """With enough inner iterations, both solves equal the closed form on dense matrices."""
     rank, weight = min(d, count, 3), 0.7
     training, x, y = begin(make_data(n, d, count, seed), rank, weight, inner=200)
     with pytest.MonkeyPatch.context() as patch:
@@ -131,12 +131,12 @@ def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyP
 def test_precomputed_and_implicit_moments_agree(
     monkeypatch: pytest.MonkeyPatch, *, dense: bool
 ) -> None:
-    """X'X is stored or applied implicitly, for sparse and dense rows, in blocks or by columns.
+    """Solves with a stored and with an implicit X'X agree, by blocks or by columns.
 
     Conjugate gradients usually stop at 1 % of the residual of a whole block of columns. A block of
     one column takes another number of steps, which depends on the rounding of the processor. Here
-    every solve continues to the precision of float32, so that both ways solve the same systems and
-    differ only by rounding.
+    every solve continues to the precision of float32. Therefore both ways solve the same systems
+    and differ only by rounding.
     """
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     documents, labels = make_data(70, 9, 8, 4)
@@ -170,7 +170,7 @@ def test_training_with_a_seed_is_reproducible() -> None:
 
 
 def test_parameters_that_are_not_given_are_chosen_by_trials() -> None:
-    """The choice is the best trial; parameters that are given are not varied."""
+    """Parameters that the caller gives are fixed; the others are those of the best trial."""
     data = make_data(150, 30, 20, 6)
     trained = train(*data)
     chosen = trained.parameters
@@ -191,7 +191,7 @@ def test_parameters_that_are_not_given_are_chosen_by_trials() -> None:
 
 
 def test_trials_train_only_features_of_their_sample() -> None:
-    """Features that occur only in held-out rows are left out."""
+    """A trial leaves out features that occur only in rows that it holds out."""
     documents, labels = make_data(100, 40, 6, 7, density=0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_selection, "_TRAINED_ROWS_MAX", 20)
@@ -233,7 +233,7 @@ def test_training_skips_labels_without_documents(monkeypatch: pytest.MonkeyPatch
 def test_too_large_label_factors_are_refused_before_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All columns and labels count, used or not, and so does the constant feature."""
+    """All columns and all labels count, used or not, and so does the constant feature."""
     monkeypatch.setitem(LIMITS, "label_factor_numbers_max", 100)
     monkeypatch.setattr(training, "choose", None)
     for d, count in ((25, 3), (3, 26)):
@@ -324,7 +324,7 @@ def test_wrong_parameters_are_refused(field: str, value: Any) -> None:  # noqa: 
 def test_default_training_reaches_the_published_precision(
     data_folder: Path, name: str, least: list[float]
 ) -> None:
-    """P@1, P@3 and P@5 on the test documents are no worse than LEML's authors report."""
+    """P@1, P@3 and P@5 on the test documents are at least those that LEML's authors report."""
     split = documents.read(data_folder, name)
     model = train(split.documents, split.labels).model
     result = list(precisions(split, model.predict(split.test_documents).labels).values())
@@ -335,7 +335,7 @@ sizes, seeds = st.integers(0, 30), st.integers(0, 2**32 - 1)
 
 
 def drawn(seed: int, count: int, rows: int, columns: int) -> list[FloatArray]:
-    """Draw `count` matrices of normal numbers, and one more row."""
+    """Return `count` matrices of normal random numbers, and one more row."""
     rng = np.random.default_rng(seed)
     shapes = [(rows, columns)] * count + [(columns,)]
     return [rng.standard_normal(shape, np.float32) for shape in shapes]
@@ -345,7 +345,7 @@ def drawn(seed: int, count: int, rows: int, columns: int) -> list[FloatArray]:
 def test_sparse_product_sums_values_in_stored_order(
     m: int, d: int, r: int, seed: int, block: int
 ) -> None:
-    """Sums are in float32 on any number of threads; rows without values are zeros."""
+    """Sums are float32 and equal for any number of threads, and rows without values are zero."""
     rng = np.random.default_rng(seed)
     rows = SparseRows.of(sparse.random_array((m, d), density=0.3, rng=rng, format="csr"))
     columns = rng.standard_normal((d, r), np.float32)

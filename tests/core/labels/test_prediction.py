@@ -1,4 +1,4 @@
-"""Prediction of labels in process: agreement with the reference, limits and errors."""
+"""Prediction of labels in process agrees with the reference, and respects limits."""
 
 import itertools
 from functools import cache
@@ -133,7 +133,7 @@ def test_labels_are_searched_like_points(family: HashFamily, search: Search) -> 
 
 
 def test_an_exact_search_of_labels_ends_early() -> None:
-    """Label factors are stored by descending length, so few are scored, with the same answer."""
+    """Label factors are stored by descending length, so an exact search scores only a few."""
     lengths = np.linalg.norm(inner(index()).engine._arrays["vectors"], axis=1)
     assert (np.diff(lengths) <= 1e-6).all()
     # In the index of points the long rows come last, so a search must score all.
@@ -157,7 +157,7 @@ def test_an_exact_search_of_labels_ends_early() -> None:
 
 @pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(40, 10), (0, 10), (40, 0), (700, 3)])
 def test_a_scan_ends_when_labels_are_too_short(hash_limit: int, candidates_limit: int) -> None:
-    """The scan agrees with the reference and scores few labels."""
+    """The scan agrees with the reference although it scores few labels."""
     rng = np.random.default_rng(1)
     lengths = rng.permutation((1 + np.arange(4_000)) ** -0.8)
     built = Index.build(X, label_model=(rng.standard_normal((4_000, 6)) * lengths[:, None], MAP))
@@ -186,7 +186,7 @@ def test_a_batch_agrees_with_single_documents() -> None:
 
 
 def test_training_with_a_seed_builds_the_same_index() -> None:
-    """Labels may be sparse or dense, and do not change the answers of queries."""
+    """Sparse and dense labels build the same index, and labels do not change answers of queries."""
     told: dict[str, Any] = {"label_model": "leml", "rank": 3, "regularisation": 1.0}
     first, *others = (
         Index.build(X, labels=labels, iterations=2, **told).engine._arrays
@@ -231,7 +231,7 @@ def test_top_k_above_the_number_of_labels() -> None:
     assert [warning.code for warning in result.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
     result = index().predict_labels(X, top_k=5, candidates_limit=5)
     assert [warning.code for warning in result.warnings] == ["CANDIDATES_LIMIT_EQUALS_K"]
-    # Of labels with equal factors the smaller comes first.
+    # Labels 10 and 20 have equal factors, so the smaller number comes first.
     result = index().predict_labels(X, top_k=LABELS, diversity=0, candidates_limit=0, hash_limit=0)
     assert all(row.index(20) == row.index(10) + 1 for row in result.labels.tolist())
 
@@ -248,7 +248,7 @@ def test_one_label_and_one_document() -> None:
 
 
 def test_every_selector_takes_both_ends_of_diversity() -> None:
-    """Diversity 0 returns the labels with the largest products, and 1 returns full lists."""
+    """At diversity 0 the labels have the largest products; at diversity 1 the lists are full."""
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     best = np.argsort(-(queries @ FACTORS.T), axis=1, kind="stable")[:, :5]
     for selector in get_args(Selector):
@@ -378,7 +378,7 @@ def factors(count: int = 7, dims: int = 4, rank: int = 3) -> tuple[FloatArray, F
 )
 @examples
 def test_best_labels_agree_with_the_reference(rows: list[list[int]], count: int) -> None:
-    """The largest score comes first; of equal scores, the smaller label comes first."""
+    """The largest score comes first, and of equal scores the smaller label."""
     scores = np.array(rows, np.float32).reshape(-1, 6)
     labels, best = best_labels(scores, count)
     expected = [reference.best(dict(enumerate(row)), count) for row in rows]
@@ -387,7 +387,7 @@ def test_best_labels_agree_with_the_reference(rows: list[list[int]], count: int)
 
 
 def test_predict_returns_the_labels_of_largest_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores are X V H', for sparse and dense rows, in any number of blocks."""
+    """Scores are the entries of X V H', for sparse and dense rows in any number of blocks."""
     label_factors, feature_map = factors()
     label_model = LabelModel.of_factors(label_factors, feature_map)
     documents = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
@@ -402,7 +402,7 @@ def test_predict_returns_the_labels_of_largest_product(monkeypatch: pytest.Monke
 
 
 def test_lists_have_top_k_places() -> None:
-    """Places without a label, or below the threshold, are empty."""
+    """Places of a list are empty if no label remains or its score is below the threshold."""
     label_model = LabelModel.of_factors([[1.0], [3.0], [2.0]], [[1.0]])
     all_there = label_model.predict([[2.0]], top_k=5)
     assert all_there.labels.tolist() == [[1, 2, 0, -1, -1]]
@@ -414,7 +414,7 @@ def test_lists_have_top_k_places() -> None:
 
 
 def test_a_trained_model_ignores_the_length_of_documents() -> None:
-    """A document without features gets the labels of the offset."""
+    """A document without features gets the labels that the offset alone predicts."""
     rng = np.random.default_rng(3)
     documents = rng.random((60, 8))
     trained = train(documents, rng.random((60, 5)) < 0.4).model

@@ -22,9 +22,9 @@ from reference import metrics as reference
 
 
 def test_gain_share_and_its_interval() -> None:
-    """The share is a ratio of means over queries without NaN.
+    """The gain share is a ratio of two means over the queries whose values are not NaN.
 
-    It is NaN if nothing can be gained.
+    It is NaN if no gain is possible.
     """
     nothing, best = np.zeros(20), np.ones(20)
     half = np.full(20, 0.5)
@@ -108,7 +108,7 @@ def test_pareto_front_by_hand() -> None:
 
 
 def test_ratios_are_ratios_of_sums() -> None:
-    """The bootstrap draws whole queries; a mean is the ratio of a sum to a count."""
+    """The bootstrap draws whole queries, and a mean is a sum over queries divided by a count."""
     rng = np.random.default_rng(5)
     gained, possible = rng.random((30, 2)), 1 + rng.random((30, 2))
     interval = ratio_intervals(gained, possible)

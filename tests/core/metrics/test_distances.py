@@ -1,4 +1,4 @@
-"""Distances of result lists and the objective J agree with a slow reference."""
+"""Distances of result lists, and the objective J, agree with a slow reference."""
 
 import math
 
@@ -73,7 +73,7 @@ def test_block_and_step_sizes_change_no_distance(
 
 
 def test_objective_by_hand(base: FloatArray) -> None:
-    """J equals its definition, and one of its two terms at diversity 0 or 1."""
+    """J equals its definition; at diversity 0 or 1, it equals one of its two terms."""
     rows = np.array([[3, 8, 12], [5, 6, 7]])
     result = list_distances(base, base[:2], rows)
     near, apart, _ = np.array(
@@ -85,7 +85,7 @@ def test_objective_by_hand(base: FloatArray) -> None:
 
 
 def test_undefined_objectives_and_distances_are_nan(base: FloatArray) -> None:
-    """Both are undefined for short or empty lists, lists without pairs, and inner products."""
+    """J and mean distances are NaN for short lists, lists without pairs, and inner products."""
     result = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
     assert np.isnan(objective(result, 0.3)).tolist() == [True, False]
     assert result.mean[0] == result.least[0] > 0

@@ -15,7 +15,8 @@ from support.refusals import refused
 
 examples = settings(max_examples=200)
 
-# The tree of the worked examples; leaves below A1 are x, below A2 y, elsewhere z.
+# The tree of the worked examples. Labels below A1 are called x, labels below A2 y, and all others
+# by other letters.
 ABOVE = {
     "A": "root",
     "B": "root",
@@ -56,7 +57,7 @@ def drank(above: dict[str, str], labels: str) -> float:
         ("x1 x2 y1 b1", Fraction(5, 9)),
         ("x1 y1 b1", Fraction(2, 3)),
         ("x1 b1 c1", Fraction(1)),
-        # Labels with children are padded to the depth of the others.
+        # Labels that have children are padded to the depth of the deepest labels.
         ("A x1", Fraction(1, 3)),
         ("A A1 x1", Fraction(1, 6)),
         ("root x1", Fraction(1)),
@@ -67,7 +68,7 @@ def test_worked_examples(labels: str, expected: Fraction) -> None:
 
 
 def test_a_shallow_label_is_padded() -> None:
-    """A leaf below A gets a dummy node; with x1 and b1, drank is 1/3 + 1/2 * 2/3."""
+    """A leaf directly below A gets a dummy child, so drank with x1 and b1 is 1/3 + 1/2 * 2/3."""
     assert drank(ABOVE | {"y": "A"}, "x1 y b1") == pytest.approx(2 / 3)
 
 
@@ -100,11 +101,12 @@ def test_fewer_than_two_labels_have_zero(labels: list[int]) -> None:
 
 
 def test_graphs_are_pruned_breadth_first() -> None:
-    """A node keeps its parent from the level above, the smallest of several; cycles are removed."""
+    """A node keeps the smallest of its parents on the level above, so cycles are removed."""
     edges = [(6, 3), (6, 5), (5, 2), (3, 2), (2, 0), (3, 0), (0, 6), (0, 0), (5, 1), (5, 1), (2, 5)]
     parents, children = zip(*edges, strict=True)
     tree = LabelTree.of_edges(parents, children, 3, roots=[6])
-    # Label 2 has parents 3 and 5; label 0 has parent 3, not 2 on the level below; 4 is unknown.
+    # Label 2 has parents 3 and 5. Label 0 gets parent 3, because its other parent 2 is on a lower
+    # level. Node 4 is unknown.
     assert tree.parents.tolist() == [3, 5, 3, 6, -1, 6, -1]
     assert tree.depths.tolist() == [2, 2, 2, 1, -1, 1, 0]
     again = LabelTree.of_edges(parents[::-1], children[::-1], 3, roots=[6])
@@ -113,7 +115,7 @@ def test_graphs_are_pruned_breadth_first() -> None:
 
 
 def test_labels_outside_the_tree_are_ignored_and_listed() -> None:
-    """Labels that no root reaches, and numbers that are not nodes, do not change drank."""
+    """Labels that no root reaches, and numbers that are no nodes, do not change drank."""
     tree = LabelTree.of_edges([4, 4, 2], [0, 1, 3], 4, roots=[4])
     assert tree.unknown.tolist() == [2, 3]
     assert tree.drank([[0, 1, 2, 3, 77]]).tolist() == tree.drank([[0, 1]]).tolist() == [1]
@@ -162,7 +164,10 @@ def test_random_graphs_agree_with_the_reference(
 
 
 def test_h_combines_precision_and_drank() -> None:
-    """The h score is their harmonic mean; drank counts all predicted labels, right or wrong."""
+    """The h score is the harmonic mean of precision and drank.
+
+    Drank counts all predicted labels, right or wrong.
+    """
     tree, names = numbered(ABOVE)
     labels: IntArray = np.array([[names["x1"], names["b1"]], [names["x1"], names["x2"]]])
 
@@ -177,9 +182,9 @@ def test_h_combines_precision_and_drank() -> None:
 
 
 def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:
-    """EuroVoc with related pairs in both directions keeps every label.
+    """EuroVoc keeps every label, although related pairs of terms are linked in both directions.
 
-    Drank is lower for siblings than for random sets.
+    Drank is lower for siblings than for random sets of labels.
     """
     with np.load(data_folder / "eurovoc_hierarchy.npz", allow_pickle=False) as file:
         a, b, count, root = (file[n] for n in ("related_a", "related_b", "n_labels", "root"))
@@ -189,7 +194,7 @@ def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:
     plain = LabelTree.of_edges(parents[: -2 * len(a)], children[: -2 * len(a)], int(count))
     assert len(tree.unknown) == 0
     assert (tree.depths <= plain.depths).all()
-    # Some nodes are nearer to the root by way of a related node.
+    # Links to related terms bring some nodes nearer to the root.
     assert (tree.depths < plain.depths).any()
     siblings = np.flatnonzero(tree.parents[: int(count)] == tree.parents[0])[:5]
     assert tree.depths[siblings].max() == tree.depths[siblings].min()

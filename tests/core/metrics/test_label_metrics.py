@@ -34,7 +34,7 @@ def judged(labels: list[list[int]], sets: list[set[int]]) -> JudgedLabels:
 
 
 def test_every_metric_by_hand() -> None:
-    """There are two documents, and one place is empty."""
+    """There are two documents, and one place of the predicted lists is empty."""
     lists = judged([[3, 1, -1], [0, 5, 2]], [{1, 2}, {0, 2, 5, 7}])
     third = 1 + 1 / math.log2(3)
     result = [f(lists).tolist() for f in (metrics.precision_at, metrics.recall_at, metrics.ndcg_at)]
@@ -55,7 +55,7 @@ def test_every_metric_by_hand() -> None:
 
 
 def test_inverse_propensities_by_hand() -> None:
-    """The inverse propensity 1 + C (N_l + B)^-A is largest for a label without documents."""
+    """The inverse propensity 1 + C (N_l + B)^-A is largest for a label that no document has."""
     result = metrics.inverse_propensities([0, 4, 100], 1000)
     c = (math.log(1000) - 1) * 2.5**0.55
     assert result.tolist() == pytest.approx([1 + c * (n + 1.5) ** -0.55 for n in (0, 4, 100)])
@@ -65,7 +65,7 @@ def test_inverse_propensities_by_hand() -> None:
 
 
 def test_empty_and_repeated_labels_count_as_zero() -> None:
-    """Documents without labels, predictions without labels, repeated labels and no documents."""
+    """The cases have no documents, documents or predictions without labels, or repeated labels."""
     lists = judged([[1, 2]], [set()])
     names = ["precision", "recall", "f_score", "ndcg"]
     values = {n: v.tolist() for n, v in measure_labels(lists).items()}

@@ -90,7 +90,10 @@ def test_every_metric_by_hand() -> None:
 
 
 def test_the_ideal_list_scores_one() -> None:
-    """The list holds all points of a category, sub-topics in turn; only ERR-IA is below 1."""
+    """The list holds all points of a category, with sub-topics in turn.
+
+    Therefore every score is 1, except ERR-IA.
+    """
     result = measured(list(range(10)))
     # ERR-IA would be 1 if each result had every sub-topic.
     first, second = sum(1 / r for r in range(1, 6)), sum(0.5 / r for r in range(6, 11))
@@ -114,19 +117,19 @@ FULL = {"precision": 0.4, "recall": 1, "subtopic_recall": 1, "n_call": 0, "alpha
     ("ids", "labels", "expected"),
     [
         *[(ids, LABELS, dict.fromkeys(ALL, 0)) for ids in ([10, 11], [-1, -1], [10, -1])],
-        # Lists with more places than there are points, or with repeated results, which count as
+        # These lists have more places than there are points, or repeat results, which then count as
         # wrong.
         ([*range(20), *[-1] * 5], LABELS, FULL),
         ([0, 0, 0, 0], LABELS, {"precision": 0.25}),
         ([0, 0, 0, 10, 11], LABELS, {"majority_accuracy": 0}),
-        # Categories with one sub-topic or none, and points without a sub-topic.
+        # These categories have at most one sub-topic, or some points have no sub-topic.
         ([0, 1, 2], ONE_TOPIC, {"normalised_entropy": NAN, "h_score": NAN}),
         ([0, 1, 2], ONE_TOPIC, {"subtopic_recall": 1, "alpha_ndcg": 1, "precision": 2 / 3}),
         ([0, 1], UNTOLD, NO_NOVELTY | {"precision": 1, "recall": 1, "one_call": 1}),
         ([0, 1, 2], SOME_TOLD, {"precision": 1, "subtopic_recall": 1, "normalised_entropy": 1}),
         ([0, 10, 11], LABELS, {"subtopic_recall": 0.2, "normalised_entropy": 0}),
-        # The majority is the first of equally frequent categories; points without a category do not
-        # count.
+        # Of equally frequent categories, the first in the list is the majority. Points without a
+        # category do not count.
         ([0, 10, 11, 1], LABELS, {"majority_accuracy": 1}),
         ([10, 0, 1, 11], LABELS, {"majority_accuracy": 0}),
         ([1, 2, 0], UNCATEGORISED, {"majority_accuracy": 1}),
@@ -143,7 +146,7 @@ def test_corner_cases_by_hand(
 
 
 def test_empty_places_count_as_wrong() -> None:
-    """A short list has the metrics of the same list with wrong results in the empty places."""
+    """A short list has the same metrics as one with wrong results in place of the empty places."""
     short, whole = measured([0, 1, -1, -1]), measured([0, 1, 10, 11])
     assert short["precision"] == 0.5
     assert short.pop("majority_accuracy") == whole.pop("majority_accuracy") == 1
@@ -176,9 +179,9 @@ def test_n_call_needs_n_hits() -> None:
 
 
 def test_h_of_means_ignores_queries_without_entropy() -> None:
-    """The mean of h is below the h of the means.
+    """A query whose entropy is undefined counts in no mean.
 
-    A query whose entropy is undefined counts in neither mean.
+    The mean of h is below the h of the means of precision and entropy.
     """
     result = judge(np.array([[0, 5], [10, 11]]), np.array([0, 1]), LABELS)
     assert metrics.mean(metrics.h_score(result)) == pytest.approx(0.5)
@@ -305,8 +308,8 @@ def test_metrics_with_alpha_agree_with_the_reference(
 
 
 K = 10
-# Metric names of divgrpc, and the measures of ir_measures. The alpha of ERR-IA is 0.5 in ndeval
-# too.
+# Each metric of divgrpc with the measure of ir_measures that it must equal. ERR-IA has alpha 0.5,
+# as in ndeval.
 PAIRS = {
     "precision": P @ K,
     "recall": R @ K,
@@ -323,7 +326,7 @@ PAIRS = {
 def draw_lists(
     seed: int, n: int = 60, queries: int = 25
 ) -> tuple[Numbers, Numbers, PointCategories]:
-    """Draw full lists from mostly relevant to mostly wrong; some have no relevant result."""
+    """Draw full lists, from mostly relevant to mostly wrong. Some contain no relevant result."""
     rng = np.random.default_rng(seed)
     labels = PointCategories.of(rng.integers(0, 3, n), rng.integers(0, 4, n))
     query_categories = rng.integers(0, 3, queries)
@@ -367,7 +370,7 @@ def test_ir_measures_agrees(seed: int) -> None:
 
 
 def test_ir_measures_agrees_on_short_lists() -> None:
-    """SetF is left out, since its precision divides by the number of results of a short list."""
+    """The test leaves out SetF, whose precision divides by the number of results in a list."""
     ids, query_categories, labels = draw_lists(9)
     ids[:, 6:] = -1
     ours = measure(judge(ids, query_categories, labels))
@@ -377,9 +380,9 @@ def test_ir_measures_agrees_on_short_lists() -> None:
 
 
 def test_scikit_learn_agrees() -> None:
-    """Precision, recall and F score are those of a classifier that accepts the k results.
+    """Precision, recall and F score equal those of a classifier that accepts the k results.
 
-    Average precision is that of a ranking of all points.
+    Average precision equals that of a ranking of all points.
     """
     ids, query_categories, labels = draw_lists(5)
     ours = measure(judge(ids, query_categories, labels))
@@ -399,7 +402,7 @@ def test_scikit_learn_agrees() -> None:
 
 
 def test_scipy_agrees_on_entropy() -> None:
-    """Normalised entropy is the entropy of the counts to the base m, the number of sub-topics."""
+    """Normalised entropy is the entropy of the counts to base m, the number of sub-topics."""
     ids, query_categories, labels = draw_lists(7)
     values_by_name = normalised_entropy(judge(ids, query_categories, labels))
     for number, category in enumerate(query_categories):

@@ -113,9 +113,9 @@ def test_build_parameters_can_be_written_as_json() -> None:
 
 
 def test_default_query_parameters() -> None:
-    """There are max(200, 10 k) candidates and four times as many hashed points.
+    """By default diversity is 0.15 and there are max(200, 10 k) candidates.
 
-    Diversity is 0.15.
+    The hash limit is four times the number of candidates.
     """
     effective = QueryParameters().resolve(1_000_000, "tables")
     assert (effective.k, effective.diversity) == (10, 0.15)
@@ -136,7 +136,7 @@ def test_default_query_parameters() -> None:
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 1e300])
 @pytest.mark.parametrize("rows", [1, 35_000, 1_000_000])
 def test_epsilon_gives_the_hash_limit(epsilon: float, rows: int) -> None:
-    """The limit is Charikar's 2 n^(1/(1+epsilon)), but at least k."""
+    """The hash limit is Charikar's 2 n^(1/(1+epsilon)), but at least k."""
     effective = QueryParameters(epsilon=epsilon).resolve(rows, "tables")
     assert effective.hash_limit == max(10, math.ceil(2 * rows ** (1 / (1 + epsilon))))
 
@@ -160,7 +160,7 @@ def test_a_named_search_is_kept(search: str) -> None:
 
 @pytest.mark.parametrize(("n_probes", "used"), [(None, 8), (1, 1), (9, 9), (40, 40), (41, 40)])
 def test_n_probes_is_tuned_or_given_up_to_the_maximum(n_probes: int | None, used: int) -> None:
-    """Other searches than `tables` ignore n_probes without a warning."""
+    """Searches other than `tables` ignore n_probes without a warning."""
     for asked in ("tables", "auto"):
         told = QueryParameters(n_probes=n_probes, search=asked)
         assert told.resolve(10_000, "tables", probes=(8, 40)).n_probes == used
@@ -192,7 +192,7 @@ def test_k_times_candidates_is_bounded_whatever_the_search(search: str) -> None:
 
 
 def test_the_work_of_a_selector_is_bounded_by_dimensions() -> None:
-    """One row takes a few seconds at most; `nearest` compares no pairs and is not limited."""
+    """One row takes at most a few seconds. `nearest` compares no pairs, so it has no limit."""
     asked: dict[str, Any] = {"k": 10_000, "candidates_limit": 10_000}
     assert QueryParameters(**asked).resolve(10**6, "scan", 256).k == 10_000
     with refused("candidates_limit", "at 1024 dimensions"):
@@ -201,7 +201,10 @@ def test_the_work_of_a_selector_is_bounded_by_dimensions() -> None:
 
 
 def test_the_work_on_sparse_candidates_depends_on_stored_values() -> None:
-    """35,000 points with 400 values each in 48,000 columns count like points of 400 dimensions."""
+    """The values that candidates store count, not their columns.
+
+    35,000 points with 400 values each in 48,000 columns count like points of 400 dimensions.
+    """
     asked: dict[str, Any] = {"k": 30, "candidates_limit": 0, "hash_limit": 0}
     for selector in get_args(Selector):
         parameters = QueryParameters(**asked, selector=selector)
@@ -214,7 +217,7 @@ def test_the_work_on_sparse_candidates_depends_on_stored_values() -> None:
 
 
 def test_dpp_and_qp_relax_have_lower_limits() -> None:
-    """`dpp` stores a row per pick, and `qp_relax` uses all candidates even for k = 1."""
+    """`dpp` stores one row per pick, and `qp_relax` uses all candidates even for k = 1."""
     most = LIMITS["dpp_k_times_candidates_max"]
     asked: dict[str, Any] = {"k": 1000, "selector": "dpp"}
     fitting = QueryParameters(**asked, candidates_limit=most // 1000)
@@ -233,7 +236,7 @@ def test_dpp_and_qp_relax_have_lower_limits() -> None:
 
 
 def test_minus_zero_becomes_zero() -> None:
-    """Equal parameters are also printed equally."""
+    """A parameter of -0.0 becomes 0.0, so equal parameters are also printed equally."""
     assert str(QueryParameters(diversity=-0.0, max_distance=-0.0)).count("-0.0") == 0
 
 

@@ -175,7 +175,10 @@ def test_metric_aliases_are_accepted(word: Any, ours: str) -> None:  # noqa: ANN
 
 
 def test_input_that_is_no_matrix_gets_advice(index: Index) -> None:
-    """A column of arrays should be stacked; a single vector is a query but no set of points."""
+    """The advice is to stack a column of arrays, and to give points as a matrix.
+
+    A single vector is valid as a query, but not as points.
+    """
     column: Any = np.empty(4, object)
     column[:] = list(POINTS)
     assert "np.stack(column)" in str(fault(Index.build, vectors=column))

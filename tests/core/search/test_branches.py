@@ -1,4 +1,4 @@
-"""Labels picked by `hierarchy`: agreement with the reference, corner cases and refusals."""
+"""Labels picked by `hierarchy` agree with the reference, and some requests are refused."""
 
 from typing import Any, get_args
 
@@ -40,7 +40,7 @@ def columns(result: LabelResult) -> list[bytes]:
 
 
 def branches_of(edges: list[tuple[int, int]], labels: int, roots: list[int] | None) -> Branches:
-    """Return the branches of a graph in the form in which an index stores them."""
+    """Return the branches of a hierarchy as an index stores them."""
     above, below = np.array(edges).reshape(-1, 2).T
     tree = LabelTree.of_edges(above, below, labels, roots)
     return Branches.of(tree.parents.astype(np.int32), tree.depths.astype(np.int32), labels)
@@ -49,7 +49,7 @@ def branches_of(edges: list[tuple[int, int]], labels: int, roots: list[int] | No
 def pick(
     tree: Branches, scores: list[tuple[int, float]], k: int, diversity: float
 ) -> list[tuple[int, float]]:
-    """Pick from one row of labels with scores, best first."""
+    """Pick labels for one document from its labels with scores, best first."""
     labels = np.array([[label for label, _ in scores]])
     worth = np.array([[score for _, score in scores]], np.float32)
     found = tree.pick(labels, worth, np.array([len(scores)], np.uint32), k, diversity)
@@ -66,7 +66,7 @@ def pick(
 @examples
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-6, 0.05, 0.3, 0.7, 1.0]), st.booleans())
 def test_picks_agree_with_the_reference(seed: int, diversity: float, several: bool) -> None:
-    """Graphs have several parents, cycles and labels above labels; some scores are equal."""
+    """The graphs have nodes with several parents, cycles, labels above labels, and equal scores."""
     rng = np.random.default_rng(seed)
     labels, nodes = int(rng.integers(1, 25)), 40
     # Most edges lead to a later node, and some lead back; a root may itself be a label.
@@ -87,7 +87,7 @@ def test_picks_agree_with_the_reference(seed: int, diversity: float, several: bo
     assert [value for _, value in found] == [np.float32(value) for _, value in truth]
 
 
-# Two genera of two species under one root; 0 and 1 are siblings, 2 is in the other genus.
+# One root has two genera. Labels 0 and 1 are siblings in the first genus, label 2 is in the second.
 SPECIES = [(4, 5), (4, 6), (5, 0), (5, 1), (6, 2), (6, 3)]
 
 
@@ -98,17 +98,19 @@ LEVEL = [(1, 1.0), (0, 0.5), (2, 0.0)]
 @pytest.mark.parametrize(
     ("edges", "roots", "scores", "diversity", "picks"),
     [
-        # The sibling has the value .7 * .9, and the label in the other genus .7 * .5 + .3.
+        # The sibling is worth .7 * .9. The label in the other genus is worth .7 * .5 + .3, which is
+        # more.
         (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.3, [0, 2]),
         (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.2, [0, 1]),
-        # Of equal scores, the label in the other genus comes before a label that no root reaches.
+        # Labels 2 and 3 have equal scores. Label 2 in the other genus comes first, because no root
+        # reaches label 3.
         (SPECIES[:-1], None, [(0, 1.0), (3, 0.5), (2, 0.5), (1, 0.0)], 0.1, [0, 2, 3]),
         (SPECIES[:-1], None, [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)], 0.5, [3, 0, 2]),
-        # A label that is the root shares only the root with other labels, which is on no level.
+        # Label 0 is the root. It shares with other labels only the root, which is on no level.
         (ROOTED, [0], [(3, 1.0), (4, 0.9), (0, 0.8), (2, 0.0)], 0.3, [3, 0]),
         # A label with two parents belongs to the smaller one.
         ([*SPECIES[:3], (6, 0), (6, 2)], [4], [(0, 1.0), (1, 0.6), (2, 0.5)], 0.5, [0, 2]),
-        # Labels on one level all differ equally, so scores decide.
+        # All labels on one level differ equally from each other, so scores decide.
         ([(3, 0), (3, 1), (3, 2)], [3], LEVEL, 1.0, [1, 0, 2]),
         ([(0, 3), (1, 3), (2, 3)], [0, 1, 2], LEVEL, 1.0, [1, 0, 2]),
     ],

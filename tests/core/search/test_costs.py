@@ -27,7 +27,7 @@ def pool(candidates: int, recall: float, n_probes: int = 0, **counts: float) -> 
 
 
 def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
-    """Return search costs in which a search has this recall for each number of candidates."""
+    """Return search costs by number of candidates, in which searches have these recalls."""
     exact = tuple(pool(size, 1.0, points_scored=ROWS) for size in POOLS)
     scans = tuple(
         pool(size, recall, points_scored=4 * size, codes_read=ROWS)
@@ -45,9 +45,9 @@ def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
 
 
 def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
-    """Between two measured numbers of candidates, the larger applies.
+    """A number of candidates between two measured numbers has the search of the larger one.
 
-    Above the largest, a scan is chosen only if its recall is well above the target.
+    Above the largest measured number, a scan is chosen only if its recall is well above the target.
     """
     measured = costs([0.99, 0.99, 0.96, 0.8], [0.96, 0.7, 0.4, 0.2])
     table = SearchTable(measured, SHAPE, 0.95, ("tables", 3))
@@ -83,7 +83,7 @@ def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
 def test_a_search_is_preferred_only_if_clearly_cheaper(
     scan: tuple[float, float], tables: tuple[float, float], chosen: Search
 ) -> None:
-    """A search must reach the target and cost a fifth less than the last one taken.
+    """A search must reach the target and cost a fifth less than the search chosen before it.
 
     Prices are in hundredths of the cost of an exact search.
     """
@@ -107,7 +107,7 @@ def test_a_search_is_preferred_only_if_clearly_cheaper(
 
 
 def test_the_default_hash_limit_is_interpolated_from_measurements() -> None:
-    """A hash limit given by a query is kept."""
+    """The default is interpolated between measured numbers; a query's own hash limit is kept."""
     measured = costs([1] * 4, [0] * 4)
     scans = tuple(
         replace(each, hash_limit=limit)
@@ -138,7 +138,7 @@ def test_the_default_hash_limit_is_interpolated_from_measurements() -> None:
 
 
 def test_a_small_hash_limit_makes_a_small_pool() -> None:
-    """A hash limit below the default counts as measured for a quarter as many candidates."""
+    """A hash limit below the default counts as a pool of a quarter as many candidates."""
     asked = QueryParameters(hash_limit=400)
     assert pool_of(asked.resolve(ROWS, "scan"), ROWS) == 100
     assert pool_of(QueryParameters().resolve(ROWS, "scan"), ROWS) == 200
@@ -147,7 +147,7 @@ def test_a_small_hash_limit_makes_a_small_pool() -> None:
 
 
 def test_list_entries_are_counted_for_the_columns_of_a_query() -> None:
-    """The count is zero if the search scans all points instead."""
+    """If the search scans all points instead, no list entries are counted."""
     rng = np.random.default_rng(0)
     points = rng.random((2_000, 300)) * (rng.random((2_000, 300)) < 0.02)
     points[:, 0] += 1
@@ -188,9 +188,9 @@ def test_an_older_index_uses_its_stored_search() -> None:
 
 @pytest.mark.parametrize("count", [60, 3_000])
 def test_the_reason_of_a_search_states_the_figures_of_the_rule(count: int) -> None:
-    """The reason lists recall and time of each search that `auto` may choose.
+    """The reason lists the recall and the time of each search that `auto` may choose.
 
-    Applying the rule to these figures gives the same choice.
+    The rule applied to these figures makes the same choice.
     """
     points = np.random.default_rng(6).standard_normal((count, 16)).astype(np.float32)
     info = Index.build(points, hash_family="lsh_div").info
@@ -243,7 +243,7 @@ def test_tuning_stops_when_more_probes_find_less() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=50))
 def test_the_lower_bound_is_the_mean_less_1_645_standard_errors(shares: list[float]) -> None:
-    """The bound is never below zero."""
+    """The lower bound of a mean recall is never below zero."""
     mean = sum(shares) / len(shares)
     variance = sum((share - mean) ** 2 for share in shares) / (len(shares) - 1)
     expected = max(0.0, mean - 1.645 * (variance / len(shares)) ** 0.5)
@@ -263,7 +263,7 @@ def test_a_slow_clock_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("copies", [1, 10, 30])
 def test_auto_reaches_the_target_recall_of_crowded_points(copies: int, kind: str) -> None:
-    """The target holds at every number of candidates, for points as queries and for others."""
+    """Points and other queries reach the target recall at every number of candidates."""
     points = crowded(1 + 240 // copies, copies)
     if kind == "sparse":
         points = np.where(np.abs(points) > 0.12, points, 0).astype(np.float32)
@@ -279,6 +279,6 @@ def test_auto_reaches_the_target_recall_of_crowded_points(copies: int, kind: str
             found = index.engine.answer(stored_as(queries, kind), told)  # type: ignore[arg-type]
             last = -np.partition(-products, candidates - 1, axis=1)[:, candidates - 1]
             near = np.take_along_axis(products, found.ids, axis=1) >= last[:, np.newaxis] - 1e-5
-            # The tolerance is what 60 queries can resolve.
+            # With 60 queries, the mean recall is known only to about 0.02.
             assert near.mean() >= 0.95 - 0.02
     assert index.info.warnings == ()

@@ -39,7 +39,7 @@ LEAVING_NOTHING: list[Rule] = [rule for rule in RULES if rule != "printed"]
 def test_the_greatest_diversity_within_the_loss_bound_is_taken(
     case: Case, k: int, bound: float, rule: Rule
 ) -> None:
-    """The picks are those of the greedy kernel, and every greater diversity loses more."""
+    """The picks are those of the greedy kernel, and every greater diversity loses too much."""
     count, metric = len(case.vectors), case.metric
     k = min(k, count)
     order = np.array(definitions.nearest_rows(case.points(), case.query, range(count)), np.int32)
@@ -64,7 +64,7 @@ def test_the_greatest_diversity_within_the_loss_bound_is_taken(
 
 
 def _distances(case: Case, order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """Return the candidates' distances as an index computes them; minus the inner product."""
+    """Return the candidates' distances as an index computes them; inner products are negated."""
     distances = np.empty(len(order), np.float32)
     exact.score_rows(case.stored(), case.kernel_query(), order, len(order), distances)
     return distances
@@ -113,7 +113,10 @@ def fall_off_step(
     vectors: FloatArray | None = None,
     limit: float = -1,
 ) -> int:
-    """Return the step for candidates at these distances; copies collapse if `vectors` are given."""
+    """Return the step of diversity for candidates at these distances.
+
+    If `vectors` are given, near-copies are collapsed.
+    """
     count = len(distances)
     points = kernel_points(np.zeros((count, 1), np.float32) if vectors is None else vectors)
     candidates = Candidates(np.arange(count, dtype=np.int32), distances)
@@ -132,7 +135,7 @@ def fall_off_step(
 def test_the_automatic_diversity_agrees_with_the_reference(
     seed: int, count: int, k: int, factor: float, metric: Metrics
 ) -> None:
-    """The diversity depends on the share of the best candidate's lead that the k nearest keep."""
+    """The diversity depends on how far the nearest and the k nearest lead over the mean."""
     distances = np.sort(np.random.default_rng(seed).uniform(0, 4, count).astype(np.float32))
     k = min(k, count)
     step = fall_off_step(distances, k, factor, metric)
@@ -149,7 +152,7 @@ def test_equal_candidates_get_the_greatest_automatic_diversity() -> None:
 @examples
 @given(seed=seeds, k=st.integers(1, 12), factor=st.sampled_from([0.1, 0.5, 3.0]))
 def test_near_copies_do_not_raise_the_automatic_diversity(seed: int, k: int, factor: float) -> None:
-    """The k nearest are counted without near-copies; the average is over all candidates."""
+    """Near-copies count once in the mean of the k nearest, but all count in the overall mean."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((8, 4)).repeat(rng.integers(1, 5, 8), axis=0).astype(np.float32)
     far = np.square(vectors).sum(axis=1)
@@ -191,7 +194,7 @@ def test_an_answer_equals_that_at_the_reported_diversity(
     stored_sparse: bool,
     told: dict[str, Any],
 ) -> None:
-    """Each row equals a single query, and a query at the fixed diversity that was chosen."""
+    """Each row of a batch equals a single query, and a query with the reported diversity."""
     index = indexes[metric, stored_sparse]
     asked: dict[str, Any] = {"selector": selector, "k": 5, "candidates_limit": 40}
     found = index.query(QUERIES, **asked, **told)
@@ -213,14 +216,14 @@ def test_an_answer_equals_that_at_the_reported_diversity(
 
 
 def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row: int) -> float:
-    """Return the loss of an answer over the 40 candidates, relative to nearest neighbours."""
+    """Return the relevance that an answer loses compared with the nearest of 40 candidates."""
     near = index.query(query, k=40, candidates_limit=40, selector="nearest")
     places = [near.ids[0].tolist().index(each) for each in found.ids[row].tolist()]
     return objectives.loss(near.scores[0].tolist(), places)
 
 
 def test_extreme_bounds_and_too_few_candidates(indexes: dict[tuple[str, bool], Index]) -> None:
-    """A bound of 0 gives the nearest; one result is the nearest at any diversity.
+    """With a bound of 0, or with k = 1, the answer is the nearest points.
 
     If there are only k candidates, the diversity is 0 because there is no choice.
     """
@@ -247,7 +250,7 @@ def test_equally_relevant_candidates_get_diversity_1() -> None:
 
 
 def test_near_copies_do_not_change_the_chosen_diversity() -> None:
-    """With five copies of each point, the answer holds one of each, at the same diversity."""
+    """With five copies of each point, an answer has one of each, at the same diversity."""
     rng = np.random.default_rng(3)
     points = np.asarray(definitions.unit(rng.standard_normal((30, 16))), np.float32)
     told: dict[str, Any] = {"k": 5, "lose_at_most": 0.2, "search": "exact"}
@@ -283,7 +286,7 @@ def test_invalid_diversities_and_bounds_are_refused(
 
 
 def test_a_loss_bound_allows_fewer_candidates() -> None:
-    """Picking at 32 diversities may take 32 times as long."""
+    """A query with a loss bound picks at 32 diversities, which may take 32 times as long."""
     told: dict[str, Any] = {"k": 1_000, "candidates_limit": 50_000}
     QueryParameters(**told).resolve(10**6, "scan")
     with pytest.raises(InvalidArgumentError, match="k times the candidates"):

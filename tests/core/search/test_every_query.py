@@ -1,4 +1,4 @@
-"""Queries of every family, metric, search, selector, sampling and kind of vectors."""
+"""Queries for each hash family, metric, search, selector, sampling and kind of vectors."""
 
 import itertools
 from dataclasses import replace
@@ -42,9 +42,9 @@ def test_queries_agree_with_the_reference(
 ) -> None:
     """Ids, scores and counts agree for every selector, on dense and sparse queries.
 
-    Samplings and kinds of queries alternate, so that over all metrics and kinds of points each
-    selector meets all of them. With `shifted`, Gaussian hyperplanes around the mean of the points
-    change thresholds and estimates.
+    Samplings and kinds of queries alternate, so that each selector is tested with all of them over
+    the metrics and kinds of points. If `shifted`, hyperplanes are Gaussian and centred on the mean
+    of the points, which changes thresholds and estimates.
     """
     index, asked = an_index(family, metric, kind, shifted=shifted), queries(3, metric)
     if shifted and metric != "inner_product":
@@ -73,10 +73,10 @@ def test_queries_agree_with_the_reference(
 def test_dense_and_sparse_queries_give_the_same_answer(
     family: HashFamily, metric: Metric, kind: Points, search: Search
 ) -> None:
-    """Answers are bitwise equal; under cosine, queries are chosen whose unit rows are exact."""
+    """Answers are bitwise equal. Under cosine, this needs queries whose unit rows are exact."""
     index, asked = an_index(family, metric, kind), queries(9, metric)
     if metric == "cosine":
-        # Sixteen entries of +-0.25 have length one exactly, in any order of summation.
+        # Sixteen entries of +0.25 or -0.25 have length exactly one, in any order of summation.
         rng = np.random.default_rng(2)
         asked = np.where(np.arange(DIMS) < 16, rng.choice([-0.25, 0.25], (9, DIMS)), 0)
         asked = asked.astype(np.float32)
@@ -124,7 +124,7 @@ def test_exact_answers_agree_for_dense_and_sparse_points(
 def test_small_indexes_agree_with_the_reference(
     rows: int, dims: int, family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """More results are requested than points exist, and dimensions do not fill a register."""
+    """The query requests more results than points exist, and rows do not fill a register."""
     points = drawn(rows, dims, rows, metric)
     if metric == "cosine":
         points[:, 0] += points.any(axis=1) == 0
@@ -135,7 +135,8 @@ def test_small_indexes_agree_with_the_reference(
         result = index.query(asked, k=30, search=search, diversity=0.4)
         for row, query in enumerate(asked):
             check_row(points_of(index), query, result, row)
-        # Buckets of so few points are nearly empty and may miss the target; all cells are probed.
+        # The buckets of so few points are nearly empty, so tables may miss the target. Cells do
+        # not, because all of them are probed.
         codes = [w.code for w in result.warnings]
         may_miss = search == "tables" and index.info.parameters["hash_family"] != "cells"
         assert codes == ["TARGET_RECALL_MISSED"] * may_miss * (len(codes) - 1) + codes[-1:]
@@ -149,7 +150,7 @@ def test_small_indexes_agree_with_the_reference(
 def test_a_batch_gives_the_answers_of_single_queries(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """The other rows, their order and kind, and repetition change no bit of an answer."""
+    """The answer to a row does not depend on the other rows of its batch, their order or kind."""
     index, asked = an_index(family, metric, kind), queries(40, metric)
     options: dict[str, Any] = {"k": 5, "hash_limit": 50, "candidates_limit": 40}
     for search, form in itertools.product([*SEARCHES, "auto"], KINDS):

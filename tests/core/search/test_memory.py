@@ -1,4 +1,4 @@
-"""Working memory of queries: it is only as large as needed, and its size changes no answer."""
+"""The working memory of queries is only as large as needed, and its size changes no answer."""
 
 import contextlib
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def built(metric: Metric, *, sparse_points: bool = False) -> Index:
 
 
 def fresh(index: Index, **changed: FloatArray) -> Index:
-    """Return the same index with no working memory allocated and some arrays replaced."""
+    """Return the same index without allocated working memory and with some arrays replaced."""
     # If the cells taken hold more points than the hash limit, codes decide which are kept.
     manifest = replace(index.engine.manifest, n_probes=6, auto_search="tables")
     return Index(Engine(Generation(manifest, {**index.engine._arrays, **changed})))
@@ -59,7 +59,7 @@ def columns(found: QueryResult) -> list[bytes]:
 def test_a_search_through_cells_allocates_less_than_all_points(
     metric: Metric, search: Search
 ) -> None:
-    """The memory stays small even if all points in the cells may become candidates."""
+    """Cells need little memory even if all points in them may become candidates."""
     index = fresh(built(metric))
     index.query(np.ones((5, DIMS)), search=search)
     index.query(np.ones((5, DIMS)), search="tables", hash_limit=0, candidates_limit=0)
@@ -67,7 +67,7 @@ def test_a_search_through_cells_allocates_less_than_all_points(
 
 
 def test_an_exact_search_enlarges_only_the_candidates() -> None:
-    """Only rows and distances of candidates grow to all points, and the codes of cells do not."""
+    """Only rows and distances of candidates grow to the number of all points."""
     index = fresh(built("euclidean"))
     index.query(np.ones(DIMS), search="exact")
     index.query(np.ones(DIMS), search="tables")

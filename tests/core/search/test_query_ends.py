@@ -44,7 +44,7 @@ COLUMNS = ("ids", "scores", "selection_scores", "counts")
 @every_kind
 @every_metric
 def test_without_limits_every_point_is_a_candidate(metric: Metric, kind: Points) -> None:
-    """Without limits, answers of every search are those of an exhaustive selection."""
+    """If neither limit applies, every search answers like a selection from all points."""
     index, asked = an_index("lsh_div", metric, kind), queries(3, metric)[:2]
     for selector, variant in SELECTIONS[1:]:
         for search in ("auto", "exact"):
@@ -66,9 +66,9 @@ def test_without_limits_every_point_is_a_candidate(metric: Metric, kind: Points)
 def test_limits_of_zero_and_of_k(
     family: HashFamily, metric: Metric, search: Search, hash_limit: int, candidates_limit: int
 ) -> None:
-    """0 means no limit.
+    """A limit of 0 means no limit.
 
-    A limit of k lets the selector choose only the order, with a warning.
+    With a limit of k, the selector chooses only the order of the results, and a warning says so.
     """
     for kind in KINDS:
         index, asked = an_index(family, metric, kind), queries(2, metric)
@@ -110,7 +110,7 @@ def test_seeds_change_only_the_uniform_draw(
         result = index.query(asked, k=5, search="tables", hash_limit=12, **options)
         check(index, asked, result)
         drawn_ids.add(result.ids.tobytes())
-    # Cells choose their points by code, not by a draw.
+    # Only a draw depends on the seed, and cells choose their points by code.
     assert len(drawn_ids) == 2 or sampling == "nearest" or family == "cells"
     whole = {
         index.query(asked, k=5, search="tables", hash_limit=0, seed=seed).ids.tobytes()
@@ -216,7 +216,10 @@ def test_max_distance_is_refused_under_the_inner_product(kind: Points) -> None:
 def test_at_diversity_0_every_selector_gives_the_nearest(
     search: Search, metric: Metric, kind: Points
 ) -> None:
-    """Answers are bitwise equal, except with the `printed` variant, which always diversifies."""
+    """Answers are bitwise equal to the nearest points, except with the variant `printed`.
+
+    That variant diversifies even at diversity 0.
+    """
     for family in ("lsh_div", "cells"):
         index, asked = an_index(family, metric, kind), queries(9, metric)
         nearest = index.query(asked, k=20, diversity=0, selector="nearest", search=search)
@@ -239,7 +242,7 @@ def test_at_diversity_0_every_selector_gives_the_nearest(
 def test_at_diversity_1_only_the_first_result_depends_on_the_query(
     metric: Metric, kind: Points, k: int
 ) -> None:
-    """The first result is the nearest; all others are chosen only for their differences."""
+    """The first result is the nearest point, and the others only differ from each other."""
     index, asked = an_index("lsh_div", metric, kind), queries(3, metric)
     nearest = index.query(asked, k=1, search="exact", selector="nearest")
     for selector, variant in SELECTIONS[1:]:
@@ -322,7 +325,7 @@ def test_equal_points_are_returned_in_order_of_ids(
 @every_kind
 @pytest.mark.parametrize("metric", METRICS[:2])
 def test_near_duplicates_are_ranked_accurately(metric: Metric, kind: Points) -> None:
-    """Points that differ by one part in 10,000 are ranked right, and no cosine exceeds 1."""
+    """Points that differ by one part in 10,000 are ranked correctly, and no cosine exceeds 1."""
     rng = np.random.default_rng(11)
     points = rng.standard_normal(128) + 1e-4 * rng.standard_normal((500, 128))
     asked = points[:20] + 1e-5 * rng.standard_normal((20, 128))
@@ -407,7 +410,7 @@ def test_columns_have_the_documented_dtypes_and_shapes(rows: int) -> None:
 
 
 def test_auto_scans_if_all_probes_find_too_few_points() -> None:
-    """Probing ends when its memory is full; then all codes are scanned."""
+    """Probing stops when its memory is full, and then all codes are scanned."""
     points = clustered(3000, DIMS, 6, 0.1)
     index = taking(Index.build(points, n_tables=1, n_bits=24), "tables")
     far = -points[:4]

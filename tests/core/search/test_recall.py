@@ -13,7 +13,7 @@ from support.mixed_indexes import stored_as
 
 ROWS, DIMS, QUERIES, K = 6_000, 48, 100, 10
 KINDS: tuple[Points, ...] = get_args(Points)
-# Tolerance for the difference between a build's sample of its own points and other queries.
+# Tolerance in recall, because a build measures recall on a sample of its own points.
 SLACK = 0.05
 
 
@@ -36,7 +36,7 @@ def an_index(family: HashFamily, metric: Metric, kind: Points) -> Index:
 
 @cache
 def truth(metric: Metric, kind: Points) -> IntArray:
-    """Return the nearest points by matrix products, which share no code with the index."""
+    """Return the nearest points, computed by matrix products without any code of the index."""
     points, asked = (drawn(rows, seed, kind) for rows, seed in ((ROWS, 1), (QUERIES, 2)))
     wide, queries = (sparse.csr_array(m).toarray().astype(np.float64) for m in (points, asked))
     products = queries @ wide.T
@@ -63,7 +63,8 @@ def test_default_limits_reach_the_target_recall(
 ) -> None:
     """`auto` reaches the target recall of 0.9 within a tolerance, and a scan reaches 0.97.
 
-    The queries are not points. Exact search misses only ties that rounding decides.
+    The queries are not points of the index. Exact search misses only points at nearly equal
+    distance, whose order rounding decides.
     """
     index = an_index(family, metric, kind)
     assert recall(index, "exact", metric, kind) > 0.999
@@ -71,7 +72,7 @@ def test_default_limits_reach_the_target_recall(
     assert recall(index, "auto", metric, kind) >= 0.9 - SLACK
     costs = {cost.search: cost.recall for cost in index.info.search_costs}
     assert costs[index.info.auto_search] >= 0.9
-    # The measured recall of tables or cells holds within the resolution of a sample of 64 points.
+    # A sample of 64 points measures the recall of tables or cells only within a few hundredths.
     assert recall(index, "tables", metric, kind) >= costs["tables"] - 3 * SLACK
 
 
@@ -83,7 +84,7 @@ def test_a_higher_target_probes_more_cells_and_finds_more(metric: Metric) -> Non
         for target in (0.5, 0.99)
     )
     assert low.info.n_probes < high.info.n_probes
-    # Even a few cells contain nearly all of the ten nearest, but not of the 200 candidates.
+    # A few cells contain nearly all of the ten nearest points, but not nearly all 200 candidates.
     queries = drawn(QUERIES, 2, "dense")
     found = []
     for index in (low, high):
@@ -100,7 +101,7 @@ def test_a_higher_target_probes_more_cells_and_finds_more(metric: Metric) -> Non
 
 @pytest.mark.parametrize(("offset", "spread"), [(1_000, 0.1), (10_000, 1)])
 def test_recall_is_measured_accurately_far_from_the_origin(offset: float, spread: float) -> None:
-    """Neighbours differ by less than the rounding errors of float32 products."""
+    """Far from the origin, neighbours differ by less than rounding errors of float32 products."""
     rng = np.random.default_rng(5)
     points = (offset + spread * rng.standard_normal((3_000, 32))).astype(np.float32)
     index = Index.build(points, metric="euclidean", hash_family="lsh_div", centred=True)

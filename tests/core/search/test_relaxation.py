@@ -1,4 +1,7 @@
-"""The relaxation of the paper's Eq. 3 against scipy's solver, and its selections against all."""
+"""The relaxation of the paper's Eq.
+
+3 equals scipy's optimum, and its selections are near the best.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -53,7 +56,10 @@ def check_shares(relaxed: Relaxed, k: int) -> None:
 def test_shares_are_as_good_as_those_of_scipy(
     case: Case, k: int, diversity: float, printed: bool
 ) -> None:
-    """Eq. 1 exceeds scipy's optimum by no more than the gap, and the gap is small."""
+    """The value of Eq.
+
+    1 exceeds scipy's optimum by no more than the reported gap, which is small.
+    """
     count = len(case.vectors)
     among, costs, apart = problem(case)
     k, beta = min(k, count), 1.0 if printed else diversity
@@ -64,14 +70,14 @@ def test_shares_are_as_good_as_those_of_scipy(
     found = selectors.eq_1(prices, apart, relaxed.shares, beta)
     best = selectors.relaxed(prices, apart, k, beta)
     least = selectors.eq_1(prices, apart, best, beta)
-    # The tolerance is relative to the worst selection, which is approximated by some corners.
+    # The tolerance is relative to the value of the worst selection, approximated by some corners.
     most = max(selectors.eq_1(prices, apart, corner, beta) for corner in corners(count, k, costs))
     room = case.room * k * k + 1e-7 * abs(least)
     assert least - room <= found <= least + relaxation.TOLERANCE * max(most - found, 0) + room
 
 
 def corners(count: int, k: int, costs: Numbers) -> list[Numbers]:
-    """Return some selections: the nearest, the farthest, and a few hundred random ones."""
+    """Return some selections: the k nearest, the k farthest, and a few hundred random ones."""
     rng = np.random.default_rng(0)
     orders = [np.argsort(costs), np.argsort(-costs), *(rng.permutation(count) for _ in range(300))]
     found = np.zeros((len(orders), count))
@@ -86,9 +92,10 @@ def corners(count: int, k: int, costs: Numbers) -> list[Numbers]:
 def test_rounded_selections_come_near_the_best_of_all(
     metric: Metrics, stored_sparse: bool, printed: bool
 ) -> None:
-    """No selection of 4 of 11 points beats the shares.
+    """No selection of 4 of 11 points has a lower value than the shares.
 
-    `exchange` ends near the best selection, and `top_k`, the paper's rounding, farther from it.
+    The rounding `exchange` ends near the best selection. The paper's rounding `top_k` ends farther
+    from it.
     """
     closed: dict[str, list[float]] = {"top_k": [], "exchange": []}
     for seed, diversity in product(range(8), (0.05, 0.2, 0.6)):
@@ -119,7 +126,7 @@ def test_rounded_selections_come_near_the_best_of_all(
 
 
 def test_the_printed_objective_equals_another_diversity() -> None:
-    """Eq. 3 without (1 - lambda) is Eq. 1 at lambda / (1 + lambda), with the same shares."""
+    """Eq. 3 without the factor (1 - lambda) has the shares of Eq. 1 at lambda / (1 + lambda)."""
     case = Case.draw(1, 30, 8)
     among, _, _ = problem(case)
     printed = relax(among, 5, 0.7, 1.0)
@@ -132,7 +139,7 @@ def test_the_printed_objective_equals_another_diversity() -> None:
 def test_small_working_sets_reach_the_same_optimum(
     monkeypatch: pytest.MonkeyPatch, metric: Metrics, stored_sparse: bool
 ) -> None:
-    """Few candidates begin, few join at a time, or cached distances are dropped."""
+    """Working sets start small, grow by few candidates, or drop cached distances."""
     case = Case.draw(3, 300, 20, 0.2, metric, stored_sparse=stored_sparse)
     among, costs, apart = problem(case)
     values = []
@@ -150,7 +157,7 @@ def test_small_working_sets_reach_the_same_optimum(
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_equal_points_have_no_duality_gap(metric: Metrics) -> None:
-    """All selections have the same value."""
+    """If all points are equal, all selections have the same value."""
     case = Case.draw(1, 1, 5, 0, metric)
     case.vectors = np.repeat(case.vectors, 40, axis=0)
     relaxed = relax(problem(case)[0], 4, 0.5, 0.5)
@@ -172,7 +179,7 @@ def test_mark_least_marks_the_k_lowest_values(values: list[float], data: Any) ->
 @examples
 @given(case=cases([9], [17], [0.0]))
 def test_means_are_weighted_by_shares(case: Case) -> None:
-    """Under the inner product the mean is of directions."""
+    """Under the inner product, rows are scaled to unit length before they are averaged."""
     among, metric = candidates_of(case), case.metric
     shares = np.array([1, 0, 0.25, 0, 0.75, 0, 1, 0, 0])
     found = qp.mean_of(among.points, among.rows, 9, shares, 3)
@@ -184,9 +191,9 @@ def test_means_are_weighted_by_shares(case: Case) -> None:
 
 
 def test_results_report_the_rounding_and_the_duality_gap() -> None:
-    """There is one gap per row, and none with other selectors.
+    """With `qp_relax` each row has a duality gap; other selectors report none.
 
-    `exchange` reaches an objective no worse than `top_k`.
+    `exchange` reaches an objective no worse than that of `top_k`.
     """
     points = np.random.default_rng(0).standard_normal((400, 12)).astype(np.float32)
     index = Index.build(points)

@@ -90,7 +90,7 @@ def test_any_array_layout_gives_the_same_answer(kind: str) -> None:
 
 
 def test_the_length_of_a_query_does_not_matter_under_cosine() -> None:
-    """Scaling by a power of two changes no bit of the answer."""
+    """Scaling a query by a power of two changes no bit of the answer."""
     asked = normal(5, 7)
     assert same_bytes(shared_index().query(asked * 4096), shared_index().query(asked))
 
@@ -145,7 +145,7 @@ def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
 @pytest.mark.parametrize("block", [1, 7, 299, 300])
 @pytest.mark.parametrize("kind", get_args(Points))
 def test_block_sizes_of_an_upload_change_nothing(kind: Points, block: int) -> None:
-    """Rows keep their numbers in the whole upload, with skipped rows counted."""
+    """Numbers of rows count the whole upload, including skipped rows, for any block size."""
     points, labels, whole = unequal_rows(kind)
     assert whole.rows == 297
     trained = LabelParameters(rank=3, regularisation=1.0, iterations=2)
@@ -161,7 +161,7 @@ def test_block_sizes_of_an_upload_change_nothing(kind: Points, block: int) -> No
 
 
 def test_the_order_of_points_makes_no_difference() -> None:
-    """Points in another order, with their ids, give the same answers, as ties go by id."""
+    """Points in another order with the same ids give equal answers, because ties go by id."""
     points = normal(300, 1)
     points[200:] = points[100:200]
     ids = np.random.default_rng(2).permutation(10**5)[:300] * 10**13
@@ -197,7 +197,7 @@ def points() -> FloatArray:
 def test_cached_plans_answer_like_new_ones(
     points: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads use more parameter sets than the cache holds, and each gets its own answer."""
+    """Threads use more parameter sets than the cache of plans holds; answers stay the same."""
     monkeypatch.setattr(engine, "_CACHED_PLANS_MAX", 3)
     ways = [
         QueryParameters(k=k, diversity=diversity, search=search, hash_limit=60)

@@ -51,7 +51,7 @@ def value_of(
     before: list[int],
     row: int,
 ) -> float:
-    """Return the reference value of picking a row after others, computed from scratch."""
+    """Return the reference's value of picking a row after other rows, computed from scratch."""
     near = definitions.nearest_rows(points, query, range(len(points.vectors)))
     k, relevance = min(wanted.k, len(near)), 1 - wanted.diversity
     if wanted.selector == "dpp":
@@ -89,7 +89,7 @@ def test_every_pick_minimises_the_formula(
 ) -> None:
     """Each pick minimises its selector's formula over the remaining candidates.
 
-    The value reported is that of the formula.
+    The value that the kernel reports for the pick is the value of the formula.
     """
     count, wanted = len(case.vectors), parameters(k, diversity, selector)
     rows, picks = picked(case, wanted)
@@ -106,7 +106,7 @@ def test_every_pick_minimises_the_formula(
         }
         room = case.room * (1 + step) + 1e-3 * case.room**0.5
         if selector == "dpp":
-            # Rounding changes the logarithm of a small variance by up to this much.
+            # Rounding may change the logarithm of a small variance by 0.02.
             room += 0.02
         elif has_copies(points, near):
             # A distance of 0 may be rounded to 2**-22, whose square root is 2**-11.
@@ -122,7 +122,7 @@ def test_every_pick_minimises_the_formula(
     diversity=st.sampled_from([0.05, 0.3, 1.0]),
 )
 def test_picks_agree_with_the_reference(case: Case, selector: Selector, diversity: float) -> None:
-    """Points are in general position, so that there are no ties."""
+    """Points are in general position, so there are no ties."""
     wanted = parameters(9, diversity, selector)
     twin = selectors.select(case.points(), case.query, range(40), wanted)
     assert picked(case, wanted)[0] == [row for row, _ in twin]
@@ -134,7 +134,7 @@ def test_picks_agree_with_the_reference(case: Case, selector: Selector, diversit
 def test_max_sum_reaches_half_of_the_optimum(
     metric: Metrics, seed: int, diversity: float, k: int
 ) -> None:
-    """No selection has more than twice the value of the greedy one."""
+    """No selection has more than twice the value of the greedy selection."""
     case = Case.draw(seed, 9, 3, 0.3, metric)
     chosen, _ = picked(case, parameters(k, diversity, "max_sum"))
     points, near, relevance = case.points(), list(range(9)), 1 - diversity
@@ -152,7 +152,7 @@ def test_max_sum_reaches_half_of_the_optimum(
 def test_square_roots_of_differences_satisfy_the_triangle_inequality(
     metric: Metrics, seed: int
 ) -> None:
-    """The guarantee of `max_sum` depends on this inequality, which holds for zero vectors too."""
+    """The guarantee of `max_sum` depends on this inequality, also for zero vectors."""
     case = Case.draw(seed, 8, 3, 0.3, metric)
     case.vectors[2] = 0 if metric != "cosine" else case.vectors[3]
     points = case.points()
@@ -177,10 +177,10 @@ def test_dpp_picks_copies_last(metric: Metrics, stored_sparse: bool) -> None:
 
 
 def test_dpp_returns_k_results_in_a_space_of_fewer_dimensions() -> None:
-    """Three unit vectors span the space, and seven more are still picked."""
+    """Three unit vectors span the space, and `dpp` still picks seven more points."""
     rows, picks = picked(Case.draw(1, 30, 3), parameters(10, 0.5, "dpp"))
     assert len(set(rows)) == 10
-    # The values are close to relevance alone once no volume is left.
+    # Once no volume is left, the values are close to relevance alone.
     assert (np.diff(picks.values[4:]) <= 1e-3).all()
 
 

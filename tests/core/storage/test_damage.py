@@ -41,7 +41,7 @@ def test_a_flipped_bit_in_an_array_is_damage(folder: Path, name: str) -> None:
 
 
 def test_a_flipped_bit_in_the_manifest_is_damage(folder: Path) -> None:
-    """Every byte is checked, also digits, which still parse."""
+    """A flip is noticed in every byte, even in a digit, where the manifest still parses."""
     path = folder / "1" / "manifest.json"
     whole = path.read_bytes()
     truth = json.loads(whole)
@@ -108,7 +108,7 @@ def test_a_newer_format_is_refused(folder: Path) -> None:
 
 
 def test_an_older_format_opens_unless_its_arrays_differ(tmp_path: Path) -> None:
-    """Cells and scan terms changed in format 5, so older indexes with them are refused."""
+    """Format 5 changed cells and scan terms, so older indexes that have either are refused."""
     points = np.random.default_rng(0).standard_normal((40, 8))
     kinds: list[tuple[str, dict[str, Any], bool]] = [
         ("tables", {"hash_family": "lsh_div"}, True),

@@ -1,4 +1,4 @@
-"""Stored query defaults: set, stored, read, and dropped with their generation."""
+"""Query defaults are set, stored with the index, read, and dropped with their generation."""
 
 import json
 from dataclasses import replace
@@ -59,14 +59,14 @@ def test_parameters_of_a_query_override_the_default(index: Index) -> None:
 def test_default_limits_that_conflict_with_a_query_are_ignored(
     named: dict[str, Any], hash_limit: int | None, candidates_limit: int | None
 ) -> None:
-    """A default never makes a query invalid that is valid without it."""
+    """A default never makes a query invalid that would be valid without it."""
     told = named_over_default(named, DEFAULT)
     assert (told["hash_limit"], told["candidates_limit"]) == (hash_limit, candidates_limit)
     assert named_over_default(named, None) == named
 
 
 def test_the_default_is_stored_next_to_the_generation(index: Index, tmp_path: Path) -> None:
-    """Whoever opens the index reads it, and no file of the generation changes."""
+    """Every process that opens the index reads the default; no file of the generation changes."""
     folder = tmp_path / "kept"
     before = {path.name: path.read_bytes() for path in (folder / "1").iterdir()}
     stamp = IndexFolder(folder).pointer_stamp()
@@ -83,7 +83,10 @@ def test_the_default_is_stored_next_to_the_generation(index: Index, tmp_path: Pa
 
 
 def test_a_new_generation_has_no_default(index: Index, tmp_path: Path) -> None:
-    """A rebuild removes the default and its file; the old generation can no longer set one."""
+    """A rebuild removes the default and its file.
+
+    The old generation can no longer set a default.
+    """
     index.set_default(DEFAULT)
     built = Index.build(random_points(100, seed=1), path=tmp_path / "kept", replace=True)
     assert built.default is None
@@ -115,7 +118,7 @@ def test_a_default_of_another_build_is_ignored(index: Index, tmp_path: Path) -> 
     ],
 )
 def test_a_changed_default_file_is_damage(index: Index, tmp_path: Path, spoil: Any) -> None:  # noqa: ANN401  # a function
-    """A change of a single digit is noticed."""
+    """A change of a single digit in the file of defaults is noticed."""
     index.set_default(DEFAULT)
     path = tmp_path / "kept" / "1.default.json"
     path.write_text(spoil(path.read_text()))
@@ -136,7 +139,7 @@ def test_left_over_default_files_are_swept(index: Index, tmp_path: Path) -> None
 
 
 def test_no_default_is_set_during_a_build(index: Index, tmp_path: Path) -> None:
-    """The build's new generation would drop it at once."""
+    """A default set during a build would be lost, because the new generation drops it."""
     with staging(tmp_path / "kept", replace=True), pytest.raises(BuildUnderWayError):
         index.set_default(DEFAULT)
 

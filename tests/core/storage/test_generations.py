@@ -31,7 +31,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_a_published_generation_reads_back(folder: Path) -> None:
-    """Arrays read back as written; they are numpy files, mapped read-only."""
+    """Arrays read back as they were written. They are numpy files, mapped read-only."""
     assert (names_in(folder.parent), names_in(folder)) == (["digits"], ["1", "CURRENT"])
     generation = IndexFolder(folder).open()
     assert generation.arrays["vectors"].tolist() == vectors(1.0).tolist()
@@ -52,7 +52,7 @@ def test_a_published_generation_reads_back(folder: Path) -> None:
 def test_a_generation_is_synced_before_it_serves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrays, manifest and folder are synced before they are renamed, and so is the pointer."""
+    """Arrays, manifest and folder are synced before they are renamed, and the pointer likewise."""
     log: list[str] = []
     sync, rename = os.fsync, os.rename
 
@@ -74,7 +74,7 @@ def test_a_generation_is_synced_before_it_serves(
 
 
 def test_disk_space_is_reserved_only_as_rows_arrive(tmp_path: Path) -> None:
-    """More rows than could be stored are refused at once."""
+    """Too many rows for the disk are refused at once, but space is reserved only as rows arrive."""
     with staging(tmp_path / "root" / "digits", replace=False) as stage:
         stage.begin("vectors", np.float32, (DIMS,), rows=10_000_000)
         stage.append("vectors", vectors(1.0))
@@ -96,7 +96,7 @@ def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
 
 
 def test_generation_numbers_increase(folder: Path) -> None:
-    """Files of the old generation are deleted, but readers that mapped them keep their data."""
+    """The files of the old generation are deleted, but readers that mapped them keep their data."""
     old = IndexFolder(folder).open()
     assert [publish(folder, float(n), replace=True) for n in range(2, 5)] == [2, 3, 4]
     assert names_in(folder) == ["4", "CURRENT"]
@@ -105,7 +105,7 @@ def test_generation_numbers_increase(folder: Path) -> None:
 
 
 def test_the_pointer_stamp_changes_with_every_publish(folder: Path) -> None:
-    """Readers that compare stamps notice every new generation, and a deleted index."""
+    """Readers that compare stamps notice each new generation, and the deletion of an index."""
     index, stamps = IndexFolder(folder), []
     stamps.append(index.pointer_stamp())
     for n in range(5):
@@ -122,7 +122,7 @@ def test_the_pointer_stamp_changes_with_every_publish(folder: Path) -> None:
 
 
 def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
-    """The refusal leaves no lock behind."""
+    """The refused build leaves no lock behind."""
     with pytest.raises(IndexExistsError), staging(folder, replace=False):
         pytest.fail("the block must not be entered")
     with staging(folder, replace=True), pytest.raises(BuildUnderWayError):
@@ -133,7 +133,7 @@ def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_second_build_of_the_same_name_is_refused(tmp_path: Path, replace: bool) -> None:
-    """Builds of other names are possible, and `sweep` skips names that are locked."""
+    """Indexes of other names can be built meanwhile, and `sweep` skips names that are locked."""
     with staging(tmp_path / "digits", replace=False) as stage:
         write(stage)
         with pytest.raises(BuildUnderWayError), staging(tmp_path / "digits", replace=replace):
@@ -186,7 +186,7 @@ def test_an_exception_leaves_nothing_behind(
 
 
 def test_files_of_a_killed_build_are_removed(folder: Path) -> None:
-    """`sweep` or the next build removes them, as the lock of a killed process is released."""
+    """The lock of a killed process is released, so `sweep` or the next build removes its files."""
     before = sorted(folder.parent.rglob("*"))
     die_while_building(folder)
     die_while_building(folder.parent / "fresh")
@@ -204,9 +204,9 @@ def test_files_of_a_killed_build_are_removed(folder: Path) -> None:
 def test_a_crash_before_the_pointer_moves_keeps_the_old_generation(
     folder: Path, pointer: bool
 ) -> None:
-    """The crash comes between the renames of a publish, or while the pointer is written.
+    """The crash happens between the renames of a publish, or while the pointer is written.
 
-    The number of the new generation is used again.
+    The next build uses the number of the unpublished generation again.
     """
     shutil.copytree(folder / "1", folder / "2")
     if pointer:
@@ -218,7 +218,7 @@ def test_a_crash_before_the_pointer_moves_keeps_the_old_generation(
 
 
 def test_a_first_build_that_crashed_before_the_pointer_is_no_index(folder: Path) -> None:
-    """A folder without a pointer is not listed and does not prevent a build."""
+    """A folder without a pointer is not listed as an index and does not prevent a build."""
     (folder / "CURRENT").unlink()
     assert list_indexes(folder.parent) == []
     with pytest.raises(IndexNotFoundError):
@@ -263,7 +263,7 @@ def until(done: threading.Event, act: Callable[[], object]) -> int:
 
 
 def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> None:
-    """Run `work` while other threads repeat the others, and raise the exceptions of any of them."""
+    """Run `work` while threads repeat the other functions; raise any of their exceptions."""
     done = threading.Event()
     with ThreadPoolExecutor(len(others)) as pool:
         running = [pool.submit(until, done, other) for other in others]
@@ -296,7 +296,10 @@ def test_readers_never_see_a_half_published_generation(folder: Path) -> None:
 
 
 def test_sweeping_disturbs_neither_builders_nor_readers(folder: Path) -> None:
-    """`sweep` locks each name briefly; a build refused for that reason is tried again."""
+    """`sweep` locks each name for a moment.
+
+    A build that is refused for that reason is tried again.
+    """
 
     def replace_once() -> None:
         while True:

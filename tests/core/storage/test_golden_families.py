@@ -47,7 +47,7 @@ _BUILDS: Final[Mapping[str, dict[str, Any]]] = {
 }
 _SPARSE: Final = {"sparse", "sparse_topics"}
 _TOPICS: Final = {"topics", "sparse_topics"}
-# Indexes whose builds write the same bytes on every processor.
+# The indexes for which a build writes the same bytes on every processor.
 _SAME_BYTES: Final = {"lsh_div", "lsh_sdiv", "sparse", "sparse_topics", "factors"}
 _DEFAULT: Final = QueryDefault(0.6, "mmr", "corrected", "scan", 40, 25)
 _THRESHOLD: Final = 0.25
@@ -60,7 +60,7 @@ _QUERIES: Final[Mapping[str, dict[str, Any]]] = {
     "a bound": {"lose_at_most": 0.2},
     "automatic": {"diversity": "auto"},
 }
-# The index and the parameters of each prediction.
+# The label predictions to record: for each name, the index and the parameters of the call.
 _PREDICTIONS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "embedding": ("labels", {}),
     "votes": ("labels", {"mode": "neighbour_vote"}),
@@ -108,7 +108,7 @@ def columns(name: str) -> dict[str, Any]:
 
 
 def build(name: str, folder: Path) -> None:
-    """Build an index in a folder and store its defaults."""
+    """Build an index in a folder and store its query defaults."""
     index = Index.build(
         vectors(name), ids=np.arange(80)[::-1] * 7, path=folder, **_BUILDS[name], **columns(name)
     )
@@ -138,7 +138,7 @@ def recorded() -> dict[str, Any]:
 
 
 def in_hexadecimal(result: Any, columns: tuple[str, ...]) -> list[str]:  # noqa: ANN401  # a result
-    """Return columns of a result, to the last bit."""
+    """Return the columns of a result in hexadecimal, so that every bit counts."""
     arrays = [np.asarray(getattr(result, column)) for column in columns]
     return [array.astype(array.dtype.newbyteorder("<")).tobytes().hex() for array in arrays]
 
@@ -188,7 +188,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def layout(name: str, content: bytes) -> str:
-    """Return the type and dimensionality of an array, or another file without its numbers."""
+    """Return an array file's type and dimensionality, or another file's text without numbers."""
     if name.endswith(".npy"):
         array = np.load(BytesIO(content))
         return f"{array.dtype.str} {array.ndim}"
