@@ -15,7 +15,7 @@ from support.timeouts import alarm
 _NEEDS_DATA = "needs DIVGRPC_DATA"
 
 
-# Every run tests the same examples, without a time limit per example; some examples build an index.
+# Every run tests the same examples. They have no time limit, because some of them build an index.
 settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def client(server: RunningServer) -> Iterator[Client]:
-    """Return a client of the session's server, with a timeout that suits a busy machine."""
+    """Return a client of the session's server, whose timeout allows for a busy machine."""
     with Client(server.target, timeout=30) as connected:
         yield connected
 
@@ -69,7 +69,7 @@ def pytest_runtest_teardown() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Print at the very end how many tests were skipped for missing tools and data sets."""
+    """Print at the end of the run how many tests were skipped for missing tools and data sets."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:

@@ -1,8 +1,8 @@
 """The .proto files follow the rules, and the committed code is generated from them.
 
 The rules are those of buf's category STANDARD, with the exception and the option in
-protos/buf.yaml. They are checked on the descriptors that protoc writes, because buf is no Python
-package.
+protos/buf.yaml. The tests check the rules on the descriptors that protoc writes, because buf cannot
+be installed as a Python package.
 """
 
 import re
@@ -93,7 +93,7 @@ def test_generated_code_is_fresh(tmp_path: Path) -> None:
 
 
 def test_generator_is_the_lowest_supported_toolchain() -> None:
-    """Generated code refuses older runtimes, so version ranges begin at the generator's."""
+    """Generated code refuses older runtimes, so version ranges begin at the generator's version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     base = {(r := Requirement(text)).name: r.specifier for text in project["dependencies"]}
     dev = {
@@ -164,6 +164,7 @@ def test_names_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
         for message in _messages(file):
             assert PASCAL.fullmatch(message.name), message.name
             # For every `optional` field, protoc adds a oneof whose name begins with an underscore.
+            # Without the underscore it must follow the rule too.
             names = [f.name for f in message.field]
             names += [o.name.removeprefix("_") for o in message.oneof_decl]
             for name in names:

@@ -22,7 +22,7 @@ RUST_BUILDERS = ("maturin", "setuptools-rust")
 
 
 def _direct(extra: str = "") -> list[Requirement]:
-    """Return the direct dependencies of the base, or of one extra without the base."""
+    """Return the direct dependencies of the base installation, or of one extra without the base."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
     return [Requirement(text) for text in texts]
@@ -73,7 +73,7 @@ def _built_by_rust(wheel: str) -> bool:
 
 
 def _licence(found: Distribution) -> str:
-    """Return the licence: the SPDX expression, else the classifiers, else the free text.
+    """Return a package's SPDX expression, else its classifiers, else its free text of a licence.
 
     The free text comes last, because it may contain the licences of everything that is bundled.
     """
@@ -148,10 +148,10 @@ def test_lock_holds_every_dependency() -> None:
 
 
 def test_lock_files_of_the_demonstration_are_parts_of_the_whole() -> None:
-    """The two files pin what users and an editable install need, at the versions of the main file.
+    """The two lock files pin what users and an editable install need, at the main file's versions.
 
-    The files do not overlap, because both are installed together. The first one has the packages
-    that compile kernels.
+    Both files are installed together, so they do not overlap. The first file has the packages that
+    compile kernels.
     """
     whole = _pinned("requirements.lock")
     engine, others = _pinned("requirements-engine.lock"), _pinned("requirements-demo.lock")

@@ -57,8 +57,8 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc_client.reports.evaluation": ("write_report",),
     "divgrpc_protos.v1.diverse_index_pb2_grpc": ("DiverseIndexServicer", "DiverseIndexStub"),
 }
-# Names in `__all__`, and attributes, that other modules of the project use but users should not.
-# `Index.` stands for the signature of the class.
+# Names that other modules of the project use but users should not, although `__all__` or a class
+# has them. `Index.` stands for the signature of the class.
 _INTERNAL: Final = {
     *("Asked", "Clock", "Evaluable", "PIECE_QUERIES", "Piece", "Plan", "Tally", "Task", "plan"),
     *("DIAL_STEPS", "MOST_CANDIDATES_GROWTH", "POOL_GROWTH", "POOL_WORK", "RELAX_PASSES"),
@@ -90,7 +90,7 @@ def signature_of(function: Any) -> str:  # noqa: ANN401  # any function or class
 
 
 def is_function(thing: object) -> bool:
-    """Tell whether an object is a function or a method; cached properties are neither."""
+    """Tell whether an object is a function or a method; a cached property is neither."""
     return inspect.isroutine(thing) and callable(thing)
 
 
@@ -132,7 +132,7 @@ _CASES: Final = [(module, name) for module, names in recorded().items() for name
 
 @pytest.mark.parametrize(("module", "name"), _CASES, ids=[".".join(case) for case in _CASES])
 def test_a_public_name_is_as_recorded(module: str, name: str) -> None:
-    """The signature and attributes are as recorded; further attributes are allowed."""
+    """The signature and the attributes are as recorded; new attributes are allowed."""
     thing = getattr(import_module(module), name)
     expected, found = recorded()[module][name], describe(thing)
     if isinstance(expected, dict) and isinstance(found, dict):
@@ -161,7 +161,7 @@ def test_imports_of_the_documentation_are_recorded() -> None:
 
 
 def _public_names(module: ModuleType) -> list[str]:
-    """Return the names of a module without underscore, except those of modules and of libraries."""
+    """Return the names of a module without an underscore, except modules and names of libraries."""
     return [
         name
         for name, thing in vars(module).items()

@@ -106,7 +106,7 @@ def test_fields_of_one_side_are_left_out() -> None:
 
 
 def test_an_unknown_enum_value_of_a_newer_peer() -> None:
-    """An answer shows its number as digits, and a request with it is refused."""
+    """An enum value unknown to this version shows its number in an answer; a request is refused."""
     answer = query_pb2.SearchCost(recall=1.0)
     answer.ParseFromString(answer.SerializeToString() + b"\x08\x63")  # search = 99
     assert str(from_message(answer, SearchCost).search) == "99"
@@ -115,7 +115,7 @@ def test_an_unknown_enum_value_of_a_newer_peer() -> None:
 
 
 def test_set_values_are_those_that_a_caller_set() -> None:
-    """Zeros and false count if the field has presence. UNSPECIFIED does not count as set."""
+    """A field with presence counts as set even if it is zero or false; UNSPECIFIED never does."""
     message = index_pb2.BuildParameters(centred=False, n_bits=0)
     assert set_values(message) == {"centred": False, "n_bits": 0}
     message.metric = index_pb2.METRIC_EUCLIDEAN

@@ -51,7 +51,7 @@ def explained_in(text: str) -> set[str]:
 
 @pytest.mark.parametrize("method", [*METHODS, *CLIENT_METHODS], ids=identity)
 def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> None:
-    """A docstring must not refer to a .proto file for an explanation."""
+    """A docstring must explain parameters itself instead of naming a .proto file."""
     text = inspect.getdoc(method) or ""
     assert ".proto" not in text
     explained = explained_in(text) | set(re.findall(r"`(\w+)`", text))

@@ -27,9 +27,10 @@ from divgrpc_protos.v1 import (
     query_pb2,
 )
 
-# Parameters that only one side has: `path` of the core, and parameters of calls over a network.
+# Parameters that only one side has. The core has `path`, and the clients have parameters of calls
+# over a network.
 CORE_BUILD = {"path"}
-# Values of an enum shared by Query and PredictLabels that Query refuses.
+# Values of an enum that Query and PredictLabels share, but that Query refuses.
 OF_LABELS = {"hierarchy"}
 CLIENT_CALL = {"timeout", "request_id", "in_flight"}
 # Arguments of a build that are no build parameters.
@@ -68,8 +69,8 @@ def table(kind: Any) -> dict[str, object]:  # noqa: ANN401  # a dataclass
 BUILD: dict[str, object] = {**table(BuildParameters), **BUILD_CALL}
 BUILD |= dict.fromkeys(["label_model", "label_names", "hierarchy", "roots"])
 BUILD |= {name: value for name, value in table(LabelParameters).items() if name != "seed"}
-# For each method of the clients: the core's method, and the expected names and defaults. In the
-# core, `evaluate` takes all axes of the grid as one argument.
+# For each method of the clients, the core's method, and the expected names and defaults of
+# parameters. In the core, `evaluate` takes all axes of the grid as one argument.
 TAKEN: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
     "query": (Index.query, table(QueryParameters)),
     "query_stream": (Index.query, table(QueryParameters)),
@@ -83,7 +84,7 @@ TAKEN: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 @pytest.mark.parametrize("method", TAKEN)
 def test_a_method_takes_the_same_everywhere(client: type, method: str) -> None:
-    """The names and defaults of parameters are equal in the core and in both clients."""
+    """The core and both clients have the same names and defaults of parameters."""
     of_core, expected = TAKEN[method]
     if of_core is not None:
         assert parameters(of_core, without=CORE_BUILD) == expected
@@ -125,7 +126,8 @@ def test_build_once_takes_what_build_takes() -> None:
     del streamed["expected_rows"]
     once = shapes(index_pb2.BuildOnceRequest.DESCRIPTOR)
     assert once == streamed
-    # In BuildOnceRequest label arguments are two messages; the clients have a parameter for each.
+    # BuildOnceRequest has two messages for label arguments, but the clients have a parameter for
+    # each argument.
     common = set(once) - {"index", "parameters", "vectors", "label_plan", "label_chunk"}
     assert common == set(BUILD_CALL) - {"progress"}
     answer = shapes(index_pb2.BuildOnceResponse.DESCRIPTOR)
@@ -140,14 +142,14 @@ def shapes(message: Descriptor) -> dict[str, tuple[int, int, str]]:
 
 
 def optional(field: FieldDescriptor) -> bool:
-    """Tell whether the message distinguishes an unset field from a zero."""
+    """Tell whether a message distinguishes an unset field from a zero."""
     return field.has_presence or field.enum_type is not None
 
 
 @pytest.mark.parametrize(
     ("core", "message", "others"),
     [
-        # `diversity` is a number or a word, for which the message has two fields.
+        # `diversity` is a number or a string, so the message has two fields for it.
         (QueryParameters, query_pb2.QueryRequest, {"index", "queries", "diversity_auto"}),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),
@@ -175,7 +177,7 @@ def choices(hint: Any) -> set[str]:  # noqa: ANN401  # a Literal, or one that ma
 
 
 def words(enum: EnumDescriptor) -> set[str]:
-    """Return the values of an enum as Python spells them, without the unspecified one."""
+    """Return the values of an enum as Python spells them, without UNSPECIFIED."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {v.name.removeprefix(prefix).lower() for v in enum.values if v.number}
 

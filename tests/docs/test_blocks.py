@@ -38,7 +38,8 @@ from support.running_server import RunningServer
 PARSERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 OTHERS = {"text", "dockerfile", "proto", "mermaid"}
 PROGRAMS = {"cat", "divgrpc", "divgrpc-server", "echo", "export", "ls", "mkdir", "python"}
-# Programs that this suite does not start: other tools, and programs that change the machine.
+# Programs in code blocks that this suite does not start, such as tools that it does not need or
+# programs that change the machine.
 REASONS = {
     "apt-get",
     "browser",
@@ -70,7 +71,7 @@ def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
 
 @pytest.fixture
 def folder(docs_server: RunningServer, tmp_path: Path) -> Iterator[Path]:
-    """Return a folder with the files that pages name; delete all indexes at the end."""
+    """Return a folder with the files that pages name; afterwards delete all indexes."""
     write_files(tmp_path)
     yield tmp_path
     with Client(docs_server.target, timeout=30) as client:
@@ -147,7 +148,7 @@ def _run(block: Block, command: list[str], server: RunningServer, folder: Path) 
 
 
 def _serve(block: Block, command: str, folder: Path) -> None:
-    """Start a server with the page's command on a free port, and stop it when it serves."""
+    """Start a server with the page's command on a free port, and stop it once it serves."""
     arguments = " --listen 127.0.0.1:0"
     with subprocess.Popen(
         ["/bin/sh", "-c", "exec env " + command.replace("\\\n", " ") + arguments],
@@ -178,7 +179,7 @@ def _at(text: str, server: RunningServer) -> str:
 
 @pytest.mark.parametrize("block", ALL, ids=lambda block: block.place)
 def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
-    """A block that is not run has a mark with a known reason, or its language is only shown."""
+    """A block runs, or has a mark with a known reason, or its language is only for display."""
     if block.mark == "not run":
         assert block.note.split()[0] in REASONS
     elif block.mark == "run by":
@@ -192,7 +193,7 @@ def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
 
 @pytest.mark.parametrize("block", SKIPPED, ids=lambda block: block.place)
 def test_a_block_that_is_not_run_is_skipped(block: Block) -> None:
-    """The reason of the skip is that of the mark."""
+    """The skipped test reports the reason in the block's mark."""
     pytest.skip(f"{NOT_RUN}: {block.note}")
 
 
@@ -201,7 +202,7 @@ def test_few_blocks_do_not_run() -> None:
 
 
 def test_no_code_is_indented_instead_of_fenced() -> None:
-    """Outside lists, four spaces would make a code block that no test finds."""
+    """Outside lists, four spaces of indentation would make a code block that no test runs."""
     unseen = [
         f"{name}: {match[1]}"
         for name, text in pages().items()
@@ -211,7 +212,7 @@ def test_no_code_is_indented_instead_of_fenced() -> None:
 
 
 def test_the_summary_counts_blocks_that_are_not_run() -> None:
-    """Blocks are counted by the first word of their reason; other skips are ignored."""
+    """Skipped blocks are counted by the first word of the reason; other skips do not count."""
     reasons = [f"Skipped: {NOT_RUN}: docker, a daemon", "needs DIVGRPC_DATA", f"{NOT_RUN}: docker"]
     assert summary([]) == "0 documentation blocks not run"
     assert summary(reasons) == "2 documentation blocks not run: docker 2"

@@ -37,14 +37,15 @@ PROTOC_OUTPUTS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with only a link `divgrpc`, which stands for a clone."""
+    """Return a folder that holds only a link `divgrpc` to the repository, in place of a clone."""
     (tmp_path / "divgrpc").symlink_to(ROOT)
     return tmp_path
 
 
 def run(command: str, folder: Path, **environment: str) -> str:
     """Run a command in a shell, as a reader would, and return its output."""
-    # `python` is this interpreter, but without the paths that make divgrpc's own code importable.
+    # `python` must be this interpreter, but without the paths that make divgrpc's own code
+    # importable.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
         ["/bin/sh", "-c", command],
@@ -99,7 +100,7 @@ def _words(command: str) -> list[str]:
 
 
 def test_python_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
-    """In an empty folder the printed command generates the code that the example uses."""
+    """In an empty folder, the printed command generates the code that the example needs."""
     assert _words(only("python", "-m", "pip"))[-2:] == ["install", "grpcio-tools"]
     run(only("python", "-m", "grpc_tools.protoc"), folder)
     # -S skips the .pth file that makes this project's own packages importable.
@@ -117,7 +118,7 @@ def _site_packages() -> str:
 
 
 def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client) -> None:
-    """Node loads the .proto files at run time."""
+    """The example needs no generated code, because Node loads the .proto files at run time."""
     toolchains.require("node", "npm")
     if not NODE_MODULES.is_dir():
         toolchains.skip("node-modules", "make .venv/node/ready")
@@ -136,7 +137,7 @@ def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client
 
 
 def test_go_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
-    """The printed command generates the code that the example uses."""
+    """The printed command generates the code that the example needs."""
     toolchains.require("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
     for package in _words(only("sudo", "apt-get", "install"))[3:]:
         if not (DEBIAN_PACKAGES / package).exists():
@@ -148,7 +149,7 @@ def test_go_example_runs(folder: Path, server: RunningServer, client: Client) ->
 
 @pytest.mark.parametrize("language", PROTOC_OUTPUTS)
 def test_protoc_generates_for_other_languages(folder: Path, language: str) -> None:
-    """The two include folders are all that protoc's own generators need."""
+    """The generators that come with protoc need only the two include folders on the page."""
     toolchains.require("protoc")
     include = "-I divgrpc/protos/third_party -I divgrpc/protos"
     sources = "divgrpc/protos/divgrpc_protos/v1/*.proto"

@@ -34,7 +34,7 @@ TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.
 
 
 def _hook() -> ModuleType:
-    """Import docs/hooks.py by its path, as MkDocs does."""
+    """Import docs/hooks.py from its path, as MkDocs does."""
     spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs/hooks.py")
     assert spec is not None
     assert spec.loader is not None
@@ -79,7 +79,10 @@ def test_record_commits_exist() -> None:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_record_commands_exist(path: Path) -> None:
-    """Each command is a Makefile target; `make bench` must name a current or a retired run."""
+    """Each command is a target of the Makefile.
+
+    `make bench` must name a current benchmark or a retired one.
+    """
     make, target, *rest = shlex.split(hook.load(path).command)
     assert make == "make"
     assert target in TARGETS
@@ -91,20 +94,20 @@ def test_record_commands_exist(path: Path) -> None:
 
 
 def test_every_record_is_used_once() -> None:
-    """Every marker of a page names a record, and every record is on one page."""
+    """Each marker of a page names a record, and each record belongs to exactly one marker."""
     markers = Counter(name for page in PAGES for name in hook.MARKER.findall(page.read_text()))
     assert markers == Counter(path.stem for path in RECORDS)
 
 
 def test_markers_are_on_lines_of_their_own() -> None:
-    """The hook finds only such markers, so any other one is an error."""
+    """The hook finds only markers on lines of their own, so a marker elsewhere is an error."""
     for page in PAGES:
         text = re.sub(r"`[^`\n]*`", "", page.read_text())
         assert text.count("{{") == len(hook.MARKER.findall(text)), page.name
 
 
 def test_a_marker_becomes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns of numbers are right-aligned, and a caption has all other fields."""
+    """Columns of numbers are right-aligned; the caption shows the record's other fields."""
     monkeypatch.setattr(hook, "FOLDER", tmp_path)
     (tmp_path / "one.json").write_text(json.dumps(FIELDS))
     page = hook.on_page_markdown("before\n\n{{ record one }}\n\nafter\n")

@@ -19,7 +19,7 @@ GENERATED = {"reference/grpc.md", "reference/changelog.md"}
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Return a function that imports a script from docs/, which is no package."""
+    """Return a function that imports a script from docs/, which is not a package."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     return importlib.import_module
 
@@ -87,7 +87,7 @@ def test_versions_names_the_format_of_indexes() -> None:
 
 
 def test_pages_load_nothing_from_other_sites() -> None:
-    """This applies to fonts, images, styles and scripts."""
+    """Fonts, images, styles and scripts must come with the site."""
     theme = _configuration()["theme"]
     assert isinstance(theme, dict)
     assert theme["font"] is False
@@ -100,7 +100,7 @@ def test_pages_load_nothing_from_other_sites() -> None:
 def test_the_grpc_page_has_every_method_message_and_comment(
     script: Callable[[str], ModuleType],
 ) -> None:
-    """The page is generated from the .proto files."""
+    """The page is generated from the .proto files, so it has all that they declare."""
     text = script("grpc_reference").page()
     for name, method in diverse_index_pb2.DESCRIPTOR.services_by_name[
         "DiverseIndex"
@@ -113,7 +113,7 @@ def test_the_grpc_page_has_every_method_message_and_comment(
 
 
 def test_docstrings_become_lists(script: Callable[[str], ModuleType]) -> None:
-    """Lines that explain parameters become list items, with their continuation lines."""
+    """Lines of a docstring that explain parameters become list items, with continuation lines."""
     text = "Do it.\n\na, b: the first\n    and more.\n*args: others.\n\nRaises `E`: never."
     assert script("comments").from_docstring(text) == (
         "Do it.\n\n- `a`, `b`: the first and more.\n- `*args`: others.\n\nRaises `E`: never."

@@ -145,7 +145,7 @@ def test_options_of_the_server_equal_the_code() -> None:
     assert set(rows) == set(fields)
     for option, field in fields.items():
         row, limits = rows[option], field.metadata
-        # The default of workers depends on the machine.
+        # The default of `workers` depends on the machine, so it is not compared.
         if option != "--workers":
             assert row["default"].strip("`") == (_as_text(field.default) or "none"), option
         for word in limits["choices"]:

@@ -1,4 +1,4 @@
-"""Hyperplane queries, the parts of the demonstration's data, and the contact sheet."""
+"""Hyperplane queries, the division of the demonstration's data, and the contact sheet."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from divgrpc_lab.demo.digits import load
 
 
 def test_hyperplane_queries_separate_their_category() -> None:
-    """Queries are unit vectors that score their own category higher; a seed fixes them."""
+    """Queries have unit length and score their own category higher; a seed fixes them."""
     random = np.random.default_rng(0)
     categories = np.arange(200) % 2
     pool = random.normal(size=(200, 8)).astype(np.float32)
@@ -30,7 +30,7 @@ def test_hyperplane_queries_separate_their_category() -> None:
 
 
 def test_the_parts_of_the_demonstration_are_disjoint() -> None:
-    """Images to index, to learn queries from and to choose the diversity do not overlap."""
+    """Images to index, to learn queries from and to choose the diversity by do not overlap."""
     data = load()
     rows = np.concatenate((data.indexed, data.reported, data.dial))
     assert len(rows) == len(np.unique(rows)) == len(data.images) == 1797
@@ -38,7 +38,7 @@ def test_the_parts_of_the_demonstration_are_disjoint() -> None:
 
 
 def test_wrong_results_are_boxed_in_red(tmp_path: Path) -> None:
-    """Only the wrong thumbnail of each strip has a box."""
+    """A strip of thumbnails has a box around the wrong result, and around no other."""
     images = np.zeros((3, 8, 8))
     images[1] = 1
     strip = Strip("nearest", "a caption", images, np.array([False, True, False]))

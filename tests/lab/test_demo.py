@@ -36,7 +36,7 @@ def test_the_demonstration_succeeds(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_too_small_a_gain_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    """If h rises by too little, the demonstration says so and fails."""
+    """If h rises by less than the demonstration requires, it says so and fails."""
     out = tables.console()
     assert demo.gained_too_little(out, 0.14)
     assert "FAILED: h rose by 0.140" in capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_copies_are_near_their_image_and_different_images_are_not() -> None:
 
 
 def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
-    """The result equals a full sort from which further copies of an image are dropped."""
+    """The ideal result equals a full sort by distance, without further copies of an image."""
     digits = demo_digits.load()
     copies = demo_copies.copy_images(digits.images[:40], digits.digits[:40])
     rows = np.array([0, 70, 133])
@@ -71,7 +71,7 @@ def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
 
 
 def test_commands_printed_by_keep_work_until_ctrl_c(tmp_path: Path) -> None:
-    """Ctrl-C ends the server, and the contact sheet is kept."""
+    """Ctrl-C ends the server that `--keep` leaves running, and the contact sheet stays."""
     program = [sys.executable, "-m", "divgrpc_lab", "demo", "--keep", "--folder", "demo"]
     with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo_process:
         try:
@@ -118,9 +118,10 @@ def test_sigterm_removes_files_and_restores_the_handler(tmp_path: Path) -> None:
 def test_next_steps_have_the_folder_of_programs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """If the programs are not on PATH, the printed commands contain their folder.
+    """If the programs are not on PATH, the printed commands name the folder of the programs.
 
-    The folder is relative if it is below the current folder, as after `make demo`.
+    The folder is written as a relative path if it is below the current folder, as after `make
+    demo`.
     """
     folder = tmp_path / ".venv" / "bin"
     folder.mkdir(parents=True)

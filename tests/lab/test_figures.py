@@ -23,9 +23,9 @@ from support.running_server import RunningServer
 
 
 def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
-    """Nearest results are close together, and greedy without hashing leaves the class.
+    """Nearest results lie close together, and greedy results without hashing leave the class.
 
-    Hashing first keeps the results in the class and still spreads them.
+    With hashing, greedy results stay in the class and still spread out.
     """
     points = toy()
     with Client(server.target, timeout=30) as client:
@@ -40,7 +40,7 @@ def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
 
 
 def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) -> None:
-    """Lists are full and free of duplicates; the last two methods are more diverse."""
+    """Lists are full and have no duplicates, and the last two methods are more diverse."""
     with Client(server.target, timeout=30) as client:
         seven = ask_digits(client)
     assert list(seven.results) == list(DIGIT_METHODS)
@@ -53,7 +53,10 @@ def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) ->
 
 
 def test_two_runs_write_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Wrong results have a box on the page and on the contact sheet."""
+    """Two runs write the same bytes.
+
+    Wrong results have a box on the page and on the contact sheet.
+    """
     folder, page = tmp_path / "new", tmp_path / "page.html"
     assert main(["figures", "--out", str(folder)]) == 0
     assert main(["figures", "--out", str(page)]) == 0

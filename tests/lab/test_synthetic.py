@@ -14,12 +14,15 @@ from divgrpc_lab.data.topics import hyperplane_queries
 
 @pytest.fixture(scope="module")
 def made() -> LabelledDocuments:
-    """Return documents of 1/500 of the size of LSHTC3, with 300 test documents."""
+    """Return documents in the style of LSHTC3, at 1/500 of its size, with 300 test documents."""
     return labelled_documents(1_508, 3_200, 518, 300, seed=3)
 
 
 def test_documents_have_the_statistics_of_the_paper(made: LabelledDocuments) -> None:
-    """Unit rows of about 40 words have at least 4 labels; counts of labels have a long tail."""
+    """Rows have unit length, about 40 words and at least 4 labels.
+
+    A few labels are frequent, and many are rare.
+    """
     assert made.documents.shape == (1_508, 3_200)
     assert made.labels.shape == (1_508, 518)
     assert (made.test_documents.shape, made.truth.shape) == ((300, 3_200), (300, 518))
@@ -46,7 +49,7 @@ def test_labels_of_a_document_share_a_topic(made: LabelledDocuments) -> None:
 
 
 def test_words_belong_to_labels_topics_or_none(made: LabelledDocuments) -> None:
-    """A fifth of the words have no meaning. A document has only words of its own labels."""
+    """A fifth of the words mean nothing; all other words of a document belong to its labels."""
     of_labels, of_topics = made.owners < 518, (made.owners >= 518) & (made.owners < 521)
     assert set(made.owners) == set(range(522))
     assert [of_labels.sum(), of_topics.sum()] == [2_080, 480]
@@ -59,7 +62,10 @@ def test_words_belong_to_labels_topics_or_none(made: LabelledDocuments) -> None:
 def test_the_planted_model_finds_the_labels(
     made: LabelledDocuments, lengths: str, least: float
 ) -> None:
-    """The best label is mostly correct; a factor's norm is the square root of its label's count."""
+    """The planted model's best label is mostly correct.
+
+    The norm of a label's factor is the square root of the number of documents with the label.
+    """
     factors, feature_map = made.planted(200)
     assert (factors.shape, feature_map.shape) == ((518, 200), (3_200, 200))
     assert factors.dtype == feature_map.dtype == np.float32
@@ -86,7 +92,7 @@ def test_a_seed_fixes_every_byte(made: LabelledDocuments) -> None:
 
 
 def test_the_smallest_data_set_can_be_made() -> None:
-    """The set has one document and one topic, whose four labels the document has."""
+    """The smallest data set has one document and one topic, whose four labels the document has."""
     made = labelled_documents(1, 16, 4, 1, seed=0)
     assert made.labels.indices.tolist() == [0, 1, 2, 3]
     assert made.documents.nnz > 0
@@ -94,10 +100,10 @@ def test_the_smallest_data_set_can_be_made() -> None:
 
 
 def test_visual_words_have_the_statistics_of_the_paper() -> None:
-    """Rows have 48,000 words, on average 400 or more nonzero, in 7 categories of 5 sub-topics.
+    """Rows have 48,000 visual words, of which on average 400 or more are nonzero.
 
-    Queries find their own category more often than by chance (1/7), and hyperplane queries at least
-    as often as held-out images.
+    There are 7 categories of 5 sub-topics. Queries find their own category more often than by
+    chance (1/7). Hyperplane queries find it at least as often as held-out images do.
     """
     data = visual_words(700, 350, seed=3)
     assert (data.points.shape, data.pool.shape) == ((700, 48_000), (350, 48_000))

@@ -14,7 +14,10 @@ from divgrpc_lab.table1.paper import KS, METHODS
 def test_quick_run_on_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without data sets it says so, measures every row on digits, and writes a page and JSON."""
+    """If there are no data sets, the run says so and measures every row on digits.
+
+    It writes a page and JSON.
+    """
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     page, figures = tmp_path / "new" / "table1.html", tmp_path / "table1.json"
     words = ["table1", "--quick", "--out", str(page), "--json", str(figures)]
@@ -59,7 +62,7 @@ def test_wrong_options_are_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The error names the option and comes before any measurement."""
+    """The error names the option and is raised before any measurement."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     assert main(["table1", *words]) == 2
     assert complaint in capsys.readouterr().err

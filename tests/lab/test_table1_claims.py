@@ -28,7 +28,7 @@ from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, printed
 
 _CATEGORIES = np.repeat(np.arange(20), 2)
 _FAMILY = "LSH-SDiv"
-# Deviations of the categories' means, among which the bootstrap draws.
+# Deviations of the means of categories, which the bootstrap draws from.
 _NOISE = np.repeat(np.linspace(-0.02, 0.02, 20), 2)
 
 
@@ -68,7 +68,7 @@ def uneven(row: Row) -> Row:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_hashing_raises_h(method: str) -> None:
-    """The claim holds if h is higher in every cell, and fails if h is lower in one."""
+    """The claim holds if hashing raises h in every cell, and fails if it lowers h in one."""
     stage = ONE_EXACT if method == "Rerank" else ALL
     plain = row(method, "NH", stage, 0.7)
     better, worse = (row(method, "LSH-Div", TABLES, h) for h in (0.8, 0.6))
@@ -83,7 +83,7 @@ def test_hashing_raises_h(method: str) -> None:
 
 
 def test_nearest_with_hashing_is_best() -> None:
-    """The best row of NN with hashing is compared with the best of the paper's other methods."""
+    """The verdict compares the best row of NN with hashing to the paper's other methods."""
     nearest = row("NN", "LSH-Div", TABLES, 0.8)
     lower, higher = row("MMR", "NH", ALL, 0.7), row("Greedy", "LSH-SDiv", HASHED, 0.9)
     beyond = row("DPP", "NH", ALL, 0.95)
@@ -95,7 +95,7 @@ def test_nearest_with_hashing_is_best() -> None:
 
 
 def test_greedy_collapses_without_a_limit() -> None:
-    """Precision with and without the limit is compared at one fixed diversity."""
+    """The verdict compares precision with and without a hash limit, both at one fixed diversity."""
 
     def pair(precision: float) -> list[Row]:
         return [
@@ -128,7 +128,7 @@ def test_fewer_bits_for_equal_h(fewer: int, holds: bool | None) -> None:
 
 @pytest.mark.parametrize(("h", "holds"), [(0.7, True), (0.9, False)])
 def test_randomness_matters(h: float, holds: bool) -> None:
-    """LSH-SDiv and PCA-Hash are compared at equal bits and tables; other rows are left out."""
+    """The verdict compares LSH-SDiv and PCA-Hash at equal bits and tables, and no other rows."""
     rows = [coded("LSH-SDiv", 6, 0.8), coded(PCA, 6, h), coded("LSH-SDiv", 12, 0.1)]
     assert claims.randomness_matters(rows).holds is holds
 
@@ -143,13 +143,13 @@ def test_randomness_matters(h: float, holds: bool) -> None:
     ],
 )
 def test_uniform_over_the_ball(counts: Sequence[int], word: str) -> None:
-    """Uniformity is rejected for uneven counts only; with few draws the verdict is open."""
+    """Only uneven counts reject uniformity, and with few draws the verdict stays open."""
     spread = Spread("synthetic", "uniform", 1_000, 10, tuple(counts))
     assert claims.uniform([spread]).word == word
 
 
 def test_power_grows_with_draws_and_with_the_deviation() -> None:
-    """For uniform draws, the power equals the significance level."""
+    """If draws are uniform, the power of the test equals its significance level."""
     falling = np.linspace(1.36, 0.64, 10).tolist()
     assert claims.power(0, falling, 0.01) == 0
     assert claims.power(1_000, [1.0] * 10, 0.01) == pytest.approx(0.01, rel=1e-6)
@@ -159,7 +159,7 @@ def test_power_grows_with_draws_and_with_the_deviation() -> None:
 
 
 def test_power_is_how_often_samples_are_rejected() -> None:
-    """The power equals the share of simulated samples that the test rejects."""
+    """The power equals the share of simulated samples in which the test rejects uniformity."""
     density = np.linspace(1.4, 0.6, 10)
     counts = np.random.default_rng(0).multinomial(150, density / density.sum(), 4_000)
     rejected = np.mean([stats.chisquare(row).pvalue < 0.01 for row in counts])
@@ -167,7 +167,7 @@ def test_power_is_how_often_samples_are_rejected() -> None:
 
 
 def test_intervals_resample_categories() -> None:
-    """More queries with the same values in each category do not narrow the interval."""
+    """Additional queries with the same values in each category do not narrow the interval."""
     alike = interval(np.repeat(np.linspace(0, 1, 20), 2), _CATEGORIES)
     twice = interval(np.repeat(np.linspace(0, 1, 20), 8), np.repeat(np.arange(20), 8))
     assert tuple(alike) == pytest.approx(tuple(twice))
@@ -185,7 +185,7 @@ def test_hashed_points_grow_slowly(x: tuple[float, float, float], holds: bool | 
 
 
 def test_exponent_is_that_of_a_power() -> None:
-    """If n**0.6 points are hashed, times any factor per query, the exponent is 0.6."""
+    """If each query hashes n**0.6 points times its own factor, the exponent is 0.6."""
     sizes = [100, 200, 400]
     points = np.array([[n**0.6 * q for n in sizes] for q in (1.0, 2.0, 3.0)])
     assert tuple(exponent(sizes, points)) == pytest.approx((0.6, 0.6, 0.6))
@@ -207,7 +207,7 @@ def test_faster_counts_the_slowest_case() -> None:
 
 
 def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[Row]:
-    """Return rows in which hashed greedy has `greedy_h`, while exhaustive MMR has `h`."""
+    """Return rows in which hashed greedy has h = `greedy_h` and exhaustive MMR has h = `h`."""
     return [
         row("NN", "NH", ALL, 0.7),
         row("MMR", "NH", ALL, h, microseconds=13_000.0),
@@ -223,7 +223,10 @@ def targets(rows: Sequence[Row], family: str = _FAMILY) -> list[bool | None]:
 
 
 def test_gain_share_is_of_the_best_exhaustive_method() -> None:
-    """MMR gains 0.1 of h over NN. Hashing keeps 95% of it and is 120 times as fast as greedy."""
+    """MMR gains 0.1 of h over NN, and hashed greedy keeps 95 % of this gain.
+
+    Hashed greedy is 120 times as fast as exhaustive greedy.
+    """
     rows = exhaustive(0.8, 0.795)
     [hashed] = (item for item in claims.gains(rows) if item.stage == FOLDED)
     assert hashed.share is not None
@@ -235,13 +238,13 @@ def test_gain_share_is_of_the_best_exhaustive_method() -> None:
 
 
 def test_gain_and_speed_are_judged_separately() -> None:
-    """Keeping half of the gain is not enough, and neither is a speed-up below the target."""
+    """Half of the gain misses the first target, and too small a speed-up misses the second."""
     assert targets(exhaustive(0.8, 0.75)) == [False, True]
     assert targets(exhaustive(0.8, 0.8, microseconds=200.0)) == [True, False]
 
 
 def test_gain_is_judged_by_one_row_of_each_family() -> None:
-    """A better row at other limits, or of another family, does not change the verdict."""
+    """A better row at other limits, or of another family, does not change a family's verdict."""
     others = [row("Greedy", _FAMILY, HASHED, 0.8), row("Greedy", "LSH-Div", FOLDED, 0.8)]
     rows = [*exhaustive(0.8, 0.75), *others]
     assert targets(rows)[0] is False
@@ -250,7 +253,7 @@ def test_gain_is_judged_by_one_row_of_each_family() -> None:
 
 
 def test_a_small_gain_has_no_share() -> None:
-    """If no method gains 0.02 of h, no share is computed and the verdict is open."""
+    """If no method gains 0.02 of h, there is no share of a gain, and the verdict is open."""
     rows = [r for r in exhaustive(0.71, 0.70) if r.case != Case("Greedy", ALL)]
     rows.append(row("Greedy", "NH", ALL, 0.7))
     assert [item.share for item in claims.gains(rows)] == [None, None]
@@ -258,7 +261,10 @@ def test_a_small_gain_has_no_share() -> None:
 
 
 def test_the_papers_h_is_at_most_the_harmonic_mean() -> None:
-    """Up to rounding no h exceeds that of P and D, and 14 of 45 are below it."""
+    """Up to rounding, no printed h exceeds the harmonic mean of P and D.
+
+    Of 45 printed values, 14 are below the harmonic mean.
+    """
     cells = printed()
     assert set(cells) == {(m, f, k) for m in METHODS for f in FAMILIES for k in KS}
 

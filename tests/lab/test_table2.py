@@ -42,7 +42,10 @@ _NOISE = np.linspace(-0.02, 0.02, 40)
 def test_quick_run_on_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without data sets it says so, measures every row on digits, and writes a page and JSON."""
+    """If there are no data sets, the run says so and measures every row on digits.
+
+    It writes a page and JSON.
+    """
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     out, figures = tmp_path / "new" / "table2.html", tmp_path / "table2.json"
     words = ["table2", "--quick", "--out", str(out), "--json", str(figures)]
@@ -84,7 +87,7 @@ def test_quick_run_on_digits(
 def test_wrong_options_are_refused(
     words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names the option and comes before any measurement."""
+    """The error names the option and is raised before any measurement."""
     assert main(["table2", *words]) == 2
     assert complaint in capsys.readouterr().err
 
@@ -98,7 +101,7 @@ def test_a_folder_without_the_data_is_refused(
 
 
 def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D, h and the curve are missing, and their places on the page are empty."""
+    """Without a hierarchy, the page leaves D, h and the curve empty."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     (split,) = load([DIGITS])
     bench = LabelBench(replace(split, hierarchy=None, roots=()), 12)
@@ -113,13 +116,13 @@ def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_times_of_given_factors() -> None:
-    """Every method is timed in both modes, with and without hashing, with its precision."""
+    """Every method is timed with its precision, in both modes, with and without hashing."""
     rng = np.random.default_rng(0)
     factors = rng.standard_normal((400, 12)).astype("f4")
     asked = rng.standard_normal((30, 12)).astype("f4")
     truth = np.zeros((30, 400), "f4")
     truth[np.arange(30)[:, None], np.argsort(-asked @ factors.T, axis=1)[:, :5]] = 1
-    # The documents to label are the indexed documents themselves, with their own labels.
+    # The test documents are the indexed documents themselves, with the same labels.
     bags = sparse.csr_array(np.where(rng.random((30, 60)) < 0.2, 1, 0) + np.eye(30, 60), dtype="f4")
     labels = sparse.csr_array(truth)
     times = list(label_times(Split("", "", bags, labels, bags, labels), asked, factors))
@@ -144,7 +147,7 @@ def row(
     mode: Mode = "embedding",
     microseconds: float = 100.0,
 ) -> LabelRow:
-    """Return a row in which every figure is `figure`, with some noise."""
+    """Return a row in which every figure is `figure` plus some noise."""
     interval = Interval(figure, figure - 0.1, figure + 0.1)
     times = Microseconds(*[microseconds] * 4)
     result = EvaluateLabelRow(
@@ -198,9 +201,9 @@ def holds(rows: list[LabelRow], claim: str, times: list[LabelTime] | None = None
 
 
 def test_claims_of_figures() -> None:
-    """A claim holds if it is true in every cell and fails if it is false in one.
+    """A claim holds if it is true in every cell, and fails if it is false in one cell.
 
-    Without rows, or within the noise, the verdict is open.
+    The verdict is open if there are no rows, or if differences are within the noise.
     """
     base = [row("LEML", 0.5, EVERYTHING), row("Greedy", 0.4, EVERYTHING)]
     high = [row("LSH-SDiv", 0.6), row("LSH-SDiv", 0.6, DEFAULT)]
@@ -210,10 +213,10 @@ def test_claims_of_figures() -> None:
     noisy = with_result(high[0], values=dict.fromkeys(FIGURES, 0.5 + _NOISE[::-1]))
     assert holds([*base, noisy], claim) is None
     assert holds(base, claim) is None
-    # A row that was searched exactly says nothing about hashing.
+    # A row of an exact search shows nothing about hashing, so it changes no verdict.
     exact = with_result(row("LSH-SDiv", 0.4, DEFAULT), parameters=parameters("exact"))
     assert holds([*base, high[0], exact], claim) is True
-    # A claim about the other mode is not affected.
+    # The claim about the other mode stays open.
     assert holds([*base, *high], claim.replace("embedding", "votes")) is None
     votes = [
         row("LSH-SDiv", 0.6, mode="neighbour_vote"),
@@ -225,7 +228,7 @@ def test_claims_of_figures() -> None:
 
 
 def test_verdicts_say_if_families_are_equivalent() -> None:
-    """If two families draw the same hyperplanes, the sentence says so."""
+    """If two families draw the same hyperplanes, the verdict says so."""
     rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
     verdict = label_claims.verdicts(rows)[0]
     assert verdict.claim == "P of LSH-SDiv is above that of LSH-Div, embedding"
@@ -234,7 +237,10 @@ def test_verdicts_say_if_families_are_equivalent() -> None:
 
 
 def test_claims_of_times() -> None:
-    """On data sets the slowest case counts; at the paper's size the faster setting counts."""
+    """On data sets the slowest case decides a claim about speed.
+
+    At the paper's size the faster of two settings decides it.
+    """
     base, claim = row("LEML", 0.5, EVERYTHING, microseconds=3_000), "LSH-SDiv is more than 20 times"
     on_data = f"{claim} as fast as LEML, embedding"
     rows = [base, row("LSH-SDiv", 0.5)]
@@ -256,7 +262,7 @@ def test_claims_of_times() -> None:
 
 
 def test_impossible_values_of_h_are_found() -> None:
-    """In four of the five rows of the paper, h exceeds what P and D allow."""
+    """In four of the paper's five rows, the printed h exceeds the maximum that P and D allow."""
     assert impossible() == ["LEML", "PCA-Hash", "LSH-Div", "LSH-SDiv"]
     assert {name: round(line.most, 3) for name, line in PRINTED.items()} == {
         "LEML": 0.445,

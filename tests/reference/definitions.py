@@ -1,9 +1,9 @@
 """Slow reference implementations of the core's queries, with which tests compare the core.
 
-They are written from the definitions, in float64 and plain Python, and never optimised, so that
-they are easy to verify by reading. Two things are taken from an index because the definitions leave
-them open: the hyperplanes that were drawn, and the stored codes (rounding may put a point close to
-a hyperplane on either side).
+They follow the definitions in float64 and plain Python without any optimisation, so that a reader
+can verify them. They take two things from an index because the definitions leave them open. The
+first is the random hyperplanes. The second is the stored codes, because rounding may put a point
+close to a hyperplane on either side.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 Bits = npt.NDArray[np.bool_]
 
-# Cells whose centres are compared exactly, for each cell taken.
+# To choose some cells, the exact distances of CHOICE times as many centres are compared.
 CHOICE = 2
 
 
@@ -40,9 +40,9 @@ CHOICE = 2
 class Cells:
     """The cells of a partition.
 
-    `members` holds each cell's rows. `centres` (C, m) are the centres in the coordinates of the
-    first m hyperplanes and `squares` (C,) their squared lengths. `bits` (C, B) and `terms` (2, C)
-    are the centres' codes and terms.
+    `members` holds the rows of each cell. `centres` (C, m) are the centres in the coordinates of
+    the first m hyperplanes, and `squares` (C,) are the squared lengths of the centres. `bits` (C,
+    B) and `terms` (2, C) are the codes and terms of the centres.
     """
 
     centres: Floats
@@ -56,12 +56,12 @@ class Cells:
 class Points:
     """An index as the reference implementations take it, always dense.
 
-    `vectors` (n, d) are unit rows under cosine, `ids` (n,) their ids. `hyperplanes` (d, code_bits)
-    has one hyperplane per column, with `thresholds` (code_bits,). `bits` (n, code_bits) are the
-    stored codes in the order of rows. Table t's key has the `n_bits` bits from t * n_bits on.
-    `terms` (2, n) turn scores of codes into distances, if the index has them. With `cells`, a code
-    describes the difference between a point and its centre. `differences` caches how different
-    pairs of points are.
+    `vectors` (n, d) are the rows, of unit length under cosine, and `ids` (n,) their ids.
+    `hyperplanes` (d, code_bits) has one hyperplane per column, with `thresholds` (code_bits,).
+    `bits` (n, code_bits) are the stored codes in the order of rows. The key of table t consists of
+    `n_bits` bits of the code, starting at bit t * n_bits. `terms` (2, n) turn scores of codes into
+    distances, if the index has them. With `cells`, a code describes the difference between a point
+    and the centre of its cell. `differences` caches how different pairs of points are.
     """
 
     vectors: Floats
@@ -114,14 +114,14 @@ def far(points: Points, query: Floats, row: int) -> float:
 
 
 def score(points: Points, query: Floats, row: int) -> float:
-    """Return the relevance in the direction of the metric, as results report it."""
+    """Return a point's score: the distance if the metric is euclidean, else the inner product."""
     if points.metric == "euclidean":
         return distance(query, points.vectors[row])
     return dot(query, points.vectors[row])
 
 
 def apart(points: Points, row: int, other: int) -> float:
-    """Return how different two points are."""
+    """Return how different two points are under the metric of the index."""
     pair = (row, other) if row < other else (other, row)
     if pair not in points.differences:
         a, b = points.vectors[row], points.vectors[other]
@@ -133,8 +133,8 @@ def apart(points: Points, row: int, other: int) -> float:
 def costs(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
     """Return the cost of taking each candidate.
 
-    The cost is the distance. Inner products have no scale, so under that metric the best candidate
-    costs 0, the worst 1, and the others lie linearly between.
+    The cost is the distance. The inner product has no fixed scale, so costs under it are mapped
+    linearly: the best candidate costs 0 and the worst 1.
     """
     distances = {row: far(points, query, row) for row in rows}
     if points.metric != "inner_product" or not rows:
@@ -156,7 +156,8 @@ def hashed_by_tables(
 ) -> tuple[list[int], int]:
     """Return the rows in the first `n_probes` buckets, and how many buckets were looked up.
 
-    If these hold fewer than `at_least` points, further buckets are looked up.
+    If the first `n_probes` buckets hold fewer than `at_least` points, further buckets are looked
+    up.
     """
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     tables = [buckets(points.bits, t, points.n_bits) for t in range(points.n_tables)]
@@ -188,7 +189,7 @@ def lowest(
 
 
 def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
-    """Return the rows with the best codes; `sampling` decides ties at the limit."""
+    """Return the rows with the best codes; `sampling` decides between ties at the hash limit."""
     wanted = needed(parameters, len(points.vectors))
     stop, scored = reach(points.vectors, query, points.bounds, wanted)
     rows = range(stop)
@@ -218,14 +219,17 @@ def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameter
 
 
 def away(points: Points, cells: Cells, cell: int, query_margins: Floats) -> float:
-    """Return the distance of a cell's centre, less a part that is the same for all cells."""
+    """Return the distance of a cell's centre, minus a part that is the same for all cells."""
     centre = cells.centres[cell]
     product = dot(centre, query_margins[: len(centre)])
     return -product if points.metric == "inner_product" else cells.squares[cell] - 2 * product
 
 
 def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> list[int]:
-    """Return the `wanted` nearest cells in order, among the cells whose centres are compared."""
+    """Return the `wanted` nearest cells, nearest first.
+
+    Only cells with the nearest estimated centres are compared exactly, CHOICE times `wanted`.
+    """
     own = margins(query, points.hyperplanes, points.thresholds)[0]
     numbers, enough = list(range(len(cells.centres))), CHOICE * wanted
     if enough < len(numbers):
@@ -262,8 +266,8 @@ def hashed_by_cells(
 ) -> tuple[list[int], int]:
     """Return the rows of the nearest `n_probes` cells, and how many cells were taken.
 
-    The number of cells is doubled until they hold `at_least` points. If they hold more than
-    `hash_limit` points, the points with the best codes stay.
+    The number of cells is doubled until they hold `at_least` points. If the cells hold more than
+    `hash_limit` points, the points with the lowest estimates stay.
     """
     wanted = min(parameters.n_probes, len(cells.centres))
     while True:
@@ -287,7 +291,7 @@ def hashed(
 ) -> tuple[list[int], int]:
     """Return the rows that the hash stage passes on, and how many buckets or cells it looked up.
 
-    If tables find fewer than `at_least` rows, all codes are scanned.
+    If the tables find fewer than `at_least` rows, all codes are scanned instead.
     """
     if parameters.search == "exact":
         every = nearest_rows(points, query, range(len(points.vectors)))
@@ -325,7 +329,7 @@ def step_value(
 ) -> float:
     """Return the value that a selector minimises, for one candidate row.
 
-    `picked` are the rows picked so far, of `k` to pick.
+    `picked` are the rows picked so far, and `k` rows are picked in total.
     """
     relevance = 1 - parameters.diversity
     if parameters.selector == "mmr":
@@ -348,7 +352,7 @@ def greedy(
     *,
     candidates: int | None = None,
 ) -> list[tuple[int, float]]:
-    """Return the picked rows and the value each had when it was picked.
+    """Return the picked rows, each with the value that it had when it was picked.
 
     `candidates` is the number of candidates before near-copies were collapsed.
     """
@@ -358,7 +362,8 @@ def greedy(
     while len(picked) < min(k, len(rows)):
         so_far = [row for row, _ in picked]
         values = [step_value(points, cost[r], r, so_far, parameters, k=k) for r in remaining]
-        # The first of equal values wins; `remaining` is ordered by distance and id.
+        # `index` finds the first of equal values, which is the nearest, because `remaining` is
+        # ordered by distance and id.
         best = values.index(min(values))
         picked.append((remaining.pop(best), values[best]))
     return picked

@@ -16,7 +16,7 @@ from reference import definitions, kernels, near_copies
 
 
 def dense(rows: object) -> FloatArray:
-    """Return rows of any kind as a dense matrix (n, d)."""
+    """Return rows of any kind, dense or sparse, as a dense matrix (n, d)."""
     if isinstance(rows, SparseRows):
         rows = rows.matrix
     matrix: FloatArray = rows.toarray() if hasattr(rows, "toarray") else np.atleast_2d(rows)  # type: ignore[call-overload]
@@ -26,7 +26,7 @@ def dense(rows: object) -> FloatArray:
 def points_of(index: Index, columns: IntArray | None = None) -> definitions.Points:
     """Return an index in the form of the reference implementations.
 
-    `columns` restricts it to some columns, if all others are empty.
+    `columns` restricts the vectors to some columns, if all other columns are empty.
     """
     arrays, parameters = index.engine._arrays, index.engine.manifest.parameters
     codes, packed = arrays["codes"], arrays.get("scan_terms")
@@ -34,7 +34,8 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
     cells = None
     if "cell_rows" in arrays and terms is not None:
         places = arrays["cell_rows"]
-        # Codes and terms are stored cell by cell; the reference implementation orders them by row.
+        # An index stores codes and terms cell by cell, but the reference implementation orders them
+        # by row.
         at = np.argsort(places)
         codes, terms = codes[:, at], terms[:, at]
         cells = definitions.Cells(
@@ -68,8 +69,8 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
 def _unsketched(arrays: Mapping[str, npt.NDArray[Any]], columns: IntArray | None) -> FloatArray:
     """Return the hyperplanes (d, B) over all dimensions.
 
-    With a count sketch, a dimension has the row of the sum it is added to, negated if it is
-    subtracted.
+    With a count sketch, each dimension is added to or subtracted from one sum. Its row is the
+    hyperplanes' row of that sum, negated if the dimension is subtracted.
     """
     planes: FloatArray = arrays["hyperplanes"]
     if "sketch" not in arrays:
@@ -98,7 +99,8 @@ def check_row(
     if points.metric == "cosine":
         asked = definitions.unit(asked).astype(np.float32)
     if parameters.selector == "qp_relax":
-        # test_relaxation.py checks what `qp_relax` picks; here only its candidates are compared.
+        # Here only the candidates of `qp_relax` are compared, because test_relaxation.py checks its
+        # picks.
         parameters = replace(parameters, selector="nearest")
     truth = near_copies.answer(points, asked, parameters, at_least=at_least)
     count = int(result.counts[row])
@@ -111,7 +113,7 @@ def check_row(
         assert result.ids[row, :count].tolist() == truth.ids
         assert np.abs(result.scores[row, :count] - truth.scores).max(initial=0) < room
         off = np.abs(result.selection_scores[row, :count] - truth.selection_scores)
-        # The logarithm of a small determinant is less accurate.
+        # The logarithm of a small determinant is less accurate, so `dpp` gets a larger tolerance.
         unsure = 100 if parameters.selector == "dpp" else 1
         assert off.max(initial=0) < unsure * room * (1 + count)
     assert np.isnan(result.scores[row, count:]).all()
@@ -146,7 +148,7 @@ def check_relaxed(
     row: int,
     candidates: Sequence[int],
 ) -> None:
-    """Check that the picks are distinct candidates with valid shares, and that the gap is small."""
+    """Check that picks are distinct candidates, shares are valid and the duality gap is small."""
     count = int(result.counts[row])
     ids = {int(points.ids[r]): r for r in candidates}
     picks = [ids[i] for i in result.ids[row, :count].tolist()]
@@ -161,7 +163,7 @@ def check_relaxed(
 
 
 def scale(points: definitions.Points, query: FloatArray) -> float:
-    """Return the largest distance possible; float32 rounding errors are about a millionth of it."""
+    """Return the largest possible distance; float32 errors are about a millionth of it."""
     if points.metric == "cosine":
         return 1.0
     longest = max(definitions.dot(v, v) for v in points.vectors) ** 0.5

@@ -23,7 +23,7 @@ WORD_BITS = 64
 MASK = 2**64 - 1
 
 
-# Sums in the same fixed order as the core's.
+# Inner products and distances, added up in the same fixed order as in the core.
 
 
 def fixed_order_dot(a: Singles, b: Singles) -> np.float32:
@@ -39,9 +39,9 @@ def fixed_order_distance(a: Singles, b: Singles) -> np.float32:
 def _fixed_order_sum(terms: Singles) -> np.float32:
     """Add up terms in the core's order.
 
-    Blocks of 16 terms go to four accumulators of 16 lanes in turn; the last one to three blocks, if
-    they do not fill all four, go to the first accumulator. Then the accumulators are added in
-    pairs, the lanes are folded in halves, and the last terms, fewer than 16, are added one by one.
+    Blocks of 16 terms go in turn to four accumulators of 16 lanes. If the last one to three blocks
+    do not fill all four accumulators, they go to the first one. Then the accumulators are added in
+    pairs, and the lanes are folded in halves. The last terms, fewer than 16, are added one by one.
     """
     sums = np.zeros((4, 16), np.float32)
     blocks = len(terms) // 16
@@ -61,8 +61,8 @@ def _fixed_order_sum(terms: Singles) -> np.float32:
 def sparse_dot(indices: npt.NDArray[np.int32], values: Singles, dense: Singles) -> float:
     """Return the inner product of a sparse row and a dense row in float64.
 
-    Stored value i is added to sum i % 16, and the 16 sums are folded in halves. The last values,
-    fewer than 16, are then added one by one.
+    Stored value i is added to sum i % 16, and the 16 sums are folded in halves. The values after
+    the last whole group of 16 are then added one by one.
     """
     sums = np.zeros(16)
     products = [float(v) * float(dense[i]) for i, v in zip(indices, values, strict=True)]
@@ -78,7 +78,7 @@ def sparse_dot(indices: npt.NDArray[np.int32], values: Singles, dense: Singles) 
 
 
 def dense_square(row: Singles) -> float:
-    """Return the squared length of a row, adding value j to sum j % 4; see `kernels.sparse`."""
+    """Return the squared length of a row; value j is added to sum j % 4, as in `kernels.sparse`."""
     sums = [0.0, 0.0, 0.0, 0.0]
     for j, number in enumerate(row.tolist()):
         sums[j % 4 if j < len(row) // 4 * 4 else 0] += number * number
@@ -89,10 +89,10 @@ def dense_square(row: Singles) -> float:
 
 
 def sketch(rows: Floats, places: npt.NDArray[np.int32], sums: int) -> npt.NDArray[np.float64]:
-    """Return rows (n, d) as sums (n, sums).
+    """Return the count sketch (n, sums) of rows (n, d).
 
-    Dimension j is added to sum places[j], or subtracted from sum ~places[j] if places[j] is
-    negative.
+    If places[j] is not negative, dimension j is added to sum places[j]. Otherwise it is subtracted
+    from sum ~places[j].
     """
     sketched = np.zeros((len(rows), sums))
     for row, line in enumerate(rows):
@@ -105,7 +105,7 @@ def sketch(rows: Floats, places: npt.NDArray[np.int32], sums: int) -> npt.NDArra
 
 
 def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDArray[np.float64]:
-    """Return the signed distance of each vector from each hyperplane, (n, code_bits)."""
+    """Return (n, code_bits), the products of vectors and hyperplanes minus the thresholds."""
     products = np.atleast_2d(vectors).astype(np.float64) @ hyperplanes.astype(np.float64)
     return np.asarray(products - thresholds.astype(np.float64))
 
@@ -132,7 +132,7 @@ def hamming(a: Bits, b: Bits) -> int:
 
 
 def levels(query_margins: Floats) -> list[int]:
-    """Return margins as integers from -7 to 7, halves rounded to even.
+    """Return margins as integers from -7 to 7, where halves are rounded to even.
 
     The margin of largest magnitude becomes 7 or -7.
     """
@@ -154,8 +154,8 @@ def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
 def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
     """Return the sum of the query's levels over the set bits of a code; larger is nearer.
 
-    If a code has several times as many bits as there are levels, each run of len(query_levels) bits
-    weighs twice as much as the run before it.
+    A code may have several times as many bits as there are levels. Then each run of
+    len(query_levels) bits weighs twice as much as the run before it.
     """
     runs = np.reshape(bits, (-1, len(query_levels))).astype(np.int64)
     weights = 2 ** np.arange(len(runs))
@@ -163,7 +163,7 @@ def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
 
 
 def odd_levels(bits: Bits, margins: int) -> npt.NDArray[np.int64]:
-    """Return codes (n, B) as odd integers (n, margins); B / margins bits make one integer."""
+    """Return codes (n, B) as odd integers (n, margins), each read from B / margins bits."""
     depth = bits.shape[1] // margins
     numbers = sum(
         bits[:, level * margins : (level + 1) * margins].astype(np.int64) << level
@@ -173,10 +173,10 @@ def odd_levels(bits: Bits, margins: int) -> npt.NDArray[np.int64]:
 
 
 def nearest_levels(point_margins: Floats, depth: int) -> npt.NDArray[np.int64]:
-    """Return the odd integers that approximate margins (n, B) best, `depth` bits each.
+    """Return the odd integers of `depth` bits that approximate margins (n, B) best.
 
-    An odd integer i stands for i * step / 2. The step is a constant of the depth times the root
-    mean square of the point's margins.
+    An odd integer i stands for i * step / 2. The step is the root mean square of the point's
+    margins times a constant that depends on `depth`.
     """
     steps = {1: np.inf, 2: 0.9957, 4: 0.3352}[depth] * np.sqrt((point_margins**2).mean(axis=1))
     odd = np.arange(1 - 2**depth, 2**depth, 2)
@@ -190,12 +190,12 @@ def nearest_levels(point_margins: Floats, depth: int) -> npt.NDArray[np.int64]:
 def estimates(
     query_margins: Floats, bits: Bits, terms: Floats, bases: Sequence[float], *, signs: bool = False
 ) -> list[float]:
-    """Return the distances estimated from codes, less a part that is the same for all points.
+    """Return the distances estimated from codes, minus a part that is the same for all points.
 
-    `bits` (n, B) are the codes, `terms` (2, n) their offsets and factors, and `bases` (n,) the
-    distances from the query to the points' centres. With `signs`, only the signs of the query's
+    `bits` (n, B) are the codes, and `terms` (2, n) are their offsets and factors. `bases` (n,) are
+    the distances from the query to the points' centres. If `signs`, only the signs of the query's
     margins are used. The estimates are computed in float32 in the core's order of operations, so
-    that the same estimates tie.
+    that ties are the same as in the core.
     """
     own = np.asarray(query_margins, np.float32)
     unit = np.abs(own).max() / np.float32(7)
@@ -213,7 +213,7 @@ def estimates(
 
 
 def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[int], list[int]]:
-    """Return the rows surely among the `limit` of lowest value, and the rows tied at the limit."""
+    """Return the rows certain to be among the `limit` lowest, and the rows tied at the limit."""
     among = list(rows)
     boundary = sorted(worse[row] for row in among)[limit - 1]
     return (
@@ -259,9 +259,9 @@ def buckets(bits: Bits, table: int, n_bits: int) -> dict[int, list[int]]:
 def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[int, int]]:
     """Return the probes of all tables as (table, key), in the order in which they are looked up.
 
-    A probe flips a set of bits of the query's key; its score is the sum of the squared margins of
-    the flipped bits. Probes of equal score are ordered by their masks and then by table. Bit r of a
-    mask stands for the bit with the r-th smallest margin.
+    A probe flips some bits of the query's key. Its score is the sum of the squared margins of the
+    flipped bits. Probes of equal score are ordered by their masks and then by table. Bit r of a
+    mask stands for the bit of the key with the r-th smallest margin.
     """
     home = query_margins >= 0
     every = []
@@ -301,20 +301,20 @@ def collision_probability(distance: float) -> float:
 
 
 def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
-    """Return the number of tables that miss a point at this distance with at most this chance."""
+    """Return how many tables miss a point at this distance with at most this probability."""
     whole_key = collision_probability(distance) ** n_bits
     return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
 
 
 def length_bounds(rows: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.float32]:
-    """Return for each block an upper bound of the lengths of all rows from its start to the end."""
+    """Return for each block an upper bound of the lengths of all rows from the block to the end."""
     lengths = [hypot(*map(float, row)) for row in rows]
     longest = [max(lengths[start:]) for start in range(0, len(rows), block)]
     return np.nextafter(np.array(longest, np.float32), np.float32(np.inf))
 
 
 def needed(parameters: EffectiveParameters, rows: int) -> int:
-    """Return how many of the nearest of `rows` rows an answer depends on."""
+    """Return on how many of the nearest of `rows` rows an answer depends."""
     collapses = parameters.duplicate_threshold is not None
     limits = (parameters.hash_limit, (4 if collapses else 1) * parameters.candidates_limit)
     most = min(limit or rows for limit in (*limits, rows))
@@ -330,8 +330,8 @@ def reach(
 ) -> tuple[int, int]:
     """Return how many leading rows hold the `wanted` largest products, and how many are scored.
 
-    Returns all rows and 0 if skipping rows is not worthwhile: if the bound halfway is at least half
-    the first bound, or if more than one row in 32 would be scored.
+    If skipping rows is not worthwhile, return the number of all rows and 0. This is the case if the
+    bound halfway is at least half the first bound, or if more than one row in 32 would be scored.
     """
     block, looked_at = 256, 8
     few = 32 * max(looked_at * wanted, block) <= len(rows)
@@ -348,10 +348,10 @@ def reach(
 def rare_lists(
     rows: npt.NDArray[np.float32], share: float
 ) -> tuple[list[list[tuple[int, float]]], list[float]]:
-    """Return the (row, value) lists of rare columns, and each row's length over the others.
+    """Return the (row, value) lists of rare columns, and each row's length over the common columns.
 
-    A column is common if more than `share` of the rows have a value in it. The list of a common
-    column is empty, and the lengths are computed over the common columns.
+    A column is common if more than `share` of the rows have a value in it. A common column has an
+    empty list.
     """
     held = [[(row, float(value)) for row, value in enumerate(column) if value] for column in rows.T]
     common = [len(each) > share * len(rows) for each in held]
@@ -368,8 +368,8 @@ def least_distances(
 ) -> list[float]:
     """Return a lower bound of each row's distance from the query.
 
-    The bound takes the products over columns with lists as they are, and adds the largest product
-    that the other columns can contribute.
+    Products over columns with lists are exact. The products over all other columns are replaced by
+    the largest value that they can have.
     """
     lists, lengths = rare_lists(rows, share)
     others = sum(float(query[j]) ** 2 for j, each in enumerate(lists) if not each) ** 0.5

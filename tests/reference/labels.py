@@ -57,7 +57,7 @@ def best(scores: Mapping[int, float], count: int) -> list[int]:
 def vote(
     neighbours: Sequence[int], weights: Sequence[float], labels: Sequence[set[int]]
 ) -> dict[int, float]:
-    """Return each label's share of the votes; `weights` are those of the neighbours."""
+    """Return each label's share of the votes, where neighbour i votes with weight `weights[i]`."""
     votes: dict[int, float] = defaultdict(float)
     for row, weight in zip(neighbours, weights, strict=True):
         for label in labels[row]:
@@ -78,7 +78,7 @@ def sparse_product(
 
 
 def column_sums(a: Floats, b: Floats) -> Floats:
-    """Return the inner product of each column of `a` with that column of `b`, in float64."""
+    """Return the inner product of each column of `a` with the same column of `b`, in float64."""
     sums = np.zeros(a.shape[1])
     for mine, other in zip(a.astype(float), b.astype(float), strict=True):
         sums += mine * other
@@ -102,9 +102,9 @@ def pick_apart(
 ) -> list[tuple[int, float]]:
     """Return the labels that `hierarchy` picks from (label, score) pairs, with their values.
 
-    `scores` come best first. `parents` holds every node reached from a root; a root's parent is -1.
-    The paths of all labels are extended to equal length. A label gains the level factor of each
-    level on which no picked label has the same ancestor.
+    `scores` come best first. `parents` holds every node that a root reaches, and the parent of a
+    root is -1. The paths of all labels are extended to equal length. On each level where no picked
+    label has the same ancestor, a label gains the factor of that level.
     """
     paths = {label: _path(label, parents) for label in parents if label < label_count}
     height = max((len(path) - 1 for path in paths.values()), default=0)
@@ -137,7 +137,7 @@ def pick_apart(
 
 
 def _path(node: int, parents: Mapping[int, int]) -> list[object]:
-    """Return the path from the root to a node; several roots hang under one common root."""
+    """Return the path from the root to a node; if there are several roots, they share a parent."""
     path: list[object] = []
     while node >= 0:
         path.insert(0, node)

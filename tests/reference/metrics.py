@@ -27,7 +27,7 @@ class List:
 
     @property
     def hits(self) -> list[bool]:
-        """Whether each place holds a relevant result that no earlier place holds."""
+        """Whether each place holds a relevant result that occurs at no earlier place."""
         return [i in self.relevant and i not in self.ids[:at] for at, i in enumerate(self.ids)]
 
     @property
@@ -84,9 +84,13 @@ def n_call(one: List) -> float:
 
 
 def majority_accuracy(one: List, asked: int) -> float:
-    """Return 1 if the most frequent category, the first of ties, is the query's (`asked`)."""
+    """Return 1 if the most frequent category is the query's category `asked`, else 0.
+
+    Of equally frequent categories, the first one counts.
+    """
     votes = [one.points[i][0] for i in dict.fromkeys(one.ids) if i >= 0 and one.points[i][0] >= 0]
-    # Counter keeps insertion order and most_common is stable, so the first of ties wins.
+    # The first of equally frequent categories wins, because Counter keeps insertion order and
+    # most_common is stable.
     return float(bool(votes) and Counter(votes).most_common(1)[0][0] == asked)
 
 
@@ -170,7 +174,11 @@ def list_distances(points: Floats, query: Floats, rows: Sequence[int], metric: s
 
 
 def pareto_front(h: Sequence[float], seconds: Sequence[float]) -> list[bool]:
-    """Tell for each setting whether no other setting is both as good and as fast, or better."""
+    """Tell for each setting whether it is on the Pareto front.
+
+    A setting is on the front if no other setting is better in one of quality and speed and at least
+    as good in the other.
+    """
     both = list(zip(h, seconds, strict=True))
     return [
         not any(h1 >= h0 and t1 <= t0 and (h1 > h0 or t1 < t0) for h1, t1 in both)
@@ -180,7 +188,7 @@ def pareto_front(h: Sequence[float], seconds: Sequence[float]) -> list[bool]:
 
 
 def bootstrap(columns: Floats, draws: int, seed: int) -> list[Floats]:
-    """Return `draws` bootstrap means (m,) of rows (n, m), each of n rows drawn with replacement."""
+    """Return the means (m,) of `draws` bootstrap samples of n rows from rows (n, m)."""
     rng = np.random.default_rng(seed)
     return [columns[rng.integers(len(columns), size=len(columns))].mean(0) for _ in range(draws)]
 
@@ -235,7 +243,7 @@ def bfs_tree(edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> dict[int
 
 
 def drank(labels: Sequence[int], edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> float:
-    """Return the drank of a set of labels on the tree of a graph; all labels are nodes of it.
+    """Return the drank of a set of labels on the tree of a graph, where every label is a node.
 
     Every path from the root is made equally long: a path that is too short is extended by unique
     nodes below its end.

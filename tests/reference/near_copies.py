@@ -10,7 +10,7 @@ from reference.selectors import select
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one query row, with the hashed points and candidates it comes from."""
+    """The answer to one query row, with the hashed points and the candidates that led to it."""
 
     ids: list[int]
     scores: list[float]
@@ -23,14 +23,14 @@ class Answer:
 
 
 def copy_limit(points: Points, threshold: float) -> float:
-    """Return the greatest difference between two near-copies, measured as `apart` measures it."""
+    """Return the greatest value of `apart` for which two points are near-copies."""
     if points.metric == "euclidean":
         return threshold
     return (1 - threshold) * (2 if points.metric == "cosine" else 1) + 1e-6
 
 
 def keep_different(points: Points, near: Sequence[int], limit: float) -> list[int]:
-    """Return the candidates, nearest first, that differ from all candidates kept before them."""
+    """Return the candidates, nearest first, that are no near-copies of candidates kept before."""
     kept: list[int] = []
     for row in near:
         if all(apart(points, row, other) > limit for other in kept):
@@ -59,7 +59,7 @@ def select_different(
     """Return the picks with their values, the pool's size, the copies in it, and the fill-ups.
 
     `near` is the largest pool allowed. If too few candidates differ, the nearest near-copies fill
-    up the answer; the last number counts these.
+    up the answer, and the last returned number counts them.
     """
     assert parameters.duplicate_threshold is not None
     limit = copy_limit(points, parameters.duplicate_threshold)
@@ -84,7 +84,7 @@ def select_different(
 
 
 def is_plain(parameters: EffectiveParameters) -> bool:
-    """Tell whether the selection goes by relevance alone."""
+    """Tell whether the selection depends on relevance alone."""
     printed = parameters.selector == "greedy" and parameters.variant == "printed"
     return parameters.selector == "nearest" or (parameters.diversity == 0 and not printed)
 

@@ -7,7 +7,7 @@ from reference.definitions import Floats, distance
 
 
 def objective(query: Floats, chosen: Floats, diversity: float) -> float:
-    """Return J, which weighs the mean distance to the query against that of pairs.
+    """Return J, the mean distance to the query minus the mean distance of pairs, both weighted.
 
     Lower is better.
     """
@@ -18,18 +18,19 @@ def objective(query: Floats, chosen: Floats, diversity: float) -> float:
 
 
 def gap_closed(value: float, nearest: float, exhaustive: float) -> float:
-    """Return the share of the gap in J that is closed.
+    """Return the share of the gap in J that an answer closes.
 
-    It is 0 if J is that of the nearest neighbours, and 1 if J is that of greedy over all points.
+    The share is 0 if the answer's J is that of the nearest neighbours. It is 1 if the answer's J is
+    that of greedy over all points.
     """
     return (nearest - value) / (nearest - exhaustive)
 
 
 def loss(relevances: Sequence[float], places: Sequence[int]) -> float:
-    """Return the share of the candidates' relevance that the picks give up; 0 if all are equal.
+    """Return the share of the candidates' relevance that the picks lose; 0 if all are equal.
 
-    `relevances` are those of all candidates, nearest first. `places` are the picks' positions among
-    the candidates.
+    `relevances` are those of all candidates, nearest first. `places` are the positions of the picks
+    among the candidates.
     """
     nearest = sum(relevances[: len(places)]) / len(places)
     every = sum(relevances) / len(relevances)
@@ -41,8 +42,8 @@ def loss(relevances: Sequence[float], places: Sequence[int]) -> float:
 def automatic_dial(relevances: Sequence[float], k: int, factor: float) -> float:
     """Return the automatic diversity before rounding.
 
-    It grows with the lead of the k nearest candidates over the mean, relative to the lead of the
-    nearest candidate.
+    The lead of a candidate is its relevance minus the mean relevance. The diversity grows with the
+    mean lead of the k nearest candidates, relative to the lead of the nearest.
     """
     every = sum(relevances) / len(relevances)
     kept = (sum(relevances[:k]) / k - every) / (relevances[0] - every)

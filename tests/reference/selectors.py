@@ -13,7 +13,7 @@ from divgrpc.types import EffectiveParameters
 from reference import definitions
 from reference.definitions import Floats, Points
 
-# A candidate that adds less than this share of volume counts as a copy of the picks.
+# A candidate that adds less than LEAST of volume counts as a copy of the picks.
 LEAST = 1e-5
 Shares = npt.NDArray[np.float64]
 
@@ -21,7 +21,7 @@ Shares = npt.NDArray[np.float64]
 def select(
     points: Points, query: Floats, rows: Sequence[int], parameters: EffectiveParameters
 ) -> list[tuple[int, float]]:
-    """Return the picked rows and the value of each pick, lower is better.
+    """Return the picked rows and the value of each pick; lower values are better.
 
     `qp_relax` is not covered.
     """
@@ -39,12 +39,12 @@ def select(
 
 
 def length(points: Points, row: int, other: int) -> float:
-    """Return the square root of the difference of two points, which rounding may make negative."""
+    """Return the square root of the difference of two points; negative differences count as 0."""
     return math.sqrt(max(0.0, definitions.apart(points, row, other)))
 
 
 def lengths(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
-    """Return the candidates' costs as lengths, which are square roots of squared distances."""
+    """Return the square roots of the candidates' costs, because costs are squared distances."""
     costs = definitions.costs(points, query, rows)
     return costs if points.metric == "inner_product" else {r: c**0.5 for r, c in costs.items()}
 
@@ -88,7 +88,7 @@ def dpp(
 ) -> list[tuple[int, float]]:
     """Pick by determinants, each computed from scratch.
 
-    A pick that adds no volume is left out of the later determinants.
+    A pick that adds no volume is left out of all later determinants.
     """
     costs, alike = likeness(points, query, near)
     volume: list[int] = []
@@ -122,7 +122,10 @@ def spread_sum(
 
 
 def eq_1(prices: Shares, apart: Shares, shares: Shares, beta: float) -> float:
-    """Return Eq. 1 of the paper; `prices` (m,) are lambda times costs, `apart` (m, m) distances."""
+    """Return the value of Eq. 1 of the paper for these shares.
+
+    `prices` (m,) are lambda times the costs, and `apart` (m, m) are the distances of pairs.
+    """
     return float(prices @ shares - beta * shares @ apart @ shares)
 
 
@@ -142,7 +145,10 @@ def relaxed(prices: Shares, apart: Shares, k: int, beta: float) -> Shares:
 
 
 def best_selection(prices: Shares, apart: Shares, k: int, beta: float) -> tuple[list[int], float]:
-    """Return the selection with the lowest value of Eq. 1, found by trying all, and that value."""
+    """Return the selection with the lowest value of Eq.
+
+    1 and that value, by trying all selections.
+    """
 
     def value(chosen: Sequence[int]) -> float:
         shares = np.zeros(len(prices))

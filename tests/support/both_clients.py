@@ -1,4 +1,4 @@
-"""A common interface of both clients, so that one test covers both."""
+"""One interface to both clients, so that one test covers both."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Separate processes: commands of the command line, and Python scripts."""
+"""Separate processes that tests start: commands of the command line, and Python scripts."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def read_terminal(descriptor: int) -> str:
 
 
 def run_script(script: str, *arguments: object, **environment: str) -> tuple[str, str]:
-    """Run a Python script that must succeed, and return its output and standard error."""
+    """Run a Python script that must succeed; return its standard output and standard error."""
     ended = subprocess.run(
         [sys.executable, "-P", "-c", script, *map(str, arguments)],
         env=os.environ | environment,

@@ -22,35 +22,38 @@ Points: TypeAlias = Any
 
 DIMS: Final = 128
 STORIES: Final = 20
-# The kinds of queries, in the order in which they are reported.
+# The kinds of queries, in the order in which reports list them.
 KINDS: Final = ("documents", "new documents", "topics", "hyperplanes")
-# Norms of the random parts that are added to a topic of norm 1; they give the cosines above.
+# Norms of the random parts that are added to a topic of norm 1. With these norms, the cosines are
+# those in the module's docstring.
 _STORY: Final = 0.8
 _COPY: Final = (1.64 * (1 / 0.98 - 1)) ** 0.5
-# Norm of the noise in a query near a topic; the cosine with the topic is then about 0.96.
+# Norm of the noise that is added to a topic to get a query near it. The cosine with the topic is
+# then about 0.96.
 _NEAR_TOPIC: Final = 0.3
-# Norm of the noise in a jittered copy of a real point. Two jittered copies have cosine 0.98.
+# Norm of the noise in a jittered copy of a real point. With this norm, two jittered copies have
+# cosine 0.98.
 _JITTER: Final = (1 / 0.98 - 1) ** 0.5
-# Number of rows whose mean is a topic vector.
+# A topic vector is the mean of this many rows.
 _MEAN_OF: Final = 30
 # Rows are generated in blocks of this size.
 _BLOCK: Final = 1 << 16
 
 
 class Queries(NamedTuple):
-    """Unit vectors `rows` (nq, d), dense or sparse, and the category `asked` (nq,) of each."""
+    """Unit vectors `rows` (nq, d), dense or sparse, and the category `asked` (nq,) of each row."""
 
     rows: Points
     asked: IntArray
 
     def half(self, odd: bool) -> "Queries":
-        """Return every second query, from the first one, or from the second one if `odd`."""
+        """Return every second query, starting with the first or, if `odd`, with the second."""
         return Queries(self.rows[int(odd) :: 2], self.asked[int(odd) :: 2])
 
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """Unit `points` (n, d), the item (n,) of which each is a copy, their labels, and queries.
+    """Unit `points` (n, d) with the item (n,) that each copies, their labels, and queries.
 
     The category of a point is its topic.
     """
@@ -68,7 +71,7 @@ class Crowd:
         return len(np.unique(self.items)) < len(self.items)
 
     def described(self) -> dict[str, str]:
-        """Return the entries on the data for the environment record."""
+        """Return the entries of the environment record that describe the data."""
         rows, dims = self.points.shape
         copies = np.bincount(self.items)
         copies = copies[copies > 0]
@@ -80,15 +83,15 @@ class Crowd:
 
 
 def even_copies(count: int, copies: int) -> IntArray:
-    """Return `copies` for each item, with as many items as give about `count` points."""
+    """Return the number of copies of each item: `copies` for all, and about `count` in total."""
     topics = max(2, round(count / (STORIES * copies)))
     return np.full(topics * STORIES, copies)
 
 
 def power_law_copies(count: int, mean: int = 10, seed: int = 0) -> IntArray:
-    """Return the copies of each item, proportional to 1 / r for the r-th most frequent item.
+    """Return the number of copies of each item, proportional to 1 / r for the r-th most frequent.
 
-    There are about `count` copies in total and `mean` per item. Items are in random order.
+    There are about `count` copies in total, on average `mean` per item. Items are in random order.
     """
     topics = max(2, round(count / (STORIES * mean)))
     ranks = np.arange(1, topics * STORIES + 1)
@@ -177,7 +180,7 @@ def _hyperplanes(data: Topics, queries: int) -> Queries:
 
 
 def _means(data: Topics, asked: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Return dense unit vectors, the mean of some rows of the pool for each category asked."""
+    """Return dense unit vectors, each the mean of some pool rows of its category in `asked`."""
     rows: Sequence[FloatArray] = [
         np.asarray(
             data.pool[rng.choice(np.flatnonzero(data.pool_categories == category), _MEAN_OF)].mean(

@@ -45,7 +45,7 @@ class Block(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The page and the line, which identify the block in names of tests."""
+        """The page and the line, which identify the block in the names of tests."""
         return f"{self.page}:{self.line}"
 
 
@@ -81,7 +81,10 @@ def _blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """Return the commands of a shell block. If it has `$` prompts, other lines are output."""
+    """Return the commands of a shell block.
+
+    If the block has `$` prompts, other lines are output.
+    """
     lines = block.text.splitlines()
     if not any(line.startswith("$ ") for line in lines):
         return list(_joined(lines))
@@ -89,7 +92,7 @@ def commands(block: Block) -> list[str]:
 
 
 def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Join the lines of each command, which continues after a backslash and inside quotes."""
+    """Join the lines of each command; it continues after a backslash and inside quotes."""
     command = ""
     for line in lines:
         command += line
@@ -108,13 +111,13 @@ def _joined(lines: Iterable[str]) -> Iterator[str]:
 
 
 def program(command: str) -> str:
-    """Return the program that a command runs, skipping variables set before it."""
+    """Return the program that a command runs; variables set before the program are skipped."""
     words = shlex.split(command.replace("\\\n", " "), comments=True)
     return next((word for word in words if not re.match(r"[A-Z_][A-Z0-9_]*=", word)), "")
 
 
 def summary(reasons: Iterable[str]) -> str:
-    """Return the number of blocks that were not run, counted by the first word of their reason."""
+    """Return the number of blocks that did not run, counted by the first word of the reason."""
     words = [match[1] for text in reasons if (match := re.search(rf"{NOT_RUN}: ([\w-]+)", text))]
     names = ", ".join(f"{word} {count}" for word, count in sorted(Counter(words).items()))
     return f"{len(words)} documentation blocks not run" + (f": {names}" if names else "")

@@ -1,4 +1,4 @@
-"""Rows of evaluations: synthetic rows for reports, and a comparison of rows."""
+"""Rows of evaluations: synthetic rows for tests of reports, and a comparison of rows."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def made_rows(
     *,
     choices: bool = True,
 ) -> list[EvaluateRow]:
-    """Return a row for each setting; with `choices`, also a choice per k, selector and search."""
+    """Return a row for each setting and, if `choices`, a choice per k, selector and search."""
     rows: list[EvaluateRow] = []
     chosen: list[EvaluateRow] = []
     for k in ks:
@@ -86,7 +86,8 @@ def without_h(row: EvaluateRow) -> EvaluateRow:
     return replace(row, metrics={**row.metrics, **nothing})
 
 
-# Fields with measured times or values that depend on them, and fields compared separately below.
+# Fields that are not compared: measured times, values that depend on times, and fields that are
+# compared separately below.
 _NOT_COMPARED = {"microseconds", "on_front", "metrics", "values", "h_of_means", "labels"}
 
 

@@ -1,4 +1,4 @@
-"""A front whose packets a test sends and receives, as the counterpart of a worker."""
+"""A front that a test controls: the counterpart of a worker, which exchanges packets with it."""
 
 import select
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Front:
             self.link.send(b"".join(packets.pack_request(request) for request in requests))
 
     def hear(self) -> Packet:
-        """Wait for a packet other than a sign of life."""
+        """Wait for a packet that is not just a sign of life."""
         while True:
             readable, _, _ = select.select([self.link.fileno()], [], [], 20)
             assert readable
@@ -48,7 +48,7 @@ class Front:
                 return packet
 
     def hear_credit(self) -> Packet:
-        """Wait for a packet with a credit, and return it with all replies received until then."""
+        """Wait for a packet with a credit; return it with all replies received until then."""
         replies: list[Reply] = []
         while True:
             packet = self.hear()
@@ -57,14 +57,14 @@ class Front:
                 return packet._replace(replies=replies)
 
     def answer(self) -> Reply:
-        """Wait for the next packet with replies, which must have exactly one."""
+        """Wait for the next packet with replies, which must contain exactly one reply."""
         while not (replies := self.hear().replies):
             pass
         (reply,) = replies
         return reply
 
     def hear_until(self, number: int) -> list[int]:
-        """Return the ids of replies in order, up to the packet that answers `number`."""
+        """Return the ids of replies in order of arrival, up to the packet that answers `number`."""
         heard: list[int] = []
         while number not in heard:
             heard += [reply.id for reply in self.hear().replies]

@@ -1,7 +1,8 @@
 """Requests of every method for `server/test_golden_wire.py`, on the indexes of `golden/families`.
 
-Each request that changes an index uses a separate index, whose name begins with `a_`. So the order
-of calls changes no answer. The recorded requests of ListIndexes start after these names.
+Each request that changes an index uses a separate index, whose name begins with `a_`, so the order
+of calls changes no answer. The recorded requests of ListIndexes start after the names that begin
+with `a_`.
 """
 
 from typing import Any, Final
@@ -20,7 +21,7 @@ from divgrpc_protos.v1 import (
     vectors_pb2,
 )
 
-# The names of the served indexes, each with the golden index that is copied.
+# The name of each served index, with the name of the golden index of which it is a copy.
 SERVED: Final = {
     **{name: name for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")},
     **{name: name for name in ("topics", "sparse_topics", "factors")},
@@ -31,7 +32,7 @@ SERVED: Final = {
 _QUERIED: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
 _STORED: Final = (*_QUERIED, "topics", "sparse_topics", "factors")
 _DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
-# The method and the requests of each call, by the name of the call.
+# For each name of a call: the method, and the requests of the call.
 Calls = dict[str, tuple[str, list[Message]]]
 
 
@@ -62,7 +63,7 @@ def _raw(start: int, stop: int, dtype: str = "<f4") -> vectors_pb2.DenseMatrix:
 
 
 def _sparse(dtype: str | None = None) -> vectors_pb2.CsrMatrix:
-    """Return two sparse rows. Without `dtype` they are float32, and the field is left unset."""
+    """Return two sparse rows. If `dtype` is None, they are float32 and the field is unset."""
     return vectors_pb2.CsrMatrix(
         dtype=_DTYPES[dtype] if dtype else vectors_pb2.DTYPE_UNSPECIFIED,
         rows=2,
@@ -89,7 +90,7 @@ def _queries() -> Calls:
 
 
 def _query_fields() -> Calls:
-    """Return queries with the fields that `_queries` leaves out."""
+    """Return queries that set the fields that `_queries` leaves unset."""
     half = vectors_pb2.Vectors(dense=_raw(0, 2, "<f2"))
     half_sparse = vectors_pb2.Vectors(sparse=_sparse("<f2"))
     zero = vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=1, cols=9, values=[0.0] * 9))
@@ -141,7 +142,7 @@ def _query_words() -> dict[str, query_pb2.QueryRequest]:
 
 
 def _query_stream() -> Calls:
-    """Return a stream of three queries, of which one is refused."""
+    """Return a stream of three queries, of which the server refuses one."""
     queries = [_query("cells", k=2), _query("nobody"), _query("labels", k=3, diversity=0.0)]
     stream: list[Message] = [
         query_pb2.QueryStreamRequest(correlation_id=5 + number, query=query)

@@ -21,13 +21,13 @@ def documents(rows: int = DOCUMENTS, *, seed: int = 0) -> sparse.csr_array:
 def widened(
     rows: sparse.csr_array, columns: np.typing.NDArray[np.int64], width: int
 ) -> sparse.csr_array:
-    """Return the rows with their columns moved to `columns` of a matrix of `width` columns."""
+    """Return the rows with their columns moved to `columns`, in a matrix of `width` columns."""
     arrays = (rows.data, columns[rows.indices], rows.indptr)
     return sparse.csr_array(arrays, (rows.shape[0], width))
 
 
 def labels_of(given: sparse.csr_array, *, seed: int = 9) -> sparse.csr_array:
-    """Return labels (rows, LABELS) computed from the words; some documents have none."""
+    """Return labels (rows, LABELS) that depend on the words; some documents have no label."""
     rng = np.random.default_rng(seed)
     scores = given @ rng.standard_normal((FEATURES, LABELS))
     return sparse.csr_array(scores > 2.2)
@@ -44,7 +44,7 @@ def factors(*, seed: int = 4) -> tuple[FloatArray, FloatArray]:
 
 
 def edges(*, seed: int = 5) -> np.typing.NDArray[np.int64]:
-    """Return a hierarchy that has a cycle, nodes with two parents, and labels it does not reach."""
+    """Return a hierarchy with a cycle, nodes with two parents, and labels that no root reaches."""
     rng = np.random.default_rng(seed)
     groups = LABELS + np.arange(12)
     below = np.column_stack([rng.choice(groups[2:], LABELS), np.arange(LABELS)])[:-7]

@@ -1,4 +1,4 @@
-"""Uploads composed by hand, for builds that the client would never send."""
+"""Uploads composed message by message, for builds that the client would never send."""
 
 import queue
 import select
@@ -102,7 +102,7 @@ def wrong_field(root: Path, *messages: Message) -> str:
 
 
 class Held:
-    """A build that has been accepted and waits for messages from the test."""
+    """A build that the server has accepted, and which waits for messages from the test."""
 
     def __init__(self, stub: DiverseIndexStub, name: str, **fields: Any) -> None:  # noqa: ANN401
         self._steps: queue.SimpleQueue[index_pb2.BuildRequest | None] = queue.SimpleQueue()
@@ -111,7 +111,7 @@ class Held:
         assert next(self.call).HasField("accepted")
 
     def send(self, step: index_pb2.BuildRequest | None) -> None:
-        """Send a message; None ends the upload."""
+        """Send a message; None closes the upload."""
         self._steps.put(step)
 
     def _drawn(self) -> Iterator[index_pb2.BuildRequest]:

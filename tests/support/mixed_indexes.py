@@ -57,7 +57,7 @@ every_index = pytest.mark.parametrize(
 def drawn(rows: int, dims: int, seed: int, metric: Metric) -> FloatArray:
     """Draw points around six centres; about a tenth are duplicates, a third of the values zero.
 
-    Under metrics other than cosine, norms vary by a factor of 100 and two points are zero.
+    Under metrics other than cosine, norms differ by a factor of 100 and two points are zero.
     """
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((6, dims))
@@ -79,12 +79,13 @@ def stored_as(points: FloatArray, kind: Points) -> FloatArray | sparse.csr_array
 
 @cache
 def an_index(family: HashFamily, metric: Metric, kind: Points, *, shifted: bool = False) -> Index:
-    """Build an index; all indexes of a metric have the same points.
+    """Build an index; all indexes of one metric have the same points.
 
-    With `shifted` hyperplanes are Gaussian, and centred on the mean of the points unless the metric
-    is the inner product.
+    If `shifted`, hyperplanes are Gaussian. They are centred on the mean of the points, except under
+    the inner product.
     """
-    # pca_hash hashes one bit per component, so 2 x 4 bits use all 8; cells have no tables.
+    # With pca_hash each component gives one bit, so two tables of four bits use all 8 components.
+    # Cells have no tables.
     n_tables, n_bits = {"pca_hash": (2, 4), "cells": (None, None)}.get(family, (5, 6))
     return Index.build(
         stored_as(drawn(ROWS, DIMS, 1, metric), kind),
@@ -125,7 +126,7 @@ def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int
 
 
 def stating(index: Index, **entries: Any) -> Index:  # noqa: ANN401  # of a manifest
-    """Return an index of the same arrays, whose manifest has other entries."""
+    """Return an index of the same arrays, whose manifest has some other entries."""
     manifest = replace(index.engine.manifest, **entries)
     return Index(Engine(Generation(manifest, index.engine._arrays), index.info.name))
 
@@ -136,5 +137,5 @@ def without_pools(index: Index, **entries: Any) -> Index:  # noqa: ANN401  # of 
 
 
 def taking(index: Index, search: Search) -> Index:
-    """Return an index whose `auto` search is `search`, for dense and for sparse queries."""
+    """Return an index for which `auto` takes `search`, for dense and for sparse queries."""
     return without_pools(index, auto_search=search, auto_search_dense=None)

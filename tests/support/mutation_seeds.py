@@ -14,7 +14,7 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, query_pb2
 from support.golden_requests import calls
 from support.mutators import Draw
 
-# Several names of indexes to build, so that two builds of one name seldom coincide.
+# Names of indexes to build. There are several, so that two builds seldom use the same name.
 _SCRATCH: Final = ("scratch", "scratch-2", "scratch-3", "scratch-4")
 _TRAINED: Final = labels_pb2.LabelPlan(
     model=labels_pb2.LABEL_MODEL_LEML,
@@ -53,7 +53,7 @@ class Seeds:
         )
 
     def steps(self, draw: Draw) -> list[Message]:
-        """Return the messages of a valid build."""
+        """Return the messages of a valid build, in order."""
         (drawn,) = self._calls["Build"]
         steps = [index_pb2.BuildRequest.FromString(step.SerializeToString()) for step in drawn]
         header = steps[0].header
@@ -66,7 +66,7 @@ class Seeds:
 
 
 def _train(plan: labels_pb2.LabelPlan, chunk: labels_pb2.LabelChunk) -> None:
-    """Change a plan with given label factors into a plan that trains factors."""
+    """Change a plan that has label factors into a plan that trains them."""
     plan.CopyFrom(_TRAINED)
     chunk.ClearField("label_factors")
     chunk.ClearField("feature_map")

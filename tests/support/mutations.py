@@ -47,7 +47,8 @@ FORBIDDEN: Final = {
     "DEADLINE_EXCEEDED",
     "unanswered",
 }
-# Shares of the methods among 1,000 requests. Builds are few because each one starts a process.
+# Number of requests of each method among 1,000 requests. Builds are few because each one starts a
+# process.
 SHARES: Final = {
     "Query": 400,
     "QueryStream": 150,
@@ -67,7 +68,8 @@ SHARES: Final = {
 _GOLDEN: Final = Path(__file__).parent.parent / "golden" / "families"
 _SECONDS: Final = 60
 _ITEMS: Final = 4
-# All parameters for which an Evaluate request may have set a default.
+# All parameters for which an earlier request of Evaluate may have set a default, with explicit
+# values.
 _NAMED: Final[QueryOptions] = {
     "diversity": 0.3,
     "selector": "greedy",
@@ -82,7 +84,7 @@ _REFLECTION: Final = "grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 
 @dataclass
 class Tally:
-    """Counts of calls by method and status, and the calls with a forbidden status."""
+    """Counts of calls by method and status, and a list of the calls with a forbidden status."""
 
     statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -144,7 +146,7 @@ class Caller:
             one(payload, timeout=_SECONDS)
 
     def _first(self, path: str, payload: bytes) -> None:
-        """Wait for the first answer of a call that would never end, and cancel the call."""
+        """Wait for the first answer of a call that would never end, and then cancel the call."""
         watch: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
         call = watch(payload, timeout=_SECONDS)
         next(iter(call))
@@ -214,7 +216,7 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
 
 
 def _answers(server: RunningServer) -> list[bytes]:
-    """Return answers of indexes that no request changes."""
+    """Return the answers of indexes that no request changes."""
     with Client(server.target, timeout=60) as client:
         found = [
             client.query(name, points()[:20], **_NAMED)

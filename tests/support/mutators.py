@@ -1,8 +1,8 @@
 """Random changes of requests, in their fields and in their bytes.
 
-Fields are changed by their descriptors, so that most changed requests still parse and pass the
-first checks. Bytes are changed without regard to their meaning. The given generator determines all
-changes.
+Fields are changed according to their descriptors, so that most changed requests still parse and
+pass the first checks. Bytes are changed regardless of their meaning. The generator that the caller
+passes determines all changes.
 """
 
 import math
@@ -139,7 +139,7 @@ def _extreme(draw: Draw, field: FieldDescriptor, value: Any) -> Any:  # noqa: AN
 
 
 def _change_numbers(draw: Draw, data: bytes) -> bytes:
-    """Change the bytes of an array: their number, their order, or some of its values."""
+    """Change the bytes of an array of numbers: their count, their order, or some of the values."""
     match draw.randrange(8):
         case 0:
             return data[: -draw.choice((1, 2, 4, 8))]
@@ -190,8 +190,8 @@ def _insert(draw: Draw, data: bytearray) -> bytes:
 
 
 def _prepend(draw: Draw, data: bytearray) -> bytes:
-    # A field number that no message has, varints that are too long, and a group that is never
-    # closed.
+    # Malformed wire data: a field number that no message has, varints that are too long, and a
+    # group that is never closed.
     return draw.choice((b"\xff" * 10, b"\xf8\x7f\x01", b"\x80" * 9 + b"\x01", b"\x0b")) + data
 
 

@@ -18,7 +18,7 @@ Scene = Callable[..., Awaitable[None]]
 
 
 class Stage:
-    """A pool, and the links of the workers attached to it."""
+    """A pool, and the links of the workers that are attached to it."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.config = Config(log_level="error", **options)
@@ -53,7 +53,7 @@ class Stage:
         self.report_made.set()
 
     def ask(self, payload: bytes, seconds: float = FOREVER) -> "asyncio.Task[Reply]":
-        """Send a request with a deadline in `seconds`, and return the task of its reply."""
+        """Send a request whose deadline is in `seconds`; return the task that awaits its reply."""
         deadline = time.monotonic() + seconds
         return asyncio.ensure_future(self.pool.answer(Op.QUERY, payload, deadline, "tag"))
 

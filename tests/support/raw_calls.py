@@ -1,4 +1,4 @@
-"""Calls with requests and answers as bytes, for messages that no stub would send."""
+"""Calls whose requests and answers are bytes, for messages that no stub would send."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol

@@ -12,7 +12,7 @@ from divgrpc.errors import InvalidArgumentError
 def refused(
     field: str, match: str | None = None, *, error: type[Exception] = InvalidArgumentError
 ) -> Iterator[None]:
-    """Expect an error in the block that names `field` and whose message matches."""
+    """Expect an error in the block whose message matches and which names `field`."""
     with pytest.raises(error, match=match) as caught:
         yield
     assert getattr(caught.value, "field", None) == field

@@ -15,8 +15,8 @@ import grpc
 
 START_SECONDS = 120.0  # a first start compiles every kernel
 STOP_SECONDS = 20.0
-# A script that replaces itself by the given program. The kernel kills the program if its parent
-# dies, and SIGINT works even if a shell started the tests in the background and ignores it.
+# A script that runs a program in its own place (`exec`). Linux kills the program if its parent
+# dies. SIGINT works even if the tests run in the background of a shell, where it is ignored.
 _TIE = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
@@ -33,7 +33,7 @@ def tied(command: Sequence[str]) -> list[str]:
 
 
 class RunningServer:
-    """A context manager that runs `divgrpc-server` on a free port; `folder` has its log."""
+    """A context manager that runs `divgrpc-server` on a free port and logs to `folder`."""
 
     def __init__(
         self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None

@@ -1,6 +1,6 @@
 """A server whose answers a test sets, for faults that a real server shows too rarely.
 
-It serves real connections, records the requests, and fails when told to.
+The server accepts real connections, records the requests, and fails when the test says so.
 """
 
 # ruff: noqa: N802  # methods have the names of the contract
@@ -27,7 +27,7 @@ K = 3
 
 
 def answer(request: query_pb2.QueryRequest, generation: int) -> query_pb2.QueryResponse:
-    """Answer each row with the ids 10 x, 10 x + 1 and 10 x + 2, where x is its first value."""
+    """Answer a row whose first value is x with the ids 10 x, 10 x + 1 and 10 x + 2."""
     rows = arrays.decode(request.queries)
     assert isinstance(rows, np.ndarray)
     count = len(rows)
@@ -94,16 +94,17 @@ class ScriptedIndex(DiverseIndexServicer):
         self.queries: list[query_pb2.QueryRequest] = []
         self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
         self.upload: list[index_pb2.BuildRequest] = []
-        # Status codes of the next calls, and the packed details that are added.
+        # Status codes with which the next calls fail, and the packed details of these failures.
         self.failures: list[grpc.StatusCode] = []
         self.packed_details = b""
-        # The generations of the next answers; the last one is used for all further answers.
+        # The generations that the next answers report. When one is left, it is used for all further
+        # answers.
         self.generations = [1]
-        # Queries of a stream are answered in groups of this size, in reverse order.
+        # The size of the groups in which queries of a stream are answered, each in reverse order.
         self.turn_round = 1
         self.chunk_bytes = 1024
         self.silent = False
-        # Whether a build ends without its result.
+        # If true, a build ends without sending its result.
         self.forgets = False
         self.asked = threading.Event()
         self.cancelled = threading.Event()
@@ -131,7 +132,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def Query(
         self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> query_pb2.QueryResponse:
-        """Record and answer a query, or fail if told to."""
+        """Record a query and answer it, or fail if the test says so."""
         self._begin("Query", context)
         self.queries.append(request)
         return answer(request, self._generation())

@@ -24,7 +24,7 @@ class Served:
 
 
 def random_points(rows: int = ROWS, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
-    """Return points (rows, dims) in loose clusters, as real data has."""
+    """Return points (rows, dims) in loose clusters, because real data is clustered."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((20, dims))
     points = centres[rng.integers(0, 20, rows)] + 0.5 * rng.standard_normal((rows, dims))
@@ -32,5 +32,5 @@ def random_points(rows: int = ROWS, *, dims: int = DIMS, seed: int = 0) -> Float
 
 
 def place(server: RunningServer, name: str, points: Any, **options: Any) -> Index:  # noqa: ANN401  # any option
-    """Build an index into the server's data folder, which is faster than a Build call."""
+    """Build an index directly into the server's data folder, which is faster than a Build call."""
     return Index.build(points, path=server.folder / "data" / name, replace=True, **options)

@@ -16,7 +16,7 @@ ROWS, DIMS = 5, 3
 
 
 def manifest() -> Manifest:
-    """Return the manifest of a small index; publishing fills in the generation and the arrays."""
+    """Return the manifest of a small index; `publish` fills in the generation and the arrays."""
     return Manifest(
         generation=0,
         rows=ROWS,

@@ -8,7 +8,7 @@ from grpc_status import rpc_status
 
 
 class Details(NamedTuple):
-    """The parts of a google.rpc.Status; `retry_after` is in seconds, or None."""
+    """The parts of a google.rpc.Status; `retry_after` is in seconds, None without a delay."""
 
     code: grpc.StatusCode
     message: str

@@ -7,9 +7,11 @@ from types import FrameType
 
 import pytest
 
-# Longer than START_SECONDS, the limit of a first server start, which compiles every kernel.
+# Time limit in seconds of a test, of its fixtures and of its teardown. It exceeds START_SECONDS,
+# the limit of a first server start, which compiles every kernel.
 PHASE_SECONDS = 180.0
-# The signal is repeated, because hypothesis catches the failure and runs the example again.
+# Seconds after which the alarm rings again. Hypothesis catches the first failure and runs the
+# example again, which would otherwise hang.
 _AGAIN_SECONDS = 15.0
 
 

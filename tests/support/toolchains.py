@@ -1,4 +1,4 @@
-"""Programs of other languages; tests that need a missing one are skipped and counted."""
+"""Programs of other languages; tests that need a missing program are skipped and counted."""
 
 import re
 import shutil
