@@ -124,7 +124,7 @@ def scan_batch(index, scratch, plan, queries, first, count):
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, queries = Plan(*plan), Queries(*queries)
     hashing, batch, ids = index.hashing, scratch.batch, index.ids
-    names, scores, hash_limit = scratch.candidates.rows, scratch.scan.scores, plan.hash_limit
+    names, hash_limit = scratch.candidates.rows, plan.hash_limit
     hamming, n = plan.search == SCAN_HAMMING, hashing.codes.shape[1]
     estimates = hashing.terms.shape[0] > 0 and not hamming
     for q in range(count):
@@ -142,9 +142,7 @@ def scan_batch(index, scratch, plan, queries, first, count):
                 continue
             planes = batch.planes[5 * q : 5 * q + 5]
             levels = Levels(planes, batch.units[q], batch.level_sums[q], hamming)
-            block_distances(
-                hashing.codes, hashing.terms, levels, start, np.float32(0), scores, block
-            )
+            block_distances(hashing.codes, hashing.terms, levels, start, np.float32(0), block)
             size = keep_least(block, names, batch.limits[q], batch.counts[q], rows, distances)
             if size > 2 * hash_limit and estimates:
                 batch.limits[q] = keep_nearest(rows, distances, size, hash_limit, ids)

@@ -42,7 +42,7 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
     n_ranked, n_cells = min(total, RANKED_CELLS_RATIO * n_cells), min(total, n_cells)
     if n_ranked < total:
         levels = levels_of(code.margins, False, code.planes)
-        scan_codes(cells.codes, cells.terms, levels, total, scan.scores, distances, scan.minima)
+        scan_codes(cells.codes, cells.terms, levels, total, distances, scan.minima)
         count = take_least(distances, scan.minima, total, n_ranked, numbers)
         keep_nearest(numbers, distances, count, n_ranked, cells.no_ids)
     else:
@@ -119,7 +119,7 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
         for start in range(starts[cell], stop, BLOCK_POINTS):
             end = min(stop, start + BLOCK_POINTS)
             block = scan.distances[: end - start]
-            block_distances(hashing.codes, hashing.terms, levels, start, base, scan.scores, block)
+            block_distances(hashing.codes, hashing.terms, levels, start, base, block)
             count = keep_least(block, places[start:end], limit, count, rows, estimates)
             if count > 2 * hash_limit:
                 limit = keep_nearest(rows, estimates, count, hash_limit, ids)

@@ -2,8 +2,9 @@
 
 Codes are stored as (W, n), so the same word of consecutive points is contiguous and the loops
 compile to vector population counts. A point's score is an integer, the same on every machine; a
-larger score means a nearer point. Its distance is estimated from the score and the point's terms.
-If the index has no terms, or only signs are compared, the distance is minus the score.
+larger score means a nearer point. Scores are added up in float32, which is exact, because they stay
+far below 2**24. A point's distance is estimated from its score and its terms. If the index has no
+terms, or only signs are compared, the distance is minus the score.
 """
 
 import numpy as np
@@ -14,8 +15,8 @@ from divgrpc.kernels.records import SCAN_HAMMING, Levels
 from divgrpc.kernels.top_k import keep_nearest, keep_sample, kth_least, move_to_front
 from divgrpc.kernels.vector_sums import popcount
 
-# Number of points in a block. A block is scored as a whole, and its scores fit into the first-level
-# cache.
+# Number of points in a block. A block is scored as a whole, and its distances fit into the
+# first-level cache.
 BLOCK_POINTS = 1024
 # Number of points in a group, whose minimum distance is stored; a divisor of BLOCK_POINTS.
 GROUP_POINTS = 16
@@ -43,7 +44,7 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
     levels = levels_of(code.margins, plan.search == SCAN_HAMMING, code.planes)
     # This is empty unless points have terms and are sorted by length.
     exact = distances[:n_scored].copy()
-    scan_codes(hashing.codes, terms, levels, stop, scan.scores, distances, scan.minima)
+    scan_codes(hashing.codes, terms, levels, stop, distances, scan.minima)
     if n_scored and not levels.hamming:
         replace_estimates(exact, stop, distances, scan.minima)
     count = take_least(distances, scan.minima, stop, plan.hash_limit, rows)
@@ -89,7 +90,7 @@ def settle_ties(rows, distances, count, estimates, plan, ids):
 
 
 @kernel
-def scan_codes(codes, terms, levels, stop, scores, distances, minima):
+def scan_codes(codes, terms, levels, stop, distances, minima):
     """Write the distances of the first `stop` points, and the minimum of each group.
 
     `minima` (ceil(n / BLOCK_POINTS) * BLOCK_GROUPS,) float32 gets inf for groups without points.
@@ -97,52 +98,47 @@ def scan_codes(codes, terms, levels, stop, scores, distances, minima):
     """
     for start in range(0, stop, BLOCK_POINTS):
         block = distances[start : min(stop, start + BLOCK_POINTS)]
-        block_distances(codes, terms, levels, start, np.float32(0), scores, block)
+        block_distances(codes, terms, levels, start, np.float32(0), block)
         first = start // BLOCK_POINTS * BLOCK_GROUPS
         _group_minima(block, minima[first : first + BLOCK_GROUPS])
 
 
 @kernel
-def block_distances(codes, terms, levels, start, base, scores, distances):
+def block_distances(codes, terms, levels, start, base, distances):
     """Write the distances of points start to start + m - 1, computed from their codes.
 
     `distances` (m,) float32 is the output; `codes` (W, n) uint64; `terms` (n,) uint32 or empty;
-    `levels`: `Levels`; `base` float32 is added to estimates; `scores` (BLOCK_POINTS,) int32 is
-    scratch memory.
+    `levels`: `Levels`; `base` float32 is added to estimates.
     """
-    block = scores[: distances.shape[0]]
     if levels.hamming:
-        hamming_block(codes, levels.planes[0], start, block)
-    else:
-        score_block(codes, levels.planes, start, block)
-        if terms.shape[0]:
-            estimate(block, levels.unit, levels.level_sum, terms, start, base, distances)
-            return
-    # Scores are far below 2**24, and float32 represents all integers up to that exactly.
-    for i in range(block.shape[0]):
-        distances[i] = np.float32(0) - np.float32(block[i])
+        hamming_block(codes, levels.planes[0], start, distances)
+        return
+    score_block(codes, levels.planes, start, distances)
+    if terms.shape[0]:
+        estimate(levels.unit, levels.level_sum, terms, start, base, distances)
 
 
 @kernel
-def estimate(scores, unit, level_sum, terms, start, base, estimates):
-    """Estimate distances, up to a constant per query, from the scores of `score_block`.
+def estimate(unit, level_sum, terms, start, base, distances):
+    """Replace minus the asymmetric scores in `distances` by estimates, up to a constant per query.
 
-    `scores` (m,) int32 belong to points start to start + m - 1. A code stands for odd integers
+    `distances` (m,) float32 belong to points start to start + m - 1. A code stands for odd integers
     around 0, for example +1 and -1 if a margin has one bit. The dot product of the query's margins
     with these integers is about (2 * score - level_sum) * unit, `unit` float32. `terms` (n,) uint32
     hold an offset and a factor for each point (`divgrpc.hashing.codes.pack_terms`), and the
-    estimate is base + offset - factor * product, `base` float32. It is written into `estimates`
-    (m,) float32, as inf if it is nan.
+    estimate is base + offset - factor * product, `base` float32. An estimate that is nan is
+    replaced by inf.
     """
     # The slice is indexed from 0, because otherwise the loop does not compile to vector
     # instructions.
-    run = terms[start : start + scores.shape[0]]
-    levels = np.int32(level_sum)
-    for i in range(scores.shape[0]):
-        product = np.float32(np.int32(2) * scores[i] - levels) * unit
+    run = terms[start : start + distances.shape[0]]
+    levels, zero = np.float32(level_sum), np.float32(0)
+    for i in range(distances.shape[0]):
+        # Subtract from 0 instead of negating, so that a product of 0 is 0 and never -0.
+        product = (zero - (levels + np.float32(2) * distances[i])) * unit
         offset, factor = _as_float(run[i] & _UPPER_TERM), _as_float(run[i] << _TERM_BITS)
         value = (base + offset) - product * factor
-        estimates[i] = value if value == value else np.float32(np.inf)  # noqa: PLR0124  # nan
+        distances[i] = value if value == value else np.float32(np.inf)  # noqa: PLR0124  # nan
 
 
 @kernel
@@ -191,7 +187,18 @@ def replace_estimates(exact, stop, estimates, minima):
 @kernel
 def _group_minima(block, minima):
     minima[:] = np.float32(np.inf)
-    for start in range(0, block.shape[0], BLOCK_GROUPS):
+    one, two, three, four = BLOCK_GROUPS, 2 * BLOCK_GROUPS, 3 * BLOCK_GROUPS, 4 * BLOCK_GROUPS
+    rest = block.shape[0] // four * four
+    # Four runs at a time: each minimum is read and written once for all of them.
+    for start in range(0, rest, four):
+        runs = block[start : start + four]
+        a, b, c, d = runs[:one], runs[one:two], runs[two:three], runs[three:]
+        for i in range(one):
+            left = a[i] if a[i] < b[i] else b[i]
+            right = c[i] if c[i] < d[i] else d[i]
+            least = left if left < right else right
+            minima[i] = least if least < minima[i] else minima[i]
+    for start in range(rest, block.shape[0], BLOCK_GROUPS):
         run = block[start : min(block.shape[0], start + BLOCK_GROUPS)]
         for i in range(run.shape[0]):
             minima[i] = run[i] if run[i] < minima[i] else minima[i]
@@ -213,109 +220,114 @@ def take_least(distances, minima, stop, k, rows):
     for group in range(groups):
         near_groups[n_near] = group
         n_near += minima[group] <= limit
-    count = 0
+    # The indices are unsigned, because numba checks whether a signed index is negative.
+    count, step = np.uint64(0), np.uint64(BLOCK_GROUPS)
     for group in near_groups[:n_near]:
         first = group // BLOCK_GROUPS * BLOCK_POINTS
-        for i in range(first + group % BLOCK_GROUPS, min(stop, first + BLOCK_POINTS), BLOCK_GROUPS):
+        start, end = first + group % BLOCK_GROUPS, min(stop, first + BLOCK_POINTS)
+        for i in range(np.uint64(start), np.uint64(end), step):
             rows[count] = i
-            count += distances[i] <= limit
+            count += np.uint64(distances[i] <= limit)
     # Copy first: the rows of a block are not in ascending order, so moving distances one by one
     # would overwrite some that are still needed.
-    copy = np.empty(count, np.float32)
-    for i in range(count):
+    copy = np.empty(np.int64(count), np.float32)
+    for i in range(copy.shape[0]):
         copy[i] = distances[rows[i]]
-    for i in range(count):
+    for i in range(copy.shape[0]):
         distances[i] = copy[i]
-    return count
+    return copy.shape[0]
 
 
 @kernel
-def score_block(codes, planes, start, block):
-    """Write the scores of points start to start + m - 1 into `block` (m,) int32.
+def score_block(codes, planes, start, distances):
+    """Write minus the scores of points start to start + m - 1 into `distances` (m,) float32.
 
     A score is the sum of the query's four-bit levels over the set bits of a code, each times the
     weight of its word. `planes` (5, W) uint64 from `projection.quantise`.
     """
-    block[:] = np.int32(0)
+    distances[:] = np.float32(0)
     words, w = codes.shape[0], 0
     # Add four words at a time if all have the same weight, or each has twice the weight of the
     # word before. planes[4] has the logarithms of the weights.
     while w + 4 <= words and planes[4, w + 3] - planes[4, w] in (0, 3):
-        _add_four_words(codes, planes, w, start, block)
+        _subtract_four_words(codes, planes, w, start, distances)
         w += 4
     while w < words:
-        _add_word(codes, planes, w, start, block)
+        _subtract_word(codes, planes, w, start, distances)
         w += 1
 
 
 @kernel
-def _add_four_words(codes, planes, w, start, block):
+def _subtract_four_words(codes, planes, w, start, distances):
     a0, a1, a2, a3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
     b0, b1, b2, b3 = planes[0, w + 1], planes[1, w + 1], planes[2, w + 1], planes[3, w + 1]
     c0, c1, c2, c3 = planes[0, w + 2], planes[1, w + 2], planes[2, w + 2], planes[3, w + 2]
     d0, d1, d2, d3 = planes[0, w + 3], planes[1, w + 3], planes[2, w + 3], planes[3, w + 3]
-    shift, stop = planes[4, w], start + block.shape[0]
+    shift, stop = planes[4, w], start + distances.shape[0]
     a, b = codes[w, start:stop], codes[w + 1, start:stop]
     c, d = codes[w + 2, start:stop], codes[w + 3, start:stop]
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
     # Counts of equal weight are added first and shifted once.
     if planes[4, w + 3] == shift:
-        for i in range(block.shape[0]):
+        for i in range(distances.shape[0]):
             e, f, g, h = a[i], b[i], c[i], d[i]
             gain = popcount(e & a0) + popcount(f & b0) + popcount(g & c0) + popcount(h & d0)
             twos = popcount(e & a1) + popcount(f & b1) + popcount(g & c1) + popcount(h & d1)
             fours = popcount(e & a2) + popcount(f & b2) + popcount(g & c2) + popcount(h & d2)
             eights = popcount(e & a3) + popcount(f & b3) + popcount(g & c3) + popcount(h & d3)
             gain += (twos << one) + (fours << two) - (eights << three)
-            block[i] += np.int32(gain << shift)
+            distances[i] -= np.float32(np.int32(gain << shift))
         return
-    for i in range(block.shape[0]):
+    for i in range(distances.shape[0]):
         e, f, g, h = a[i], b[i], c[i], d[i]
         gain = popcount(e & a0) + ((popcount(e & a1) + popcount(f & b0)) << one)
         gain += (popcount(e & a2) + popcount(f & b1) + popcount(g & c0)) << two
         eights = popcount(f & b2) + popcount(g & c1) + popcount(h & d0) - popcount(e & a3)
         more = popcount(g & c2) + popcount(h & d1) - popcount(f & b3)
         more += ((popcount(h & d2) - popcount(g & c3)) << one) - (popcount(h & d3) << two)
-        block[i] += np.int32((gain + (eights << three) + (more << np.uint64(4))) << shift)
+        gain += (eights << three) + (more << np.uint64(4))
+        distances[i] -= np.float32(np.int32(gain << shift))
 
 
 @kernel
-def _add_word(codes, planes, w, start, block):
+def _subtract_word(codes, planes, w, start, distances):
     p0, p1, p2, p3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
     shift = planes[4, w]
-    word = codes[w, start : start + block.shape[0]]
+    word = codes[w, start : start + distances.shape[0]]
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
-    for i in range(block.shape[0]):
+    for i in range(distances.shape[0]):
         e = word[i]
         gain = popcount(e & p0) + (popcount(e & p1) << one) + (popcount(e & p2) << two)
-        block[i] += np.int32((gain - (popcount(e & p3) << three)) << shift)
+        gain -= popcount(e & p3) << three
+        distances[i] -= np.float32(np.int32(gain << shift))
 
 
 @kernel
-def hamming_block(codes, code, start, block):
-    """Write minus the Hamming distances of points `start` to start + m - 1 into `block` (m,) int32.
+def hamming_block(codes, code, start, distances):
+    """Write the Hamming distances of points start to start + m - 1 into `distances` (m,) float32.
 
     The distances are from `code` (W,) uint64.
     """
-    block[:] = np.int32(0)
+    distances[:] = np.float32(0)
     words, w = codes.shape[0], 0
     while w + 4 <= words:
-        _subtract_four_words(codes, code, w, start, block)
+        _add_differences(codes, code, w, start, distances)
         w += 4
     while w < words:
         query_word = code[w]
-        word = codes[w, start : start + block.shape[0]]
-        for i in range(block.shape[0]):
-            block[i] -= np.int32(popcount(word[i] ^ query_word))
+        word = codes[w, start : start + distances.shape[0]]
+        for i in range(distances.shape[0]):
+            distances[i] += np.float32(np.int32(popcount(word[i] ^ query_word)))
         w += 1
 
 
 @kernel
-def _subtract_four_words(codes, code, w, start, block):
+def _add_differences(codes, code, w, start, distances):
     first, second, third, fourth = code[w], code[w + 1], code[w + 2], code[w + 3]
-    end = start + block.shape[0]
+    end = start + distances.shape[0]
     a, b = codes[w, start:end], codes[w + 1, start:end]
     c, d = codes[w + 2, start:end], codes[w + 3, start:end]
-    for i in range(block.shape[0]):
+    for i in range(distances.shape[0]):
         half = popcount(a[i] ^ first) + popcount(b[i] ^ second)
-        block[i] -= np.int32(half + popcount(c[i] ^ third) + popcount(d[i] ^ fourth))
+        count = half + popcount(c[i] ^ third) + popcount(d[i] ^ fourth)
+        distances[i] += np.float32(np.int32(count))

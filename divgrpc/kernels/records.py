@@ -206,7 +206,6 @@ class ScanScratch(NamedTuple):
     """Scratch memory of a scan of codes; `kernels.code_scan` defines groups and blocks."""
 
     minima: Annotated[Float32s, "groups"]  # smallest distance in each group of points
-    scores: Annotated[Int32s, "block"]  # scores of the points of one block
     distances: Annotated[Float32s, "block"]  # distances of the points of one block
 
 

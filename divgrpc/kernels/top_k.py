@@ -37,13 +37,12 @@ def kth_least(values, k):
     which takes few steps of bisection. Otherwise the bits of the floats are read as int32;
     `_sortable` puts them into the order of the floats.
     """
-    keys, n_whole = np.empty(values.shape[0], np.int32), 0
-    if _is_whole(values[0]):
+    keys, n_whole = np.empty(values.shape[0], np.int32), np.int32(0)
+    if _whole_part(values[0]) == values[0]:
         for i in range(values.shape[0]):
-            n_whole += _is_whole(values[i])
+            keys[i] = _whole_part(values[i])
+            n_whole = np.int32(n_whole + (np.float32(keys[i]) == values[i]))
     if n_whole == values.shape[0]:
-        for i in range(values.shape[0]):
-            keys[i] = np.int32(values[i])
         return np.float32(kth_key(keys, k))
     for i in range(values.shape[0]):
         keys[i] = _sortable(np.float32(values[i]).view(np.int32))
@@ -51,10 +50,9 @@ def kth_least(values, k):
 
 
 @kernel
-def _is_whole(value):
-    size = abs(value)
+def _whole_part(value):
     # Converting a float outside the range of int32 is undefined, so convert 0.5 instead.
-    return np.float32(np.int32(size if size < _WHOLE_BELOW else np.float32(0.5))) == size
+    return np.int32(value if abs(value) < _WHOLE_BELOW else np.float32(0.5))
 
 
 @kernel
@@ -67,9 +65,11 @@ def kth_key(keys, k):
     while low < high:
         # This is the mean of low and high, rounded down; their sum could overflow.
         middle = number((low & high) + ((low ^ high) >> number(1)))
-        inside = 0
+        # Count in 32 bits, as many as most keys have: with 64 bits a vector instruction would count
+        # half as many keys.
+        inside = np.int32(0)
         for i in range(keys.shape[0]):
-            inside += keys[i] <= middle
+            inside = np.int32(inside + (keys[i] <= middle))
         if inside == k + 1:
             return _largest_key(keys, low, middle)
         if inside > k:

@@ -57,11 +57,8 @@ def estimated(
     quantised = quantised._replace(unit=np.float32(quantised.unit))
     estimates = np.full(len(points), np.nan, np.float32)
     for at in range(0, len(points), code_scan.BLOCK_POINTS):
-        run, block = (
-            estimates[at : at + code_scan.BLOCK_POINTS],
-            np.empty(code_scan.BLOCK_POINTS, np.int32),
-        )
-        code_scan.block_distances(codes, terms, quantised, at, np.float32(0), block, run)
+        run = estimates[at : at + code_scan.BLOCK_POINTS]
+        code_scan.block_distances(codes, terms, quantised, at, np.float32(0), run)
     return estimates.astype(np.float64)
 
 
@@ -117,21 +114,28 @@ def test_estimates_read_terms_from_the_given_start() -> None:
     rng = np.random.default_rng(4)
     terms = coding.pack_terms(*rng.standard_normal((2, 50)).astype(np.float32))
     scores = rng.integers(-900, 900, 20).astype(np.int32)
-    estimates = np.full(20, np.nan, np.float32)
+    estimates = -scores.astype(np.float32)
     base = np.float32(1.7)
-    code_scan.estimate(scores, np.float32(0.37), 41, terms, 30, base, estimates)
+    code_scan.estimate(np.float32(0.37), 41, terms, 30, base, estimates)
     products = (2 * scores - 41).astype(np.float32) * np.float32(0.37)
     offsets, factors = kernels.unpack_terms(terms)[:, 30:]
     assert estimates.tolist() == ((base + offsets) - products * factors).tolist()
+
+
+def test_a_product_of_zero_keeps_the_sign_of_an_offset_of_zero() -> None:
+    terms = coding.pack_terms(np.full(1, -0.0, np.float32), np.ones(1, np.float32))
+    estimates = np.zeros(1, np.float32)
+    code_scan.estimate(np.float32(1), 0, terms, 0, np.float32(-0.0), estimates)
+    assert np.signbit(estimates).all()
 
 
 def test_an_estimate_that_is_nan_becomes_infinite() -> None:
     huge = np.full(3, np.inf, np.float32)
     offsets = np.array([np.inf, np.inf, np.nan], np.float32)
     terms = coding.pack_terms(offsets, huge)
-    estimates = np.zeros(3, np.float32)
     one = np.float32(1)
-    code_scan.estimate(np.ones(3, np.int32), one, 0, terms, 0, one, estimates)
+    estimates = np.full(3, -one)
+    code_scan.estimate(one, 0, terms, 0, one, estimates)
     assert estimates.tolist() == [np.inf] * 3
 
 

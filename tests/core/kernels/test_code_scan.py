@@ -58,8 +58,7 @@ def scan(
     points = codes.shape[1]
     groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS
     distances, minima = np.full(points, 12345, np.float32), np.full(groups, 12345, np.float32)
-    scores = np.empty(code_scan.BLOCK_POINTS, np.int32)
-    code_scan.scan_codes(codes, terms, levels, points, scores, distances, minima)
+    code_scan.scan_codes(codes, terms, levels, points, distances, minima)
     return distances, minima
 
 
@@ -114,8 +113,8 @@ def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
     terms.setflags(write=False)
     scores = (-scan(codes, levels)[0]).astype(np.int32)
     assert scores[:9].tolist() == [kernels.asymmetric_score(code, sizes) for code in bits[:9]]
-    apart = np.empty(points, np.float32)
-    code_scan.estimate(scores, unit, total, terms, 0, np.float32(0), apart)
+    apart = -scores.astype(np.float32)
+    code_scan.estimate(unit, total, terms, 0, np.float32(0), apart)
     truth = [
         t - np.float32(np.float32(2 * s - total) * unit) * f
         for s, t, f in zip(scores, *kernels.unpack_terms(terms), strict=True)
