@@ -5,6 +5,7 @@ numpy can overflow and its types cannot be written as JSON. Errors are `InvalidA
 the field.
 """
 
+import dataclasses
 import math
 import numbers
 import operator
@@ -24,24 +25,26 @@ class FieldChecks:
 
     Fields with a `Literal` or bool hint are checked by their hint. Other fields are checked by the
     function of the same name in `checks`, if there is one. A field may be None if its hint allows
-    it.
+    it. A field that has its default value is not checked, because checks take a noticeable part of
+    the time of a small query.
     """
 
     def __init__(self, **checks: Check) -> None:
         self._checks = checks
-        self._fields: list[tuple[str, bool, Check]] = []
+        self._fields: list[tuple[str, Any, bool, Check]] = []
 
     def __call__(self, owner: object) -> None:
         """Check the fields of an object; all calls must pass objects of the same class."""
         self._fields = self._fields or self._fields_of(type(owner))
-        for field, may_be_none, check in self._fields:
+        for field, default, may_be_none, check in self._fields:
             value = getattr(owner, field)
-            if value is not None or not may_be_none:
+            if value is not default and (value is not None or not may_be_none):
                 check(owner, field, value)
 
-    def _fields_of(self, kind: type) -> list[tuple[str, bool, Check]]:
-        """Return the name of each field with a check, whether it may be None, and its check."""
+    def _fields_of(self, kind: type) -> list[tuple[str, Any, bool, Check]]:
+        """Return each field's name, its default, whether it may be None, and its check."""
         checks = []
+        defaults = {field.name: field.default for field in dataclasses.fields(kind)}
         for field, hint in get_type_hints(kind).items():
             members = get_args(hint)
             plain = members[0] if NoneType in members and len(members) == 2 else hint
@@ -49,7 +52,7 @@ class FieldChecks:
             if get_origin(plain) is Literal:
                 check = _one_of(get_args(plain))
             if check is not None:
-                checks.append((field, NoneType in members, check))
+                checks.append((field, defaults[field], NoneType in members, check))
         return checks
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
+from divgrpc.parameters.checks import FieldChecks, whole
 from divgrpc.types import HashFamily, Metric, Search, Selector
 from support.refusals import refused, wrong
 
@@ -37,6 +38,22 @@ NO_LIMITS = (-1, 9, 1.5, True, math.nan, 2**63)
 def test_invalid_query_parameters_are_refused_by_field(field: str, value: Any) -> None:  # noqa: ANN401  # any
     with refused(field, field):
         QueryParameters(**{field: value})
+
+
+@dataclass
+class Tables:
+    """Parameters whose default is outside the range of its check."""
+
+    count: int = 0
+
+
+def test_only_values_that_differ_from_the_default_are_checked() -> None:
+    """Checks of the defaults would slow down every query."""
+    check_fields = FieldChecks(count=whole(1, 5))
+    check_fields(Tables())
+    check_fields(Tables(5))
+    with refused("count", "count"):
+        check_fields(Tables(6))
 
 
 @wrong(
