@@ -19,8 +19,8 @@ def read_only(array: Array) -> Array:
 def release(array: Array) -> None:
     """Drop the pages of a memory-mapped array from memory; the file keeps all written data.
 
-    Pages that were read through the mapping count as memory of this process until they are dropped.
-    An array that is not memory-mapped is left unchanged.
+    Pages of the file that were read through the array count as memory of this process until they
+    are dropped. An array that is not memory-mapped is left unchanged.
     """
     base: object = array
     while isinstance(base, np.ndarray):

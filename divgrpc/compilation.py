@@ -1,9 +1,10 @@
 """Compilation of all kernels in separate processes before their first use, with progress reports.
 
-A compiler uses one core, and leaves half a gigabyte in the memory of its process. If kernels are
-missing, this process therefore starts two compiler processes. They work through the list of kernels
-from opposite ends, and this process loads the files that they write. With a single core it starts
-one compiler. If files cannot be written, the process compiles each kernel itself at its first use.
+The compiler uses one core, and half a gigabyte of memory stays allocated after a compilation. So if
+kernels are missing, this process starts two compiler processes. The two work through the list of
+kernels from opposite ends, and this process loads the files that they write. On a machine with a
+single core it starts one compiler process. If files cannot be written, this process compiles each
+kernel itself when the kernel is first used.
 """
 
 import contextlib
@@ -27,9 +28,9 @@ from divgrpc.platforms import count_cores, lock_exclusively
 _ONE_CORE_SECONDS: Final = 45
 _TWO_CORES_SECONDS: Final = 30
 _POLL_SECONDS: Final = 0.1
-# Compilers that write no file for this long are assumed to hang.
+# Compilers that write no file for this many seconds are assumed to hang.
 _STALL_SECONDS_MAX: Final = 600.0
-# Folders of kernels that no process has used for 30 days are removed.
+# Folders of kernels that no process has used for this many seconds are removed.
 _UNUSED_SECONDS_MAX: Final = 30 * 86_400
 _FOLDER_NAME: Final = re.compile(r"kernels-[0-9a-f]{16}")
 # The folder of this package is appended, so that all other import paths keep their precedence.
@@ -47,8 +48,8 @@ class Compilation:
     """Progress of a compilation: `ready` of `total` kernels exist, `seconds` after its start.
 
     `state` is "started" first, then "running" in many reports, then "done" or "failed". If no file
-    can be written, the only report has the state "uncached". After "failed" and "uncached" this
-    process compiles each kernel at its first use, and `reason` says why.
+    can be written, the only report has the state "uncached". After "failed" and "uncached", this
+    process compiles each kernel when it is first used, and `reason` says why.
     """
 
     state: State
@@ -69,8 +70,8 @@ def expected_seconds() -> int:
 def print_progress(now: Compilation) -> None:
     """Print the progress to standard error.
 
-    On a terminal, one line shows the progress and is updated. Otherwise one line is printed at the
-    start and one at the end. Nothing is printed if DIVGRPC_QUIET is set.
+    If standard error is a terminal, one line shows the progress and is updated. Otherwise one line
+    is printed at the start and one line at the end. Nothing is printed if DIVGRPC_QUIET is set.
     """
     if os.environ.get("DIVGRPC_QUIET") or sys.stderr is None:
         return
@@ -118,7 +119,7 @@ def report_to(report: Report) -> None:
 
 
 def ensure() -> None:
-    """Compile all missing kernels; only the first call in a process does so. Thread-safe."""
+    """Compile all missing kernels in the first call, and do nothing later. Thread-safe."""
     if _process.done:
         return
     with _process.lock:
@@ -135,7 +136,8 @@ def disable() -> None:
 def compile_ahead(report: Report) -> bool:
     """Compile missing kernels in other processes; return whether all compiled files now exist."""
     if cache_files.is_warm():
-        # `remove_unused` reads this time as the last use. File systems may not record reads.
+        # Set the time that `remove_unused` takes for the last use, because file systems may not
+        # record when files are read.
         with contextlib.suppress(OSError):
             os.utime(cache_files.cache_folder())
         return True
@@ -151,7 +153,8 @@ def compile_ahead(report: Report) -> bool:
     except OSError as error:
         send("uncached", f"{error.strerror or error}: {cache_files.cache_folder()}")
         return False
-    # In an application that embeds Python, `sys.executable` cannot run a compiler.
+    # If an application embeds Python, `sys.executable` is the application, which cannot run a
+    # compiler.
     if not Path(sys.executable or "").name.startswith("python"):
         send("failed", "sys.executable is no Python")
         return False
@@ -166,7 +169,7 @@ def compile_ahead(report: Report) -> bool:
 
 
 def _compile_under_lock(tick: Callable[[], None]) -> str:
-    """Compile, or wait while another process compiles; return why it failed, "" on success."""
+    """Compile, or wait while another process compiles; return the error, or "" on success."""
     with open(cache_files.cache_folder() / "lock", "ab") as lock:
         for _ in _poll_while_files_come(tick):
             try:
@@ -177,12 +180,13 @@ def _compile_under_lock(tick: Callable[[], None]) -> str:
                 break
         else:
             return "another process holds the lock and writes no file"
-        # The process that held the lock may have written all files.
+        # Check again for missing files, because the process that held the lock may have written all
+        # of them.
         return "" if cache_files.is_warm() else _run_compilers(tick)
 
 
 def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
-    """Yield ten times a second; stop once no file was written for `_STALL_SECONDS_MAX`."""
+    """Yield ten times a second until no file was written for `_STALL_SECONDS_MAX`."""
     ready, since = cache_files.count_ready(), time.monotonic()
     while time.monotonic() - since < _STALL_SECONDS_MAX:
         yield
@@ -193,14 +197,14 @@ def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
 
 
 def _run_compilers(tick: Callable[[], None]) -> str:
-    """Run the compilers until they finish; return why they failed, "" if all kernels exist."""
+    """Run the compilers until they finish; return the error, or "" if all kernels exist."""
     cores = count_cores()
     with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
         try:
             compilers = [stack.enter_context(_compiler(end, errors)) for end in _ENDS[:cores]]
         except OSError as error:
             return str(error)
-        # The first compiler goes through the whole list, so only its end matters.
+        # Wait only for the first compiler, because it goes through the whole list.
         for _ in _poll_while_files_come(tick):
             if compilers[0].poll() is not None:
                 break
@@ -241,7 +245,8 @@ def remove_unused() -> None:
         for folder in current.parent.iterdir():
             if folder.name == current.name or not _FOLDER_NAME.fullmatch(folder.name):
                 continue
-            # Errors are ignored: another process may remove the folder, or another user may own it.
+            # Ignore errors, because another process may have removed the folder, or another user
+            # may own it.
             with contextlib.suppress(OSError):
                 if folder.lstat().st_mtime < oldest:
                     shutil.rmtree(folder)

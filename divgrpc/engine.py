@@ -51,8 +51,8 @@ class Engine:
     """One generation of an index, in memory or memory-mapped from its folder. Thread-safe.
 
     `manifest` describes the generation. `defaults` holds the values of parameters that a call
-    leaves out; `set_default` and `set_threshold` change them. `labels` predicts labels. It is None
-    if the index has no labels.
+    leaves out. `set_default` and `set_threshold` change `defaults`. `labels` predicts labels, and
+    is None if the index has no labels.
     """
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
@@ -75,7 +75,7 @@ class Engine:
 
     @classmethod
     def open(cls, path: Path | str) -> "Engine":
-        """Open the folder of an index (its current generation) or the folder of one generation.
+        """Open the current generation in the folder of an index, or a generation in its own folder.
 
         All checksums are verified. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.
@@ -212,8 +212,9 @@ class Engine:
     ) -> EffectiveParameters:
         """Return `parameters` with every default of this index filled in.
 
-        Only the kind of `queries`, dense or sparse, matters; None means the kind of the points.
-        Raises the errors that `answer` would raise for `parameters`.
+        Only whether `queries` are dense or sparse matters. If `queries` is None, they are assumed
+        to be of the same kind as the points. Raises the errors that `answer` would raise for
+        `parameters`.
         """
         sparse = queries is None or _is_sparse(queries)
         return self._plan(parameters, dense=not sparse).parameters
@@ -221,7 +222,7 @@ class Engine:
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
     ) -> int:
-        """Return the maximum number of rows in one exact search, 1 if each row has its own."""
+        """Return how many rows can share one exact search, 1 if each row has its own search."""
         sparse = _is_sparse(queries)
         plan = self._plan(parameters, dense=not (as_points or sparse))
         return self._searcher.exact_together(plan, sparse=sparse)
@@ -289,8 +290,8 @@ class Engine:
     ) -> tuple[IntArray, Values]:
         """Answer one row at a time and time each row, for evaluations.
 
-        Returns the ids (nq, k) int64 of `answer`, and the time (nq,) float64 of search and
-        selection for each row, in microseconds of this thread's CPU time.
+        Returns the ids (nq, k) int64 that `answer` would return. Also returns the CPU time (nq,)
+        float64 of this thread for the search and selection of each row, in microseconds.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         plan = self._plan(parameters, dense=not isinstance(queries, SparseRows))
@@ -305,7 +306,7 @@ class Engine:
 
     @functools.cached_property
     def topics(self) -> Topics:
-        """Categories of the points, with which evaluations judge results; may be empty."""
+        """Categories of the points, by which evaluations judge results; may be empty."""
         columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
         # Without stored ids, the id of a point is its row number.
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
@@ -327,7 +328,10 @@ def _is_sparse(queries: RowsLike | None) -> bool:
 
 
 def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Concatenate `parts`; also return the offsets (parts + 1,). Both are empty without parts."""
+    """Concatenate `parts`, and also return the offsets of the parts (len(parts) + 1,).
+
+    If `parts` is empty, both arrays are empty.
+    """
     if not parts:
         empty = np.empty(0, np.int64)
         return empty, empty

@@ -2,7 +2,8 @@
 
 The `reason` of a class is the code that gRPC callers receive. The server maps each class to a gRPC
 status (`divgrpc_server.codec.statuses`). A message names the argument, what is wrong with it and
-how to fix it. It contains no path and no traceback, because callers of a server read it.
+how to fix it. A message contains no path and no traceback, because it is sent to callers of a
+server.
 """
 
 from typing import ClassVar
@@ -15,7 +16,7 @@ class DivgrpcError(Exception):
 
 
 class InvalidArgumentError(DivgrpcError, ValueError):
-    """An argument is invalid, whichever index it is used with.
+    """An argument is invalid for every index.
 
     `field` is the name of the argument as the caller wrote it, such as ``"diversity"``.
     """
@@ -89,7 +90,7 @@ class IndexDamagedError(DivgrpcError):
 
 
 class OtherFormatError(DivgrpcError):
-    """The format of the index is newer, or much older, than this version can read."""
+    """The format of the index is too new or too old for this version to read."""
 
     reason = "OTHER_FORMAT"
 

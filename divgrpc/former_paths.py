@@ -45,6 +45,6 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Make the former paths importable; a real module at such a path takes precedence."""
+    """Make the former paths importable, unless a real module exists at a former path."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

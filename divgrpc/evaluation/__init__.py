@@ -2,7 +2,7 @@
 
 This package contains grids of settings, cross-validation, and evaluations of queries and of
 predicted labels. It may import every other package of divgrpc. Only `label_running` may import an
-engine, because clients load the other modules with no dependency but numpy.
+engine, because clients use the other modules without any dependency but numpy.
 
     for row in evaluate(index, queries, categories, grid=Grid(ks=(10, 20))):
         print(row.parameters, row.metrics["h_score"])

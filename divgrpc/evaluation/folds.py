@@ -1,6 +1,7 @@
 """Cross-validation of settings.
 
-The setting for a query is chosen on other queries only, so that the reported h is not too high.
+The setting for a query is chosen on other queries only. If it were chosen on the query itself, the
+reported h would be too high.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -20,8 +21,8 @@ FOLDS: Final = 5
 class Chosen:
     """A choice among s settings, which are identified by their numbers.
 
-    by_fold: (folds,) int64, for each fold the setting that is best on the other folds. The queries
-        of the fold are reported at this setting.
+    by_fold: (folds,) int64, for each fold the setting that is best on the other folds. Reports use
+        the values of the fold's queries at this setting.
     overall: the best setting on all queries, for use on future queries.
     """
 
@@ -42,8 +43,8 @@ class Choice(NamedTuple):
 
     members: the numbers of these settings.
     overall: the best of them on all queries.
-    by_fold: the setting at which each fold is reported.
-    at: (nq,) int64, the setting at which each query is reported.
+    by_fold: the setting whose values are reported for each fold.
+    at: (nq,) int64, the setting whose values are reported for each query.
     """
 
     members: list[int]
@@ -92,8 +93,8 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
 def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterator[Choice]:
     """Yield a choice among the settings of each kind.
 
-    `kinds` has the kind of each of s settings. Choices are in the order in which the kinds first
-    occur. `h` and `folds` are as in `choose_by_folds`.
+    `kinds` has the kind of each of s settings. Choices are in the order in which their kinds first
+    occur in `kinds`. `h` and `folds` are as in `choose_by_folds`.
     """
     by_kind: dict[Hashable, list[int]] = {}
     for number, kind in enumerate(kinds):

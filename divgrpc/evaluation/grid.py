@@ -76,7 +76,7 @@ class _SettingsGrid(Generic[ParametersT]):
                 raise type(error)(field, f"in {field}: {error}") from error
 
     def _check(self) -> None:
-        """Raise `InvalidArgumentError` for values that are valid, but not in an evaluation."""
+        """Raise `InvalidArgumentError` for values that only calls other than evaluations accept."""
         raise NotImplementedError
 
     def _effective(self, setting: ParametersT) -> ParametersT:
@@ -94,8 +94,8 @@ class Grid(_SettingsGrid[QueryParameters]):
     the same in all settings. All other parameters have the defaults of `QueryParameters`.
 
     Raises `InvalidArgumentError`, with the name of the axis as the field, for an axis without
-    values and for values that `QueryParameters` refuses, such as a limit below one of `ks`. Raises
-    it with the field grid for more combinations than the limit `grid_settings_max`.
+    values and for values that `QueryParameters` refuses, such as a limit below a value in `ks`. For
+    more combinations than the limit `grid_settings_max`, the field is grid.
     """
 
     selectors: tuple[Selector, ...] = ("nearest", "greedy")

@@ -1,7 +1,7 @@
 """Evaluations of an index's label predictions, choice of a threshold, and votes of neighbours.
 
-`evaluate_labels` measures predictions at many settings. The module `labels` turns the figures into
-result rows.
+`evaluate_labels` measures predictions at many settings. The module `labels` turns the measured
+values into result rows.
 
 `choose_threshold` chooses the minimum score of a predicted label by cross-validation, as section
 4.2 of the paper does for Table 2. Use documents that the model was not trained on, because scores
@@ -57,19 +57,20 @@ def evaluate_labels(
     documents: (nq, d), dense or sparse.
     labels: (nq, L), the true labels. A document has label j if column j is not 0.
     grid: the settings to measure; by default those of `LabelGrid()`.
-    folds: number of cross-validation folds, 2 to nq. With 0 no setting is chosen.
+    folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting.
     set_default: store the threshold of the best choice of each mode in the index.
     per_document: include the figures of every document in the rows.
     progress: function that is called with a `Progress` at the start and after each block of
         documents.
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
-    each choice. A choice is made for every combination of mode, selector, search and top_k. It
-    chooses the diversity, limits and threshold with the greatest mean h, or the greatest mean
-    f-score if the index has no hierarchy.
+    each choice. A choice is made for every combination of mode, selector, search and top_k. If the
+    index has a hierarchy, the choice is the diversity, limits and threshold with the greatest mean
+    h. Otherwise it is those with the greatest mean f-score.
 
-    Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks the
-    model, the labels or the hierarchy that a setting needs. Both are raised before any work.
+    Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
+    `UnfitIndexError` if the index lacks the model, the labels or the hierarchy that a setting
+    needs.
     """
     engine = index.engine
     rows = document_rows(documents, engine.dims)
@@ -128,7 +129,7 @@ def _check_columns(index: Engine, truth: SparseLabels) -> None:
 
 
 def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Values:
-    """Predict the labels of each document in a call of its own, and return its figures.
+    """Predict the labels of one document at a time, and return the figures of all documents.
 
     The result is (3 + top_k, nq): the `WORK_COLUMNS`, then the labels. drank is NaN if the index
     has no hierarchy.
@@ -153,7 +154,7 @@ class ChosenThreshold:
 
     threshold: the threshold with the greatest mean of `measure` over all documents.
     measure: `h_score` if the index has a hierarchy, else `f_score`.
-    value: the mean of the measure if each fold has its threshold of `by_fold`.
+    value: the mean of the measure if each fold uses its threshold in `by_fold`.
     plain: the mean of the measure without a threshold.
     by_fold: for each fold, the best threshold for the documents of the other folds.
     """
@@ -182,7 +183,7 @@ def choose_threshold(
     thresholds: the thresholds to try; by default 20 quantiles of the scores of all predicted
         labels.
     folds: number of cross-validation folds, 2 to nq.
-    keep: store the threshold in the index as the default of predictions in the same mode.
+    keep: store the threshold in the index as the default for the mode of `parameters`.
 
     Among equally good thresholds the lowest is chosen. Raises the errors of `Index.predict_labels`,
     and `InvalidArgumentError` with the field labels, thresholds or folds.
@@ -230,7 +231,7 @@ def _predict(
 
 
 def _values(labels: IntArray, truth: SparseRows, tree: LabelTree | None) -> Values:
-    """Return the h-score of each document, or the f-score if `tree` is None."""
+    """Return the h-score of each document or, if `tree` is None, the f-score."""
     judged = JudgedLabels.of(labels, truth.matrix)
     if tree is None:
         return measure_labels(judged)["f_score"]

@@ -31,20 +31,22 @@ LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_sc
 # Names of the figures of a document at a setting.
 LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
 # The first columns of a table of figures. They are followed by a column for each rank, which holds
-# the labels that were selected there.
+# the labels that were selected at this rank.
 WORK_COLUMNS: Final = ("drank", "scored", "microseconds")
-# Maximum number of labels that an evaluation predicts at all settings together. It stores 8 bytes
-# for each of them until it ends.
+# Maximum number of labels that an evaluation predicts at all settings together. The evaluation
+# stores 8 bytes for each predicted label until it ends.
 LABELS_MAX: Final = 10_000_000
-# Maximum number of labels that are predicted at one setting. Judging them takes 80 bytes each.
+# Maximum number of labels that an evaluation predicts at one setting. Judging takes 80 bytes of
+# memory for each label.
 JUDGED_MAX: Final = 1_000_000
-# Maximum sum of top_k over all settings. Each rank of each setting has four intervals.
+# Maximum sum of top_k over all settings, because four intervals are computed for each rank of each
+# setting.
 RANKS_MAX: Final = 20_000
 # Minimum number of points for `inverse_propensities`.
 _POINTS_MIN: Final = 3
 # Upper bounds of the size of a result row in a message. A rank takes four intervals. A document
-# takes nine numbers and an offset, and a varint for each of its labels. The headroom is for all
-# other fields.
+# takes nine numbers, an offset, and a varint for each of its labels. The headroom covers all other
+# fields.
 _RANK_BYTES: Final = 160
 _DOCUMENT_BYTES: Final = 80
 _LABEL_BYTES: Final = 4
@@ -170,9 +172,9 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
 
 def documents_per_message_max(top_k: int) -> int:
-    """Return the maximum number of documents whose result row fits a message in any case.
+    """Return the maximum number of documents whose result row always fits in a message.
 
-    Each document has `top_k` labels. The row has the values and labels of every document.
+    The result row has the values and the `top_k` labels of every document.
     """
     room = LIMITS["message_bytes_max"] - _HEADROOM_BYTES - _RANK_BYTES * top_k
     return room // (_DOCUMENT_BYTES + _LABEL_BYTES * top_k)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 METRICS: Final = (*MEASURES, "query_distance", "ilad", "ilmd", "objective")
 # Names of the figures of a query at a setting: its metrics, its time and its number of results.
 COLUMNS: Final = (*METRICS, "microseconds", "found")
-# Minimum number of queries with an h for cross-validation. The queries outside of each fold must
-# include at least one query with an h.
+# Cross-validation needs at least this many queries with an h, because the queries outside of each
+# fold must include a query with an h.
 LEAST_WITH_H: Final = 2
 
 # Queries are a dense array (nq, d) or a sparse matrix. The code uses only their shape and slices.
@@ -50,7 +50,7 @@ class Relevance:
         relevant: Sequence[npt.ArrayLike] | None,
         queries: int,
     ) -> "Relevance":
-        """Check the arguments of a call, of which exactly one must be set.
+        """Check the arguments of `evaluate`, of which exactly one must be set.
 
         Raises `InvalidArgumentError` with the field categories or relevant.
         """
@@ -75,7 +75,7 @@ class Relevance:
         )
 
     def fold_keys(self) -> IntArray:
-        """Return the argument of `deal_folds`: the categories, or the same number for all."""
+        """Return the keys of `deal_folds`: the categories, or the same number for all."""
         if self.categories is not None:
             return self.categories
         return np.zeros(len(self.relevant or ()), np.int64)
@@ -131,7 +131,8 @@ class QueryTally(Tally[EvaluateRow]):
         return EvaluateRow(
             **self._row_fields(setting, columns),
             metrics={
-                # Ratios sum in another order than `mean`, so their last digit may differ.
+                # Replace each ratio by the value of `mean`, because a ratio sums in another order,
+                # so its last digit may differ.
                 name: interval._replace(value=mean(columns[name]))
                 for name, interval in zip(METRICS, intervals, strict=True)
             },
@@ -142,8 +143,8 @@ class QueryTally(Tally[EvaluateRow]):
         )
 
     def _fold_keys(self, goals: Values) -> IntArray:
-        # Queries without an h come first. All queries with an h are then dealt in one sequence, so
-        # they never end up in a single fold.
+        # Give queries without an h the smallest key, so that `deal_folds` deals them first. All
+        # queries with an h are then dealt in one sequence, so they never end up in a single fold.
         return np.where(np.isnan(goals[0]), np.iinfo(np.int64).min, self._keys)
 
 
@@ -165,7 +166,7 @@ def evaluate(
     categories: (nq,), the category of each query. The points of this category are relevant.
     relevant: the ids of the relevant points of each query, in place of `categories`.
     grid: the settings to measure; by default those of `Grid()`.
-    folds: number of cross-validation folds, 2 to nq. With 0 no setting is chosen.
+    folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting.
     set_default: make the best choice the index's default for Query.
     per_query: include the figures of every query in the rows.
     progress: function that is called with a `Progress` at the start and after each block of
@@ -173,10 +174,10 @@ def evaluate(
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of selector, variant, rounding, search and
-    k. It chooses the diversity and the limits with the greatest mean h.
+    k. The choice is the diversity and the limits with the greatest mean h.
 
-    Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks
-    categories or sub-topics. Both are raised before any work.
+    Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
+    `UnfitIndexError` if the index lacks categories or sub-topics.
     """
     if hasattr(queries, "tocsr"):
         queries = queries.tocsr()
@@ -212,7 +213,7 @@ def study_queries(
 
 
 def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task) -> Resolution:
-    """Check a task against an index; raises the same errors as `study_queries`."""
+    """Check a task against an index, and return what it resolves to; raises as `study_queries`."""
     if relevance.categories is not None and not len(index.topics.names):
         raise UnfitIndexError(
             "categories", "the index has no categories: set relevant, or build it with categories"
@@ -227,7 +228,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
             "set_default needs at least two queries with two or more relevant sub-topics",
         )
     most = LIMITS["k_candidates_dims_max"]
-    # Limit the work of comparing all pairs of results, which reads k * k * width numbers.
+    # Limit k * k * width, because the comparison of all pairs of results reads this many numbers.
     if max(task.widths()) ** 2 * index.widest_row > most:
         raise InvalidArgumentError(
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {most}"
@@ -239,7 +240,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
 def _measure(
     index: "Engine", queries: Queries, relevance: Relevance, setting: QueryParameters
 ) -> Values:
-    """Answer each query in a call of its own, and return the figures (len(COLUMNS), nq)."""
+    """Answer one query at a time, and return the figures (len(COLUMNS), nq) of all queries."""
     ids, microseconds = index.answer_one_by_one(queries, setting)
     topics, names = relevance.topics(index)
     judged = topics.judge(ids, names)

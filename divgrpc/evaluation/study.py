@@ -5,8 +5,9 @@ study divides the work into blocks. A block is a range of queries or documents a
 Several threads can measure blocks at the same time, because kernels release the GIL. The figures of
 each block are stored in a `Tally`, which makes the result rows at the end.
 
-A client may have to split an evaluation into several requests. It then stores the figures of the
-responses in a tally itself. This module must therefore import no dependency but numpy.
+If an evaluation is too large for one request, the client splits it into several requests, and
+stores the figures of the responses in its own tally. Because clients import this module, it must
+not import any dependency but numpy.
 """
 
 import threading
@@ -28,16 +29,18 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Microseconds, Progress
 
 STAGE: Final = "evaluating"
-# Target duration of a block. Longer blocks have relatively less overhead. Shorter blocks report
-# progress more often, and let all threads end at about the same time.
+# Target duration of a block in seconds. With longer blocks, threads would end at different times,
+# and progress would be reported less often. With shorter blocks, more of the time would be
+# overhead.
 _BLOCK_SECONDS: Final = 0.1
 # Number of rows in the first block of a setting, before the time of a row is known.
 _FIRST_ROWS: Final = 16
 _BLOCK_ROWS_MAX: Final = 512
-# Maximum number of results in a block. It limits memory, because a block is measured at once.
+# Maximum number of results in a block, which limits memory, because all results of a block are in
+# memory at the same time.
 _BLOCK_RESULTS_MAX: Final = 2**15
-# Number of bootstrap draws. The ends of an interval vary by about 1 % of its width. More draws
-# would take too long for evaluations with many result rows.
+# Number of bootstrap draws. With this number, the ends of an interval vary by about 1 % of its
+# width. More draws would take too long for evaluations with many result rows.
 DRAWS: Final = 2_000
 # Intervals are computed for several columns at a time, within these limits on the number of columns
 # and the total number of values in them.
@@ -53,7 +56,7 @@ class Task:
 
     grid: the settings to measure.
     rows: number of queries or documents.
-    folds: number of cross-validation folds, 2 to `rows`. With 0 no setting is chosen.
+    folds: number of cross-validation folds, 2 to `rows`, or 0 to choose no setting.
     set_default: make the best choice the index's default. This needs folds and a single k.
     per_row: include `values` in the result rows.
 
@@ -66,8 +69,8 @@ class Task:
     set_default: bool = False
     per_row: bool = False
 
-    # The names in requests and errors of the rows, and of the parameter that sets the number of
-    # results for each row.
+    # Names that requests and errors use. `rows_field` is the name of the queries or documents.
+    # `width_field` is the name of the parameter that sets the number of results for each of them.
     rows_field: ClassVar[str] = "queries"
     width_field: ClassVar[str] = "k"
 
@@ -113,12 +116,12 @@ def rows_max(settings: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a task resolves to for an index.
+    """The properties of a task that depend on the index.
 
     generation: generation of the index.
     parameters: effective parameters of each setting.
     goal: name of the metric that choices maximise.
-    chooses: whether settings are chosen. This needs folds, and enough rows to which the goal
+    chooses: whether settings are chosen, which requires folds and enough rows to which the goal
         applies.
     """
 
@@ -157,7 +160,7 @@ class Tally(ABC, Generic[RowT]):
         self._tables[setting][:, start : start + figures.shape[1]] = figures
 
     def figures(self, row: RowT) -> Values:
-        """Return the table (columns, n) that a result row with `values` was made of."""
+        """Return the table (columns, n) from which a result row with `values` was made."""
         labels = getattr(row, "labels", None)
         columns = [row.values[name] for name in self.table_columns]
         return np.stack(columns if labels is None else [*columns, *labels.T])
@@ -195,9 +198,10 @@ class Tally(ABC, Generic[RowT]):
         return goals, times
 
     def _winners(self, rows: list[RowT]) -> Iterable[int]:
-        """Return the number of the choice with the greatest goal.
+        """Return the numbers of the choices with the greatest goal.
 
-        In an evaluation of labels, return one number for each mode.
+        In an evaluation of queries this is one number. In an evaluation of labels there is one
+        number for each mode, because each mode has its own default threshold.
         """
         best: dict[Hashable, int] = {}
         for number in range(len(self._tables), len(rows)):
@@ -269,12 +273,12 @@ class Study(Generic[RowT]):
 
     @property
     def resolution(self) -> Resolution:
-        """What the task resolves to for the index."""
+        """The properties of the task that depend on the index."""
         return self._tally.resolution
 
     @property
     def progress(self) -> Progress:
-        """The progress of the study; a row counts once per setting."""
+        """The progress of the study, in which a query or document counts once per setting."""
         count, seconds = self._rows_done, time.monotonic() - self._start_seconds
         seconds_left = seconds * (self._total - count) / count if count else None
         return Progress(STAGE, count, self._total, seconds_left)
@@ -302,7 +306,7 @@ class Study(Generic[RowT]):
     def rows(self) -> list[RowT]:
         """Return a row for every setting, then a row for every choice.
 
-        Also set the index's default, if the task has `set_default`.
+        If the task has `set_default`, the index's default is set as well.
         """
         rows = self._tally.rows()
         if self._tally.task.set_default:
@@ -361,7 +365,7 @@ def _summary(times: Values) -> Microseconds:
 def _intervals(ratios: Iterable[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
     """Yield the intervals of every table's columns.
 
-    All tables use the same bootstrap draws. About `at_once` columns are handled at a time.
+    The bootstrap draws the same rows for all tables. About `at_once` columns are handled at a time.
     """
     group: list[tuple[Values, Values]] = []
     width = 0
@@ -388,7 +392,7 @@ def _group_intervals(group: list[tuple[Values, Values]], at_once: int) -> Iterat
 
 
 def _chosen_table(tables: Sequence[Values], choice: Choice) -> Values:
-    """Return a table in which every row has its figures at the setting chosen for its fold."""
+    """Return a table of the figures of every row at the setting that was chosen for its fold."""
     table = np.empty_like(tables[choice.members[0]])
     for member in choice.members:
         at_member = choice.at == member

@@ -9,7 +9,7 @@ Most metrics take judged results and return one float64 per query. NaN means tha
 not apply to the query. Means and intervals skip queries with NaN.
 
 All measures of quality belong in this package. It may import numpy, `divgrpc.types` and
-`divgrpc.errors`. It may not import scipy or numba, because clients use it without them.
+`divgrpc.errors`. It may not import scipy or numba, because clients use it without scipy and numba.
 """
 
 from divgrpc.metrics.comparing import (

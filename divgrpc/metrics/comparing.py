@@ -11,12 +11,12 @@ from divgrpc.types import Interval
 
 DRAWS: Final = 10_000
 _QUANTILES: Final = (0.025, 0.975)
-# Maximum number of drawn query numbers in memory: 16 MiB of int64.
+# The bootstrap holds at most this many drawn query numbers in memory, which are 16 MiB of int64.
 _BLOCK_NUMBERS: Final = 2**21
 
 
 def mean(values: npt.ArrayLike) -> float:
-    """Return the mean of the values (nq,) that are not NaN, or NaN if all of them are."""
+    """Return the mean of `values` (nq,) without NaN, or NaN if all values are NaN."""
     array = np.asarray(values, np.float64)
     applicable = array[~np.isnan(array)]
     return float(applicable.mean()) if len(applicable) else float("nan")
@@ -25,10 +25,10 @@ def mean(values: npt.ArrayLike) -> float:
 def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[Interval]:
     """Return the `mean` of each column of `values` (nq, m) with its 95 % bootstrap interval.
 
-    The bootstrap draws nq rows with replacement, `draws` times. The interval reaches from the
-    2.5 % to the 97.5 % percentile of the means. It is too narrow for few queries, and has no width
-    for a single query. NaN values are skipped, as in `mean`. A call with many columns takes little
-    longer than a call with one.
+    The bootstrap draws nq rows with replacement, `draws` times. The interval reaches from the 2.5 %
+    to the 97.5 % percentile of the means. For few queries the interval is too narrow, and for a
+    single query its width is 0. NaN values are skipped, as in `mean`. A call with many columns
+    takes little longer than a call with one column.
 
     Raises `InvalidArgumentError`, with the field values, unless `values` has two dimensions.
 
@@ -38,7 +38,8 @@ def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[In
     if values.ndim != 2:
         raise invalid("values", "must be (queries, metrics)")
     intervals = ratio_intervals(*without_nan(values), seed, draws)
-    # Report the value of `mean`: the ratio sums in another order, so its last digit may differ.
+    # Replace the ratio by the value of `mean`, because the ratio sums in another order, so its last
+    # digit may differ.
     return [
         interval._replace(value=mean(column))
         for interval, column in zip(intervals, values.T, strict=True)
@@ -58,10 +59,10 @@ def without_nan(values: Values) -> tuple[Values, Values]:
 def ratio_intervals(
     gained: Values, possible: npt.ArrayLike, seed: int = 0, draws: int = DRAWS
 ) -> list[Interval]:
-    """Return the ratio of sums, `gained` over `possible`, of each column with its 95 % interval.
+    """Return sum(gained) / sum(possible) of each column with its 95 % interval.
 
-    `gained` and `possible` are (nq, m). For equal `seed` and `draws`, the bootstrap draws the same
-    queries as `mean_intervals`. A ratio is NaN if both sums are 0.
+    `gained` and `possible` are (nq, m). If `seed` and `draws` are equal, the bootstrap draws the
+    same queries as in `mean_intervals`. A ratio is NaN if both sums are 0.
     """
     columns = np.concatenate([gained, np.asarray(possible, np.float64)], axis=1)
     sums = _draw_sums(columns, seed, draws)
@@ -75,7 +76,7 @@ def ratio_intervals(
 
 
 def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> float:
-    """Return the share of the gain of `best` over `nearest` that `values` reach.
+    """Return (values - nearest) / (best - nearest), computed from the means of the arguments.
 
     The share is 0 if the mean of `values` equals that of `nearest`, and 1 if it equals that of
     `best`. It may be below 0 or above 1. It is NaN if the means of `best` and `nearest` are equal.
@@ -87,8 +88,8 @@ def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLik
     return float(gain / possible) + 0.0 if possible else float("nan")
 
 
-# `gain_share` has this name when its arguments are values of the objective J. `nearest` is then
-# J of the nearest points, and `best` is J of the exhaustive greedy selection.
+# `gap_closed` is the name of `gain_share` for arguments that are values of the objective J. Then
+# `nearest` is J of the nearest points, and `best` is J of the exhaustive greedy selection.
 gap_closed = gain_share
 
 
@@ -109,8 +110,8 @@ def pareto_front(h: npt.ArrayLike, seconds: npt.ArrayLike) -> npt.NDArray[np.boo
     """Return a mask (m,) of the settings that no other setting beats.
 
     `h` and `seconds` are (m,). Setting a beats setting b if its h is not lower, its time is not
-    longer, and at least one of the two is better. If equal settings are not beaten, all of them
-    are on the front. A setting with NaN is never on the front.
+    longer, and at least one of the two is better. If several settings have equal h and equal time,
+    either all of them are on the front or none is. A setting with NaN is never on the front.
 
     Raises `InvalidArgumentError`, with the field seconds, for other shapes.
     """

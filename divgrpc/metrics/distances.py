@@ -15,9 +15,9 @@ from divgrpc.types import IntArray, Metric
 Rows = Any
 # A block of lists holds at most this many vector components and inner products: 8 MiB each.
 _BLOCK_NUMBERS: Final = 2**20
-# Maximum number of multiplications in one step over dense rows.
+# Inner products of dense rows are computed in steps of at most this many multiplications.
 _STEP_MULTIPLICATIONS: Final = 2**26
-# Maximum number of inner products in one step over sparse rows.
+# Inner products of sparse rows are computed in steps of at most this many products.
 _STEP_SPARSE_PRODUCTS: Final = 2**17
 # Maximum number of sparse rows in a block. Sparse rows are multiplied with all rows of their block,
 # including rows of other lists, so larger blocks would waste work.
@@ -52,7 +52,8 @@ def list_distances(
     rows: (nq, k) row numbers of `points`, -1 for a place without a result.
     metric: `cosine` gives squared distances between unit vectors, 0 to 4. `euclidean` gives squared
         distances. Under `inner_product` the distance between points is 1 - cosine, as in selectors.
-        The distance to the query is then NaN, because it depends on the candidates.
+        The distance to the query is NaN under `inner_product`, because it would depend on the
+        candidates.
 
     The cosine of a zero vector with any other vector counts as 0. Raises `InvalidArgumentError`,
     with the field rows, for other shapes.
@@ -106,7 +107,7 @@ def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) 
     for start, products in _pair_products(vectors, rows.shape):
         block = slice(start, start + products.shape[1])
         distances = _distances(products, squares[:, block, None], squares[:, None], metric)
-        # Count each unordered pair once: the second place must be the later one.
+        # Count each unordered pair once by taking only pairs whose second place is after the first.
         pairs = (places > places[block, None]) & valid[:, block, None] & valid[:, None]
         total += np.where(pairs, distances, 0.0).sum(axis=(1, 2))
         least = np.minimum(least, np.where(pairs, distances, np.inf).min(axis=(1, 2)))
@@ -125,7 +126,7 @@ def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) 
 def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values:
     """Return distances of pairs of vectors from their inner products.
 
-    `a` and `b` are the squared lengths of the first and the second vectors.
+    `a` holds the squared length of the first vector of each pair, and `b` that of the second.
     """
     if metric == "euclidean":
         return np.maximum(0.0, a + b - 2 * products)
@@ -137,9 +138,9 @@ def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values
 def _pair_products(vectors: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Values]]:
     """Yield the inner products of all pairs of rows within each list, a few places at a time.
 
-    Each item is (start, products). `products` (g, s, k) are those of the rows at places start to
-    start + s - 1 of each list with all k rows of the same list. `vectors` holds the rows of g lists
-    of k places, and `shape` is (g, k).
+    Each item is (start, products). `products` (g, s, k) are the inner products of the rows at
+    places start to start + s - 1 of each list with all k rows of the same list. `vectors` holds the
+    rows of g lists of k places, and `shape` is (g, k).
     """
     lists, k = shape
     if _is_sparse(vectors):

@@ -15,13 +15,13 @@ and 1 for labels that meet only at the root.
 
 Conventions of this module:
 - The hierarchy may be given as a directed graph, which may have cycles and nodes with several
-  parents. A breadth-first search prunes it to a tree. The depth of a node is its least distance
-  from a root. If a node has several parents one level above, the parent with the smallest id is
-  kept. If the graph has several roots, they become children of a common root.
+  parents. A breadth-first search prunes it to a tree. The depth of a node is the minimum number of
+  edges from a root to the node. If a node has several parents one level above, the parent with the
+  smallest id is kept. Several roots become children of a common root.
 - A label is unknown if no root reaches it, or if it is outside 0 to L - 1. Unknown labels are
   ignored. A label that occurs twice counts once.
-- h is the depth of the deepest label. A label at a smaller depth is its own ancestor on all levels
-  below it.
+- h is the depth of the deepest label. On levels deeper than its own, a label counts as its own
+  ancestor.
 - drank is 0 for fewer than two labels. If h is 1, LF is 0 / 0, and drank is 1 for two or more
   labels.
 """
@@ -40,8 +40,8 @@ from divgrpc.types import IntArray
 _NONE: Final = -1
 # Maximum number of labels that `drank` handles at a time.
 _BLOCK_LABELS: Final = 2**20
-# Limits the size of the array `LabelTree.ancestors`. The categories of Wikipedia have about twenty
-# levels.
+# Maximum number of levels in a hierarchy, which limits the size of the array `LabelTree.ancestors`.
+# The categories of Wikipedia have about twenty levels.
 _LEVELS_MAX: Final = 255
 
 
@@ -73,7 +73,7 @@ class LabelTree:
         every node that has children and no parents is a root.
 
         Raises `InvalidArgumentError`, with the field hierarchy, for edges or roots that are not
-        such integers, for a graph without a root, and for more than 255 levels.
+        integers from 0 up, for a graph without a root, and for more than 255 levels.
         """
         above, below = _edges(parents, children)
         nodes = max(label_count, int(max(above.max(initial=-1), below.max(initial=-1))) + 1)

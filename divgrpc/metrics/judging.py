@@ -5,7 +5,7 @@ Conventions of all metrics:
 - An id that occurs twice in a list counts only at its first place, because results are a set: the
   paper's Algorithm 1 collects R_q from several tables.
 - A relevant point without a sub-topic (-1) counts as relevant, but adds no sub-topic.
-- A query without any relevant point is refused, because all results would be equally bad.
+- A query without any relevant point is refused, because all its results would be equally bad.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 _NONE: Final = -1
-# An index stores categories and sub-topics as int32.
+# Maximum category or sub-topic, because an index stores categories and sub-topics as int32.
 _CATEGORY_MAX: Final = 2**31 - 1
 
 
@@ -56,8 +56,8 @@ class PointCategories:
         ids: (n,), all different and at least 0. None means 0 to n - 1.
 
         Raises `InvalidArgumentError`, with the name of the argument as the field, for arrays of
-        different lengths, for invalid ids, and for categories or sub-topics above 2**31 - 1. Raises
-        it with the field ids if all three arguments are None.
+        different lengths, for invalid ids, and for categories or sub-topics above 2**31 - 1. If all
+        three arguments are None, the field is ids.
         """
         columns = {
             name: _whole(array, name)
@@ -227,7 +227,7 @@ class Topics:
 
 
 def judge(ids: IntArray, asked: IntArray, labels: PointCategories) -> Judged:
-    """Judge results by category. A point is relevant if it has the category of the query.
+    """Judge results by category; a point is relevant to a query of the same category.
 
     ids: (nq, k) result ids, -1 for an empty place.
     asked: (nq,) the category of each query.
@@ -260,8 +260,9 @@ def judge_relevant(
 def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
     """Count how often the label at each place of `labels` (nq, k) occurs in its row.
 
-    The first array (nq, k) counts the occurrences at earlier places, the second array (nq, k) those
-    in the whole row. Both are int64, and 0 at places with a negative label.
+    Returns two int64 arrays (nq, k). The first array counts the occurrences at earlier places, the
+    second array counts the occurrences in the whole row. Both arrays are 0 at places with a
+    negative label.
     """
     keys = labels - labels.min(initial=0)
     keys += np.arange(len(labels))[:, None] * (keys.max(initial=0) + 1)
@@ -299,9 +300,9 @@ def is_among(keys: IntArray, values: IntArray) -> Mask:
 def as_lists(ids: IntArray, queries: int, truth_field: str, ids_field: str = "ids") -> IntArray:
     """Return `ids` as an int64 array (queries, k).
 
-    Raises `InvalidArgumentError`, with the field `ids_field`, if `ids` does not have two
-    dimensions, at least one column and an integer dtype. Raises it with the field `truth_field` if
-    the number of rows is not `queries`.
+    Raises `InvalidArgumentError`, with the field `ids_field`, unless `ids` has two dimensions, at
+    least one column and an integer dtype. Raises `InvalidArgumentError`, with the field
+    `truth_field`, if the number of rows is not `queries`.
     """
     lists = _whole(ids, ids_field)
     if lists.ndim != 2 or not lists.shape[1]:

@@ -22,8 +22,8 @@ from divgrpc.metrics.judging import Mask, Values, as_lists, earlier_and_total, i
 from divgrpc.metrics.measures import harmonic_mean
 from divgrpc.types import IntArray
 
-# Default parameters A and B of `inverse_propensities`, which are the usual ones. Jain, Prabhu and
-# Varma (2016) use 0.5 and 0.4 for Wikipedia, and 0.6 and 2.6 for Amazon.
+# Default parameters A and B of `inverse_propensities`, which most publications use. Jain, Prabhu
+# and Varma (2016) use 0.5 and 0.4 for Wikipedia, and 0.6 and 2.6 for Amazon.
 PROPENSITY: Final = (0.55, 1.5)
 
 
@@ -132,10 +132,11 @@ def ndcg_at(judged: JudgedLabels) -> Values:
 def inverse_propensities(
     label_counts: npt.ArrayLike, documents: int, a: float = PROPENSITY[0], b: float = PROPENSITY[1]
 ) -> Values:
-    """Return the inverse propensity of each label, (L,) float64, above 1; rarer labels have more.
+    """Return the inverse propensity of each label, (L,) float64, above 1.
 
-    The inverse propensity of label l is 1 + C (N_l + B)^-A with C = (log N - 1)(B + 1)^A. See Jain,
-    Prabhu and Varma, "Extreme multi-label loss functions" (KDD 2016), section 4.
+    Rare labels have high inverse propensities. The inverse propensity of label l is 1 + C (N_l +
+    B)^-A with C = (log N - 1)(B + 1)^A. See Jain, Prabhu and Varma, "Extreme multi-label loss
+    functions" (KDD 2016), section 4.
 
     label_counts: (L,) N_l, the number of training documents that have label l.
     documents: N, the number of training documents.
@@ -154,19 +155,19 @@ def propensity_scored_at(judged: JudgedLabels, inverse: Values) -> Values:
     """Return the propensity-scored precisions PSP@1 to PSP@k, (k,), 0 to 1.
 
     `inverse` (L,) comes from `inverse_propensities`. As in published figures, the gains of all
-    documents are summed and divided by the sum of their best possible gains. This differs from the
-    mean of the ratios of single documents.
+    documents are summed and divided by the sum of their best possible gains. The result differs
+    from the mean over documents of the ratio of gain to best possible gain.
     """
     total, best = (gains.sum(axis=0) for gains in propensity_gains(judged, inverse))
     return np.asarray(np.divide(total, best, out=np.zeros(len(best)), where=best > 0))
 
 
 def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Values]:
-    """Return the gains and the best possible gains behind `propensity_scored_at`, (nq, k) each.
+    """Return the gains and best possible gains for `propensity_scored_at`, (nq, k) each.
 
     Column j - 1 of the gains is the sum of `inverse` (L,) over the right labels among the first j
-    labels predicted for the document. The best possible gain is that of the j true labels with the
-    greatest `inverse`.
+    labels predicted for the document. Column j - 1 of the best possible gains is the sum of
+    `inverse` over the j true labels with the greatest `inverse`.
     """
     gains = np.where(judged.right, inverse[judged.labels], 0.0)
     order = np.lexsort((-inverse[judged.true], judged.rows))
@@ -215,10 +216,10 @@ def measure_labels(
 ) -> dict[str, Values]:
     """Return the metrics of each document by name: precision, recall, f_score and ndcg, (nq,) each.
 
-    `diversity` is a function of labels (nq, k) that returns (nq,), such as `LabelTree.drank`. If it
-    is set, the result also has `drank`, which is its value for all predicted labels, right or
-    wrong, and `h_score`, the harmonic mean of precision and `drank` (the paper's section "Combining
-    Accuracy and Diversity").
+    `diversity` is a function of labels (nq, k) that returns (nq,), such as `LabelTree.drank`. If
+    `diversity` is set, the result also has `drank` and `h_score`. `drank` is the value of
+    `diversity` for all predicted labels, right or wrong. `h_score` is the harmonic mean of
+    precision and `drank` (the paper's section "Combining Accuracy and Diversity").
     """
     metrics = {
         "precision": set_precision(judged),

@@ -26,7 +26,7 @@ def precision(judged: Judged) -> Values:
 def recall(judged: Judged) -> Values:
     """Return the share of all relevant points that are results.
 
-    It cannot reach 1 if the query has more than k relevant points.
+    Recall cannot reach 1 if the query has more than k relevant points.
     """
     return np.asarray(judged.relevant.sum(axis=1) / judged.relevant_total)
 
@@ -67,8 +67,8 @@ def majority_accuracy(judged: Judged) -> Values:
 
     This is goal (a) of section 3 of the paper. Among equally frequent categories, the category that
     occurs first in the list wins. Results without a category are ignored. The value is 0 if no
-    result has a category. If relevance is given by lists of ids, the two categories are relevant
-    and not relevant.
+    result has a category. If relevance is given by lists of ids, relevant results form one category
+    and all other results form another.
     """
     _, total = earlier_and_total(judged.categories)
     majority = np.take_along_axis(judged.categories, total.argmax(axis=1)[:, None], axis=1)[:, 0]
@@ -99,7 +99,8 @@ def normalised_entropy(judged: Judged) -> Values:
     _, total = earlier_and_total(judged.subtopics)
     real = judged.subtopics >= 0
     count = np.maximum(real.sum(axis=1), 1)
-    # If a sub-topic has the share s, the parts of its results add up to count * s * log(s).
+    # For a sub-topic with the share s of the relevant results, the values in `parts` add up to
+    # count * s * log(s).
     parts = np.log(np.where(real, total, count[:, None]) / count[:, None])
     # `0.0 - x` because `-x` would be minus zero for a single sub-topic.
     entropy = 0.0 - parts.sum(axis=1) / count
@@ -119,8 +120,9 @@ def h_score(judged: Judged) -> Values:
 def h_of_means(judged: Judged) -> float:
     """Return the harmonic mean of the mean precision and the mean D.
 
-    The means are over the queries whose D is not NaN. The result is not the mean h-score, but an
-    upper bound of it. It is the value that readers get who compute h from the two means in a table.
+    The means are over the queries whose D is not NaN. The result is an upper bound of the mean of
+    `h_score`. Readers get this value if they compute h from the mean precision and the mean D in a
+    table.
     """
     entropy = normalised_entropy(judged)
     applies = ~np.isnan(entropy)

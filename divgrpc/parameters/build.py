@@ -38,7 +38,7 @@ def as_metric(word: MetricWord) -> Metric:
     `l2` means `euclidean`; `ip` and `dot` mean `inner_product`. Unknown names are returned as they
     are.
     """
-    # Values that are not strings may not be hashable, so they are not looked up.
+    # Look up strings only, because other values may not be hashable.
     metric = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word
     return cast(Metric, metric)
 

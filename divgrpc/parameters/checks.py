@@ -1,8 +1,8 @@
 """Checks of the fields of parameter dataclasses, which follow from the type hints.
 
-A check also converts a valid value to a plain int, float or str of Python, because integers of
-numpy can overflow and its types cannot be written as JSON. Errors are `InvalidArgumentError` with
-the field.
+A check also converts a valid value to a plain int, float or str of Python, because numpy's integers
+can overflow and numpy's types cannot be written as JSON. Errors are `InvalidArgumentError` with the
+field.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ def whole(low: int, high: int) -> Check:
             number = operator.index(value)
         except TypeError:
             number = None
-        # bool is a subclass of int, but it is not a count.
+        # Refuse bools, which Python would accept as integers because bool is a subclass of int.
         if number is None or isinstance(value, bool):
             raise invalid(field, f"must be a whole number, got {value!r}")
         if not low <= number <= high:

@@ -8,20 +8,22 @@ from divgrpc.errors import invalid
 
 INDEX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 SEED_MAX: Final = 2**64 - 1
-# All limits of requests. GetServerInfo returns this table.
+# All limits of requests, by the name under which GetServerInfo returns them.
 LIMITS: Final = {
     "k_max": 10_000,
     "k_times_candidates_max": 100_000_000,
     # The selector dpp stores k times candidates float64 numbers.
     "dpp_k_times_candidates_max": 10_000_000,
-    # k times candidates times dims. A selector then takes a few seconds per query at most.
+    # Maximum of k times candidates times dims. With this limit a selector takes at most a few
+    # seconds per query.
     "k_candidates_dims_max": 2**35,
     # Near-copies are found among candidates by comparing all pairs, which takes candidates squared
-    # times dims steps. These are the limits of the candidates and of the steps. A selector that
+    # times dims steps. The next two values limit the candidates and the steps. A selector that
     # compares only its picks may have `_LAZILY` times as many candidates.
     "compared_candidates_max": 2_048,
     "compared_numbers_max": 2**30,
-    # Number of columns of dense and of sparse rows. Sparse rows take memory only for stored values.
+    # Maximum number of columns of dense rows and of sparse rows. The limit of sparse rows is
+    # greater, because they take memory only for stored values.
     "dims_max": 65_536,
     "sparse_dims_max": 2**22,
     "rows_max": 2**31 - 1,
@@ -32,8 +34,8 @@ LIMITS: Final = {
     "chunk_bytes": 2**20,
     "page_size_max": 1_000,
     "grid_settings_max": 1_000,
-    # Settings times queries of an evaluation. It stores about 150 bytes for each pair until it
-    # ends.
+    # Maximum of settings times queries of an evaluation, which stores about 150 bytes for each
+    # setting and query until it ends.
     "evaluate_queries_max": 1_000_000,
     # Limits of label models and predictions.
     "rank_max": 4_096,
@@ -41,10 +43,10 @@ LIMITS: Final = {
     "iterations_max": 1_000,
     "regularisation_max": 10**12,
     "labels_max": 2**22,
-    # Number of values in each of the two factor matrices of a label model.
+    # Maximum number of values in each of the two factor matrices of a label model.
     "label_factor_numbers_max": 2**30,
     "label_name_bytes_max": 1_024,
-    # Total size in UTF-8 of all label names.
+    # Maximum total size of all label names, in bytes of UTF-8.
     "label_names_bytes_max": 2**28,
     "hierarchy_edges_max": 2**24,
     "hierarchy_nodes_max": 2**24,
@@ -57,8 +59,8 @@ def most_compared(width: int, *, lazily: bool) -> int:
     """Return the maximum number of candidates that may be searched for near-copies.
 
     width: number of values in a candidate.
-    lazily: whether the selector compares only the points that it picks with nearer candidates, and
-        not all pairs.
+    lazily: whether the selector compares only the points that it picks with nearer candidates,
+        instead of comparing all pairs of candidates.
     """
     factor = _LAZILY if lazily else 1
     numbers = factor**2 * LIMITS["compared_numbers_max"]

@@ -23,8 +23,9 @@ from divgrpc.types import (
 DEFAULT_TOP_K: Final = 5
 DEFAULT_NEIGHBOURS: Final = 10
 # Default dials. At these dials no P@k in the benchmark `label-dial` is more than 1 % lower than at
-# dial 0. The first two are for the mode `embedding`, with the selector `hierarchy` and with any
-# other selector. The third is for `neighbour_vote`, where diverse neighbours raise P@k.
+# dial 0. In the mode `embedding`, the default is `_HIERARCHY_DIAL` with the selector `hierarchy`,
+# and `_PLAIN_DIAL` with any other selector. In the mode `neighbour_vote`, the default is
+# `_VOTE_DIAL`, because diverse neighbours raise P@k.
 _HIERARCHY_DIAL: Final = 0.05
 _PLAIN_DIAL: Final = 0.0
 _VOTE_DIAL: Final = 0.3
@@ -61,8 +62,8 @@ class PredictParameters:
     its labels, and the labels with the most votes are the candidates.
 
     The selector `hierarchy` balances a label's score against its distance in the hierarchy from the
-    labels picked before (`divgrpc.search.branches`). In the mode `neighbour_vote` the neighbours
-    are then selected by `greedy` at the same diversity, and `hierarchy` picks among the
+    labels picked before (`divgrpc.search.branches`). In the mode `neighbour_vote` with this
+    selector, `greedy` selects the neighbours at the same diversity, and `hierarchy` picks among the
     max(50, 10 * top_k) labels with the most votes. At diversity 0 every selector returns the best
     labels.
 
@@ -119,7 +120,7 @@ class PredictParameters:
             k=self.top_k if by_embedding else self.neighbours,
             diversity=self.dial,
             selector=selector,
-            # The paper's Table 2 follows this variant of Algorithm 1.
+            # Use this variant of Algorithm 1, because the paper's Table 2 follows it.
             variant="corrected",
             search=self.search,
             hash_limit=self.hash_limit,
@@ -140,7 +141,7 @@ class PredictParameters:
 
     @property
     def by_hierarchy(self) -> bool:
-        """Whether the hierarchy decides which labels are picked; at diversity 0 it does not."""
+        """Whether the hierarchy affects which labels are picked; it does not at diversity 0."""
         return self.selector == "hierarchy" and self.dial > 0
 
     def filled(self, *, hierarchy: bool) -> "PredictParameters":
@@ -152,7 +153,7 @@ class PredictParameters:
         return _filled(self, hierarchy=hierarchy)
 
     def with_threshold(self, thresholds: Mapping[Mode, float]) -> Self:
-        """Return the parameters, with the threshold of their mode if they have no threshold.
+        """Return the parameters; if they have no threshold, fill in the default of their mode.
 
         `thresholds` are the default thresholds of an index by mode.
         """

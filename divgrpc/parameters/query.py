@@ -32,8 +32,9 @@ from divgrpc.types import (
 )
 
 DEFAULT_K: Final = 10
-# Compared with diversity 0, this default does not lower h. Without near-copies it loses at most 2 %
-# of the mean relevance. `make bench ARGS="crowding"` measures both.
+# The default dial. It does not lower h compared with diversity 0. If the points have no
+# near-copies, it loses at most 2 % of the mean relevance. `make bench ARGS="crowding"` measures
+# both.
 DEFAULT_DIVERSITY: Final = 0.15
 DEFAULT_VARIANT: Final[Variant] = "marginal"
 _check_fields: Final = FieldChecks(
@@ -48,23 +49,25 @@ _check_fields: Final = FieldChecks(
 )
 _ONE_DIAL: Final = "diversity and lose_at_most both set the dial: set one of the two"
 CODE_BITS: Final = 256
-# Points with at least this cosine are near-copies if the points spread in all directions, see
-# `near_copies`.
+# If points spread in all directions, points with at least this cosine are near-copies (see
+# `near_copies`).
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
 # If many candidates are near-copies, the pool of candidates grows to this multiple of
 # candidates_limit.
 POOL_GROWTH: Final = 4
-# The pool grows only while k times its size is at most this, which takes a selector about 0.2 s.
+# The pool grows only while k times its size is at most this value. At this value a selector takes
+# about 0.2 s.
 POOL_WORK: Final = 1 << 20
-# Factor between the default candidates_limit at the highest dial and the one at dial 0.
+# The default candidates_limit at dial 1, divided by the default at dial 0.
 MOST_CANDIDATES_GROWTH: Final = 4.25
 # If fewer than k candidates are distinct and the caller set no limit, the search is repeated with
 # both limits multiplied by SEARCH_GROWTH, at most SEARCHES_AGAIN times.
 SEARCH_GROWTH: Final = 4
 SEARCHES_AGAIN: Final = 2
-# Number of dials above 0 that `lose_at_most` chooses from: 1/32, 2/32, ... 1.
+# `lose_at_most` chooses from this many dials above 0: 1/32, 2/32, ... 1.
 DIAL_STEPS: Final = 32
-# The work of qp_relax in passes over all candidates. Other selectors make one pass for each result.
+# The work limit assumes that qp_relax makes this many passes over all candidates. Other selectors
+# make one pass for each result.
 RELAX_PASSES: Final = 100
 # Minimum defaults of candidates_limit and hash_limit. Sparse points need more hashed points,
 # because their codes are less precise. Predictions need fewer candidates, because they return few
@@ -118,7 +121,7 @@ def named_over_default(
     k = options.get("k", DEFAULT_K)
     for name in ("hash_limit", "candidates_limit"):
         limit = values[name]
-        # A k that is not a number is passed on, and QueryParameters raises the error.
+        # Compare only if k is a number. For any other k, QueryParameters raises the error.
         if limit and isinstance(k, numbers.Real) and limit < k:
             values[name] = None
     return values | dict(options)
@@ -260,8 +263,8 @@ class QueryParameters:
         """Return the threshold for near-copies, or None if no points are collapsed.
 
         The threshold is a minimum cosine from -1 to 1 or, under `euclidean`, a maximum squared
-        distance. `default` is the threshold of the index. It applies if the query has no threshold
-        of its own, unless the query asks for plain nearest neighbours.
+        distance. `default` is the threshold of the index. It applies if the query sets no
+        threshold. It does not apply at diversity 0 or with the selector `nearest`.
 
         Raises `InvalidArgumentError` if the threshold does not fit the metric.
         """
@@ -339,7 +342,8 @@ class QueryParameters:
     def _compared(self, threshold: float | None, candidates_seen: int, width: int) -> float | None:
         """Return the threshold for near-copies, or None if too many candidates must be compared.
 
-        Raises `InvalidArgumentError` in this case if the caller set the threshold.
+        If too many candidates must be compared and the caller set the threshold, raises
+        `InvalidArgumentError`.
         """
         most = self.most_compared(width)
         if threshold is None or candidates_seen <= most:
@@ -363,8 +367,8 @@ class QueryParameters:
         default_candidates = min(math.ceil(growth * least), max(self.k, most))
         candidates, default_hash_limit = default_candidates, 4 * default_candidates
         if sought == "dense":
-            # 1.25 points per candidate are enough. Codes of dense rows are precise, and it matters
-            # little which points are the last of many candidates.
+            # 1.25 scored points per candidate are enough, because codes of dense rows are precise,
+            # and because it matters little which points are the last of many candidates.
             default_hash_limit = max(4 * least, 5 * default_candidates // 4)
         if self.candidates_limit is not None:
             candidates = self.candidates_limit
@@ -375,12 +379,14 @@ class QueryParameters:
     def _candidates_growth(self) -> float:
         """The factor by which the dial multiplies the default number of candidates.
 
-        High dials pick far points, so they need more candidates. With this factor, `greedy` in the
-        variant `marginal` closes 93 % of the gap in J at dial 0.5. The factor is limited because
-        more candidates would not fit the CPU caches. A step over 1,000 rows of 256 numbers takes
-        1.5 times as long.
+        At high dials a selector picks far points, so it needs more candidates. With this factor,
+        `greedy` in the variant `marginal` closes 93 % of the gap in J at dial 0.5. The factor is
+        limited because more candidates would not fit in the CPU caches. For example, with 1,000
+        rows of 256 numbers a step takes 1.5 times as long as it would if the rows were in the
+        caches.
         """
-        # With diversity "auto" the dial is chosen after the candidates are found.
+        # With diversity "auto" the dial is not known yet, because it is chosen after the candidates
+        # are found.
         if self.selector == "nearest" or self.diversity == "auto":
             return 1.0
         return min(MOST_CANDIDATES_GROWTH, max(1.0, 25 * self.dial**2))
@@ -411,7 +417,8 @@ class QueryParameters:
         if self.selector == "nearest":
             return limit
         if self.selector == "dpp":
-            # For each candidate, a step reads one number per point picked before, up to k in all.
+            # For each candidate, a step of dpp reads one number for each earlier pick, at most k
+            # numbers.
             limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
         if self.selector == "qp_relax":
             width *= -(-RELAX_PASSES // self.k)

@@ -5,7 +5,7 @@ Such a method takes `**options: Unpack[Options]`, which type checkers and editor
 its explanation. The explanations come from the docstrings of the dataclasses. An explanation is a
 line `name: text`, followed by indented lines if the text is longer.
 
-Types are shown by their names. Without that, Python would print `npt.ArrayLike` as a union of eight
+Types are shown by their names. Otherwise Python would show `npt.ArrayLike` as a union of eight
 types, and each `Literal` type as the list of its values.
 """
 
@@ -87,8 +87,8 @@ def spell_out(
 ) -> None:
     """Set the signature of `method` that `help` and tab completion show.
 
-    The signature has `options` in place of `**options`, and names in place of types. `names` is as
-    in `name_of`.
+    In the signature, `options` replace `**options`, and names replace types. `names` is as in
+    `name_of`.
     """
     signature = inspect.signature(method)
     explicit = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

@@ -158,7 +158,7 @@ _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class UnknownParameterError(InvalidArgumentError, TypeError):
-    """A call was given an unknown keyword argument; also a `TypeError`, as Python raises for it."""
+    """A call has an unknown keyword argument; also a `TypeError`, which Python would raise."""
 
 
 def nearest(word: str, words: Collection[str]) -> str | None:
@@ -253,8 +253,8 @@ def with_suggestions(table: type[T]) -> type[T]:
 def stacking_hint(value: object) -> str:
     """Return the end of an error message about a value that is not a matrix, or an empty string.
 
-    There is a hint for rows of different lengths, and for a one-dimensional array of arrays such as
-    a column of a pandas table.
+    The text is a hint if the value has rows of different lengths, or if it is a one-dimensional
+    array of arrays, such as a column of a pandas table.
     """
     try:
         rows = np.asarray(value)

@@ -33,7 +33,7 @@ def too_few(
     there: number of points or labels that the index has.
     counts: (nq,) number of results of each row.
     """
-    # For one or two rows a list is faster than numpy.
+    # Use a list, because it is faster than numpy for one or two rows.
     short = [count for count in counts.tolist() if count < requested]
     if not short:
         return ()
@@ -48,10 +48,9 @@ def too_few(
 def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
     """Return a warning if many candidates of some rows are near-copies.
 
-    The warning concerns rows with fewer than `k` distinct candidates, whose results include
-    near-copies, and rows in which at least half of the candidates are near-copies of results.
-    Rows with fewer than `k` results are ignored. `counts` (nq,) is the number of results of each
-    row.
+    A row counts if it has fewer than `k` distinct candidates, so that its results include
+    near-copies. It also counts if at least half of its candidates are near-copies of results. Rows
+    with fewer than `k` results do not count. `counts` (nq,) is the number of results of each row.
     """
     duplicates = stats.duplicates.tolist()
     columns = zip(

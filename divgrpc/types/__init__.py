@@ -101,15 +101,15 @@ class QueryStats:
     points_hashed: distinct points that were found by their hashes.
     buckets_probed: buckets or cells that were looked up.
     points_scored: points that were scored exactly.
-    candidates: points that the selector picked from. If many of them are near-copies, their number
+    candidates: points that the selector picked from. If many candidates are near-copies, the number
         may be up to four times `parameters.candidates_limit`.
     collapsed: candidates that are near-copies of a result.
     duplicates: near-copies that are results themselves, because there are fewer than k distinct
         candidates.
 
     If a row has fewer than k distinct candidates, its search may be repeated with greater limits.
-    `candidates` may then be even greater. `points_hashed`, `buckets_probed` and `points_scored`
-    count the last search only.
+    In this case `candidates` may exceed four times `parameters.candidates_limit`. `points_hashed`,
+    `buckets_probed` and `points_scored` count the last search only.
     """
 
     points_hashed: CountArray
@@ -157,9 +157,9 @@ class QueryResult(PointHitRows):
     for nearer points. A selection score is the value that the selector maximised when it selected
     the point.
 
-    `duality_gaps` (nq,) float32 is only set for the selector `qp_relax`. It is an upper bound on
-    the difference in objective between its fractional solution and the optimum, as a share of the
-    range of the objective.
+    `duality_gaps` (nq,) float32 is only set for the selector `qp_relax`. A duality gap is an upper
+    bound on the difference in objective between the fractional solution of `qp_relax` and the
+    optimum, as a share of the range of the objective.
 
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
     had `list_collapsed`. The near-copies that were collapsed into the result at place j of row i
@@ -167,8 +167,8 @@ class QueryResult(PointHitRows):
     `collapsed` returns them.
 
     `diversities` (nq,) float64 and `dial_reasons` (nq,) are only set if the query had
-    `diversity="auto"` or `lose_at_most`. They are the dial that was chosen for each row, and the
-    reason:
+    `diversity="auto"` or `lose_at_most`. `diversities` are the dials that were chosen for the rows,
+    and `dial_reasons` are the reasons:
 
     - `no_choice`: there are no more than k candidates, so the dial is 0.
     - `fall_off`: under `diversity="auto"`, the dial follows from how fast the relevance of the
@@ -195,8 +195,8 @@ class QueryResult(PointHitRows):
     def collapsed(self, row: int, place: int) -> IntArray:
         """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.
 
-        `row` is the number of the query, and `place` the number of the result in its row, both from
-        0 up. The array is empty unless the query had `list_collapsed`.
+        `row` is the number of the query, and `place` is the number of the result in the row, both
+        from 0 up. The array is empty unless the query had `list_collapsed`.
         """
         if not len(self.collapsed_offsets):
             return self.collapsed_ids
@@ -215,9 +215,10 @@ class LabelResult(LabelHitRows):
     `selection_scores` (nq, top_k) float32 are padded with NaN. `counts` (nq,) uint32 is the number
     of labels of each document.
 
-    A score is the inner product of the label with the embedded document. In the mode
-    `neighbour_vote` it is the share of the votes. A selection score is the value that the selector
-    maximised. In `neighbour_vote` it equals the score, unless the selector is `hierarchy`.
+    In the mode `embedding`, a score is the inner product of the label's factor and the embedded
+    document. In the mode `neighbour_vote`, a score is the label's share of the votes. A selection
+    score is the value that the selector maximised. In `neighbour_vote` it equals the score, unless
+    the selector is `hierarchy`.
 
     `names` has the names of each document's labels, and is empty if the index has no label names.
     `stats` counts the work of the search for labels, or for neighbours in `neighbour_vote`.
@@ -236,7 +237,7 @@ class LabelResult(LabelHitRows):
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """One array of an index; `bytes` is the size of its data."""
+    """One array of an index; `bytes` is the size of the array's data."""
 
     name: str
     dtype: str
@@ -251,8 +252,8 @@ class PoolCost:
     candidates: number of candidates.
     hash_limit: default limit of scored points for this number of candidates.
     n_probes: number of buckets or cells that are looked up, 0 for a search without them.
-    recall: share of the true nearest `candidates` that are among the hashed points. It is the lower
-        end of a one-sided 95 % interval over queries that were not used in tuning.
+    recall: share of the true nearest `candidates` that are among the hashed points. The value is
+        the lower end of a one-sided 95 % interval over queries that were not used in tuning.
     points_scored: mean number of points per query that are scored exactly.
     codes_read: mean number of codes per query that are read.
     lists_read: mean number of buckets or cells per query that are read.
@@ -277,8 +278,8 @@ class SearchCost:
     estimate from counts of the work, not a measured time. `pools` has a `PoolCost` for each of
     several numbers of candidates.
 
-    Indexes of early releases have no `pools`. Their `microseconds` is a measured median time, and
-    their `recall` is that of the ten nearest points.
+    Indexes of early releases have no `pools`. In these indexes, `microseconds` is a measured median
+    time, and `recall` is the share of the ten true nearest points that are found.
     """
 
     search: Search
@@ -298,7 +299,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class QueryDefault:
-    """The defaults that an index has for parameters of Query. Evaluate can set them.
+    """The defaults of an index for parameters of Query, which Evaluate can set.
 
     A limit of None means the default of `divgrpc.parameters.QueryParameters`.
     """
@@ -347,8 +348,8 @@ class Defaults:
     A new generation has no defaults until a caller sets them.
 
     query: defaults of Query.
-    thresholds: default thresholds of PredictLabels. There is one for each mode, because the scores
-        of different modes are not comparable.
+    thresholds: default thresholds of PredictLabels by mode. Each mode has its own threshold,
+        because the scores of different modes are not comparable.
     """
 
     query: QueryDefault | None = None
@@ -367,7 +368,7 @@ class IndexInfo:
     parameters: the fields of `divgrpc.parameters.BuildParameters` by name, with all defaults
         filled in.
     code_bits: number of bits in a hash code.
-    n_probes: default of queries.
+    n_probes: default `n_probes` of queries.
     auto_search: search that `auto` takes, chosen by `search_costs`.
     search_costs: cost of each kind of search.
     has_categories, has_subtopics: whether the points have categories, and sub-topics.
@@ -379,10 +380,11 @@ class IndexInfo:
     query_default: defaults of Query, None unless a caller set them.
     labels: None if the index has no labels.
     auto_search_dense: search that `auto` takes for dense queries of sparse points, chosen by
-        `search_costs_dense`. None under `euclidean`, for dense points, and if there are too few
-        points to generate such queries.
-    duplicate_threshold: default of queries, which is a cosine, or a squared distance under
-        `euclidean`. If it is None, queries do not collapse near-copies by default.
+        `search_costs_dense`. None under `euclidean`, for dense points, and if the index has too
+        few points to generate dense queries.
+    duplicate_threshold: default `duplicate_threshold` of queries. It is a squared distance under
+        `euclidean`, and otherwise a cosine. If it is None, queries do not collapse near-copies by
+        default.
     """
 
     name: str
@@ -467,7 +469,7 @@ class TrainingProgress(Progress):
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its 95 % interval; all are NaN if the metric applies to no query."""
+    """A mean and the ends of its 95 % interval; NaN if the metric applies to no query."""
 
     value: float
     low: float
@@ -489,9 +491,10 @@ class EvaluateRow:
 
     number: number of the row in the evaluation, from 0 up.
     generation: generation of the index that answered the queries.
-    search: search of the setting. `parameters.search` is what `auto` resolved to.
-    parameters: parameters of the setting. For a choice, those of the setting with the greatest mean
-        h over all queries.
+    search: search of the setting. If it is `auto`, `parameters.search` is the search that `auto`
+        stood for.
+    parameters: parameters of the setting. For a choice, the parameters of the setting with the
+        greatest mean h over all queries.
     metrics: means over the queries to which the metric applies. The names are those of
         `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
         `divgrpc.metrics.list_distances`.
@@ -501,14 +504,14 @@ class EvaluateRow:
     queries: number of queries.
     empty: number of queries without results.
     short: number of queries with fewer than k results.
-    on_front: whether the setting is on the Pareto front of mean h and median time among the
-        settings with the same k.
+    on_front: whether the setting is on the Pareto front of mean h and median time, compared with
+        settings with the same k only.
     values: metrics of every query if the caller requested them, (nq,) float64 each. NaN means that
         the metric does not apply.
 
-    by_fold: empty unless the row is a choice. It has for each fold of the queries the number of the
-        setting with the greatest mean h on the other folds. The queries of the fold count in the
-        metrics with their values at this setting.
+    by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
+        other folds. In `metrics`, the queries of the fold have their values at this setting. Empty
+        unless the row is a choice.
     is_default: whether this choice is now the default of the index.
     """
 
@@ -540,8 +543,9 @@ class EvaluateLabelRow:
     precision_at, recall_at, ndcg_at: means over the documents for k from 1 to top_k.
     propensity_scored_at: ratios of sums over the documents for k from 1 to top_k. Empty if the
         points of the index have no labels.
-    coverage_at: coverage for k from 1 to top_k. It has no interval, because the bootstrap draws
-        documents with replacement, and a document that is drawn twice covers no further label.
+    coverage_at: coverage for k from 1 to top_k. Coverage has no interval, because the bootstrap
+        draws documents with replacement. A document that is drawn twice takes the place of another
+        document, but covers no further label.
     h_of_means: harmonic mean of mean precision and mean drank.
     microseconds: times of single documents.
     documents: number of documents.

@@ -27,7 +27,7 @@ class Hit(NamedTuple):
     """One point of a result.
 
     id: id of the point.
-    score: cosine, inner product or squared distance, depending on the metric.
+    score: cosine, inner product or squared Euclidean distance, depending on the metric.
     rank: place in the order of selection, from 1 up.
     selection_score: value that the selector maximised; its scale depends on the selector.
     """
@@ -78,7 +78,7 @@ class HitRows(ABC, Generic[HitT]):
 
     @property
     def dial(self) -> str:
-        """The dial of all rows as text for `repr`."""
+        """The dial of all rows, as text for `repr`."""
         return f"diversity {self.parameters.diversity:g}"
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class PointHitRows(HitRows[Hit]):
 
     @property
     def dial(self) -> str:
-        """The dial of the rows as text for `repr`; a range if the dials of the rows differ."""
+        """The dial of all rows, or the range of the rows' dials, as text for `repr`."""
         bound = self.parameters.lose_at_most
         if self.parameters.has_fixed_dial:
             return super().dial

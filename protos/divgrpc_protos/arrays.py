@@ -1,7 +1,8 @@
 """Conversion between numpy arrays and the matrices of the contract, for clients and servers.
 
-Decoding validates its input. It compares the lengths of the fields with the shape before it
-allocates memory. If they disagree it raises `MatrixError`, which names the field of `Vectors`.
+Decoding validates its input. Before it allocates memory, it compares the lengths of the fields with
+the shape. If a length does not match the shape, it raises `MatrixError`, which names the field of
+`Vectors`.
 """
 
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -50,7 +51,7 @@ def row_count(matrix: Matrix) -> int:
 
 
 def take(matrix: Matrix, start: int, stop: int) -> Matrix:
-    """Return the rows from `start` up to `stop` as a view of the matrix."""
+    """Return rows `start` to `stop` - 1 as a view of the matrix."""
     if not isinstance(matrix, Csr):
         return matrix[start:stop]
     first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
@@ -63,7 +64,7 @@ def take(matrix: Matrix, start: int, stop: int) -> Matrix:
 
 
 def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
-    """Return a copy of the rows whose numbers are in `rows`, in that order."""
+    """Return a copy of the rows whose numbers are in `rows`, in the order of `rows`."""
     if not isinstance(matrix, Csr):
         return matrix[rows]
     counts = np.diff(matrix.indptr)[rows]
@@ -176,7 +177,7 @@ def _numbers(field: str, data: bytes, dtype: np.dtype[_T], count: int) -> npt.ND
 
 
 def decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
-    """Return a (rows, cols) float32 array; raises `MatrixError` as `decode` does."""
+    """Return a (rows, cols) float32 array; raises the same errors as `decode`."""
     dtype = _dtype("dense", matrix.dtype)
     rows, cols = matrix.rows, matrix.cols
     if matrix.data and matrix.values:
@@ -213,7 +214,8 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
 
 
 def _check_indptr(field: str, indptr: npt.NDArray[np.int64]) -> None:
-    # Compare neighbours, because a difference of two int64 values may overflow.
+    # Compare adjacent values rather than check their differences, because a difference of two int64
+    # values may overflow.
     if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
         raise MatrixError(field, f"{field} must begin at 0 and never decrease")
 
@@ -223,7 +225,7 @@ def _check_indices(
 ) -> None:
     """Check that columns are below `cols` and ascend within each row.
 
-    `most` describes the bound in error messages.
+    `most` describes the maximum column in error messages.
     """
     nnz = len(indices)
     if nnz and int(indices.max()) >= cols:

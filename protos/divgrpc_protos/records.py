@@ -12,10 +12,13 @@ of each field:
     map                            dict
     optional field that is unset   None
 
-An item of a repeated message may also be given as a tuple of its fields, or as the value of its
-only field. The conversions are cached for each pair of a dataclass and a message. The string of an
-enum value is its name in lower case without the prefix of the enum, which is taken from the name of
-the value 0. Docstrings here call this string the word of the enum value.
+An item of a repeated message may also be a tuple of the fields of the message. If the message has a
+single field, the item may be the value of this field. The conversions are cached for each pair of a
+dataclass and a message.
+
+Docstrings of this module call the string of an enum value its word. The word is the name of the
+value in lower case without the prefix of the enum. The prefix is taken from the name of the value
+0.
 """
 
 from collections.abc import Callable
@@ -47,8 +50,8 @@ class UnknownWordError(ValueError):
 def to_message(record: object, kind: type[MessageT], **overrides: object) -> MessageT:
     """Return a dataclass, a NamedTuple, or a dict by field name as a message.
 
-    `overrides` are fields of the message that replace those of the record. Fields that are None,
-    and fields that only the record or only the message has, stay unset.
+    `overrides` are fields of the message that replace fields of the record. Fields that are None
+    stay unset. So do fields that only the message has. Fields that only the record has are ignored.
     """
     return kind(**message_fields(record, kind, **overrides))
 
@@ -88,9 +91,9 @@ def set_values(message: Message) -> dict[str, Any]:
 def plain_value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401  # any field's value
     """Return the value of a field, with strings for enum values and tuples for repeated fields.
 
-    An item that is a message becomes the value of its only field, or a tuple of its fields in which
-    unset fields are None. Raises `UnknownWordError` for an enum number that the contract does not
-    define, and for the unspecified value.
+    An item that is a message with a single field becomes the value of this field. Any other message
+    becomes a tuple of its fields, in which unset fields are None. Raises `UnknownWordError` for an
+    enum number that the contract does not define, and for the unspecified value.
     """
     if field.enum_type is not None:
         return (
@@ -148,7 +151,7 @@ def _fields(kind: Descriptor) -> dict[str, FieldDescriptor]:
 def _writers(kind: Descriptor) -> list[tuple[str, bool, Convert | None]]:
     """Return the name of each field, whether it is repeated, and the function that converts it.
 
-    The function is None if the value is used as it is.
+    The function is None if the value needs no conversion.
     """
     return [(field.name, field.is_repeated, _writer(field)) for field in kind.fields]
 
@@ -185,7 +188,7 @@ def _item(kind: type[Message], value: Any, **overrides: object) -> Message:  # n
 
 @cache
 def _readers(record: type, kind: Descriptor) -> list[tuple[str, Convert]]:
-    """Return the fields that both sides have, and the functions that read them from a message."""
+    """Return the fields that message and dataclass share, and the functions that read them."""
     fields = _fields(kind)
     if is_dataclass(record):
         hints: dict[str, Any] = {field.name: field.type for field in fields_of_record(record)}
@@ -211,7 +214,7 @@ def _reader(field: FieldDescriptor, hint: Any) -> Convert:  # noqa: ANN401  # an
 
 
 def _value_reader(field: FieldDescriptor, hint: Any, *, every_field: bool) -> Convert | None:  # noqa: ANN401  # any type hint
-    """Return the function that converts the value of a field, or None if it is used as it is."""
+    """Return the function that converts a field's value, or None if no conversion is needed."""
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return dict
     if not field.is_repeated:
@@ -230,10 +233,10 @@ def _value_reader(field: FieldDescriptor, hint: Any, *, every_field: bool) -> Co
 
 
 def _item_reader(field: FieldDescriptor, hint: Any, *, every_field: bool = True) -> Convert | None:  # noqa: ANN401  # any type hint
-    """Return the function that converts one value of a field, or None if it is used as it is.
+    """Return the function that converts one value of a field, or None if no conversion is needed.
 
-    If `every_field` is true and the value becomes a dict, unset fields are None in the dict;
-    otherwise they are left out.
+    If the value becomes a dict, the dict leaves out unset fields. If `every_field` is true, unset
+    fields are None in the dict.
     """
     if field.enum_type is not None:
         words = _words(field.enum_type)
