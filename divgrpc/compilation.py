@@ -24,7 +24,8 @@ from typing import IO, Final, Literal, TypeAlias
 from divgrpc.kernels import cache_files
 from divgrpc.platforms import count_cores, lock_exclusively
 
-# Measured time to compile all kernels: about 45 s on one idle core, 31 s on two.
+# Expected seconds to compile all kernels. Measured times are about 45 s on one idle core and 31 s
+# on two idle cores.
 _ONE_CORE_SECONDS: Final = 45
 _TWO_CORES_SECONDS: Final = 30
 _POLL_SECONDS: Final = 0.1
@@ -129,7 +130,7 @@ def ensure() -> None:
 
 
 def disable() -> None:
-    """Make `ensure` do nothing; this process then compiles each kernel at its first use."""
+    """Make `ensure` do nothing, so that this process compiles each kernel when it is first used."""
     _process.done = True
 
 
@@ -220,7 +221,7 @@ def _run_compilers(tick: Callable[[], None]) -> str:
 
 @contextlib.contextmanager
 def _compiler(end: str, errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a process that compiles from one `end` of the list; kill it when the block ends."""
+    """Start a compiler at one `end` of the list of kernels; kill it when the block ends."""
     package = str(Path(__file__).parent.parent)
     folder = str(cache_files.cache_folder())
     process = subprocess.Popen(  # noqa: S603  # every argument is ours

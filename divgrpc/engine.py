@@ -43,7 +43,7 @@ from divgrpc.types import (
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
-# Maximum number of cached plans. Each combination of parameters has its own plan.
+# Maximum number of cached plans. Calls with different parameters use different plans.
 _CACHED_PLANS_MAX: Final = 1_024
 
 
@@ -172,8 +172,8 @@ class Engine:
     ) -> QueryResult:
         """Answer `queries` as `Index.query` does, with all parameters in one object.
 
-        On an index of sparse points, dense queries are treated as hyperplanes. With `as_points`
-        they are treated as points.
+        On an index of sparse points, dense queries are treated as hyperplanes. If `as_points` is
+        true, they are treated as points.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(queries) <= LIMITS["query_rows_max"]:

@@ -1,4 +1,4 @@
-"""`Index` is the public interface to build, open and query; `divgrpc.engine` does the work."""
+"""The class `Index`, the public interface to build, open and query an index."""
 
 import inspect
 from collections.abc import Callable
@@ -46,8 +46,8 @@ _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelPar
 class Index:
     """One generation of an index, in memory or memory-mapped from its folder.
 
-    Create it with `Index.build` or `Index.open`. Any thread may query it. `len(index)` is the
-    number of points.
+    Create an index with `Index.build` or `Index.open`. Any thread may query the index.
+    `len(index)` is the number of points.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -113,12 +113,13 @@ class Index:
         n_components: number of principal components for lsh_sdiv, pca_hash and cells, at most d.
             Default: chosen by Build.
         target_recall: the share of the true nearest points that candidates should include, above 0
-            and at most 1. Build tunes searches for it, and `auto` uses only searches that reach it.
-        zero_vectors: under cosine, a vector of zeros has no direction. "reject" raises an error for
-            it, "skip" leaves it out with a warning.
+            and at most 1. Build tunes searches to reach this share, and `auto` uses only searches
+            that reach it.
+        zero_vectors: what to do with a vector of zeros under cosine, because it has no direction.
+            "reject" raises an error. "skip" leaves the vector out with a warning.
         seed: seed of all random choices; the same seed and points give the same index.
         labels: (n, L) label sets, dense or sparse; point i has label j if labels[i, j] is not 0.
-        path: folder of the index; its last component is the name. None builds in memory.
+        path: folder of the index; the last component is its name. None builds in memory.
         replace: if an index exists at `path`, replace it by a new generation. If false, an existing
             index raises `IndexExistsError`.
         progress: called with a `divgrpc.types.Progress` several times per stage.
@@ -164,8 +165,9 @@ class Index:
 
         queries: (nq, d) numbers or one vector (d,), dense or sparse; at most 10,000 rows.
 
-        If the index has a `default`, it provides the parameters that a call leaves out. Raises
-        `InvalidArgumentError` with the name of the argument as its `field`.
+        Parameters that a call leaves out are taken from the `default` of the index, if it is set.
+
+        Raises `InvalidArgumentError` with the name of the argument as its `field`.
         """
         refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
         check_one_dial(options)
@@ -189,7 +191,7 @@ class Index:
 
     @property
     def info(self) -> IndexInfo:
-        """The description of the index: its parameters, and what Build chose and measured."""
+        """The parameters of the index, and the values that Build chose and measured."""
         return self._engine.info
 
     @property
@@ -215,8 +217,8 @@ class Index:
     def set_default(self, default: QueryDefault | None) -> None:
         """Set values for the parameters that a `query` leaves out.
 
-        default: the values; None removes them. An index in a folder stores them there, and every
-            process that serves the index uses them at once.
+        default: the values; None removes them. If the index has a folder, the values are stored in
+            the folder, and every process that serves the index uses them immediately.
 
         Raises `IndexChangedError` if a newer generation is current, and `BuildUnderWayError` during
         a build of the index.
@@ -224,11 +226,11 @@ class Index:
         self._engine.set_default(default)
 
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
-        """Set the threshold that `predict_labels` uses if a call gives none.
+        """Set the threshold that `predict_labels` uses if a call sets no threshold.
 
-        threshold: the minimum score of a label, or its minimum share of the votes; None removes the
-            threshold. It is stored like the values of `set_default`. `choose_threshold` in
-            `divgrpc.evaluation.label_running` can choose it.
+        threshold: the minimum score of a label or, in the mode `neighbour_vote`, the minimum share
+            of the votes; None removes the threshold. The threshold is stored like the values of
+            `set_default`. `choose_threshold` in `divgrpc.evaluation.label_running` can choose it.
         mode: the mode of `predict_labels` that the threshold applies to.
 
         Raises the errors of `set_default`, `InvalidArgumentError` for an invalid threshold, and

@@ -12,7 +12,8 @@ from divgrpc.platforms import count_cores
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-# All builds of a process share the pool, so a longer queue would delay the other builds.
+# Maximum number of queued items per core. All builds of a process share the pool, so a longer queue
+# of one build would delay the other builds.
 _QUEUED_ITEMS_PER_CORE: Final = 4
 _thread = threading.local()
 
@@ -20,9 +21,9 @@ _thread = threading.local()
 def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
     """Call `work` with every item, on all cores, and yield the results in order.
 
-    The first exception of `work` is raised. When the iterator ends, for whatever reason, no call is
-    still running. A nested call of this function runs on the calling thread, because all cores are
-    busy.
+    The first exception of `work` is raised. All calls have ended when the iterator ends, even if it
+    ends with an exception. A nested call of this function runs on the calling thread, because all
+    cores are busy.
     """
     cores = count_cores()
     if min(cores, len(items)) < 2 or hasattr(_thread, "busy"):
@@ -46,7 +47,7 @@ def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> It
 def _pool(_process: int, cores: int) -> ThreadPoolExecutor:
     """Return a thread pool that is kept until the process ends; a forked process gets its own.
 
-    One build uses the pool about a hundred times, so it is not created for each use.
+    The pool is kept because a build uses it about a hundred times.
     """
 
     def mark_busy() -> None:

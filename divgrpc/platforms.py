@@ -1,7 +1,7 @@
 """System calls that some operating systems lack, with replacements.
 
-This module can be imported on any operating system. The client, `divgrpc.Index` and selection
-therefore work wherever numpy and numba do.
+This module can be imported on any operating system. So the client, `divgrpc.Index` and the
+selectors work on every system that numpy and numba support.
 """
 
 import errno
@@ -21,9 +21,9 @@ def _has_fine_thread_time() -> bool:
     return time.get_clock_info("thread_time").resolution <= _FINE_SECONDS
 
 
-# CPU time of the current thread, in seconds. It excludes waits for a core and for the GIL, so other
-# threads do not change the measured time of a query. If the system's clock of CPU time is missing
-# or coarser than 1 us, this is the wall clock `time.perf_counter`.
+# CPU time of the current thread, in seconds. CPU time excludes waits for a core and for the GIL, so
+# other threads do not change the measured time of a query. If the system has no clock of CPU time,
+# or a clock coarser than 1 us, `thread_seconds` is the wall clock `time.perf_counter`.
 thread_seconds: Final = time.thread_time if _has_fine_thread_time() else time.perf_counter
 
 
@@ -51,7 +51,7 @@ def lock_exclusively(file: IO[bytes] | int) -> bool:
 
 
 def reserve(descriptor: int, size_bytes: int) -> None:
-    """Reserve disk space for a file, so that a full disk raises an error here.
+    """Reserve disk space for a file; raises an error if the disk is full.
 
     Without reserved space, a later write through a memory mapping would end the process with
     SIGBUS. On systems without `posix_fallocate` the file is only extended to `size_bytes`.
@@ -63,12 +63,12 @@ def reserve(descriptor: int, size_bytes: int) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Flush a file's data to the disk, but not its timestamps if the system can skip them."""
+    """Flush a file's data to the disk, without the file's timestamps if possible."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def end_with_parent() -> None:
-    """On Linux, have this process killed when its parent dies; do nothing on other systems."""
+    """On Linux, make the system kill this process when its parent dies; else do nothing."""
     if sys.platform == "linux":
         import ctypes
 

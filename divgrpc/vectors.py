@@ -1,7 +1,7 @@
 """Check dense or sparse rows from callers, copy them to float32, and scale them for the metric.
 
 Under the metric cosine, rows are scaled to unit length, and a row of zeros is refused because it
-has no direction. Under the other metrics rows are not scaled. Their length is limited to
+has no direction. Under the other metrics rows are not scaled, but their length is limited to
 `LENGTH_MAX`, so that sums of squares do not overflow float32.
 """
 
@@ -18,7 +18,8 @@ from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
 
-# Maximum length of a row. float32 can hold the sum of ten million squares of this length.
+# Maximum Euclidean length of a row. float32 can hold the sum of the squares of ten million such
+# lengths.
 LENGTH_MAX: Final = 1e15
 _TAKE_ROWS: Final = 256
 _BLOCK_ROWS_MAX: Final = 8_192
@@ -33,7 +34,7 @@ _FAULTS: Final = {
 
 
 def within_float32(number: float) -> np.float32:
-    """Return the nearest finite float32, so that a huge limit causes no overflow warning."""
+    """Return the finite float32 nearest to a limit, so that a huge limit does not overflow."""
     return np.float32(min(max(number, -_FLOAT32_MAX), _FLOAT32_MAX))
 
 
@@ -43,7 +44,7 @@ class SparseRows:
 
     `indptr` (n + 1,) int64 begins at 0 and never decreases. The slice indptr[i]:indptr[i + 1] of
     `indices` (int32) holds the columns of row i, strictly increasing. The same slice of `values`
-    (float32) holds their values.
+    (float32) holds the values in these columns.
     """
 
     indptr: IntArray
@@ -77,7 +78,7 @@ class SparseRows:
     def __getitem__(self, rows: slice | npt.NDArray[np.generic]) -> "SparseRows":
         """Return rows by a slice (a view), or by an array of row numbers or bools (a copy)."""
         if not isinstance(rows, slice):
-            # Indexing with scipy would take time for every row of the matrix.
+            # Do not index with scipy, which takes time for every row of the matrix.
             numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
             starts = self.indptr[numbers]
             sizes = self.indptr[numbers + 1] - starts
@@ -112,7 +113,8 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
 
     Values may be infinite or NaN; `prepare` checks that. A single vector becomes a matrix of one
     row, or is refused if `single` is false. Raises `InvalidArgumentError` with the field
-    `field_name` if `values` is not a matrix of `dims` columns; None allows any number of columns.
+    `field_name` if `values` is not a matrix of `dims` columns. If `dims` is None, any number of
+    columns is allowed.
     """
     if isinstance(values, SparseRows):
         rows: Rows = _check_sparse(field_name, values)
@@ -129,8 +131,8 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
     """Check `rows`, and under cosine scale them in place to unit length.
 
     Returns the number of the first row of zeros under cosine, or -1. Raises `InvalidArgumentError`
-    with the field `field_name` if a row has a value that is not finite, or if under another metric
-    a row is longer than `LENGTH_MAX`. Error messages number the rows from `first_row`.
+    with the field `field_name` if a row has a value that is not finite. Under other metrics, also
+    raises it if a row is longer than `LENGTH_MAX`. Error messages number the rows from `first_row`.
     """
     if metric == "cosine":
         if isinstance(rows, SparseRows):
@@ -202,7 +204,7 @@ def concatenate_rows(parts: list[Rows]) -> Rows:
 
 
 def block_rows(rows: Rows) -> int:
-    """Return the rows per block: at most 8,192 rows with 2**23 stored values in all."""
+    """Return the number of rows in a block of at most 8,192 rows and 2**23 stored values."""
     return max(1, min(_BLOCK_ROWS_MAX, _BLOCK_NUMBERS_MAX // mean_width(rows)))
 
 
@@ -237,7 +239,7 @@ def query_rows(field_name: str, values: object, dims: int, metric: Metric) -> Ro
 
 
 def any_number(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return an (n,) bool mask of the rows with at least one value other than 0."""
+    """Return an (n,) bool mask of the rows with at least one nonzero value."""
     if not isinstance(rows, SparseRows):
         return np.asarray(rows.any(axis=1))
     ends = np.concatenate(([0], np.cumsum(rows.values != 0)))
@@ -245,9 +247,10 @@ def any_number(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def lengths(rows: Rows) -> FloatArray:
-    """Return the Euclidean length of each row, (n,) float32; infinite if its square overflows."""
+    """Return the Euclidean length of each row, (n,) float32; infinite if the square overflows."""
     result = np.empty(len(rows), np.float32)
-    # numba compiles writable and read-only arrays separately, so arrays are always read-only.
+    # Pass only read-only arrays, because numba would compile the kernel once more for writable
+    # arrays.
     if isinstance(rows, SparseRows):
         normalise.lengths_sparse(rows.indptr, read_only(rows.values), result)
     else:
@@ -258,7 +261,8 @@ def lengths(rows: Rows) -> FloatArray:
 def _check_sparse(field_name: str, rows: SparseRows) -> SparseRows:
     _check_dtypes(field_name, rows)
     indptr = np.array(rows.indptr, np.int64)
-    # Clipping keeps numbers beyond int32 out of range, where wrapping could make them valid.
+    # Clip column numbers before they are converted, because a number beyond int32 could wrap to a
+    # valid column. A clipped number is out of range and is refused.
     indices = np.clip(rows.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
     if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
         fault = normalise.BAD_INDPTR
@@ -284,7 +288,8 @@ def _check_dtypes(field_name: str, rows: SparseRows) -> None:
 
 def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
     try:
-        # scipy does not check the arrays of a matrix when it converts the matrix.
+        # Check the arrays of the matrix, because scipy does not check them when it converts the
+        # matrix.
         if hasattr(values, "check_format"):
             values.check_format(full_check=True)
         matrix = sparse.csr_array(values)

@@ -62,8 +62,8 @@ _CALLED_BY_ANSWER: Final = (
 def warm_kernels() -> None:
     """Compile missing kernels, then load all kernels.
 
-    Progress reports of the compilation go to standard error, or to the function given to
-    `divgrpc.compilation.report_to`.
+    Progress reports of the compilation go to the function that was passed to
+    `divgrpc.compilation.report_to`, or otherwise to standard error.
     """
     compilation.ensure()
     # Garbage collection would take a tenth of the time of a compilation.
@@ -83,9 +83,9 @@ def warm_kernels() -> None:
 class Warmed:
     """The result of `warm_ahead`.
 
-    `folder` holds the compiled kernels if `kept` is true. `kernels` is their number and
-    `size_bytes` their total size. `processor` is LLVM's name of the processor that they are
-    compiled for. `compile_seconds` is None if no kernel was missing.
+    If `kept` is true, `folder` holds the compiled kernels. `kernels` is the number of kernels, and
+    `size_bytes` is their total size. `processor` is LLVM's name of the processor that the kernels
+    are compiled for. `compile_seconds` is None if no kernel was missing.
     """
 
     folder: Path
@@ -129,9 +129,9 @@ def warm_ahead(*, quiet: bool = False) -> Warmed:
 def compile_kernels(end: str, folder: str) -> None:
     """Compile kernels in a separate process, from the "first" or the "last" `end` of the list.
 
-    The parent process looks for the compiled files in `folder`. If this process would write them to
-    another folder, it exits with status 1 and prints the reason to standard error. With the end
-    "first" it also does so if not all files could be written.
+    The parent process looks for the compiled files in `folder`. If this process would write the
+    files to another folder, it prints the reason to standard error and exits with status 1. If
+    `end` is "first" and some files could not be written, it does the same.
     """
     # Only the parent uses this work, so this process must not outlive the parent.
     end_with_parent()
@@ -184,8 +184,8 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
 def _compile_together(*, backwards: bool = False) -> None:
     """Compile the kernels that search many query rows at once.
 
-    Queries on a small index never call these kernels. One process compiles them forwards and one
-    `backwards`, so that neither repeats the other's work.
+    Queries on a small index never call these kernels. Of two compiler processes, one compiles the
+    kernels in reverse order (`backwards`), so that each kernel is compiled once.
     """
     register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
     plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields
@@ -194,10 +194,10 @@ def _compile_together(*, backwards: bool = False) -> None:
 
 
 def _compile_beside() -> None:
-    """Compile the second process's share of the kernels that `query.answer` calls.
+    """Compile kernels that `query.answer` calls, in the second of two compiler processes.
 
-    The first process compiles these kernels in the order of the calls, beginning with hashing. This
-    process compiles them in reverse order.
+    The first process compiles these kernels in the order of the calls, beginning with hashing. The
+    second process compiles them in reverse order.
     """
     index = record_of(records.Index, {}, {"d": 4, "m": 4})
     memory = Memory(4, 1, (4, 64))

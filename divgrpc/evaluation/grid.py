@@ -28,9 +28,9 @@ class _SettingsGrid(Generic[ParametersT]):
 
     __slots__ = ()
 
-    # `_parameters` is the class of the settings. `_axes` maps the names of its parameters to the
-    # names of their axes. Errors have the name of the axis as their field. The first axis varies
-    # slowest.
+    # `_parameters` is the class of the settings. `_axes` maps the name of each parameter to the
+    # name of its axis. Errors about a value name the axis as the field. `settings` varies the first
+    # axis slowest.
     _parameters: ClassVar[Any]
     _axes: ClassVar[dict[str, str]]
 

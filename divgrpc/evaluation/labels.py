@@ -103,7 +103,7 @@ class LabelResolution(Resolution):
 
 
 class LabelTally(Tally[EvaluateLabelRow]):
-    """Tables of the figures of documents, one table for each setting, and the rows made of them.
+    """Tables of the figures of documents, one for each setting, and result rows from the tables.
 
     A table (3 + top_k, nq) has the `WORK_COLUMNS`, followed by the predicted labels. `truth`
     (nq, L) are the true labels.
@@ -124,7 +124,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
         return self._judge(table)[1]
 
     def _judge(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
-        """Return the judged labels of a table, and its `LABEL_COLUMNS` by name, (nq,) each."""
+        """Return a table's judged labels, and its `LABEL_COLUMNS` by name, (nq,) each."""
         judged = JudgedLabels.of(table[len(WORK_COLUMNS) :].T.astype(np.int64), self._truth)
         work = dict(zip(WORK_COLUMNS, table, strict=False))
         columns = measure_labels(judged, lambda _: work["drank"]) | work

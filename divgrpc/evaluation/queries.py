@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from divgrpc.index import Index
 
 METRICS: Final = (*MEASURES, "query_distance", "ilad", "ilmd", "objective")
-# Names of the figures of a query at a setting: its metrics, its time and its number of results.
+# Names of the figures of a query at a setting: metrics, time and number of results.
 COLUMNS: Final = (*METRICS, "microseconds", "found")
 # Cross-validation needs at least this many queries with an h, because the queries outside of each
 # fold must include a query with an h.
@@ -97,7 +97,7 @@ class Relevance:
 
 
 class QueryTally(Tally[EvaluateRow]):
-    """Tables of the figures of queries, one table for each setting, and the rows made of them.
+    """Tables of the figures of queries, one for each setting, and result rows from the tables.
 
     A table is (len(COLUMNS), nq). `keys` (nq,) int64 come from `Relevance.fold_keys`.
     """

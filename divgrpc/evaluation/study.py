@@ -132,7 +132,7 @@ class Resolution:
 
 
 class Tally(ABC, Generic[RowT]):
-    """Tables of figures, one for each setting, and the result rows made of them.
+    """Tables of figures, one for each setting, and result rows from the tables.
 
     A table is (columns, n) for n queries or documents. A subclass defines the columns.
     """
