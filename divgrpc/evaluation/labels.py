@@ -134,7 +134,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
         return judged, {name: columns[name] for name in LABEL_COLUMNS}
 
     def _ratios(self, table: Values) -> tuple[Values, Values]:
-        """Return the dividends and divisors of all metrics that have an interval.
+        """Return dividends and divisors, (n, m) each, for the m metrics that have an interval.
 
         The columns are the `LABEL_METRICS`, then the metrics at ranks 1 to top_k.
         """

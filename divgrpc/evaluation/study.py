@@ -236,7 +236,7 @@ class Tally(ABC, Generic[RowT]):
 
     @abstractmethod
     def _ratios(self, table: Values) -> tuple[Values, Values]:
-        """Return the dividends and the divisors of the m metrics with an interval, (n, m) each."""
+        """Return dividends and divisors, (n, m) each, for the m metrics that have an interval."""
 
     @abstractmethod
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> RowT:

@@ -89,7 +89,8 @@ class LabelTree:
             )
         tree = np.full(nodes, _NONE)
         depths = np.full(nodes, _NONE)
-        # A single root has level 0. Several roots have level 1, below a common root.
+        # A single root has level 0. Several roots have level 1, because they become children of a
+        # common root.
         depths[tops] = level = int(len(tops) > 1)
         while True:
             edges = np.flatnonzero((depths[above] == level) & (depths[below] == _NONE))

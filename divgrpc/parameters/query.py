@@ -313,7 +313,8 @@ class QueryParameters:
         by_rule: Search = "exact" if hash_limit == 0 or hash_limit >= rows else auto_search
         search = by_rule if self.search == "auto" else self.search
         candidates_seen = min(candidates or rows, hash_limit or rows, rows)
-        # Sparse candidates cannot have more stored values in total than all points of the index.
+        # Reduce `width` to a bound on the mean number of values in a sparse candidate, because
+        # candidates cannot have more stored values in total than all points of the index.
         width = width if nonzeros is None else min(width, -(-nonzeros // candidates_seen))
         limit = self._limit(width)
         if self.k * candidates_seen > limit:

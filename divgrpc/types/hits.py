@@ -43,7 +43,8 @@ class LabelHit(NamedTuple):
 
     label: number of the label.
     name: name of the label, None if the index has no label names.
-    score: inner product with the embedded document, or share of the votes.
+    score: inner product of the label's factor and the embedded document. In the mode
+        `neighbour_vote`, share of the votes.
     rank, selection_score: as in `Hit`.
     """
 

@@ -51,7 +51,7 @@ def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.C
 
 
 def set_values(message: Message) -> dict[str, Any]:
-    """Return the fields that a request sets, as `records.set_values` does.
+    """Return the values of the fields that a request sets, as `records.set_values` does.
 
     Raises `InvalidArgumentError` for an enum number that the contract does not define.
     """

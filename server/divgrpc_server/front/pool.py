@@ -221,7 +221,8 @@ class Pool:
     def _deal(self, kind: Kind) -> bool:
         """Send queued calls of a kind to workers while they have credits.
 
-        Returns whether the kind is full: workers are running, and none can accept another packet.
+        Returns whether the kind is full, which means that workers are running and none of them can
+        accept another packet of the kind.
         """
         while (worker := self._freest(kind)) and self._queues[kind]:
             self._send_calls(worker, self._next_calls(kind))

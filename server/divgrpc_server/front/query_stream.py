@@ -2,8 +2,8 @@
 
 One task reads messages and submits them. The task of the call writes answers as they arrive. A
 query is in flight from the moment it is read until its answer is written. The window is the maximum
-number of queries in flight. While it is reached, no message is read, so gRPC's flow control slows
-down a caller that sends too fast or reads too slowly.
+number of queries in flight. While the window is full, no message is read, so gRPC's flow control
+slows down a caller that sends too fast or reads too slowly.
 """
 
 import asyncio

@@ -20,10 +20,10 @@ from divgrpc_server.ipc import control
 
 Role = Literal["front", "worker", "builder", "evaluator"]
 
-# Environment variables that limit numerical libraries to one thread in workers and evaluators.
-# There, a query runs on one thread, because other workers or other threads of the evaluator run
-# other queries at the same time. Builders do not get these variables, because a build may use all
-# cores.
+# Environment variables that limit numerical libraries to one thread in workers and evaluators. In
+# these processes a query runs on one thread, because other workers or other threads of the
+# evaluator run other queries at the same time. Builders do not get these variables, because a build
+# may use all cores.
 _ONE_THREAD: Final = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",

@@ -42,7 +42,8 @@ class _Entry:
     index: Engine | None = None
     error: Exception | None = None
     error_time: float = 0.0
-    # The stamp of the generation that a thread is opening, if any.
+    # The pointer's stamp for the generation that a thread is opening, None if no thread is opening
+    # the index.
     opening: Stamp | None = None
 
     def set(self, stamp: Stamp | None, outcome: Engine | Exception) -> None:
