@@ -1,12 +1,15 @@
-"""Assembly makes stored points searchable: it chooses a hash family, encodes, tunes and describes.
+"""Assembly makes stored points searchable.
 
-A build assembles the index of its points. If it has a label model, it also assembles an index of
-the label factors, by the same steps.
+It chooses a hash family, encodes the points, tunes searches, and describes the result in a
+manifest.
 
-Trials on a sample of the points decide which family replaces `auto`. With at least `CELLS_ROWS_MIN`
-points, a trial measures the recall of `cells` when a query probes a quarter of the cells. If that
-recall is too low, or with fewer points, trials compare the recall of code scans of `lsh_div` and
-`lsh_sdiv`.
+A build assembles the index of its points. If the build has a label model, it also assembles an
+index of the label factors with the same steps.
+
+Trials on a sample of the points decide which family replaces `auto`. If there are at least
+`CELLS_ROWS_MIN` points, a trial measures the recall of `cells` when a query probes a quarter of the
+cells. If that recall is too low, or if there are fewer points, trials compare the recall of code
+scans of `lsh_div` and `lsh_sdiv`.
 """
 
 from collections.abc import Callable
@@ -34,12 +37,13 @@ from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
 # A trial uses at most 4,096 points that store at most 2**21 values.
 _TRIAL_ROWS_MAX: Final = 4_096
 _TRIAL_NUMBERS_MAX: Final = 1 << 21
-# A default query has 200 candidates. A trial scales this number down to its smaller sample, to at
-# least 10 candidates. Its searches hash at most 4 points per candidate.
+# A default query has 200 candidates. A trial reduces this number in the ratio of its sample to all
+# points, but to no fewer than 10 candidates. Scans of a trial hash at most 4 points per candidate.
 _DEFAULT_CANDIDATES: Final = 200
 _CANDIDATES_MIN: Final = 10
 _HASHED_PER_CANDIDATE: Final = 4
-# With fewer points no trial is made, because an exact search is then as fast as any other search.
+# With fewer points than this no trial is made, because an exact search is then as fast as any other
+# search.
 _TRIAL_POINTS_MIN: Final = 2_000
 # Recalls that differ by at most this much count as equal.
 _RECALL_MARGIN: Final = 0.005
@@ -59,11 +63,11 @@ def assemble(
 ) -> Manifest:
     """Encode `points` (n, d) into `store`, tune searches, and return the manifest.
 
-    The manifest still lacks the number of the generation and the arrays. The names of arrays in the
-    store begin with `prefix`. `queries` (m, d) are a sample of future queries; if None, queries are
-    made from points. `categories` (n,) are the categories of the points. `report` is called with
-    the stage, the number of rows done, and the total number of rows. Raises `InvalidArgumentError`
-    for parameters that do not fit the points.
+    The returned manifest does not yet contain the number of the generation and the array entries.
+    The names of arrays in the store begin with `prefix`. `queries` (m, d) are a sample of future
+    queries; if None, queries are made from points. `categories` (n,) are the categories of the
+    points. `report` is called with the stage, the number of rows done, and the total number of
+    rows. Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
     encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
@@ -104,12 +108,14 @@ def _tune_for_dense(
 ) -> tuple[Tuning | None, tuple[Choice, ...]]:
     """Tune searches of sparse points for dense queries.
 
-    Returns the results, and the `Choice` that records which search `auto` uses. Returns None and ()
-    for dense points, for the metric euclidean, and if no dense queries can be made from the points.
+    Returns the results, and a tuple of the `Choice` that records which search `auto` uses. If
+    points are dense, if the metric is euclidean, or if no dense queries can be made from the
+    points, returns None and an empty tuple.
     """
     points = searcher.points
-    # A dense query on sparse points is taken for the normal of a hyperplane. It searches for the
-    # largest inner products, which Euclidean distances do not rank.
+    # A dense query on sparse points is assumed to be the normal of a hyperplane. Such a query asks
+    # for the points with the largest inner products. The metric euclidean does not rank points by
+    # inner products, so it is not tuned for such queries.
     if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
         return None, ()
     queries, origin = dense_queries(points, categories, parameters.seed)
@@ -193,9 +199,9 @@ def choose_family(
 ) -> tuple[HashFamily, str]:
     """Return the hash family for `points` (n, d), and the reason as text.
 
-    Trials decide if the request is `auto`. A family that the request names is returned with an
-    empty reason. `queries` (m, d) are a sample of future queries; if None, queries are made from
-    points.
+    If the request names a family, that family is returned with an empty reason. If the request is
+    `auto`, trials decide. `queries` (m, d) are a sample of future queries; if None, queries are
+    made from points.
     """
     if parameters.hash_family != "auto":
         return parameters.hash_family, ""
@@ -220,7 +226,7 @@ def choose_family(
 
 
 class _Trial:
-    """Small indexes of one sample of the points, one index per family, for the same queries."""
+    """Builds small indexes of one sample of the points, one per family, for the same queries."""
 
     def __init__(self, parameters: BuildParameters, points: Rows, queries: Rows | None) -> None:
         count = max(_CANDIDATES_MIN, _TRIAL_NUMBERS_MAX // mean_width(points))
@@ -235,7 +241,7 @@ class _Trial:
         self._sample: Sample | None = None
 
     def recall(self, family: HashFamily, search: Search) -> float:
-        """Build a small index and return its recall.
+        """Build a small index of `family` and return the recall of `search` in it.
 
         Recall is the share of the true nearest points that are among the hashed points, averaged
         over queries. For `cells`, a query probes a quarter of the cells without a hash limit.

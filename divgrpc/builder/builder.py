@@ -34,7 +34,9 @@ _COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": n
 
 @contextlib.contextmanager
 def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, Path | None]]:
-    """Yield a store and the folder of the index; if `path` is None, a memory store and None.
+    """Yield the store of a build and the folder of the index.
+
+    If `path` is None, yield a memory store and None.
 
     Raises `InvalidArgumentError` with the field `path` if the last component of `path` is not a
     valid index name. Also raises the errors of `divgrpc.storage.generations.staging`.
@@ -54,9 +56,9 @@ def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store,
 class IndexBuilder:
     """Collects rows with `append` or `append_all`; `build` then makes the generation.
 
-    `expected_rows` is the total number of rows if known. It is used to reserve disk space and to
-    report progress. `labels` are the inputs for labels other than the label rows. Raises
-    `LimitExceededError` if `expected_rows` exceeds the maximum size of an index.
+    `expected_rows` is the total number of rows, or None if it is not known. This number is used to
+    reserve disk space and to report progress. `labels` are the inputs for labels other than the
+    label rows. Raises `LimitExceededError` if `expected_rows` exceeds the maximum size of an index.
     """
 
     def __init__(
@@ -127,7 +129,8 @@ class IndexBuilder:
     def append_all(self, vectors: object, **columns: object) -> None:
         """Add all rows as `append` does, but copy only one block of rows at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
-            # Check the whole matrix first: blocks of a malformed matrix may look valid.
+            # Check the whole matrix before its blocks, because blocks of a malformed matrix may
+            # look valid.
             vectors = as_rows("vectors", vectors, None, single=False)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, **columns)
@@ -165,7 +168,8 @@ class IndexBuilder:
 
     @property
     def _stores_ids(self) -> bool:
-        # Ids must be stored if rows may be skipped, because later rows then get other row numbers.
+        # If rows may be skipped, ids must be stored, because the rows after a skipped row get lower
+        # row numbers.
         return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
@@ -209,7 +213,7 @@ class IndexBuilder:
         )
 
     def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
-        """Check and scale rows in place for the metric; return a mask or slice of rows to keep."""
+        """Check and scale `block` in place for the metric; return a mask or slice to keep."""
         zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_received)
         if zero < 0:
             return slice(None)
@@ -255,7 +259,7 @@ def _check_row_count(rows: int) -> None:
 
 
 def _columns(rows: int, columns: Mapping[str, object]) -> dict[str, Array]:
-    """Check the columns that are not None and return them by name."""
+    """Check the columns that are not None, and return a dict of them by name."""
     return {
         name: _column(name, values, rows) for name, values in columns.items() if values is not None
     }
@@ -265,7 +269,8 @@ def _column(name: str, values: object, rows: int) -> Array:
     try:
         numbers = np.asarray(values)
         with np.errstate(invalid="ignore"):
-            # The conversion changes a number that is not whole or is out of range.
+            # The conversion changes every number that is not whole or is out of range, so a
+            # comparison detects such numbers.
             block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):

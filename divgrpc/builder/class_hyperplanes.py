@@ -1,12 +1,13 @@
-"""Dense queries made from sparse points, so that a build can tune searches for such queries.
+"""Makes dense queries from sparse points, so that a build can tune searches for such queries.
 
 Users query sparse points with other points, or with models learned from many points. In the paper
 the queries are normals of hyperplanes that separate one category from the rest. Such a dense normal
 is unlike any point, so a search that is tuned on points may miss its nearest points.
 
-If the points have categories, ridge regression learns such normals, each from half of a sample. It
-solves the dual problem, because there are more columns than points (Saunders, Gammerman and Vovk
-1998). Without categories, the queries are means of a few points from broad groups.
+If the points have categories, ridge regression learns such normals, each from half of a sample. The
+dual problem is solved, because it is smaller when there are more columns than points (Saunders,
+Gammerman and Vovk 1998). Without categories, the queries are means of a few points from broad
+groups.
 """
 
 from dataclasses import replace
@@ -25,13 +26,14 @@ _SAMPLE_ROWS_MAX: Final = 2_048
 _SAMPLE_NUMBERS_MAX: Final = 1 << 22
 # All queries together have at most 2**24 values.
 _QUERY_NUMBERS_MAX: Final = 1 << 24
-# A category or group needs at least this many points in the sample to give a query.
+# A query is made from a category or group only if it has at least this many points in the sample.
 _CLASS_ROWS_MIN: Final = 10
 # Up to 8 random halves of the sample are drawn. Each half gives up to 16 hyperplanes.
 _HALVES_MAX: Final = 8
 _CLASSES_PER_HALF: Final = 16
-# One draw divides the sample into 4 groups. The nearest points of the mean of a narrower group are
-# easier to find than those of a point, so the measured recall would be too high.
+# One draw divides the sample into 4 broad groups. If groups were narrower, the nearest points of
+# their means would be easier to find than those of a point, so the measured recall would be too
+# high.
 _GROUPS_PER_DRAW: Final = 4
 _MEAN_ROWS_MAX: Final = 30
 # Columns with a value in more than 1/8 of the points are multiplied as dense, 2,048 at a time.
@@ -44,8 +46,8 @@ def dense_queries(
 ) -> tuple[FloatArray, str]:
     """Return dense queries (m, d) float32 for sparse `points` (n, d), and text describing them.
 
-    With `categories` (n,) the queries are `class_hyperplanes`. Without categories, or if none of
-    them can be learned, the queries are `group_means`.
+    If `categories` (n,) are given, the queries are `class_hyperplanes`. If `categories` is None, or
+    if no normal can be learned from them, the queries are `group_means`.
     """
     if categories is not None:
         queries = class_hyperplanes(points, categories, seed)
@@ -61,8 +63,8 @@ def class_hyperplanes(
 
     `points` are (n, d). `categories` (n,) has -1 for points without a category. At most
     `QUERIES_MAX` normals with at most 2**24 values in all are returned. A category is used only if
-    at least ten points of a sample belong to it and at least ten do not. Without such a category
-    the result is empty.
+    at least ten points of a sample belong to it and at least ten do not. If no category can be
+    used, the result is empty.
     """
     rng = np.random.default_rng((seed, 2))
     rows = _sample_rows(points, rng)
@@ -79,7 +81,8 @@ def class_hyperplanes(
         half = np.sort(rng.permutation(len(rows))[: -(-len(rows) // 2)])
         part = rng.permutation(learnable)[: min(_CLASSES_PER_HALF, room)]
         targets = np.where(classes[half, np.newaxis] == part, 1.0, -1.0)
-        # Drop a category if all points of this half belong to it, or if none does. This is rare.
+        # Drop a category if all points of this half of the sample belong to it, or if none does.
+        # Both are rare.
         targets = targets[:, np.abs(targets.sum(axis=0)) < len(half)]
         parts.append(normals(sample[half], products[np.ix_(half, half)], targets))
         room -= len(part)
@@ -89,7 +92,7 @@ def class_hyperplanes(
 
 
 def group_means(points: SparseRows, seed: int) -> FloatArray:
-    """Return means (m, d) float32 of unit length, each of at most 30 `points` (n, d) of a group.
+    """Return means (m, d) float32, each of at most 30 `points` (n, d) of a group, at unit length.
 
     Each draw picks four random points of a sample as leaders. Every point of the sample joins the
     leader with which it has the largest cosine, which gives four groups. At most `QUERIES_MAX`
@@ -135,7 +138,10 @@ def _unit(rows: FloatArray) -> FloatArray:
 
 
 def _scaled(rows: Rows) -> SparseRows:
-    """Divide all values by the largest one, so that no square underflows; normals are unchanged."""
+    """Divide all values by the largest value, so that no square underflows.
+
+    This does not change the normals.
+    """
     assert isinstance(rows, SparseRows)  # noqa: S101  # `take` keeps the kind of its rows
     largest = np.abs(rows.values).max(initial=0)
     return replace(rows, values=rows.values / (largest or np.float32(1)))

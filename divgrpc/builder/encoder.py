@@ -39,13 +39,15 @@ from divgrpc.vectors import (
 )
 
 Report = Callable[[str, int, int], None]
-# Maximum margins and values in a block of one core. 2**19 margins (2 MiB) stay in the cache of the
-# core until they are encoded.
+# Maximum numbers of margins (_BLOCK_MARGINS) and values (_BLOCK_NUMBERS) in a block of one core.
+# 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
 _BLOCK_MARGINS: Final = 2**19
 _BLOCK_NUMBERS: Final = 2**20
-# Up to this number of dimensions, one BLAS thread draws hyperplanes as fast as two.
+# With at most this many dimensions, hyperplanes are drawn with one BLAS thread, which is then as
+# fast as two.
 _ONE_THREAD_DIMS_MAX: Final = 512
-# Size of the sample that gives the centre and the spread: 2**22 values, but at least 256 rows.
+# Size of the sample from which the centre and the spread are computed: 2**22 values, but at least
+# 256 rows.
 _SAMPLE_NUMBERS: Final = 1 << 22
 _SAMPLE_ROWS_MIN: Final = 256
 # The spread is measured with 8,192 rows of the sample, each compared with 256 other rows.
@@ -60,7 +62,7 @@ COMMON_COLUMN_SHARE: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Arrays by name, parameters with all defaults filled in, and the number of bits of a code."""
+    """The arrays by name, the parameters with defaults filled in, and the bits of a code."""
 
     arrays: dict[str, Array]
     parameters: BuildParameters
@@ -108,7 +110,7 @@ class _Cells:
         self.partition = cells
         planes64 = planes.astype(np.float64)
         products = planes64[:, : cells.width].T @ planes64
-        # For orthogonal hyperplanes this is the identity matrix.
+        # For orthogonal hyperplanes `gram` is the identity matrix.
         gram = products[:, : cells.width]
         weights = cells.centres @ np.linalg.pinv(gram, hermitian=True)
         self.weights = weights.astype(np.float32)
@@ -177,7 +179,7 @@ class _Encoder:
             )
 
     def _store_length_bounds(self, points: FloatArray) -> None:
-        """Store for each block an upper bound on the lengths of the points from that block on.
+        """Store for each block an upper bound on the lengths of the points from it to the end.
 
         `kernels.exact.score_longest` uses these bounds.
         """
@@ -190,7 +192,7 @@ class _Encoder:
         self._put("length_bounds", np.nextafter(falling, np.float32(np.inf)))
 
     def draw(self, *, fit: bool) -> None:
-        """Draw the hyperplanes; with `fit`, also choose the number of components of cells."""
+        """Draw the hyperplanes; if `fit`, also choose the number of components for cells."""
         self._report("components", 0, self._rows)
         if self.parameters.centred:
             self._centre = self._mean()
@@ -209,13 +211,14 @@ class _Encoder:
         self._release()
 
     def _fit_to_sample(self, *, fit: bool) -> None:
-        """Set the centre from a sample of the points; with `fit`, also the number of components."""
+        """Set the centre from a sample of the points; if `fit`, also the number of components."""
         count = min(self._rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // self._dims))
         rng = np.random.default_rng((self.parameters.seed, 3))
         sample = take(self._points, draw_numbers(self._rows, count, rng))
         if not self.parameters.centred and self.parameters.metric != "inner_product":
-            # Subtracting a centre changes no distance. It lets the four bits of each projection of
-            # a query resolve the differences between points, not what all points share.
+            # Subtracting a centre changes no distance. Without the part that all points share, the
+            # four bits of each projection of a query resolve the differences between points more
+            # finely.
             self._centre = (_sum(sample, self._dims) / count).astype(np.float32)
         if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS_MAX:
             n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
@@ -223,9 +226,10 @@ class _Encoder:
             self._planes = self.bits // hyperplanes.code_depth(self.parameters)
 
     def hash(self, cells: "_Cells | None" = None) -> None:
-        """Write the codes and scan terms of all rows; with `cells`, also the cell of each row.
+        """Write the codes and scan terms of all rows, and with `cells` the cell of each row.
 
-        With `cells`, a code encodes the difference between a point and the centre of its cell.
+        If `cells` is given, a code encodes the difference between a point and the centre of its
+        cell.
         """
         self._create("codes", np.uint64, (self.bits // hyperplanes.WORD_BITS, self._rows))
         if cells or self.parameters.metric != "cosine":
@@ -245,7 +249,8 @@ class _Encoder:
         with threadpool_limits(1, user_api="blas"):
             for start, _ in zip(starts, on_all_cores(hash_block, starts), strict=True):
                 rows_held += block
-                # Release pages rarely: pages that other cores still read must be mapped again.
+                # Release pages rarely, because pages that other cores still read must then be
+                # mapped again.
                 if rows_held >= rows_held_max and start + block < self._rows:
                     rows_held = 0
                     self._release()
@@ -297,7 +302,7 @@ class _Encoder:
 
     def _store_centres(self, cells: _Cells) -> None:
         """Store the centres, and the codes and scan terms with which a query ranks them."""
-        # Subtracting the mean of the centres changes no ranking of the centres.
+        # Subtracting the mean of the centres does not change how a query ranks the centres.
         margins = cells.margins - cells.margins.mean(axis=0)
         words = (self.bits // hyperplanes.WORD_BITS, len(margins))
         levels = codes.levels(margins, self._depth, self._plane_count)
@@ -329,7 +334,7 @@ class _Encoder:
         self._put("table_starts", np.array(starts, np.int64))
 
     def _blocks(self) -> Iterator[tuple[int, Rows]]:
-        """Yield each block of points with its first row number; release its pages afterwards."""
+        """Yield the first row number and the points of each block; release the pages afterwards."""
         rows = block_rows(self._points)
         for start in range(0, self._rows, rows):
             yield start, self._points[start : start + rows]
@@ -367,13 +372,15 @@ class _Encoder:
     ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
         """Subtract margins of centres from `margins` (m, B) in place; return levels and scan terms.
 
-        Let q be a query, x a point, c the centre of its cell, and b the code of x - c times its
-        stretch. Then b approximates x - c in inner products with q and c.
+        Let q be a query, x a point, c the centre of the cell of x, and b the code of x - c times
+        its factor from `codes.stretches`. Then inner products of b with q and c approximate those
+        of x - c.
 
         The squared distance |q - x|^2 equals |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), which is
-        about |q - c|^2 + (|x - c|^2 + 2 c b) - 2 q b. The scan terms of x are the sum in
-        parentheses and the factor of q times the code. The inner product q x equals
-        q c + q (x - c), which is about q c + q b; its first scan term is 0.
+        about |q - c|^2 + (|x - c|^2 + 2 c b) - 2 q b. The first scan term of x is the sum in
+        parentheses. The second is the factor by which the inner product of q and the code is
+        multiplied. The inner product q x equals q c + q (x - c), which is about q c + q b, so under
+        inner_product the first scan term is 0.
         """
         weights, centre_margins = cells.weights[numbers], cells.margins[numbers]
         along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
@@ -387,7 +394,7 @@ class _Encoder:
         return levels, codes.pack_terms(np.maximum(squares, 0) + 2 * shift, 2 * stretch)
 
     def _centred_squares(self, block: Rows) -> FloatArray:
-        """Return the squared distance of each row of `block` from the centre."""
+        """Return the squared distance of each row of `block` from the centre of the points."""
         centre = self._centre
         if not isinstance(block, SparseRows):
             return np.asarray(np.square(lengths(block - centre if centre.any() else block)))
@@ -420,8 +427,8 @@ class _Encoder:
 def _spread(points: FloatArray) -> FloatArray:
     """Return the variance of differences between near points along each principal component, (d,).
 
-    The differences stand in for those between points and centres of cells, because cells are not
-    learned yet.
+    These differences are used in place of the differences between points and centres of cells,
+    because cells are not learned yet.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
     rows = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)
@@ -429,7 +436,8 @@ def _spread(points: FloatArray) -> FloatArray:
     nearest = (rows @ anchors.T - np.square(anchors).sum(axis=1) / 2).argmax(axis=1)
     squares = np.square(rows - anchors[nearest])
     distances = squares.sum(axis=1)
-    # The half of the points farther from their anchor is left out: many have no near anchor.
+    # Leave out the half of the points that are farther from their anchor, because many of them have
+    # no near anchor.
     return np.asarray(squares[distances <= np.median(distances)].mean(axis=0))
 
 

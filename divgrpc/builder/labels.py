@@ -6,12 +6,12 @@ It writes these arrays:
     feature_map, label_offset       the embedding of documents (`divgrpc.labels.model`)
     label_index.*                   an index of the label factors under inner_product
     label_names.bytes, .ends        all names in UTF-8, concatenated, and the end offset of each
-    label_tree.parents, .depths     the hierarchy as a tree, -1 for none
+    label_tree.parents, .depths     the hierarchy as a tree (`divgrpc.metrics.LabelTree`)
 
 The points of the label index are the label factors. Its hash family, tables and seed are those that
 were requested for the main index. The factors are sorted by decreasing length, and their ids are
-their labels. An exact search can then stop early if only a few factors are long
-(`divgrpc.kernels.exact.score_longest`).
+their labels. Because factors are sorted, an exact search can stop early if only a few factors are
+long (`divgrpc.kernels.exact.score_longest`).
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ class LabelBuilder:
         return self._index(section, model, documents, request, report)
 
     def count_labels(self, dims: int) -> int | None:
-        """Return the number of labels, None if the build has no labels.
+        """Return the number of labels, or None if the build has no labels.
 
         Raises `InvalidArgumentError` with the name of the argument as its `field` if the labels,
         the model and the names have different numbers of labels, or if the model does not embed
@@ -224,11 +224,12 @@ class LabelBuilder:
 
 
 def _factor_parameters(request: BuildParameters, rank: int) -> BuildParameters:
-    """Return the parameters of the label index: those of `request`, fitted to `rank` columns."""
+    """Return the parameters of `request`, changed to fit the `rank` columns of the label index."""
     components = min(request.n_components or rank, rank)
     n_tables, n_bits = request.n_tables, request.n_bits
     if request.hash_family == "pca_hash":
-        # Each component gives one bit of one table.
+        # Each component gives one bit of one table, so there are at most as many bits as
+        # components.
         n_bits = min(n_bits, components) if n_bits else None
         n_tables = n_tables if (n_tables or 1) * (n_bits or 1) <= components else None
     return BuildParameters(

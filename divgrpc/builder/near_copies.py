@@ -1,15 +1,16 @@
-"""Build measures the default `duplicate_threshold`, the distance within which points are copies.
+"""Build measures the default `duplicate_threshold`, within which two points are near-copies.
 
-A fixed distance does not work. Copies of one text may be farther apart than unrelated points of
-another index, such as points on a map or in a tight cluster. But near-copies of a point are
-separated from its other neighbours by a gap in the distances. The threshold is therefore a squared
-distance T such that few points have a neighbour at a squared distance between T and 2 T. Without
-such a gap, T becomes so small that hardly any point has a neighbour within it. A point with more
-than 60 neighbours within T is part of a cluster rather than one of several copies, so T is refused
-if too many points are in clusters.
+A fixed distance does not suit every index. Copies of one text may be farther apart than unrelated
+points of another index, such as points on a map or in a tight cluster. But near-copies of a point
+are separated from its other neighbours by a gap in the distances. The threshold is therefore a
+squared distance T such that few points have a neighbour at a squared distance between T and 2 T. If
+the distances have no such gap, T becomes so small that hardly any point has a neighbour within T. A
+point with more than 60 neighbours within T is part of a cluster rather than one of several copies,
+so T is refused if too many points are in clusters.
 
-T is at most a twentieth of the mean squared distance between points. For points in all directions
-this limit is a cosine of 0.95. If many points have copies, the limit is twice as large.
+The usual limit of T is a twentieth of the mean squared distance between points. If the directions
+of points are evenly distributed, this limit corresponds to a cosine of 0.95. If at least a quarter
+of the points have near-copies, the limit is twice as large.
 """
 
 from collections.abc import Callable
@@ -22,19 +23,23 @@ from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
 
-# Neighbours are counted for 256 points. The mean distance is that of pairs among 500 points.
+# Neighbours are counted for 256 points. The mean squared distance is computed from all pairs of 500
+# points.
 _SAMPLE_ROWS: Final = 256
 _SPREAD_ROWS: Final = 500
-# At most this share of the points may have a neighbour between T and 2 T.
+# T counts as having a gap above it if at most this share of the points have a neighbour between T
+# and 2 T.
 _GAP_SHARE_MAX: Final = 0.1
-# A point with more than 60 neighbours within T lies in a cluster; at most 75 % of the points may.
+# A point with more than 60 neighbours within T is in a cluster. T is refused if more than 75 % of
+# the points are in clusters.
 _COPIES_MAX: Final = 60
 _CLUSTER_SHARE_MAX: Final = 0.75
-# For a point in a cluster, neighbours are counted among a sample of 4,096 points. It fills the gap
-# between T and 2 T if over 1.1 times as many of them are within 2 T as within T.
+# For a point in a cluster, neighbours are counted among a sample of 4,096 points. The point counts
+# as having a neighbour between T and 2 T if over 1.1 times as many points of the sample are within
+# 2 T as within T.
 _COUNTED_ROWS: Final = 4_096
 _CLUSTER_GROWTH_MAX: Final = 1.1
-# The largest threshold is halved 15 times, in 4 steps for each halving.
+# The thresholds to try begin with the largest and are halved 15 times, in 4 steps for each halving.
 _STEPS_PER_HALVING: Final = 4
 _HALVINGS: Final = 15
 # T may be up to twice the usual limit if at least 25 % of the points have a near-copy.
@@ -55,7 +60,7 @@ def near_copy_threshold(
     metric, angular = parameters.metric, parameters.metric != "euclidean"
     rng = np.random.default_rng((parameters.seed, 5))
     spread = _spread(_draw(points, _SPREAD_ROWS, rng), angular=angular)
-    # Rounded to three digits, because further digits depend on the order of a sum.
+    # The limit is rounded to three digits, because further digits depend on the order of a sum.
     usual = threshold = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * spread:.3g}")
     if usual:
         sample = _draw(points, _SAMPLE_ROWS, rng)
@@ -68,11 +73,11 @@ def near_copy_threshold(
 
 
 def _threshold(near: Distances, far: Distances, usual: float) -> float:
-    """Return the largest of the tried thresholds that has a gap above it, or 0 if none has.
+    """Return the largest tried threshold with a gap above it, or 0 if no threshold has a gap.
 
     `near` (m, c) are squared distances from m points to themselves and to their nearest neighbours.
     `far` (m, o) are squared distances from the same m points to a sample of all points. `usual` is
-    the usual limit of the threshold.
+    the limit of the threshold unless many points have near-copies.
     """
     for step in range(_STEPS_PER_HALVING * _HALVINGS):
         threshold = float(f"{_OVER_USUAL_MAX * usual * 2 ** (-step / _STEPS_PER_HALVING):.3g}")
@@ -121,7 +126,7 @@ def _distances(
 
 
 def _between(rows: Rows, columns: Rows, *, angular: bool) -> Distances:
-    """Return squared distances between `rows` and `columns`, of unit vectors if `angular`."""
+    """Return squared distances between `rows` and `columns`; if `angular`, at unit length."""
     if isinstance(rows, SparseRows) and isinstance(columns, SparseRows):
         matrices = [part.matrix.astype(np.float64) for part in (rows, columns)]
         products = np.asarray((matrices[0] @ matrices[1].T).toarray())

@@ -1,9 +1,9 @@
 """The sample of queries with which Build tunes and measures searches.
 
 For each query the sample also holds the true nearest points. Half of the queries are points of the
-index; a point is not counted among its own neighbours. Each other query is halfway between two near
-points, so that the results also hold for queries that are not in the index. One third of the
-queries tune, the other two thirds measure.
+index; a point is not counted among its own neighbours. The other half of the queries are halfway
+between two near points, so that the results also hold for queries that are not in the index. One
+third of the queries tune searches, and the other two thirds measure them.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from divgrpc.vectors import Rows, SparseRows, block_rows, draw_numbers, lengths,
 
 Report = Callable[[int, int], None]
 
-# Number of queries in a sample. Every third query tunes, the others measure.
+# Number of queries in a sample. Every third query (_TUNING_PERIOD) tunes, and the others measure.
 SAMPLE_QUERIES = 192
 _TUNING_PERIOD = 3
-# Additional neighbours to find, because they may tie with the last of the requested ones.
+# Number of additional neighbours to find, because they may tie with the last requested neighbour.
 _TIES_MAX = 100
 _NO_ROW = -1
-# A query halfway between points uses a point and the nearest of 256 random points.
+# A query halfway between two points is made from a point and the nearest of 256 random points.
 _PARTNERS = 256
 # Gains that differ by at most this relative amount count as equal, because of rounding.
 _TIE_TOLERANCE = 1e-6
@@ -34,11 +34,12 @@ _TIE_TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Queries, and their nearest points `truth` (m, t) int64 as row numbers, nearest first.
+    """Queries and the row numbers `truth` (m, t) int64 of their nearest points, nearest first.
 
-    `gains` (m, t) float32 measure how near each of these points is; larger is nearer. A gain is the
-    inner product. Under `euclidean` it is minus half the squared distance, up to a constant for
-    each query. `between` (m,) bool marks the queries that are not points themselves.
+    `gains` (m, t) float32 measure how near each of these points is; larger is nearer. Under
+    `euclidean`, a gain is minus half the squared distance, up to a constant for each query. Under
+    other metrics, it is the inner product. `between` (m,) bool marks the queries that are not
+    points themselves.
     """
 
     queries: Rows
@@ -56,7 +57,7 @@ class Sample:
         *,
         queries: Rows | None = None,
     ) -> "Sample":
-        """Draw queries, and find for each the `most` nearest points and points that tie with them.
+        """Draw queries; find for each query the `most` nearest points and points that tie.
 
         Queries are drawn from `queries` (m, d) if given, and otherwise made from the points.
         `report` is called with the number of points done and the total number of points.
@@ -65,7 +66,8 @@ class Sample:
         rng = np.random.default_rng((seed, 1))
         source = points if queries is None else queries
         rows = rng.choice(len(source), min(SAMPLE_QUERIES, len(source)), replace=False)
-        # For a query that is a point, its own row, which must not count as a neighbour.
+        # If a query is a point, `own_rows` holds the row number of this point, which must not count
+        # as a neighbour.
         own_rows = np.full(len(rows), _NO_ROW)
         if queries is None:
             order = np.argsort(rows)
@@ -96,7 +98,10 @@ class Sample:
 
     @property
     def parts(self) -> tuple[IntArray, IntArray]:
-        """The indices of queries that tune, and of queries that measure; one query does both."""
+        """The indices of queries that tune, and of queries that measure.
+
+        If the sample has only one query, this query does both.
+        """
         numbers = np.arange(len(self))
         if len(self) == 1:
             return numbers, numbers
@@ -109,7 +114,7 @@ class Sample:
         numbers: IntArray,
         sizes: tuple[int, ...],
     ) -> list[tuple[npt.NDArray[np.float64], int]]:
-        """Search with the queries of indices `numbers`; return recalls and a count for each.
+        """Search with the queries of indices `numbers`; return for each its recalls and a count.
 
         The recalls (s,) belong to the s `sizes`. A recall is the share of the `size` nearest points
         that are among the hashed points of the query. The count is the number of hashed points.
@@ -158,7 +163,8 @@ def _move_halfway(
     products = np.where(rows[:, np.newaxis] == partners, -np.inf, products)
     nearest = products.argmax(axis=1)
     best = products[np.arange(len(rows)), nearest]
-    # Opposite vectors have no direction between them, so a partner needs a positive product.
+    # Opposite vectors have no direction between them, so the query is moved only towards a point
+    # with which its inner product is positive.
     mask = mask & (np.isfinite(best) if metric == "euclidean" else best > 0)
     share = np.where(mask, 0.5, 0.0).astype(np.float32)[:, np.newaxis]
     if isinstance(queries, SparseRows) and isinstance(near, SparseRows):
@@ -184,9 +190,10 @@ def nearest_rows(
     *,
     angular: bool = False,
 ) -> tuple[IntArray, FloatArray]:
-    """Return rows and gains (nq, count) of the `count` nearest points to each query, unordered.
+    """Return rows and gains (nq, count) of the `count` points nearest to each query, unordered.
 
-    With `angular`, the nearest points under `inner_product` are those with the largest cosine.
+    If `angular` and the metric is `inner_product`, the nearest points are those with the largest
+    cosine.
     """
     centre, factor = _right_factor(points, queries, metric)
     rows = np.empty((len(queries), 0), np.int64)
@@ -201,9 +208,11 @@ def nearest_rows(
             size = lengths(block)
             products = np.divide(products, size, out=np.zeros_like(products), where=size > 0)
         if metric == "euclidean":
-            # Minus half the squared distance, without the term that is the same for all points.
+            # Compute minus half the squared distance, without the term that is the same for all
+            # points.
             products = products - np.square(lengths(block)) / 2
-        # Keep points that beat the worst kept gain of some query; after the first block few do.
+        # Keep only points that reach the worst kept gain of at least one query. After the first
+        # block few points do.
         least = gains.min(axis=1, initial=np.inf if gains.shape[1] == count else -np.inf)
         near = np.flatnonzero((products >= least[:, np.newaxis]).any(axis=0))
         numbers = np.broadcast_to(start + near, (len(products), len(near)))

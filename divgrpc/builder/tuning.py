@@ -1,11 +1,12 @@
-"""Tuning chooses the number of probes and hash limits, and measures the recall of every search.
+"""Tuning chooses numbers of probes and hash limits, and measures the recall of every search.
 
-One third of a sample of queries (`divgrpc.builder.sample`) tunes, the other two thirds measure. A
-pool is the set of candidates of a query. For a pool of c candidates, recall is the share of the c
-true nearest points that are among the hashed points, which are the points that the search finds
-before it scores them. Recall is measured for each pool size in `divgrpc.search.costs.POOLS`, with
-the hash limit tuned for that size. The index stores the lower end of a confidence interval, so that
-later queries are unlikely to find less. Costs are counts of the work done, not times.
+One third of a sample of queries (`divgrpc.builder.sample`) is used for tuning, and the other two
+thirds for measuring. A pool is the set of candidates of a query. For a pool of c candidates, recall
+is the share of the c true nearest points that are among the hashed points, which are the points
+that the search finds before it scores them. Recall is measured for each pool size in
+`divgrpc.search.costs.POOLS`, with the hash limit tuned for that size. The index stores the lower
+end of a confidence interval, so that later queries are unlikely to find less. Costs are counts of
+the work done, not times.
 """
 
 import bisect
@@ -27,31 +28,34 @@ from divgrpc.vectors import Rows, SparseRows
 
 _Shares = npt.NDArray[np.float64]
 
-# A batch has at most 16 queries, and at most 2**20 marks in all (one mark per query and point).
+# A batch has at most 16 queries, and at most 2**20 marks in all, with one mark for each query and
+# point.
 _BATCH_QUERIES_MAX: Final = 16
 _BATCH_MARKS_MAX: Final = 1 << 20
-# Number of queries that measure a search which `auto` never uses.
+# Number of queries used to measure a search that `auto` never uses.
 _UNUSED_SEARCH_QUERIES: Final = 32
-# With more points, queries run one at a time, because each keeps pages of the points in memory.
+# With more points than this, queries run one at a time, because each query keeps pages of the
+# points in memory.
 _PARALLEL_ROWS_MAX: Final = 1_000_000
-# Each number of probes to try is twice the one before.
+# Each number of probes to try is this many times the number before.
 _PROBES_GROWTH: Final = 2
-# Trying more probes stops at 4 times the number with the best recall so far, if recall falls below
-# 90 % of the best, or if a search hashes over 30 % of the points, because a scan is then faster.
+# No more probes are tried in three cases. The number of probes has reached 4 times the number with
+# the best recall so far. The recall has fallen below 90 % of the best. A search hashes over 30 % of
+# the points, so that a scan is faster.
 _PROBES_OVER_BEST_MAX: Final = 4
 _RECALL_OF_BEST_MIN: Final = 0.9
 _SHARE_OF_POINTS_MAX: Final = 0.3
-# A one-sided 95 % confidence interval ends this many standard errors below the mean.
+# The lower end of a one-sided 95 % confidence interval is this many standard errors below the mean.
 _STANDARD_ERRORS: Final = 1.645
 # The measuring queries may find less than the tuning queries. Then up to 4 hash limits are tried,
-# beginning with the tuned one. If their recall is at most 0.1 below the target, these multiples of
-# the tuned probes are tried as well.
+# beginning with the tuned one. If the recall of the measuring queries is at most 0.1 below the
+# target, these multiples of the tuned number of probes are tried as well.
 _RETRIED_LIMITS: Final = 4
 _RETRIED_PROBE_FACTORS: Final = (1.0, 1.5, 2.2)
 _RETRIED_RECALL_GAP_MAX: Final = 0.1
 # A scan that may end early first scores this many rows per candidate (`kernels.exact.reach`).
 _FIRST_ROWS_PER_CANDIDATE: Final = 8
-# For more candidates than the default, the hash limit is at least 5/4 of the candidates.
+# If a pool is larger than the default pool, its default hash limit is at least 5/4 of the pool.
 _LARGE_POOL_QUARTERS_MIN: Final = 5
 # Hash limits to try, in quarters of the default limit.
 _LIMIT_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
@@ -75,16 +79,16 @@ class Tuning:
 def tune(
     searcher: Searcher, parameters: BuildParameters, report: Report, *, queries: Rows | None = None
 ) -> Tuning:
-    """Tune the probes and measure every search, for each number of candidates.
+    """Tune the number of probes and measure every search, for each number of candidates.
 
     `parameters` have all defaults filled in. `queries` (m, d) are a sample of future queries; if
     None, queries are made from points. `report` is called at least once for each batch of queries,
     with the number of rows done and the total number of rows (0 if unknown).
 
-    The hash limit is the smallest one with which a scan reaches the target recall, at most four
-    times the default limit. If no limit reaches the target, it is the default. The number of probes
-    is approximately the smallest one that reaches the target. If no number reaches it, the number
-    with the best recall is chosen.
+    The hash limit is the smallest limit with which a scan reaches the target recall, at most four
+    times the default limit. If no limit reaches the target, the default limit is chosen. The number
+    of probes is approximately the smallest number that reaches the target. If no number reaches the
+    target, the number with the best recall is chosen.
     """
     measurement = _Measurement(searcher, parameters, report, queries)
     costs = measurement.costs()
@@ -158,14 +162,15 @@ class _Measurement:
         return tuple(costs)
 
     def _exact(self, numbers: IntArray) -> list[PoolCost]:
-        """Count what exact searches read; inverted lists or bounds on lengths may save reads."""
+        """Count what exact searches read, which inverted lists or bounds on lengths may reduce."""
         costs: list[PoolCost] = []
         for pool in POOLS:
             queries = self.sample.queries[numbers]
             entries = self._searcher.entries_listed(queries, min(pool, self._rows))
             points = np.full(len(numbers), float(self._rows))
             if entries.any() or self._searcher.ends_early:
-                # Picks are not used, but the selector `nearest` would search for fewer candidates.
+                # The selector is left at its default although picks are not used, because the
+                # selector `nearest` would search for fewer candidates.
                 query = QueryParameters(k=1, candidates_limit=pool, search="exact")
                 plan = self._searcher.plan(query.resolve(self._rows, "exact", 1, self.sought))
                 points = self._searcher.answer(queries, plan).stats[2].astype(float)
@@ -181,7 +186,8 @@ class _Measurement:
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
             points = min(self._limits[place], self._rows)
             if self._searcher.ends_early and not self.shape.cells:
-                # As in an exact search, points too short to be among the nearest are skipped.
+                # As in an exact search, points that are too short to be among the nearest are
+                # skipped.
                 points += _FIRST_ROWS_PER_CANDIDATE * pool
             counts = (points, self._rows + lists, lists, 0)
             costs.append(self._pool(place, 0, recall, counts))
@@ -193,7 +199,7 @@ class _Measurement:
         return self._recall(search, 0, self._limits[place], numbers)[0]
 
     def _tables(self, place: int, n_probes: int) -> PoolCost:
-        """Measure tables or cells with the tuned number of probes, for one pool.
+        """Measure a search through tables or cells with the tuned number of probes, for one pool.
 
         If the recall of the measuring queries is a little below the target, more probes are tried.
         """
@@ -214,7 +220,10 @@ class _Measurement:
         return self._pool(place, probes, recall, (mean_points, 0, probes, float(entries.mean())))
 
     def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
-        """Return the smaller of the lower bounds for queries that are points and for the others."""
+        """Return the smaller of the bounds for queries that are points and for other queries.
+
+        Both are lower bounds of the mean of `shares`, as in `lower_bound`.
+        """
         between = self.sample.between[numbers]
         kinds = [shares[kind] for kind in (between, ~between) if kind.any()]
         return np.asarray(np.min([lower_bound(kind) for kind in kinds], axis=0))
@@ -238,8 +247,8 @@ class _Measurement:
     def _tune_limit(self, place: int) -> int:
         """Return the smallest hash limit with which a scan reaches the target, or the default.
 
-        The tuning queries choose a limit. If the measuring queries do not reach the target with it,
-        the next limits are tried with them.
+        The tuning queries choose a limit. If the measuring queries do not reach the target with
+        this limit, the next limits are tried with the measuring queries.
         """
         default = self._limits[place]
         limits = [default * quarters // 4 for quarters in _LIMIT_QUARTERS]
@@ -251,7 +260,7 @@ class _Measurement:
             shares = self._recall("scan", 0, limit, numbers)[0]
             return reaches(float(self._bound(shares, numbers)[place]), self._target)
 
-        # The first limit usually suffices. If the largest limit does not, no limit does.
+        # The first limit usually suffices. If the largest limit does not suffice, no limit does.
         first = 0
         if not reached(default):
             if not reached(limits[-1]):
@@ -264,9 +273,9 @@ class _Measurement:
         """Return the number of probes for each pool, chosen with the tuning queries.
 
         Searches run without a hash limit, so that one search serves all pools. The measured recall
-        is then reduced by what the limit would lose. In tables a limit keeps a random part of the
-        points. In cells it keeps the points with the nearest codes, which loses no more than a scan
-        of all codes does.
+        is then reduced by what the hash limit of each pool would lose. With tables, a hash limit
+        keeps a random part of the points. With cells, a hash limit keeps the points with the
+        nearest codes, which loses no more than a scan of all codes with the same limit.
         """
         tuning, _ = self.sample.parts
         losses = np.zeros((len(tuning), len(POOLS)))
@@ -341,8 +350,9 @@ class _Measurement:
 class _Curve:
     """Collects recalls for increasing numbers of probes, and chooses a number of probes.
 
-    `choice` is the chosen number, 0 until it is known. `best` is the largest mean recall so far and
-    its number of probes. It is chosen if more probes no longer help.
+    `choice` is the chosen number of probes, or 0 before a choice. `best` is the largest mean recall
+    so far, and the number of probes that reached it. This number is chosen if more probes no longer
+    help.
     """
 
     def __init__(self, target: float) -> None:

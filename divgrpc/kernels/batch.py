@@ -1,13 +1,15 @@
 """Search of several queries together, which reads the points or codes once for all of them.
 
 The speed of a pass over all points, or over more codes than fit into the caches, is limited by
-memory. Here the points are read block by block, and each query keeps the nearest points that were
-read so far. The results are the same bits as if each query were searched alone. `BatchScratch` has
-a row for each query, which holds twice as many points as the query keeps, and one block more.
-`query.answer` continues from these results if `Span.together` is set.
+memory. The kernels of this module therefore read the points or codes block by block, and keep for
+each query the nearest points read so far. The results are the same bits as if each query were
+searched alone. `BatchScratch` has a row for each query. This row can hold twice as many points as
+the query keeps, and one more block. If `Span.together` is set, `query.answer` continues from the
+results in `BatchScratch`.
 
 The kernels take the registers of an `Index` and a `Scratch`, and plain tuples of the fields of
-`Plan` and `Queries`. They search the `count` queries from row `first` on, at most BATCH_QUERIES.
+`Plan` and `Queries`. They search `count` queries, at most BATCH_QUERIES, of which the first is
+query row `first`.
 """
 
 import numpy as np
@@ -39,8 +41,8 @@ _LANE_QUERIES = BLOCK_POINTS // BOUND_ROWS
 def score_batch(index, scratch, plan, queries, first, count):
     """Score all points for several queries; keep a superset of the nearest points of each.
 
-    Points and queries are dense. If the index has bounds on lengths, a query ends at the same block
-    as in `exact.score_longest`.
+    Points and queries are dense. If the index has bounds on lengths, the search for a query ends at
+    the same block as in `exact.score_longest`.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, dense = Plan(*plan), Queries(*queries).dense
@@ -48,8 +50,8 @@ def score_batch(index, scratch, plan, queries, first, count):
     names, distances = scratch.candidates.rows, scratch.scan.distances
     n = vectors.shape[0]
     n_nearest = nearest_needed(plan, n, sorted_by_length(index))
-    # With bounds, keep only the nearest points after each block. The limit, which the bound of the
-    # next block is compared with, is then up to date.
+    # If the index has bounds on lengths, keep only the nearest points after each block. This
+    # updates the limit that the bound of the next block is compared with.
     count_max = n_nearest if bounds.shape[0] else 2 * n_nearest
     for q in range(count):
         batch.counts[q], batch.n_scored[q], batch.limits[q] = 0, n, np.float32(np.inf)
@@ -91,8 +93,8 @@ def score_batch(index, scratch, plan, queries, first, count):
 def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
     """Write the distances of points `start` to start + m - 1 from up to four queries (lanes).
 
-    The distances of lane i are written from distances[i * BOUND_ROWS] on. With fewer than four
-    queries the last one is repeated.
+    The distances of lane i are written into `distances`, starting at entry i * BOUND_ROWS. If there
+    are fewer than four queries, the last query is repeated.
     """
     last = first + lanes - 1
     four = (first, min(first + 1, last), min(first + 2, last), last)
@@ -119,7 +121,7 @@ def scan_batch(index, scratch, plan, queries, first, count):
     """Scan all codes for several queries; keep the `hash_limit` points nearest to each, unsorted.
 
     The plan must be a scan of all n points with a hash limit below n. If too many points tie for a
-    query, its count is set to -1.
+    query, the entry of this query in `BatchScratch.counts` is set to -1.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, queries = Plan(*plan), Queries(*queries)
@@ -149,7 +151,8 @@ def scan_batch(index, scratch, plan, queries, first, count):
                 size = hash_limit
             elif size > 2 * hash_limit:
                 batch.limits[q], size = keep_ties(rows, distances, size, hash_limit)
-                # If ties leave more than 2 * hash_limit, the points of the next block may not fit.
+                # If ties leave more than 2 * hash_limit points, the points of the next block may
+                # not fit.
                 size = -1 if size > 2 * hash_limit else size
             batch.counts[q] = size
     for q in range(count):

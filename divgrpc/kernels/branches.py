@@ -1,4 +1,4 @@
-"""Greedy selection of labels on different branches of a hierarchy.
+"""Selects labels on different branches of a hierarchy greedily.
 
 The gain of a label is the weighted share of levels on which its ancestor is not also an ancestor of
 an earlier pick. Levels are weighted by the level factor of the metric drank
@@ -17,8 +17,8 @@ from divgrpc.kernels.jit import kernel
 def meeting_depth(parents, depths, label, peer):
     """Return the depth of the deepest node that the paths of two labels to the root share.
 
-    It is 0 if they share none. `parents` and `depths` (m,) int32 as in `LabelTree`. Both labels
-    must have a path to a root; the path includes the label itself.
+    If the paths share no node, 0 is returned. `parents` and `depths` (m,) int32 are those of
+    `LabelTree`. Both labels must have a path to a root; the path includes the label itself.
     """
     while label != peer:
         if depths[label] >= depths[peer]:
@@ -35,8 +35,8 @@ def branch_gain(height, depth):
     """Return the sum, 0 to 1, of the level factors of the levels deeper than `depth`.
 
     In a tree of height h, the factor of level l is 2 (h - l) / (h (h - 1)). So levels depth + 1 to
-    h add up to (h - depth) (h - depth - 1) / (h (h - 1)). If h is 1, the sum is 1: all labels are
-    on different branches.
+    h add up to (h - depth) (h - depth - 1) / (h (h - 1)). If h is 1, the sum is 1, because all
+    labels are then on different branches.
     """
     if height < 2:
         return 1.0
@@ -48,14 +48,16 @@ def branch_gain(height, depth):
 def pick_labels(labels, scores, counts, tree, height, k, diversity, scratch, picks):
     """Pick up to `k` of the candidates of each row, one by one.
 
-    `labels` (nq, m) int64 and `scores` (nq, m) float32: candidates, best first; row i has counts[i]
-    of them, `counts` (nq,) uint32. `tree`: (parents, depths), int32. `height`: depth of the deepest
-    label. `scratch`: two (m,) int32 arrays. `picks`: the output arrays (labels, scores, values),
-    (nq, k) int64, float32 and float32; entries after the last pick stay unchanged.
+    `labels` (nq, m) int64 and `scores` (nq, m) float32 are the candidates, best first. Row i has
+    counts[i] candidates; `counts` is (nq,) uint32. `tree`: (parents, depths), int32. `height`:
+    depth of the deepest label. `scratch`: two (m,) int32 arrays. `picks`: the output arrays
+    (labels, scores, values), (nq, k) int64, float32 and float32; entries after the last pick stay
+    unchanged.
 
     Each pick has the greatest value, (1 - diversity) * scaled score + diversity * gain. Scores are
     scaled from 0 for the worst candidate to 1 for the best. The first pick has the best score. The
-    gain of a label without a path to a root is 0. Of equal values the first is picked.
+    gain of a label without a path to a root is 0. If values are equal, the first candidate is
+    picked.
     """
     parents, depths = tree
     meetings, n_compared = scratch
@@ -72,7 +74,7 @@ def pick_labels(labels, scores, counts, tree, height, k, diversity, scratch, pic
         for step in range(min(k, count)):
             best, most = -1, -np.inf
             for i in range(count):
-                # n_compared[i] is k + 1 if the candidate is already picked.
+                # n_compared[i] is k + 1 if candidate i is already picked.
                 if n_compared[i] > k:
                     continue
                 label = labels[row, i]

@@ -1,9 +1,9 @@
-"""Search through hash tables of buckets: query-directed probing (Lv et al., VLDB 2007).
+"""Searches hash tables by query-directed probing of buckets (Lv et al., VLDB 2007).
 
 The key of a point in a table is a range of bits of its code. A probe looks up one bucket of one
-table: that of the query's key with some bits flipped. The cost of a probe is the sum of the squared
-margins of the flipped bits. Probes of low cost are likely to find near points. The home bucket of a
-table is that of the query's own key, with no bit flipped.
+table. The key of this bucket is the query's key with some bits flipped. The cost of a probe is the
+sum of the squared margins of the flipped bits. Probes of low cost are likely to find near points.
+The home bucket of a table is the bucket of the query's own key, with no bit flipped.
 
 The bits of each table are ranked by squared margin, smallest first. The flipped bits of a probe are
 a mask: bit r of the mask is set if the bit of rank r is flipped. Probes of all tables are made in
@@ -12,9 +12,10 @@ of a query are 0.
 
 A heap generates the probes in this order. A mask whose highest rank is r has two children: one has
 r + 1 in place of r (shift), the other has r + 1 in addition (expand). Each mask has exactly one
-parent, and neither its cost nor its mask is below the parent's. The heap starts with the empty mask
-of each table, so it yields every probe once and in order. A cost is always summed from rank 0
-upwards; if it were computed from the parent's cost, rounding would depend on the path.
+parent, and neither the mask nor its cost is below that of the parent. The heap starts with the
+empty mask of each table, so it yields every probe once and in order. The cost of a mask is always
+summed from rank 0 upwards. If it were computed from the cost of the parent, rounding would depend
+on the path to the mask.
 """
 
 import numpy as np
@@ -28,8 +29,8 @@ from divgrpc.kernels.top_k import keep_sample
 def rank_bits(margins, n_tables, n_bits, ranks, squares):
     """Sort the bits of each table by squared margin, smallest first; ties go to the lower bit.
 
-    `margins` (B,) float32. Bit numbers within the key are written into `ranks` (T, n_bits) int32,
-    their squared margins into `squares` (T, n_bits) float32.
+    `margins` is (B,) float32. The numbers of the bits within the key are written into `ranks` (T,
+    n_bits) int32, and the squared margins of these bits into `squares` (T, n_bits) float32.
     """
     for table in range(n_tables):
         for bit in range(n_bits):
@@ -115,12 +116,13 @@ def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
     """Write the distinct points of the probed buckets into `rows`; return (points, probes).
 
     `signs` (W, 1) uint64 and `margins` (B,) float32 belong to the query; `tables`: `Tables`;
-    `plan`: `Plan`; `probes`: `ProbeScratch`. `plan.n_probes` buckets are looked up. Further buckets
-    are looked up until `plan.min_points` points are found or the heap is empty.
+    `plan`: `Plan`; `probes`: `ProbeScratch`. At first `plan.n_probes` buckets are looked up.
+    Further buckets are looked up until `plan.min_points` points are found or the heap is empty.
 
-    If there is a `plan.hash_limit` and `plan.uniform` is set, all these buckets are looked up and a
-    seeded sample of their points is kept. With a limit but without `plan.uniform`, whole buckets
-    are taken until the limit is reached; of the last bucket a seeded sample is kept.
+    If `plan.hash_limit` is 0, all points of these buckets are kept. If it is above 0 and
+    `plan.uniform` is set, a seeded sample of all points of these buckets is kept. If it is above 0
+    and `plan.uniform` is not set, whole buckets are taken until the limit is reached, and a seeded
+    sample of the last bucket is kept.
     """
     ranks, squares, home_keys = probes.ranks, probes.squares, probes.home_keys
     heap, visits, limit, seed = probes.heap, probes.visits, plan.hash_limit, plan.seed
@@ -170,7 +172,7 @@ def _push_children(heap, size, table, mask, home_key, ranks, squares):
 def _next_epoch(visits, epoch):
     """Increment and return the epoch (1,) uint32.
 
-    After an overflow all visits are reset, and the epoch starts again at 1.
+    If the epoch overflows, all visits are reset and the epoch starts again at 1.
     """
     epoch[0] += np.uint32(1)
     if epoch[0] == 0:

@@ -1,13 +1,14 @@
-"""Files of compiled kernels: their names, reading, writing, and a check that all of them exist.
+"""Names, reads and writes the files of compiled kernels, and checks that all of them exist.
 
 numba's own cache does not suffice, for three reasons. It notices an edit of the file of a function,
 but not an edit of the files of the functions that it calls. It names files after the path of the
-sources. It loses its index if two processes write at the same time.
+sources, so a copy of the sources cannot use them. It loses its index of files if two processes
+write at the same time.
 
 Here the name of the folder is a hash of everything that compiled code depends on: the sources of
 all kernels, the versions of the compiler, and the processor. The name of a file consists of the
-name of its function and a hash of the argument types. Neither depends on where the sources are or
-when they were written, so a copy of the folder can be used in another environment.
+name of its function and a hash of the argument types. Neither name depends on where the sources are
+or when they were written, so a copy of the folder can be used in another environment.
 
 A file starts with its length and checksum, so a damaged file is treated as missing. It is written
 under another name and then renamed, so two processes can write the same kernel at the same time.
@@ -138,7 +139,7 @@ def count_ready() -> int:
 
 
 def is_warm() -> bool:
-    """Tell whether every kernel is compiled and stored, by reading all files that `warm` lists."""
+    """Return whether every kernel is stored, after reading all files that `warm` lists."""
     stamp = read(_STAMP)
     names = [] if stamp is None else stamp.decode().split()
     return bool(names) and all(read(name) is not None for name in names)

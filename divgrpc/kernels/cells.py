@@ -1,8 +1,9 @@
-"""Search through a k-means partition: find the cells nearest to a query, then their points.
+"""Searches a k-means partition: finds the cells nearest to a query, then the points of these cells.
 
-The centres of the cells are vectors in the space of a query's first margins, which are computed in
-any case. Like points, centres have codes. A scan of these codes finds candidate cells, and exact
-distances from the centres find the nearest of them.
+The centres of the cells are vectors in the space of a query's first margins, which are computed for
+its code in any case. Like points, centres have codes. A scan of the codes of the centres finds
+candidate cells. Exact distances between the query and the centres then find the nearest of the
+candidate cells.
 """
 
 import numpy as np
@@ -21,9 +22,9 @@ from divgrpc.kernels.records import SCAN_HAMMING, TABLES, Levels
 from divgrpc.kernels.top_k import keep_nearest, take_in_order
 from divgrpc.kernels.vector_sums import prefetch_row, row_dot
 
-# For each cell to be found, the exact distances of this many cells are computed.
+# To find n cells, the exact distances of RANKED_CELLS_RATIO * n cells are computed.
 RANKED_CELLS_RATIO = 2
-# A centre is prefetched this many centres before its distance is computed.
+# A centre is prefetched when the distance of the centre this many places earlier is computed.
 _PREFETCH_CENTRES = 8
 
 
@@ -31,11 +32,11 @@ _PREFETCH_CENTRES = 8
 def rank_cells(code, cells, n_cells, product, scan, scratch):
     """Write the `n_cells` nearest cells into `scratch.numbers`; return their number.
 
-    They are sorted by distance unless they are all cells. `code`: `QueryCode`; `cells`: `Cells`;
-    `scan`: `ScanScratch`; `scratch`: `CellScratch`. A distance is squared Euclidean minus the
-    squared length of the query or, if `product`, minus the dot product. Ties go to the lower cell
-    number. Exact distances are computed for the RANKED_CELLS_RATIO * n_cells cells of smallest
-    estimated distance only.
+    The cells are sorted by distance unless all cells are written. `code`: `QueryCode`; `cells`:
+    `Cells`; `scan`: `ScanScratch`; `scratch`: `CellScratch`. A distance is squared Euclidean minus
+    the squared length of the query or, if `product`, minus the dot product. Ties go to the lower
+    cell number. Exact distances are computed only for the RANKED_CELLS_RATIO * n_cells cells of
+    smallest estimated distance.
     """
     centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
     total = centres.shape[0]
@@ -65,8 +66,8 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
 def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
     """Write the `n_probes` nearest cells, or more if these hold fewer than `min_points` points.
 
-    Returns the number of cells and the number of points in them. Other arguments as for
-    `rank_cells`.
+    The cells are written into `scratch.numbers`. Returns the number of cells and the number of
+    points in them. Other arguments as for `rank_cells`.
     """
     starts, numbers, total = cells.starts, scratch.numbers, cells.centres.shape[0]
     n_cells = min(n_probes, total)
@@ -84,10 +85,12 @@ def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
 def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratch):
     """Write the points of the nearest cells into `candidates`, at most `plan.hash_limit`.
 
-    If the cells hold more points, those nearest by code are written. A scan reads all cells;
-    SCAN_HAMMING uses only the signs of the query's margins. Returns three numbers: points written,
-    cells probed (0 for a scan), and 0. If `candidates` is too small, the third is the number of
-    points that it must hold instead, and no points are written. Arguments except `ids` are records.
+    If the cells hold more than `plan.hash_limit` points, the points whose codes are nearest to the
+    query are written. A scan reads all cells; SCAN_HAMMING uses only the signs of the query's
+    margins. Returns three numbers. The first is the number of points written. The second is the
+    number of cells probed, or 0 for a scan. The third is 0 if `candidates` is large enough.
+    Otherwise no points are written, and the third number is the number of points that `candidates`
+    must be able to hold. Arguments except `ids` are records.
     """
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit

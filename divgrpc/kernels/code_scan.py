@@ -1,10 +1,10 @@
-"""Scan of all codes: compute a distance for each point, then take the points of least distance.
+"""Scans all codes: computes a distance for each point, then takes the points of least distance.
 
 Codes are stored as (W, n), so the same word of consecutive points is contiguous and the loops
-compile to vector population counts. A point's score is an integer, the same on every machine; a
-larger score means a nearer point. Scores are added up in float32, which is exact, because they stay
-far below 2**24. A point's distance is estimated from its score and its terms. If the index has no
-terms, or only signs are compared, the distance is minus the score.
+compile to vector population counts. The score of a point is an integer and is the same on every
+machine. A larger score means a nearer point. Scores are added up in float32, which is exact because
+scores stay far below 2**24. The distance of a point is estimated from the score and the terms of
+the point. If the index has no terms, or only signs are compared, the distance is minus the score.
 """
 
 import numpy as np
@@ -18,7 +18,8 @@ from divgrpc.kernels.vector_sums import popcount
 # Number of points in a block. A block is scored as a whole, and its distances fit into the
 # first-level cache.
 BLOCK_POINTS = 1024
-# Number of points in a group, whose minimum distance is stored; a divisor of BLOCK_POINTS.
+# Number of points in a group. The minimum distance of each group is stored. This number must divide
+# BLOCK_POINTS.
 GROUP_POINTS = 16
 # Number of groups in a block. Point i of a block is in group i % BLOCK_GROUPS, so one vector
 # instruction updates the minima of several groups.
@@ -34,15 +35,15 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
     """Write the `plan.hash_limit` points nearest by code into `candidates.rows`.
 
     Only the first `stop` points are scanned; the hash limit is 1 to `stop`. On entry,
-    `candidates.distances` holds the exact distances of the first `n_scored` points. They replace
-    the estimates of these points, which are the longest points and have the worst estimates.
-    `code` is a `QueryCode` with the query's margins; `hashing`, `plan`, `candidates` and `scan` are
-    records too. Returns (tie_start, count): `count` rows are written, and those from `tie_start` on
-    tie for the last places.
+    `candidates.distances` holds the exact distances of the first `n_scored` points. These exact
+    distances replace estimates, because the first points are the longest, and the estimates of long
+    points are the worst. `code` is a `QueryCode` with the query's margins; `hashing`, `plan`,
+    `candidates` and `scan` are records too. Returns (tie_start, count). `count` is the number of
+    rows written. The rows from position `tie_start` on tie for the last places.
     """
     rows, distances, terms = candidates.rows, candidates.distances, hashing.terms
     levels = levels_of(code.margins, plan.search == SCAN_HAMMING, code.planes)
-    # This is empty unless points have terms and are sorted by length.
+    # `exact` is empty unless points have terms and are sorted by length.
     exact = distances[:n_scored].copy()
     scan_codes(hashing.codes, terms, levels, stop, distances, scan.minima)
     if n_scored and not levels.hamming:
@@ -70,10 +71,12 @@ def levels_of(margins, hamming, planes):
 def settle_ties(rows, distances, count, estimates, plan, ids):
     """Reduce rows[:count] to the `plan.hash_limit` nearest; return (tie_start, count).
 
-    There are at least `plan.hash_limit` rows. `estimates` tells whether distances are estimates or
-    minus scores. If estimates tie for the last places, the smaller ids are kept. If scores tie, a
-    seeded sample of them is kept if `plan.uniform`; otherwise all are kept, even if that exceeds
-    the limit. `count` is returned as the number of rows kept; rows[tie_start:count] are the ties.
+    `count` must be at least `plan.hash_limit`. If `estimates` is true, distances are estimates, and
+    if they tie for the last places, the rows of smaller ids are kept. If `estimates` is false,
+    distances are minus scores. If scores tie for the last places and `plan.uniform` is set, a
+    seeded sample of the tied rows is kept. If `plan.uniform` is not set, all tied rows are kept,
+    even if that exceeds the limit. The returned `count` is the number of rows kept, and
+    rows[tie_start:count] are the tied rows.
     """
     hash_limit = plan.hash_limit
     if estimates:
@@ -81,7 +84,8 @@ def settle_ties(rows, distances, count, estimates, plan, ids):
             keep_nearest(rows, distances, count, hash_limit, ids)
         return hash_limit, hash_limit
     limit = kth_least(distances[:count], hash_limit - 1)
-    # Scores are integers, so rows within limit - 1 are exactly those nearer than the limit.
+    # Scores are integers, so the rows at distances up to limit - 1 are exactly the rows nearer than
+    # the limit.
     tie_start = move_to_front(rows, distances, 0, count, limit - np.float32(1))
     count = move_to_front(rows, distances, tie_start, count, limit)
     if plan.uniform:
@@ -91,7 +95,7 @@ def settle_ties(rows, distances, count, estimates, plan, ids):
 
 @kernel
 def scan_codes(codes, terms, levels, stop, distances, minima):
-    """Write the distances of the first `stop` points, and the minimum of each group.
+    """Write the distances of the first `stop` points, and the minimum distance of each group.
 
     `minima` (ceil(n / BLOCK_POINTS) * BLOCK_GROUPS,) float32 gets inf for groups without points.
     Other arguments as for `block_distances`.
@@ -145,14 +149,14 @@ def estimate(unit, level_sum, terms, start, base, distances):
 def keep_least(values, names, limit, count, rows, distances):
     """Append the points whose distances are at most `limit`; return the new count.
 
-    Point names[i] has distance values[i]; `names` (m,) int32, `values` (m,) float32. They are
-    appended to `rows` int32 and `distances` float32, which hold `count` entries before. Entries
-    after the new count are undefined.
+    Point names[i] has distance values[i]; `names` is (m,) int32, and `values` is (m,) float32. The
+    points and their distances are appended to `rows` int32 and `distances` float32, which hold
+    `count` entries before the call. Entries after the new count are undefined.
     """
     for start in range(0, values.shape[0], BLOCK_GROUPS):
         stop = min(values.shape[0], start + BLOCK_GROUPS)
-        # Count first: most runs have no value within the limit, and counting compiles to vector
-        # instructions.
+        # Count first, because most runs have no value within the limit, and counting compiles to
+        # vector instructions.
         run, inside = values[start:stop], 0
         for i in range(run.shape[0]):
             inside += run[i] <= limit
@@ -175,7 +179,7 @@ def replace_estimates(exact, stop, estimates, minima):
 
     `minima` of their groups are updated.
     """
-    # A loop instead of a slice assignment, whose shape check takes numba two seconds to compile.
+    # Use a loop, because numba takes two seconds to compile the shape check of a slice assignment.
     for i in range(exact.shape[0]):
         estimates[i] = exact[i]
     for start in range(0, exact.shape[0], BLOCK_POINTS):
@@ -208,12 +212,13 @@ def _group_minima(block, minima):
 def take_least(distances, minima, stop, k, rows):
     """Write the positions of the `k` smallest of distances[:stop] into `rows`; return how many.
 
-    More than `k` are written: all that tie with the k-th smallest, and a few more. Their distances
-    are moved to the front of `distances`. `minima` as `scan_codes` writes them; `k` is 1 to `stop`.
+    More than `k` positions may be written, because all distances that tie with the k-th smallest
+    are included, and sometimes a few more. The distances at these positions are moved to the front
+    of `distances`. `minima` are the minima that `scan_codes` writes. `k` is 1 to `stop`.
     """
-    # The groups without points are the last groups of the last block, and are left out.
+    # Leave out the groups without points, which are the last groups of the last block.
     groups = stop // BLOCK_POINTS * BLOCK_GROUPS + min(stop % BLOCK_POINTS, BLOCK_GROUPS)
-    # If the minima of k groups are within the limit, so are at least k points.
+    # If the minima of k groups are within the limit, at least k points are within the limit.
     limit = kth_least(minima[:groups] if k <= groups else distances[:stop], k - 1)
     # Write unconditionally, here and below, because branches would often be mispredicted.
     near_groups, n_near = np.empty(groups, np.int32), 0
@@ -228,8 +233,8 @@ def take_least(distances, minima, stop, k, rows):
         for i in range(np.uint64(start), np.uint64(end), step):
             rows[count] = i
             count += np.uint64(distances[i] <= limit)
-    # Copy first: the rows of a block are not in ascending order, so moving distances one by one
-    # would overwrite some that are still needed.
+    # Copy the distances first, because the rows of a block are not in ascending order. Moving the
+    # distances one by one would overwrite distances that are still needed.
     copy = np.empty(np.int64(count), np.float32)
     for i in range(copy.shape[0]):
         copy[i] = distances[rows[i]]
@@ -242,13 +247,14 @@ def take_least(distances, minima, stop, k, rows):
 def score_block(codes, planes, start, distances):
     """Write minus the scores of points start to start + m - 1 into `distances` (m,) float32.
 
-    A score is the sum of the query's four-bit levels over the set bits of a code, each times the
-    weight of its word. `planes` (5, W) uint64 from `projection.quantise`.
+    A score is a sum over the set bits of a code. Each set bit adds the query's four-bit level for
+    this bit, times the weight of the word that contains the bit. `planes` (5, W) uint64 are those
+    of `projection.quantise`.
     """
     distances[:] = np.float32(0)
     words, w = codes.shape[0], 0
-    # Add four words at a time if all have the same weight, or each has twice the weight of the
-    # word before. planes[4] has the logarithms of the weights.
+    # Add four words at a time if all four have the same weight, or if each has twice the weight of
+    # the word before. planes[4] contains the base 2 logarithms of the weights.
     while w + 4 <= words and planes[4, w + 3] - planes[4, w] in (0, 3):
         _subtract_four_words(codes, planes, w, start, distances)
         w += 4
@@ -306,7 +312,7 @@ def _subtract_word(codes, planes, w, start, distances):
 def hamming_block(codes, code, start, distances):
     """Write the Hamming distances of points start to start + m - 1 into `distances` (m,) float32.
 
-    The distances are from `code` (W,) uint64.
+    The Hamming distances are measured from `code` (W,) uint64.
     """
     distances[:] = np.float32(0)
     words, w = codes.shape[0], 0

@@ -1,17 +1,17 @@
-"""The dial (diversity) of one query, chosen from the relevance of its candidates.
+"""Chooses the dial (diversity) of one query from the relevance of its candidates.
 
 `fall_off_step` chooses a dial from how fast relevance falls among the candidates. `pick_within`
-chooses the greatest dial whose loss of relevance keeps a bound. Every dial is a multiple of
-1 / DIAL_STEPS, which float32 represents exactly. The loss of k picks is the share of relevance that
-they give up: 0 for the k nearest candidates, 1 for k candidates of average relevance.
+chooses the greatest dial whose loss of relevance is at most a bound. Every dial is a multiple of 1
+/ DIAL_STEPS, which float32 represents exactly. The loss of k picks is the share of relevance that
+they give up. It is 0 for the k nearest candidates, and 1 for k candidates of average relevance.
 
 The loss does not always grow with the dial, so `pick_within` tries every dial, from 1 downwards,
-and takes the first that keeps the bound. Three things keep this cheap:
+and takes the first dial whose loss is at most the bound. Three properties make these trials cheap:
 
-- A trial ends as soon as its picks have lost so much that no further pick can keep the bound. Most
-  high dials end after two picks.
+- A trial ends as soon as its picks have lost so much that no further pick can bring the loss down
+  to the bound. Most high dials end after two picks.
 - The distances from a pick are computed once and reused by all trials.
-- The picks of the trial that keeps the bound are the answer, so no selector runs afterwards.
+- The picks of the successful trial are the answer, so no selector runs afterwards.
 """
 
 import math
@@ -50,12 +50,13 @@ def fall_off_step(points, candidates, count, k, limit, selection, factor, metric
     """Return the dial, in steps of 1 / DIAL_STEPS, that fits the fall of the candidates' relevance.
 
     The odds of the dial, dial / (1 - dial), are `factor` float64 times this share: (mean relevance
-    of the k nearest - mean of all) / (relevance of the best - mean of all). The share is 1 if the k
-    nearest are as relevant as the best candidate, and near 0 if the best stands out. Near-copies
-    are not counted among the k nearest, because they offer no choice.
+    of the k nearest - mean of all) / (relevance of the best - mean of all). If the k nearest are as
+    relevant as the best candidate, the share is 1. If the best candidate is far more relevant than
+    the others, the share is near 0. Near-copies are not counted among the k nearest, because they
+    offer no choice.
 
     `candidates`: `Candidates` whose first `count` distances are ascending; `k` is at most `count`;
-    `limit` float32 as `Objective.copy_limit`.
+    `limit` float32 is `Objective.copy_limit`.
     """
     standing, n_different, nearest = np.zeros(count, np.int8), 0, 0.0
     sums = relevance_sums(candidates.distances, count, metric)
@@ -68,7 +69,8 @@ def fall_off_step(points, candidates, count, k, limit, selection, factor, metric
     mean = sums[count] / count
     lead = sums[1] - mean
     odds = factor * ((nearest / n_different - mean) / lead if lead != 0.0 else 1.0)
-    # If fewer than k candidates differ, their mean may be below the mean of all: the dial is 0.
+    # If fewer than k candidates are not near-copies, their mean relevance may be below the mean of
+    # all candidates. The dial is then 0.
     return math.floor(DIAL_STEPS * (odds / (1.0 + odds)) + 0.5) if odds > 0.0 else 0
 
 
@@ -77,15 +79,15 @@ def pick_within(points, candidates, costs, count, k, bound, rule, metric, select
     """Pick k candidates at the greatest dial that loses at most `bound` float64; return its step.
 
     The dial is the step divided by DIAL_STEPS. The picks are those of `greedy.greedy` at this dial.
-    At step 0 they are the k nearest, whatever the rule.
+    At step 0 the picks are the k nearest candidates, whatever the rule.
 
-    `candidates`: `Candidates`; `costs` (count,) float32: distances as the selector weighs them; `k`
-    is at most `count`. Other arguments as for `greedy.greedy`.
+    `candidates`: `Candidates`; `costs` (count,) float32: the distances, scaled as the selector
+    needs them; `k` is at most `count`. Other arguments as for `greedy.greedy`.
     """
     sums, apart = relevance_sums(candidates.distances, count, metric), selection.apart
     nearest, width = sums[k] / k, sums[k] / k - sums[count] / count
-    # Each pick gets a row of distances until all but the last are taken; other picks share the
-    # last row, which is computed again each time.
+    # Each pick gets its own row of the cache until only the last row is left. All further picks
+    # share the last row, which is computed again each time.
     n_rows = max(1, min(count, _CACHE_DISTANCES // count)) + 1
     cache, row_of, n_full = np.empty((n_rows, count), np.float32), np.full(count, -1, np.int64), 0
     for step in range(DIAL_STEPS, 0, -1):
@@ -101,8 +103,8 @@ def pick_within(points, candidates, costs, count, k, bound, rule, metric, select
             loss = (nearest - (total + sums[rest]) / k) / width if width != 0.0 else 0.0
             if rest == 0 and loss <= bound:
                 return step
-            # `loss` assumes that the remaining picks are the nearest candidates. If even that
-            # loses too much, end this trial.
+            # `loss` assumes that the remaining picks are the nearest candidates. If even this loss
+            # exceeds the bound, end the trial.
             if rest == 0 or loss > bound + _LOSS_SLACK:
                 break
             row = row_of[best]

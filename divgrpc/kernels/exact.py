@@ -1,7 +1,7 @@
 """Exact distances of points from one query, and the relevances that follow from them.
 
-A distance is the squared Euclidean distance or, for the metric inner_product, minus the dot
-product; so nearer points have smaller distances.
+For the metric inner_product, a distance is minus the dot product, so that nearer points have
+smaller distances. For the other metrics, a distance is the squared Euclidean distance.
 """
 
 import math
@@ -21,12 +21,12 @@ BOUND_ROWS = 256
 LONG_ROWS_FACTOR = 8
 # `reach` is used only if it scores at most 1 / REACH_MIN_RATIO of all points.
 REACH_MIN_RATIO = 32
-# A point is prefetched this many points before it is scored. Hashed points are scattered in memory,
-# and without prefetching most of the time is spent waiting for them.
+# A point is prefetched when the point this many places earlier is scored. Without prefetching,
+# scoring would mostly wait for hashed points, because they are scattered in memory.
 PREFETCH_ROWS = 8
-# Number of hits that means all points of the index (`Hits.size`).
+# Value of `Hits.size` that means all points of the index.
 ALL_POINTS = -1
-# Bound of the absolute error of a float32 dot product whose terms underflow.
+# Upper bound of the absolute error of a float32 dot product whose terms underflow.
 _UNDERFLOW = 1e-37
 # Relative rounding error of one float32 operation, 2**-23 rounded up.
 _FLOAT32_ERROR = 1.2e-7
@@ -86,8 +86,8 @@ def score_all(points, query, distances):
 def score_marked(points, query, marks, rows, count, distances):
     """Do what `score_rows` does, or `score_all` if `count` is ALL_POINTS, for a sparse query.
 
-    Points are sparse. `sparse.spread` has written the query into row 0 of `query.dense` and marked
-    its columns in `marks`.
+    Points must be sparse. `sparse.spread` has written the query into row 0 of `query.dense` and
+    marked its columns in `marks`.
     """
     indptr, indices, values = points.indptr, points.indices, points.values
     sums = np.zeros(16, np.float64)
@@ -107,8 +107,9 @@ def score_longest(vectors, query, bounds, n_nearest, distances):
 
     Distances are minus dot products. A dot product is at most the product of the two lengths
     (Cauchy and Schwarz), so the loop ends at the first block whose points are too short to be among
-    the `n_nearest` nearest, 1 to n. `bounds`: `Index.length_bounds`. Returns the number of points
-    scored. They include the nearest and all that tie with them.
+    the `n_nearest` nearest; `n_nearest` is 1 to n. `bounds`: `Index.length_bounds`. Returns the
+    number of points scored. The scored points include the nearest points and all points that tie
+    with them.
     """
     n = vectors.shape[0]
     length = query_length_bound(query.dense, query.row)
@@ -134,20 +135,21 @@ def score_longest(vectors, query, bounds, n_nearest, distances):
 def _keep_least(nearest, count, n_nearest):
     """Move the `n_nearest` smallest of nearest[:count] to the front; return the greatest of them.
 
-    The number of them, `n_nearest`, is returned too.
+    The number of distances now in `nearest`, which is `n_nearest`, is returned too.
     """
     limit, end = kth_least(nearest[:count], n_nearest - 1), 0
     for i in range(count):
         nearest[end] = nearest[i]
         end += nearest[i] < limit
-    # The distances that tie with the limit are equal to it, so it can be written in their place.
+    # The distances that tie for the last places are all equal to `limit`, so `limit` is written in
+    # their place.
     nearest[end:n_nearest] = limit
     return limit, n_nearest
 
 
 @allocating
 def reach(vectors, query, bounds, n_nearest, distances):
-    """Return (stop, n_scored): the `n_nearest` nearest are among points 0 to stop - 1.
+    """Return (stop, n_scored) so that the `n_nearest` nearest are among points 0 to stop - 1.
 
     Points are sorted by length, longest first. The distances of the first `n_scored` points, at
     least LONG_ROWS_FACTOR * n_nearest, are written into `distances`. Points from `stop` on are too
@@ -171,14 +173,14 @@ def reach(vectors, query, bounds, n_nearest, distances):
 
 @kernel
 def reach_pays(bounds, n_nearest, n):
-    """Tell whether `reach` saves time: many points must be short, and `reach` must score few."""
+    """Return whether `reach` saves time: many points must be short, and `reach` must score few."""
     n_scored = max(LONG_ROWS_FACTOR * n_nearest, BOUND_ROWS)
     return ends_early(bounds) and REACH_MIN_RATIO * n_scored <= n
 
 
 @kernel
 def ends_early(bounds):
-    """Tell whether at least half of the points are less than half as long as the longest point."""
+    """Return whether half of the points are less than half as long as the longest point."""
     return bounds.shape[0] > 0 and 2 * bounds[bounds.shape[0] // 2] < bounds[0]
 
 
@@ -186,8 +188,9 @@ def ends_early(bounds):
 def query_length_bound(dense, row):
     """Return the length of a query, increased by the rounding error of a dot product, float64.
 
-    A float32 dot product of the query and a point is at most this times the length of the point.
-    The relative error counts one rounding for each term in a lane, and those of adding the lanes.
+    A float32 dot product of the query and a point is at most the returned length times the length
+    of the point. The increase allows for one rounding error for each term in a lane, and for the
+    rounding errors of adding the lanes.
     """
     dims, square = dense.shape[1], 0.0
     for j in range(dims):
@@ -197,7 +200,7 @@ def query_length_bound(dense, row):
 
 @kernel
 def all_beyond(length_bound, query_length, limit):
-    """Tell whether every point of length up to `length_bound` is farther than `limit`.
+    """Return whether every point of length up to `length_bound` is farther than `limit`.
 
     Distances are minus dot products. `query_length` is the result of `query_length_bound`.
     """

@@ -1,11 +1,11 @@
-"""Greedy selection: three interpretations of the paper's Algorithm 1, and MMR.
+"""Selects candidates greedily by three interpretations of the paper's Algorithm 1, and by MMR.
 
 At each step, a candidate's value is lambda times its cost, minus a weight times its distance from
-the earlier picks. The candidate with the smallest value is picked. The distance from the picks is
-the sum of the distances from each of them or, for MMR, their minimum. A sum is updated with one new
-distance per candidate and step, so no matrix of all pairs is stored. The minimum can only decrease,
-so MMR updates a candidate only if its outdated value is the smallest so far (lazy greedy, Minoux
-1978).
+the earlier picks. The candidate with the smallest value is picked. For MMR, the distance from the
+picks is the minimum of the distances from each pick. For Algorithm 1, it is the sum of these
+distances. The sum is updated with one new distance per candidate and step, so no matrix of all
+pairs is stored. The minimum can only decrease, so MMR updates a candidate only if its outdated
+value is the smallest so far (lazy greedy, Minoux 1978).
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_k
 from divgrpc.kernels.records import MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
 
-# Number of candidates in a block; a block without a better candidate is skipped as a whole.
+# Number of candidates in a block. A block without a better candidate is skipped as a whole.
 _BLOCK_ROWS = 64
 # While at least 1 / CROWDED_RATIO of the pool are near-copies of picks, the pool is doubled.
 CROWDED_RATIO = 4
@@ -27,7 +27,7 @@ def diversity_weight(rule, relevance, n_picks, k):
 
     `relevance` float32 is the paper's lambda. MMR (Carbonell and Goldstein 1998) maximises lambda
     sim(q, r) - (1 - lambda) max sim(r, s). On unit vectors this equals, up to a constant and a
-    factor, -lambda d(q, r) + (1 - lambda) min d(r, s). This form is used for all metrics.
+    factor, -lambda d(q, r) + (1 - lambda) min d(r, s). The second form is used for all metrics.
     """
     one = np.float32(1)
     if rule == PRINTED_RULE:
@@ -45,8 +45,8 @@ def diversity_weight(rule, relevance, n_picks, k):
 def scale_costs(distances, count, last, costs):
     """Scale ascending `distances` float32 linearly and write them into `costs` (count,) float32.
 
-    The first candidate has cost 0, the candidate at position `last` has cost 1. If their distances
-    are equal, all costs are 0.
+    The first candidate gets cost 0, and the candidate at position `last` gets cost 1. If the
+    distances of these two candidates are equal, all costs are 0.
     """
     low = distances[0]
     width = distances[last] - low
@@ -59,12 +59,12 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
     """Pick up to k of rows[:count] one by one; return the numbers of picks and of near-copies.
 
     `points`: `Points`; `objective`: `Objective`; `selection`: `SelectionScratch`. `rows` int32 and
-    `costs` float32 (count,) are in the order of distance, then id; of equal values the first is
-    picked. The positions of the picks among the candidates are written into `picks` (k,) int64, and
-    minus the value of each pick into `gains` (k,) float32.
+    `costs` float32 (count,) are sorted by distance, then by id. If several candidates have the same
+    value, the first of them is picked. The positions of the picks among the candidates are written
+    into `picks` (k,) int64, and minus the value of each pick into `gains` (k,) float32.
 
-    If `objective.copy_limit` is 0 or more, near-copies are not picked, and the second number
-    returned counts the candidates that are near-copies of a pick. `standing` (count,) int8 must
+    If `objective.copy_limit` is 0 or more, near-copies are not picked. The second number returned
+    is then the number of candidates that are near-copies of a pick. `standing` (count,) int8 must
     then hold zeros; the standing of each candidate (`kernels.pairwise`) is written into it.
     Otherwise `standing` may be empty.
     """
@@ -106,14 +106,15 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
 def best_value(costs, apart, count, relevance, weight):
     """Return the first candidate of smallest relevance * cost - weight * apart, and this value.
 
-    `costs` and `apart` (count,) float32. Picks and near-copies have apart = -inf, so their value is
-    inf, or nan at weight 0, and they are not returned. If no candidate is left, -1 is returned.
+    `costs` and `apart` (count,) float32. Picks and near-copies have -inf in `apart`. Their value is
+    therefore inf, or nan if `weight` is 0, so they are never returned. If no candidate is left, -1
+    is returned in place of a candidate.
     """
     best, least = -1, np.float32(np.inf)
     for start in range(0, count, _BLOCK_ROWS):
         stop = min(start + _BLOCK_ROWS, count)
-        # Few blocks have a better candidate. For the others, this loop without a branch takes a
-        # tenth of the time of the loop below.
+        # Few blocks have a better candidate. For the blocks that have none, this loop without a
+        # branch takes a tenth of the time of the loop below.
         better = 0
         for i in range(start, stop):
             better += relevance * costs[i] - weight * apart[i] < least
@@ -129,8 +130,8 @@ def best_value(costs, apart, count, relevance, weight):
 def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, step, n_compared):
     """Return what `best_value` returns, for MMR, updating `apart` only if needed.
 
-    apart[i] is the minimum over the first n_compared[i] of the `step` picks, `n_compared` (count,)
-    int32.
+    apart[i] is the minimum of the distances of candidate i from the first n_compared[i] of the
+    `step` picks. `n_compared` is (count,) int32.
     """
     best, least = -1, np.float32(np.inf)
     for i in range(count):
@@ -149,7 +150,8 @@ def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, st
 def add_pick(far, count, least_counts, apart):
     """Update `apart` (count,) with the distances `far` (count,) of the candidates from a new pick.
 
-    `apart` becomes the minimum if `least_counts`, otherwise the sum.
+    If `least_counts`, `apart` is updated as the minimum of the distances from the picks. Otherwise
+    it is updated as their sum.
     """
     if least_counts:
         for i in range(count):
@@ -161,7 +163,7 @@ def add_pick(far, count, least_counts, apart):
 
 @kernel
 def _drop_copies(far, count, limit, standing, apart):
-    """Exclude the near-copies of a pick; return the number of those not yet counted.
+    """Exclude the near-copies of a pick; return the number of near-copies not yet counted.
 
     `far` (count,) float32: distances of the candidates from the pick.
     """
@@ -175,8 +177,9 @@ def _drop_copies(far, count, limit, standing, apart):
             continue
         for i in range(start, stop):
             if far[i] <= limit and standing[i] < PICK:
-                # A candidate before the pick is not kept, otherwise the pick would not be kept. A
-                # candidate after the pick is a near-copy of it. So both can be excluded.
+                # This candidate is within the limit of the pick. If it comes before the pick, it is
+                # not kept, because otherwise the pick would not be kept. If it comes after the
+                # pick, it is a near-copy of the pick. In both cases it is excluded.
                 copies += standing[i] < COUNTED_COPY
                 standing[i] = COUNTED_COPY
                 apart[i] = np.float32(-np.inf)
@@ -185,15 +188,16 @@ def _drop_copies(far, count, limit, standing, apart):
 
 @allocating
 def pick(points, ids, candidates, costs, pool, objective, selection, picks, gains):
-    """Pick from the nearest candidates, the pool, which is doubled while near-copies crowd it.
+    """Pick from a pool of nearest candidates, which is doubled while near-copies crowd it.
 
-    Returns the number of picks, of near-copies among the picks, of near-copies of picks in the
+    Returns four numbers: of picks, of near-copies among the picks, of near-copies of picks in the
     pool, and of candidates in the pool. `candidates`: `Candidates` with `pool.total` entries; the
     first `pool.size` are sorted. `costs` float32 is scratch memory. Other arguments as for
     `greedy`.
 
-    If fewer than k candidates differ, the nearest near-copies complete the answer, so a copy limit
-    never makes an answer shorter. Their gain is minus their distance.
+    If fewer than k candidates are not near-copies, the nearest near-copies complete the answer, so
+    a copy limit never makes an answer shorter. The gain of a near-copy is minus its distance from
+    the query.
     """
     rows, distances, k = candidates.rows, candidates.distances, objective.k
     size, widest, limit = pool.size, pool.widest, objective.copy_limit
@@ -203,7 +207,7 @@ def pick(points, ids, candidates, costs, pool, objective, selection, picks, gain
     prices = costs if shares else distances
     while True:
         if shares and size:
-            # The range ends at the farthest candidate that is not a near-copy.
+            # Costs are scaled to 1 at the farthest candidate that is not a near-copy.
             last = size - 1
             while limit >= 0 and not is_kept(points, rows, last, limit, standing, selection):
                 last -= 1

@@ -1,12 +1,12 @@
-"""Exact search of sparse points that computes the exact distances of only some of them.
+"""Searches sparse points exactly, but computes the exact distances of only some of them.
 
-A column is rare if few points store it. Rare columns have the greatest weights if values are
-weighted by rarity (tf-idf). Each rare column has an inverted list of the points that store it. For
-a sparse query, the products over the rare columns are summed by reading the lists of the query's
-columns. The products over the common columns add up to at most the product of the two lengths over
-these columns (Cauchy and Schwarz). This gives a lower bound of each distance. Points whose bound is
-too great to be among the nearest are skipped; the exact distances of the others are computed from
-their rows, as in any other search.
+A column is rare if few points store it. If values are weighted by rarity (tf-idf), rare columns
+have the greatest weights. Each rare column has an inverted list of the points that store it. For a
+sparse query, the products over the rare columns are summed by reading the lists of the query's
+columns. The products over the common columns add up to at most the product of the lengths of query
+and point over these columns (Cauchy and Schwarz). Both sums together give a lower bound of each
+distance. Points whose bound is too great to be among the nearest are skipped; the exact distances
+of the other points are computed from their stored rows.
 """
 
 import math
@@ -24,7 +24,7 @@ _FLOAT32_ERROR = 1.2e-7
 _FLOAT32_LEAST = 1.5e-45
 # Bound of the relative rounding error of a float64 sum of squares.
 _SQUARES_ERROR = 1e-12
-# A length is multiplied by this so that its float32 value is not below the true length.
+# A length is multiplied by this number, so that its float32 value is not below the true length.
 _LENGTH_ROUND_UP = 1.000001
 # Inverted lists are read only if the lists of a query hold less than 1 / LISTS_MIN_RATIO of all
 # stored values, and at most 1 / LISTS_MIN_RATIO of all points must be found.
@@ -43,8 +43,8 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
     """Append m sparse rows to the inverted lists of their columns; the first has number `first`.
 
     `indptr` (m + 1,), `indices` and `values` are the sparse rows. `list_rows` int32 and
-    `list_values` float32 hold all lists. `ends` (d,) int64 is the position for the next entry of
-    each list, and is updated; it is -1 for a common column. The length of each row over the common
+    `list_values` float32 hold all lists. `ends` (d,) int64 holds the position for the next entry of
+    each list, or -1 for a common column, and is updated. The length of each row over the common
     columns, rounded up, is written into `common_lengths` (m,) float32.
     """
     for row in range(indptr.shape[0] - 1):
@@ -61,11 +61,11 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
 
 @kernel
 def lists_pay(points, lists, columns, n_nearest):
-    """Tell whether inverted lists find the `n_nearest` nearest points faster than other searches.
+    """Return whether inverted lists find the `n_nearest` nearest points faster than reading all.
 
-    They do if the lists of the `columns` (s,) int32 of a sparse query hold less than
-    1 / LISTS_MIN_RATIO of all stored values, and `n_nearest` is at most 1 / LISTS_MIN_RATIO of all
-    points.
+    Inverted lists are faster if the lists of the `columns` (s,) int32 of a sparse query hold less
+    than 1 / LISTS_MIN_RATIO of all stored values, and `n_nearest` is at most 1 / LISTS_MIN_RATIO of
+    all points.
     """
     starts = lists.starts
     if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > points.squares.shape[0]:
@@ -78,7 +78,7 @@ def lists_pay(points, lists, columns, n_nearest):
 
 @allocating
 def score_listed(points, lists, columns, values, query, n_nearest, selection, candidates, sums):
-    """Write a superset of the `n_nearest` nearest points with all ties; return its size.
+    """Write a superset of the `n_nearest` nearest points and all ties; return its size.
 
     `lists`: `InvertedLists`; `columns` (s,) int32 and `values` (s,) float32: the sparse query;
     `query`: the same query as a `Query`, which `sparse.spread` wrote into `selection`;
@@ -88,11 +88,11 @@ def score_listed(points, lists, columns, values, query, n_nearest, selection, ca
     rows, distances, n = candidates.rows, candidates.distances, points.squares.shape[0]
     add_lists(points.squares, lists, columns, values, query, distances, sums)
     first = take_nearest(distances[:n], n_nearest, rows)
-    # These rows are ascending, so the loop below can skip them in one pass.
+    # The first `first` rows are ascending, so the loop below can skip these rows in one pass.
     before, at = rows[:first].copy(), 0
     _score(points, query, selection, rows[:first], distances[:first])
-    # At least `n_nearest` points are within the limit, so other points matter only if their lower
-    # bound is within it too.
+    # At least `n_nearest` points are within the limit, so any other point matters only if its lower
+    # bound is also within the limit.
     limit, count = kth_least(distances[:first], n_nearest - 1), first
     for row in range(n):
         if at < first and before[at] == row:
@@ -108,9 +108,9 @@ def score_listed(points, lists, columns, values, query, n_nearest, selection, ca
 def add_lists(squares, lists, columns, values, query, distances, sums):
     """Estimate the distances of all points from the inverted lists, and bound them from below.
 
-    distances[i] becomes the distance of point i computed without the products over common columns,
-    and sums[i] a lower bound of its true distance. Both arrays are (n,) float32. `squares`:
-    `Points.squares`. Other arguments as for `score_listed`.
+    distances[i] becomes the distance of point i computed without the products over common columns.
+    sums[i] becomes a lower bound of the true distance of point i. Both arrays are (n,) float32.
+    `squares`: `Points.squares`. Other arguments as for `score_listed`.
     """
     starts, list_rows, list_values = lists.starts, lists.rows, lists.values
     for row in range(squares.shape[0]):

@@ -1,7 +1,7 @@
 """Decorators that compile kernels, or load compiled kernels that an earlier process has stored.
 
 `divgrpc.kernels.cache_files` defines where compiled kernels are stored. If that folder is not
-writable, each process compiles the kernels again; nothing else changes.
+writable, each process compiles the kernels again, but everything else works as usual.
 """
 
 import functools
@@ -19,7 +19,7 @@ from numba.core.types.misc import unliteral
 
 from divgrpc.kernels import cache_files
 
-# fastmath is not set: it would let the compiler choose the order of a sum.
+# fastmath is not set, because it would let the compiler choose the order of a sum.
 _OPTIONS: Final = {
     "nogil": True,
     "boundscheck": False,
@@ -45,7 +45,7 @@ _compiling: list[str] = []
 
 
 class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
-    """The files of one function: one file for each signature."""
+    """The files of one function, one file for each signature."""
 
     def __init__(self, name: str, source: str) -> None:
         self._name = name
@@ -64,8 +64,8 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
         payload = cache_files.read(file)
         if payload is not None:
             try:
-                # Unpickling is as safe as numba's own cache: anyone who can write to the folder can
-                # run code in this process.
+                # Unpickling is no less safe than numba's own cache. In both cases, anyone who can
+                # write to the folder can run code in this process.
                 return CompileResult._rebuild(  # noqa: SLF001
                     target_context,
                     *pickle.loads(payload),  # noqa: S301
@@ -78,7 +78,8 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the compiled code for a signature."""
         file = self._file(sig, data.codegen)
-        # Remove this file, and files after it: those belong to kernels that failed to compile.
+        # Remove this file from the list, and also the files after it, which belong to kernels that
+        # failed to compile.
         if file in _compiling:
             del _compiling[_compiling.index(file) :]
         if data.library.has_dynamic_globals:
@@ -110,8 +111,8 @@ def _files_of(function: Callable[..., Any]) -> NullCache:
 def _hash_of(source: str) -> str | None:
     """Return a hash of a source file, or None; it is part of the file names of its kernels.
 
-    Kernels outside this package need it, because the name of the folder depends only on the sources
-    of this package.
+    The file names of kernels outside this package need such a hash, because the name of the folder
+    depends only on the sources of this package.
     """
     try:
         return hashlib.sha256(Path(source).read_bytes()).hexdigest()
@@ -122,9 +123,10 @@ def _hash_of(source: str) -> str | None:
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
     """Compile `function` at its first call, or load the code that an earlier process compiled.
 
-    `function` must not allocate arrays: it is compiled without reference counting, and its caller
-    keeps all arrays alive. Raises TypeError if it calls a function that allocates arrays. If its
-    name begins with "_", only kernels may call it; a call from Python crashes the process.
+    `function` must not allocate arrays, because it is compiled without reference counting. Its
+    caller must keep all arrays alive. Raises TypeError if it calls a function that allocates
+    arrays. If the name of `function` begins with "_", only kernels may call it, because a call from
+    Python crashes the process.
     """
     _refuse_array_makers(function)
     return _compiled(function, _nrt=False)
@@ -138,17 +140,17 @@ def allocating(function: Callable[..., Any]) -> Any:
 def part(function: Callable[..., Any]) -> Any:
     """Do the same as `kernel`, but inline the source of `function` into the kernels that call it.
 
-    This is for functions with few callers. A callee that is not inlined is compiled by itself and
-    again in each of its callers, at every level of calls. Each level that is inlined saves a second
-    of the first start, when nothing is cached.
+    Use `part` for functions with few callers. A function that is not inlined is compiled once alone
+    and again in each of its callers, at every level of calls. Each inlined level saves a second at
+    the first start, when nothing is cached.
     """
     _refuse_array_makers(function)
     return _compiled(function, inline="always")
 
 
 def _refuse_array_makers(function: Callable[..., Any]) -> None:
-    # Without reference counting, the memory of the arrays would never be freed. numba refuses some
-    # of these functions itself, but not all.
+    # Without reference counting, the memory of allocated arrays would never be freed. numba refuses
+    # some array-allocating functions, but not all.
     makers = _ARRAY_MAKERS.intersection(function.__code__.co_names)
     if makers:
         raise TypeError(f"{function.__name__} makes arrays: {', '.join(sorted(makers))}")

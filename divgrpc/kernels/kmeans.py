@@ -2,8 +2,8 @@
 
 The gain of a centre is its dot product with a point minus half the squared length of the centre.
 The centre of greatest gain is the nearest. The caller computes the matrix of products with a
-library, one row for each centre and one column for each point; so the loops over consecutive points
-need no branches and compile to vector instructions.
+library. The matrix has one row for each centre and one column for each point. So the loops over
+consecutive points need no branches and compile to vector instructions.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ COARSE_CELLS = 3
 
 @kernel
 def take_nearest(products, halves, first, numbers, gains):
-    """Update the nearest centre of each point with c more centres; the first has number `first`.
+    """Update the nearest centre of each point with c more centres, numbered from `first`.
 
     `products` (c, n) float32; `halves` (c,) float32: half the squared lengths of the centres;
     `numbers` (n,) int32 and `gains` (n,) float32: number and gain of the nearest centre so far. The
@@ -45,7 +45,7 @@ def take_several(products, halves, numbers, gains):
             number, gain, nearer = np.int32(c), products[c, point] - halves[c], False
             for place in range(COARSE_CELLS):
                 centre, least = numbers[place, point], gains[place, point]
-                # Centres after a nearer one move down by one place.
+                # A centre that is less near than the new centre moves down by one place.
                 nearer = nearer or gain > least
                 numbers[place, point] = number if nearer else centre
                 gains[place, point] = gain if nearer else least
@@ -79,10 +79,10 @@ def group(numbers, count):
 
 @allocating
 def take_nearest_of(products, halves, first, points, numbers, gains):
-    """Do what `take_nearest` does for some points only.
+    """Do what `take_nearest` does, for some points only.
 
-    `points` (n,) int32 are their positions in `numbers` and `gains`; column i of `products` (c, n)
-    belongs to points[i].
+    `points` (n,) int32 are the positions of these points in `numbers` and `gains`. Column i of
+    `products` (c, n) belongs to points[i].
     """
     nearest = np.zeros(points.shape[0], np.int32)
     most = np.full(points.shape[0], np.float32(-np.inf))

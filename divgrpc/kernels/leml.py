@@ -1,8 +1,8 @@
 """Loops that train LEML: sparse rows times a matrix, and the steps of conjugate gradients.
 
 Each kernel works on rows start to stop - 1, so threads can divide the rows among them. It reads its
-arrays once, because they are larger than any cache. Inner loops run over columns, which are
-contiguous in memory; so every sum adds rows in ascending order.
+arrays only once, because they are larger than any cache. Inner loops run over columns, because the
+columns of a row are contiguous in memory. So every sum adds rows in ascending order.
 """
 
 import numpy as np
@@ -50,9 +50,9 @@ def weigh(image, block, scales, weight, start, stop, sums):
 def descend(solution, residual, direction, image, lengths, start, stop, sums):
     """Take one step of conjugate gradients, and add the squares of the new residual to `sums`.
 
-    All matrices are (n, r) float32, and column j takes a step of length lengths[j] (`lengths` (r,)
-    float32): lengths[j] * direction is added to `solution`, and lengths[j] * image is subtracted
-    from `residual`. `sums` (r,) float64 has one sum per column.
+    All matrices are (n, r) float32, and `lengths` is (r,) float32. In column j, lengths[j] *
+    direction is added to `solution`, and lengths[j] * image is subtracted from `residual`. `sums`
+    (r,) float64 has one sum per column.
     """
     for i in range(start, stop):
         for j in range(solution.shape[1]):

@@ -1,15 +1,16 @@
-"""Two more greedy selectors: max-sum diversification and a determinantal point process (DPP).
+"""Selects greedily by max-sum diversification, and by a determinantal point process (DPP).
 
-Max-sum picks by the gain of Borodin, Lee and Ye (PODS 2012), which counts relevance by half. If
-distances satisfy the triangle inequality, the greedy selection reaches at least half of the best
+Max-sum picks by the gain of Borodin, Lee and Ye (PODS 2012), which gives relevance half its weight.
+If distances satisfy the triangle inequality, the greedy selection reaches at least half of the best
 sum.
 
 The DPP uses the greedy MAP algorithm of Chen, Zhang and Zhou (2018). The candidates have a matrix
-of similarities with ones on its diagonal. The remainder of a candidate is what is left of its 1
-after the candidate is projected onto the picks; picking it multiplies the determinant by the
-remainder. An incremental Cholesky factorisation keeps the remainders up to date. A remainder can
-only decrease, so a candidate is updated only if its outdated value is the best so far (lazy greedy,
-Minoux 1978). Costs are ascending, so a step ends before most candidates are reached.
+of similarities with ones on its diagonal. The remainder of a candidate is what is left of its
+diagonal 1 after its projection onto the picks is removed. Picking the candidate multiplies the
+determinant by its remainder. An incremental Cholesky factorisation keeps the remainders up to date.
+A remainder can only decrease, so a candidate is updated only if its outdated value is the best so
+far (lazy greedy, Minoux 1978). Costs are ascending, so a step can end before it reaches most
+candidates.
 """
 
 import math
@@ -26,7 +27,8 @@ COSINE_OF_CHORD = 1
 COSINE_OF_ANGLE = 2
 RATIONAL_QUADRATIC = 3
 
-# Smaller remainders are replaced by this number, because float32 distances do not distinguish them.
+# Remainders below this number are replaced by it, because float32 distances do not distinguish
+# them.
 REMAINDER_MIN = 1e-5
 # A computed bound of remainders is multiplied by this, so that rounding errors do not make it too
 # great.
@@ -41,7 +43,8 @@ def max_sum(points, rows, costs, count, k, relevance, selection, picks, gains):
     `costs` (count,) float32 are ascending; `relevance` float64 is the paper's lambda. Each step
     picks the candidate of greatest -lambda / 2 * cost + 2 (1 - lambda) / (k - 1) * sum of the
     square roots of its distances from the earlier picks. This value is written into `gains` (k,)
-    float32. Of equal values the first candidate is picked. Other arguments as for `greedy.greedy`.
+    float32. If values are equal, the first candidate is picked. Other arguments as for
+    `greedy.greedy`.
     """
     k = min(k, count)
     far, sums = selection.far, np.zeros(count, np.float64)
@@ -67,9 +70,9 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
 
     Each step picks the candidate of greatest -lambda * cost + (1 - lambda) * log(remainder). This
     value is written into `gains`. `similarity`: COSINE_OF_CHORD, COSINE_OF_ANGLE or
-    RATIONAL_QUADRATIC; with the last, costs are divided by their mean. Remainders below
-    REMAINDER_MIN are replaced by it, so candidates with such remainders differ by cost only. Other
-    arguments as for `max_sum`.
+    RATIONAL_QUADRATIC; for RATIONAL_QUADRATIC, costs are divided by their mean. Remainders below
+    REMAINDER_MIN are replaced by REMAINDER_MIN, so candidates with such remainders differ by cost
+    only. Other arguments as for `max_sum`.
     """
     k = min(k, count)
     unit = _mean(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
@@ -89,7 +92,8 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
             # A candidate whose remainder is below `volume_min` cannot be better than the best so
-            # far. The exact bound has exp(x) in place of 1 + x, which is smaller and cheaper.
+            # far. The exact bound has exp(x) in place of 1 + x. 1 + x is used because it is
+            # cheaper, and it is correct because it is never greater than exp(x).
             rise = 1.0 + (price - best_price) / (1.0 - relevance)
             volume_min = _BELOW_ONE * best_remainder * rise
             while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > volume_min:

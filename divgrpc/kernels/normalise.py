@@ -1,4 +1,4 @@
-"""Checks, lengths and normalisation of rows; the result of a row does not depend on other rows."""
+"""Checks, measures and normalises rows; the result of a row does not depend on other rows."""
 
 import numpy as np
 
@@ -18,10 +18,10 @@ BAD_RANGE = 3
 def normalise(matrix):
     """Scale each row of `matrix` (n, d) float32 to unit length, in place.
 
-    Returns two row numbers: the first row that is not finite, and the first row of zeros. Each is
-    -1 if there is no such row. Rows that are not finite and rows of zeros are not changed. A row is
-    first divided by its largest absolute value, so that squares of numbers such as 1e30 or 1e-30
-    neither overflow nor underflow float32.
+    Returns two row numbers: the first row that is not finite, and the first row of zeros. If no
+    such row exists, -1 is returned in its place. Rows that are not finite and rows of zeros are not
+    changed. A row is first divided by its largest absolute value, so that squares of numbers such
+    as 1e30 or 1e-30 neither overflow nor underflow float32.
     """
     first_bad, first_zero = -1, -1
     for row in range(matrix.shape[0]):
@@ -38,7 +38,7 @@ def normalise(matrix):
 
 @kernel
 def normalise_sparse(indptr, values):
-    """Scale sparse rows to unit length as `normalise` does; `indptr` int64, `values` float32.
+    """Scale sparse rows (`indptr` int64, `values` float32) to unit length as `normalise` does.
 
     The squares of a row are added in float64, from first to last.
     """
@@ -107,8 +107,9 @@ def check_sparse(indptr, indices, dims):
 def _largest(values):
     """Return the largest absolute value, and whether all values are finite.
 
-    The bits of a float without its sign, read as an integer, sort as absolute values do, and inf
-    and nan are the largest. The maximum of integers compiles to vector instructions.
+    If the bits of floats without their signs are read as integers, these integers sort as the
+    absolute values do, and those of inf and nan are the largest. The maximum of integers compiles
+    to vector instructions.
     """
     largest = np.int32(0)
     for j in range(values.shape[0]):

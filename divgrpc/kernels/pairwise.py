@@ -1,14 +1,14 @@
-"""Distances between candidates, and near-copies: candidates too close to a better candidate.
+"""Computes distances between candidates, and finds near-copies among the candidates.
 
-The distance between two points is squared Euclidean. Under the inner product it is 1 - cosine;
-`Points` then has inverse lengths.
+Under inner_product, the distance between two points is 1 - cosine, and `Points` has inverse
+lengths. Under the other metrics, it is the squared Euclidean distance.
 
-Candidates are in the order of their distance from the query, nearest first. Going through them in
-this order, a candidate is kept unless its distance from an earlier kept candidate is at most a
-limit; otherwise it is a near-copy of that candidate. Selectors choose from the kept candidates
-only. To decide this for every candidate, `keep_different` computes a distance for each pair. A
-selector that picks candidates one by one calls `is_kept` for those that it would pick, which takes
-far fewer distances.
+Candidates are in the order of their distance from the query, nearest first. They are decided in
+this order. If the distance of a candidate from an earlier kept candidate is at most a limit, the
+candidate is a near-copy of that kept candidate. Otherwise the candidate is kept. Selectors choose
+from the kept candidates only. To decide this for every candidate, `keep_different` compares each
+candidate with the earlier kept candidates. A selector that picks candidates one by one calls
+`is_kept` only for the candidates that it would pick, which takes far fewer distances.
 """
 
 import numpy as np
@@ -23,15 +23,16 @@ from divgrpc.kernels.vector_sums import (
     row_dots,
 )
 
-# A sparse candidate is prefetched this many candidates before its distance is computed.
+# A sparse candidate is prefetched when the distance of the candidate this many places earlier is
+# computed.
 PREFETCH_ROWS = 4
 
-# Standing of a candidate: whether it is kept, a near-copy or picked. The order of the numbers
-# matters, because `kernels.greedy` compares them.
+# Values of `standing`, which say whether a candidate is kept, a near-copy or picked. The order of
+# these numbers matters, because `kernels.greedy` compares them.
 UNKNOWN = 0
 ORIGINAL = 1
 COPY = 2
-# A near-copy of a pick; the number of near-copies already includes it.
+# The candidate is a near-copy of a pick, and the number of near-copies already includes it.
 COUNTED_COPY = 3
 PICK = 4
 
@@ -59,7 +60,7 @@ def far_from(points, rows, count, place, selection, far):
 
 @part
 def _far_dense(vectors, inverses, rows, count, row, far):
-    """Write the distances of dense rows from `row`, four at a time, so `row` is read less often."""
+    """Write the distances of dense rows from `row`, four at a time to read `row` less often."""
     angular = inverses.shape[0] > 0
     i = 0
     while i + 4 <= count:
@@ -85,7 +86,7 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 def _far_from_spread(points, row, peer, next_row, selection, sums):
     """Return the distance of sparse row `peer` from `row`, which `spread` wrote into `selection`.
 
-    `next_row` is prefetched; `sums` (16,) float64 as in `sparse.marked_dot`.
+    `next_row` is prefetched. `sums` (16,) float64 is the scratch memory of `sparse.marked_dot`.
     """
     indptr, indices, values, squares = points.indptr, points.indices, points.values, points.squares
     inverses, dense, marks = points.inverse_lengths, selection.dense, selection.marks
@@ -101,7 +102,7 @@ def _far_from_spread(points, row, peer, next_row, selection, sums):
 
 @kernel
 def is_within(points, row, peer, limit):
-    """Tell whether two dense points are at most `limit` float32 apart."""
+    """Return whether the distance of two dense points is at most `limit` float32."""
     if points.inverse_lengths.shape[0]:
         return how_far(points, row, peer) <= limit
     return row_distance_within(points.vectors, row, points.vectors, peer, limit) <= limit
@@ -140,7 +141,7 @@ def _merged_dot(indptr, indices, values, row, peer):
 
 @allocating
 def is_kept(points, rows, place, limit, standing, selection):
-    """Tell whether the candidate at `place` is kept; update `standing`.
+    """Return whether the candidate at `place` is kept; update `standing`.
 
     `limit` float32 is the maximum distance between near-copies; `standing` (count,) int8 is the
     standing of each candidate. Whether a candidate is kept depends on whether earlier candidates
@@ -197,7 +198,7 @@ def _first_near(points, rows, start, place, limit, standing, selection, sums):
 def keep_different(points, rows, count, limit, selection, places):
     """Write the positions of all kept candidates into `places` (count,) int64; return their number.
 
-    This is for selectors that need all candidates at once. Other arguments as for `is_kept`.
+    Selectors that need all candidates at once use this function. Other arguments as for `is_kept`.
     """
     standing, number = np.zeros(count, np.int8), 0
     for i in range(count):
@@ -211,8 +212,9 @@ def keep_different(points, rows, count, limit, selection, places):
 def assign_copies(points, rows, count, picks, n_picks, limit, owners):
     """Find the pick that each candidate is a near-copy of; return the number of near-copies.
 
-    owners[i], in `owners` (count,) int64, becomes the position of the first of picks[:n_picks]
-    within `limit` of candidate i. It becomes -1 if none is, or if candidate i is itself a pick.
+    `owners` (count,) int64 is the output. If candidate i is itself a pick, or if no pick is within
+    `limit` of candidate i, owners[i] becomes -1. Otherwise it becomes the position of the first of
+    picks[:n_picks] within `limit` of candidate i.
     """
     copies = 0
     for i in range(count):

@@ -1,4 +1,4 @@
-"""Hashing of queries: projections, margins, codes, and margins rounded to four bits.
+"""Hashes queries: computes projections, margins, codes, and margins rounded to four bits.
 
 A margin is a projection minus a threshold. Every sum adds dimensions in ascending order, so a query
 has the same projections alone or in a batch, dense or sparse.
@@ -10,8 +10,8 @@ from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.records import Queries
 from divgrpc.kernels.vector_sums import prefetch_row
 
-# A row of the hyperplanes is prefetched this many rows before it is read, because a sparse query
-# reads rows that are far apart in memory.
+# A row of the hyperplanes is prefetched when the row this many places earlier is read, because a
+# sparse query reads rows that are far apart in memory.
 _PREFETCH_DIMS = 8
 # If no absolute margin exceeds this, all margins are rounded to 0, because 7 / margin could
 # overflow float32.
@@ -39,7 +39,7 @@ def project(dense, row, hyperplanes, projections):
 def project_sparse(indices, values, start, stop, hyperplanes, projections):
     """Write the projections of a sparse query, which has elements start to stop - 1.
 
-    Elements are added in this order. Other arguments as for `project`.
+    Elements are added in their stored order. Other arguments as for `project`.
     """
     projections[:] = np.float32(0)
     i = start
@@ -97,7 +97,7 @@ def sketch_dense(dense, row, places, sums):
 def sketch_sparse(indices, values, start, stop, places, sums):
     """Write the count sketch of a sparse query, which has elements start to stop - 1.
 
-    Elements are added in this order. Other arguments as for `sketch_dense`.
+    Elements are added in their stored order. Other arguments as for `sketch_dense`.
     """
     sums[:] = np.float32(0)
     for i in range(start, stop):
@@ -158,11 +158,11 @@ def quantise(margins, planes):
     of weight 1, 2 and 4, and row 3 the bits of weight -8.
 
     The code of a point has W words. Words g, G + g, 2G + g and so on belong to the same 64 margins,
-    and each of them has twice the weight of the one before. The rows of `planes` repeat
-    accordingly, and row 4 holds the base 2 logarithms of the weights.
+    and each of them has twice the weight of the one before. Rows 0 to 3 of `planes` therefore
+    repeat after every G columns. Row 4 holds the base 2 logarithms of the weights.
 
-    Returns (unit, level_sum). A level times `unit` float32 is about its margin; `level_sum` is the
-    sum of all levels times the sum of the weights.
+    Returns (unit, level_sum). The level of a margin times `unit` float32 is approximately the
+    margin. `level_sum` is the sum of all levels times the sum of the weights.
     """
     largest = np.float32(0)
     for b in range(margins.shape[0]):
@@ -185,8 +185,8 @@ def quantise(margins, planes):
 def quantise_signs(margins, planes):
     """Do what `quantise` does with levels of 1 and -1, the signs of the margins.
 
-    The unit is sum(margin**2) / sum(|margin|). With it, the dot product of the margins with the
-    scaled signs equals their dot product with themselves.
+    The unit is sum(margin**2) / sum(|margin|). With this unit, the dot product of the margins with
+    the scaled signs equals the dot product of the margins with themselves.
     """
     planes[:] = np.uint64(0)
     total, size, square = 0, np.float32(0), np.float32(0)
@@ -259,7 +259,8 @@ def fill_table(keys, offsets, rows):
         key = keys[row]
         rows[offsets[key]] = row
         offsets[key] += 1
-    # offsets[b] is now the end of bucket b, which is the start of bucket b + 1: shift by one.
+    # offsets[b] is now the end of bucket b, which is the start of bucket b + 1, so shift the
+    # offsets by one.
     for bucket in range(offsets.shape[0] - 1, 0, -1):
         offsets[bucket] = offsets[bucket - 1]
     offsets[0] = 0

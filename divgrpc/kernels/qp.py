@@ -1,4 +1,4 @@
-"""Loops of `divgrpc.search.relaxation`: means, smallest gradients, and trades of shares."""
+"""The loops of `divgrpc.search.relaxation` for means, smallest gradients and trades of shares."""
 
 import numpy as np
 
@@ -44,8 +44,8 @@ def mark_least(values, k, scratch, marks):
     """Mark the `k` smallest of `values` (n,) float64; return their sum.
 
     `marks` (n,) float64 is set to 1 for these values and to 0 for others. Values are compared as
-    float32; of equal values the first are marked. `scratch` (n,) float32 is scratch memory. `k` is
-    1 to n.
+    float32. If values are equal, the first of them are marked. `scratch` (n,) float32 is scratch
+    memory. `k` is 1 to n.
     """
     for i in range(values.shape[0]):
         scratch[i] = values[i]
@@ -79,13 +79,14 @@ def trade_shares(points, rows, count, beta, tolerance, work_max, selection, cach
     """Trade shares between pairs of candidates until their slopes differ by at most `tolerance`.
 
     `slopes` (count,) float64 is the gradient, at `shares` (count,) float64, of the objective that
-    `divgrpc.search.relaxation` minimises; both are updated. Each trade takes from the candidate of
-    greatest slope whose share is above 0 and gives to the candidate of smallest slope whose share
-    is below 1, as much as lowers the objective most. Trading ends when these two slopes differ by
-    at most `tolerance`, or when the work reaches `work_max` float64. Work is the number of
-    distances computed, plus _SLOPE_WORK for each slope compared. `beta` float64 weighs distances in
-    the objective. `cache` float32, at least two entries per candidate, stores rows of distances.
-    Returns the decrease of the objective and the work.
+    `divgrpc.search.relaxation` minimises; both are updated. Each trade moves share from one
+    candidate to another. The giver is the candidate of greatest slope whose share is above 0. The
+    taker is the candidate of smallest slope whose share is below 1. The amount is the one that
+    lowers the objective most. Trading ends when these two slopes differ by at most `tolerance`, or
+    when the work reaches `work_max` float64. Work is the number of distances computed, plus
+    _SLOPE_WORK for each slope compared. `beta` float64 weighs distances in the objective. `cache`
+    float32, at least two entries per candidate, stores rows of distances. Returns the decrease of
+    the objective and the work.
     """
     slots, room = np.empty(count, np.int32), min(count, cache.shape[0] // count)
     table, owners = cache[: room * count].reshape(room, count), np.empty(room, np.int32)
@@ -116,7 +117,8 @@ def trade_shares(points, rows, count, beta, tolerance, work_max, selection, cach
         step = min(1.0 - shares[taker], shares[giver])
         if bend * step > high - low:
             step = (high - low) / bend
-        # Set a share that reaches 0 or 1 exactly, because rounding would leave it close to that.
+        # If a share reaches 0 or 1, set it to exactly that number, because rounding would leave it
+        # only close.
         shares[taker] = shares[taker] + step if step < 1.0 - shares[taker] else 1.0
         shares[giver] = shares[giver] - step if step < shares[giver] else 0.0
         fall += step * (high - low) - 0.5 * bend * step * step

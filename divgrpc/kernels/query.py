@@ -1,14 +1,14 @@
-"""One query from end to end: hash, find, score, select.
+"""Answers one query from end to end in four stages: hash, find, score, select.
 
 `answer` runs four stages for each query:
 
 1. Hash: project the query onto the hyperplanes and write its margins into `QueryCode`. Exact search
    skips this stage.
 2. Find: write up to `Plan.hash_limit` points into `Scratch.candidates`. They come from bucket
-   tables, from cells or from a scan of all codes. Exact search finds all points, as does a scan
-   without a limit; all points are not written.
-3. Score: compute the exact distances of the points found. If these are all points, only a superset
-   of the nearest is kept, and bounds on lengths or inverted lists may save most of the work.
+   tables, from cells or from a scan of all codes. Exact search, and a scan without a limit, find all
+   points. In that case the points are not written.
+3. Score: compute the exact distances of the points found. If all points were found, only a superset
+   of the nearest points is kept, and bounds on lengths or inverted lists may save most of the work.
 4. Select: drop points farther than `Plan.max_distance`, sort, and pick k of the nearest
    `Plan.candidates_limit` points.
 
@@ -108,16 +108,17 @@ def sorted_by_length(index):
 def nearest_needed(plan, n, by_length):
     """Return the number of nearest points that an answer depends on.
 
-    Other points need no exact distance.
+    The other points need no exact distance.
     """
     n_nearest = min(n, plan.hash_limit or n, plan.pool_limit or plan.candidates_limit or n)
-    # If points are sorted by length, a search for fewer points ends earlier.
+    # If points are sorted by length, a search for fewer points ends earlier. So if the answer
+    # consists of the k nearest points, search for k points only.
     return min(n_nearest, plan.k) if by_length and plan.step == records.NEAREST else n_nearest
 
 
 @part
 def _spread_query(points, queries, number, product, selection):
-    """Return one of `Queries` as a `Query`; a sparse query is written into `selection.dense`."""
+    """Return a row of `Queries` as a `Query`; if it is sparse, write it into `selection.dense`."""
     dense, row, square = queries.dense, number, 0.0
     if queries.indptr.shape[0]:
         start, stop = queries.indptr[number], queries.indptr[number + 1]
@@ -146,7 +147,7 @@ def _hits(tie_start, size, n_probes, n_scored, room):
 def _take_from_batch(place, scratch):
     """Copy the points in row `place` of `scratch.batch` into `scratch.candidates`; return `Hits`.
 
-    `kernels.batch` has found them for the query.
+    `kernels.batch` has found these points for the query.
     """
     batch, candidates = scratch.batch, scratch.candidates
     count = batch.counts[place]
@@ -207,7 +208,7 @@ def _write_ids(ids, hits, number, rows, results):
 def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch):
     """Write the distances of the hits; return the numbers of points scored and of points kept.
 
-    If the hits are ALL_POINTS, a superset of the nearest is kept.
+    If `hits.size` is ALL_POINTS, a superset of the nearest points is kept.
     """
     points, candidates, marks = index.points, scratch.candidates, scratch.selection.marks
     rows, distances, count = candidates.rows, candidates.distances, hits.size
@@ -256,7 +257,7 @@ def _limit_hashed(index, plan, n, hits, count, all_points, scratch):
 
 @part
 def _limit_pool(plan, count, n_hashed, n_nearest, all_points, candidates):
-    """Drop points beyond `max_distance`; return the `Pool` of the rest."""
+    """Drop points farther than `max_distance`; return the `Pool` of the remaining points."""
     widest = n_nearest
     if not all_points:
         widest = min(n_hashed, plan.pool_limit or plan.candidates_limit or n_hashed)
@@ -276,7 +277,7 @@ def _select(index, plan, number, pool, scratch, results):
     if plan.step == records.CANDIDATES:
         take_in_order(rows, distances, count, widest, ids)
     elif plan.step == records.GREEDY and widest > size:
-        # Keep the candidates after the pool: the pool may grow.
+        # Keep the candidates after the pool, because the pool may grow.
         sort_nearest(rows, distances, 0, count, size, ids)
     else:
         size = min(size, plan.k) if plan.step == records.NEAREST else size
