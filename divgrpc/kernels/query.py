@@ -5,8 +5,8 @@
 1. Hash: project the query onto the hyperplanes and write its margins into `QueryCode`. Exact search
    skips this stage.
 2. Find: write up to `Plan.hash_limit` points into `Scratch.candidates`. They come from bucket
-   tables, from cells or from a scan of all codes. Exact search, and a scan without a limit, find all
-   points. In that case the points are not written.
+   tables, from cells or from a scan of all codes. Exact search, and a scan without a limit, find
+   all points. In that case the points are not written.
 3. Score: compute the exact distances of the points found. If all points were found, only a superset
    of the nearest points is kept, and bounds on lengths or inverted lists may save most of the work.
 4. Select: drop points farther than `Plan.max_distance`, sort, and pick k of the nearest

@@ -6,8 +6,8 @@ calls take the arrays of `Index` and `Scratch` by address (`kernels.registers`) 
 records as plain tuples. Their first lines convert these to records: `plan = Plan(*plan)`. All other
 kernels take the records themselves.
 
-The annotation of an array gives its shape. It also gives the name of the stored array if that
-differs from the name of the field. Shapes use these letters:
+The annotation of an array gives its shape. If the name of the stored array differs from the name of
+the field, the annotation also gives the name of the stored array. Shapes use these letters:
 
 - n: number of points.
 - d: number of dimensions.
@@ -20,7 +20,7 @@ differs from the name of the field. Shapes use these letters:
 - T: number of hash tables.
 - r: number of points that the scratch memory can hold.
 
-If an index lacks an array, the field is an empty array: the letters of its shape are 0, except d
+If an index lacks an array, the field is an empty array. In its shape, every letter is 0 except d
 and m, which are the number of dimensions.
 """
 
@@ -35,13 +35,14 @@ TABLES = 1
 SCAN = 2
 SCAN_HAMMING = 3
 
-# Values of Plan.step: what a query does with the points that the search found.
-# NEAREST returns the k nearest points, GREEDY the points that a greedy selector picks.
+# Values of Plan.step, which says what a query does with the points that the search found. NEAREST
+# returns the k nearest points. GREEDY returns the points that a greedy selector picks.
 NEAREST = 0
 GREEDY = 1
-# Return the ids of the hashed points, unscored and in no order.
+# HASH_ONLY returns the ids of the hashed points, without scores and in no order.
 HASH_ONLY = 2
-# Leave the candidates in the scratch memory, nearest first; `Results.counts` is their number.
+# CANDIDATES leaves the candidates in the scratch memory, nearest first, and writes their number
+# into `Results.counts`.
 CANDIDATES = 3
 
 # Values of Plan.metric.
@@ -49,22 +50,23 @@ COSINE = 0
 EUCLIDEAN = 1
 INNER_PRODUCT = 2
 
-# Values of Objective.rule: three interpretations of the paper's Algorithm 1, and maximal marginal
-# relevance (MMR).
+# Values of Objective.rule, which stand for three interpretations of the paper's Algorithm 1, and
+# for maximal marginal relevance (MMR).
 CORRECTED_RULE = 0
 PRINTED_RULE = 1
 MARGINAL_RULE = 2
 MMR_RULE = 3
 
-# Values of Plan.dial_choice: how a query gets its dial (diversity). BY_CALLER: the caller gives it.
-# BY_FALL_OFF: it is chosen from the fall of relevance among the candidates (`diversity="auto"`).
-# BY_LOSS: it is chosen from a bound on the loss of relevance (`lose_at_most`).
+# Values of Plan.dial_choice, which says how a query gets its dial (diversity). With BY_CALLER, the
+# caller gives the dial. With BY_FALL_OFF, the dial is chosen from the fall of relevance among the
+# candidates (`diversity="auto"`). With BY_LOSS, the dial is chosen from a bound on the loss of
+# relevance (`lose_at_most`).
 BY_CALLER = 0
 BY_FALL_OFF = 1
 BY_LOSS = 2
 
-# Values of Results.reasons: why a query got its dial. DialReason in query.proto has the same
-# numbers.
+# Values of Results.reasons, which say why a query got its dial. DialReason in query.proto has the
+# same numbers.
 LOSS_BOUND = 1
 WITHIN_BOUND = 2
 FALL_OFF = 3
@@ -79,8 +81,7 @@ POOL_SIZE = 3
 COPIES_COLLAPSED = 4
 COPIES_RETURNED = 5
 
-# Value of Objective.copy_limit with which all near-copies are kept, because no distance is -1 or
-# less.
+# If Objective.copy_limit is NO_COPIES, all near-copies are kept, because no distance is -1 or less.
 NO_COPIES = np.float32(-1)
 
 Float32s: TypeAlias = npt.NDArray[np.float32]
@@ -95,13 +96,15 @@ class Points(NamedTuple):
     """The points of an index, either dense rows or compressed sparse rows."""
 
     vectors: Annotated[Float32s, "n d"]  # dense rows; (0, d) if points are sparse
-    # Row i stores indices[indptr[i] : indptr[i + 1]] and the same slice of `values`.
+    # The columns that row i stores are indices[indptr[i] : indptr[i + 1]]. The same slice of
+    # `values` holds the values in these columns.
     indptr: Annotated[Int64s, "n+1"]
     indices: Annotated[Int32s, "nonzeros"]  # columns, ascending within a row
     values: Annotated[Float32s, "nonzeros"]
     squares: Annotated[Float64s, "n"]  # squared lengths of sparse rows
-    # 1 / length of each point, 0 for a point of length 0; empty unless the metric is inner_product.
-    # With it, the distance between two points is 1 - cosine; without it, squared Euclidean.
+    # 1 / length of each point, and 0 for a point of length 0. Empty unless the metric is
+    # inner_product. If `inverse_lengths` is empty, the distance between two points is squared
+    # Euclidean; otherwise it is 1 - cosine.
     inverse_lengths: Annotated[Float32s, "n"]
 
 
@@ -123,9 +126,11 @@ class Hashing(NamedTuple):
     # Bit b of point i is bit b % 64 of codes[b // 64, i]. With cells, column i of `codes` belongs
     # to the point at place i (`Cells.rows`).
     codes: Annotated[UInt64s, "W n"]
-    # Offset and factor that turn a point's score into a distance (`code_scan.estimate`), or empty.
+    # The offset and the factor that turn the score of each point into a distance
+    # (`code_scan.estimate`). May be empty.
     terms: Annotated[UInt32s, "n", "scan_terms"]
-    # (d,) the sum that each dimension is added to (`projection.sketch_dense`), or empty.
+    # If queries are sketched, (d,) with the sum that each dimension is added to or subtracted from
+    # (`projection.sketch_dense`). Otherwise empty.
     sketch: Annotated[Int32s, "sketch"]
 
 
@@ -135,7 +140,7 @@ class Tables(NamedTuple):
     starts: Annotated[Int64s, "T+1", "table_starts"]  # starts[t]: buckets in tables 0 to t - 1
     # Keys of the buckets, ascending within a table. Empty if the number of a bucket is its key.
     keys: Annotated[UInt32s, "buckets", "table_keys"]
-    # Start of each bucket in rows[t], t being its table; each table ends with one more entry, n.
+    # For each table t, the start of each of its buckets in rows[t], followed by one more entry, n.
     offsets: Annotated[Int32s, "buckets+T", "table_offsets"]
     rows: Annotated[Int32s, "T n", "table_rows"]  # rows[t]: point rows of table t, by bucket
 
@@ -173,7 +178,8 @@ class Candidates(NamedTuple):
     """Points that a query may return."""
 
     rows: Annotated[Int32s, "r"]  # rows of the points in the index
-    # From the query: squared Euclidean, or minus the dot product (metric inner_product).
+    # Distances from the query. They are minus the dot product if the metric is inner_product, and
+    # squared Euclidean otherwise.
     distances: Annotated[Float32s, "r"]
 
 
@@ -190,8 +196,9 @@ class QueryCode(NamedTuple):
 class Levels(NamedTuple):
     """A query's margins, rounded to integer levels for a scan of codes (`code_scan.levels_of`).
 
-    planes: (5, W) uint64 from `projection.quantise`. If `hamming`, row 0 has the signs instead.
-    unit: float32 size of one level: a margin is about its level times `unit`.
+    planes: (5, W) uint64 from `projection.quantise`. If `hamming`, row 0 holds the signs of the
+        margins instead.
+    unit: float32 size of one level, so that a margin is approximately its level times `unit`.
     level_sum: sum of all levels, times the sum of the weights of the words.
     hamming: whether the scan compares the signs of the margins only.
     """
@@ -244,10 +251,12 @@ class SelectionScratch(NamedTuple):
 
     far: Annotated[Float32s, "r"]  # distances of all candidates from one, such as the last pick
     apart: Annotated[Float32s, "r"]  # sum or minimum of each candidate's distances from the picks
-    # One sparse row at a time, written as a dense row (`sparse.spread`); zeros between uses.
+    # Holds one sparse row at a time, written as a dense row by `sparse.spread`. Between uses, all
+    # entries are zeros.
     dense: Annotated[Float32s, "1 d"]
-    # (ceil(d / 64),) one bit for each column, set if this row stores it (`sparse.marked_dot`);
-    # zeros between uses. Empty if points are dense or d is small.
+    # (ceil(d / 64),) with one bit for each column, set if the row in `dense` stores this column
+    # (`sparse.marked_dot`). Between uses, all bits are zeros. Empty if points are dense or d is
+    # small.
     marks: Annotated[UInt64s, "marks"]
 
 
@@ -256,7 +265,8 @@ class BatchScratch(NamedTuple):
 
     rows: Annotated[Int32s, "q r"]  # rows of the points that each query keeps
     distances: Annotated[Float32s, "q r"]  # exact distances, estimates, or minus the scores
-    # Number of points kept; -1 if too many points tie, in which case the query is searched alone.
+    # Number of points kept for each query. If too many points tie, it is -1, and the query is
+    # searched alone.
     counts: Annotated[Int64s, "q"]
     n_scored: Annotated[Int64s, "q"]  # number of points whose exact distance was computed
     tie_starts: Annotated[Int64s, "q"]  # rows[tie_start:count] tie for the last places
@@ -287,8 +297,8 @@ class Plan(NamedTuple):
 
     search: int  # EXACT, TABLES, SCAN or SCAN_HAMMING
     n_probes: int  # number of buckets or cells to probe if `search` is TABLES
-    # If `search` is TABLES, probe further until this many points are found. If all probes of hash
-    # tables find fewer, scan all codes instead.
+    # If `search` is TABLES, more buckets or cells are probed until at least this many points are
+    # found. If all probes of hash tables find fewer points, all codes are scanned instead.
     min_points: int
     k: int  # number of results
     hash_limit: int  # maximum number of hashed points; 0 for no limit
@@ -297,15 +307,17 @@ class Plan(NamedTuple):
     step: int  # NEAREST, GREEDY, HASH_ONLY or CANDIDATES
     relevance: np.float32  # the paper's lambda, 1 - diversity
     rule: int  # CORRECTED_RULE to MMR_RULE
-    # What to keep if more points than hash_limit are found. True: a random sample of all points
-    # found (hash tables) or of the points that tie for the last places (scans). False: the points
-    # of the first buckets, or of the points that tie those of smallest exact distance.
+    # Which points to keep if more points than hash_limit are found. With hash tables, True keeps a
+    # random sample of all points found, and False keeps the points of the first buckets. With
+    # scans, some points tie for the last places. Of these, True keeps a random sample, and False
+    # keeps the points of smallest exact distance.
     uniform: bool
     seed: np.uint64  # seed of this sample
     product: bool  # distances from the query are minus dot products (metric inner_product)
     metric: int  # COSINE, EUCLIDEAN or INNER_PRODUCT
     copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
-    # Maximum size of a pool that grows because of near-copies; 0 for candidates_limit.
+    # Maximum size of a pool that grows because of near-copies. If it is 0, candidates_limit
+    # applies.
     pool_limit: int
     dial_choice: int  # BY_CALLER, BY_FALL_OFF, or BY_LOSS (only if `step` is CANDIDATES)
     dial_factor: float  # `factor` of `dials.fall_off_step`
@@ -341,15 +353,16 @@ class Results(NamedTuple):
     """Results of queries, one row or column for each query."""
 
     ids: Annotated[Int64s, "q k"]  # -1 after the last result
-    # The cosine, the squared Euclidean distance or the dot product, as the metric says; nan after
-    # the last result.
+    # The cosine, squared Euclidean distance or dot product of each result and the query, according
+    # to the metric. Entries after the last result are nan.
     scores: Annotated[Float32s, "q k"]
-    # The value that the selector maximised at each pick; nan after the last result.
+    # The value that the selector maximised at each pick. Entries after the last result are nan.
     selection_scores: Annotated[Float32s, "q k"]
     counts: Annotated[UInt32s, "q"]  # number of results
     stats: Annotated[UInt32s, "6 q"]  # rows POINTS_HASHED to COPIES_RETURNED
     dials: Annotated[Float64s, "q"]  # dial chosen for each query; empty if the caller gave it
-    # Why this dial was chosen, LOSS_BOUND to EQUAL_RELEVANCE; empty if the caller gave it.
+    # Why the dial of each query was chosen, LOSS_BOUND to EQUAL_RELEVANCE. Empty if the caller gave
+    # the dial.
     reasons: Annotated[npt.NDArray[np.uint8], "q"]
 
 
@@ -357,12 +370,13 @@ class Hits(NamedTuple):
     """The outcome of the find stage for one query; the points are in `Scratch.candidates`.
 
     tie_start: the points from this position on tie for the last places under the hash limit.
-    size: number of points. ALL_POINTS means the first `tie_start` points of the index, which are
-        not written into `Scratch`; the other points cannot be among the nearest.
+    size: number of points found. ALL_POINTS means that the first `tie_start` points of the index
+        were found, which are not written into `Scratch`. The other points cannot be among the
+        nearest.
     n_probes: number of buckets or cells that were probed.
     n_scored: number of points whose exact distance the find stage has computed.
-    room: 0, or, if `Scratch` was too small, the number of points that it must hold. In that case
-        nothing was found.
+    room: 0 if `Scratch` was large enough. Otherwise no points were found, and `room` is the number
+        of points that `Scratch` must be able to hold.
     """
 
     tie_start: np.int64
@@ -378,13 +392,14 @@ class Objective(NamedTuple):
     k: int  # number of picks
     relevance: np.float32  # the paper's lambda
     rule: int  # CORRECTED_RULE to MMR_RULE
-    # Whether distances are minus dot products; if so, `greedy.scale_costs` scales them to 0 to 1.
+    # Whether distances are minus dot products. If so, `greedy.scale_costs` scales them to costs
+    # from 0 to 1.
     product: bool
     copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
 
 
 class Pool(NamedTuple):
-    """Sizes of the pool, the nearest candidates among which a selector picks."""
+    """Sizes of the pool, the set of the nearest candidates among which a selector picks."""
 
     size: int  # number of candidates in the pool
     widest: int  # maximum size of a pool that grows because of near-copies

@@ -1,4 +1,4 @@
-"""Passing records to kernels by address.
+"""Passes records to kernels by address.
 
 Passing one array to a compiled function takes a tenth of a microsecond, and an index and a thread's
 scratch memory have more than sixty arrays. These arrays are the same at every call, so `register`
@@ -30,7 +30,7 @@ RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 class Slot(NamedTuple):
     """One array of a record.
 
-    name: the name of the stored array (in `Index`), otherwise the name of the field.
+    name: in `Index` the name of the stored array, elsewhere the name of the field.
     dtype: the dtype of the array.
     shape: one string for each dimension, as in the annotations of `kernels.records`: a letter, a
         word or a number.
@@ -43,7 +43,7 @@ class Slot(NamedTuple):
 
 @cache
 def fields_of(record: Record) -> dict[str, Slot | Record]:
-    """Map each field of a record type to a `Slot` if it is an array, to its type if a record."""
+    """Map each array field of a record type to its `Slot`, and each record field to its type."""
     fields: dict[str, Slot | Record] = {}
     for field, hint in get_type_hints(record, include_extras=True).items():
         if isinstance(hint, type):
@@ -60,8 +60,9 @@ def record_of(
 ) -> RecordT:
     """Return a record made of `arrays` by name; missing arrays become read-only zeros.
 
-    If `arrays` is None, all arrays of the record are writable zeros. `sizes` gives the numbers that
-    letters and words in the shapes of the zeros stand for; others are 0.
+    If `arrays` is None, all arrays of the record are writable zeros. `sizes` maps letters and words
+    in the shapes of these zeros to numbers. Letters and words that `sizes` does not contain stand
+    for 0.
     """
 
     def value(field: Slot | Record) -> Any:  # an array or a record
@@ -136,7 +137,7 @@ def _places() -> dict[Record, tuple[int, Any]]:
                 add(field, first, readonly=readonly)
                 first += len(slots_of(field))
 
-    # The arrays of an index have read-only types, because queries never write into them.
+    # Give the arrays of an index read-only types, because queries never write into these arrays.
     add(Index, 0, readonly=True)
     add(Scratch, 0, readonly=False)
     return places

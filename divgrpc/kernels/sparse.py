@@ -1,8 +1,8 @@
 """Dot products and distances of sparse rows and one dense vector, summed in a fixed order.
 
 Sums are float64, in which the product of two float32 numbers is exact. So the rounding error of
-|x|^2 + |y|^2 - 2 x.y is about 1e-16 times its terms, and points that nearly equal the query are
-still ordered correctly. With float32 sums they would not be.
+|x|^2 + |y|^2 - 2 x.y is about 1e-16 times its terms. Points that nearly equal the query are
+therefore ordered correctly. With float32 sums, they would not be.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from divgrpc.kernels.jit import kernel, part
 from divgrpc.kernels.vector_sums import gathered_dot
 
-# Bound of the relative rounding error of a float64 sum of about ten thousand products.
+# Upper bound of the relative rounding error of a float64 sum of about ten thousand products.
 _SUM_ERROR = 1e-14
 
 
@@ -28,9 +28,10 @@ def marked_dot(indices, values, start, stop, dense, marks, sums):
     """Return the same bits as `sparse_dot` with row 0 of `dense` (1, d), skipping unmarked columns.
 
     `marks` (ceil(d / 64),) uint64 has one bit for each column; `dense` is 0 in columns whose bit is
-    not set. With very many columns the marks fit into the processor's cache but the dense row does
-    not, and nearly all stored elements are skipped. `sums` (16,) float64 is scratch memory; it
-    holds zeros before and after the call.
+    not set. If there are very many columns, the marks fit into the processor's cache but the dense
+    row does not. Skipping is then faster, because nearly all stored elements are in unmarked
+    columns. `sums` (16,) float64 is scratch memory, which must hold zeros before the call and holds
+    zeros after it.
     """
     whole = start + ((stop - start) & ~15)
     for i in range(start, whole):
@@ -81,8 +82,9 @@ def distance_from_dot(dot, square, other_square, product):
 def dense_square(dense, row):
     """Return the float64 squared length of row `row` of `dense` (m, d) float32.
 
-    Squares are added to four sums: column j to sum j % 4, but the last d % 4 columns to the first
-    sum. Then the four sums are added pairwise.
+    Squares are added to four sums. The square of column j is added to sum j % 4, except that the
+    squares of the last d % 4 columns are added to the first sum. Then the four sums are added
+    pairwise.
     """
     a, b, c, e = 0.0, 0.0, 0.0, 0.0
     j = 0
@@ -120,7 +122,8 @@ def sparse_square(indices, values, start, stop, dims):
 def spread(indices, values, start, stop, selection):
     """Write elements start to stop - 1 of a sparse row into `dense` and `marks` of `selection`.
 
-    `selection` is a `SelectionScratch`; both arrays hold zeros before.
+    `selection` is a `SelectionScratch` whose arrays `dense` and `marks` must hold zeros before the
+    call.
     """
     dense, marks = selection.dense, selection.marks
     for i in range(start, stop):

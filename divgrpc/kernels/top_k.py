@@ -1,13 +1,13 @@
-"""The k smallest distances, integer keys, or seeded priorities.
+"""Finds the k smallest of distances, integer keys, or seeded priorities.
 
 Points are ordered in two ways. The nearest points have the smallest distances; ties go to the
 smaller id. A seeded sample consists of the points with the smallest priorities. A priority depends
 only on the seed and the id, so a draw depends neither on the row of a point nor on other points.
 
-The k-th smallest is found by bisection over values: count the keys up to a middle value until
-exactly k remain. Counting needs no branches and compiles to vector instructions, which makes it
-several times as fast as partitioning around pivots. numpy's `partition` would take numba six
-seconds to compile.
+The k-th smallest key is found by bisection over values. Each step counts the keys that are at most
+a middle value, until the k-th smallest key is determined. Counting needs no branches and compiles
+to vector instructions, which makes it several times as fast as partitioning around pivots. numpy's
+`partition` would take numba six seconds to compile.
 """
 
 import math
@@ -34,8 +34,8 @@ def kth_least(values, k):
     """Return the element of `values` (m,) float32 that sorting would put at index `k`, 0 to m - 1.
 
     No value may be nan. If all values are integers, as scores are, they are converted to int32,
-    which takes few steps of bisection. Otherwise the bits of the floats are read as int32;
-    `_sortable` puts them into the order of the floats.
+    because bisection over small integers takes few steps. Otherwise the bits of the floats are read
+    as int32; `_sortable` puts them into the order of the floats.
     """
     keys, n_whole = np.empty(values.shape[0], np.int32), np.int32(0)
     if _whole_part(values[0]) == values[0]:
@@ -63,7 +63,8 @@ def kth_key(keys, k):
     for i in range(keys.shape[0]):
         low, high = min(low, keys[i]), max(high, keys[i])
     while low < high:
-        # This is the mean of low and high, rounded down; their sum could overflow.
+        # This is the mean of low and high, rounded down. It is not computed from low + high,
+        # because this sum could overflow.
         middle = number((low & high) + ((low ^ high) >> number(1)))
         # Count in 32 bits, as many as most keys have: with 64 bits a vector instruction would count
         # half as many keys.
@@ -81,7 +82,7 @@ def kth_key(keys, k):
 
 @kernel
 def _largest_key(keys, low, high):
-    """Return the largest key up to `high`, which exists and is at least `low`."""
+    """Return the largest key up to `high`; such a key must exist and be at least `low`."""
     largest = low
     for i in range(keys.shape[0]):
         largest = max(largest, keys[i] if keys[i] <= high else low)
@@ -96,7 +97,7 @@ def _sortable(bits):
 
 @kernel
 def mix(word):
-    """Return a hash of a uint64 that no other uint64 has (SplitMix64, Steele et al. 2014)."""
+    """Return a hash of a uint64, different for each uint64 (SplitMix64, Steele et al. 2014)."""
     word += np.uint64(0x9E3779B97F4A7C15)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -111,7 +112,7 @@ def id_of(ids, row):
 
 @allocating
 def keep_sample(rows, start, stop, size, ids, seed):
-    """Keep a seeded sample of `size` of rows[start:stop] int32, in their order; return its end.
+    """Keep a seeded sample of `size` of rows[start:stop] int32, in order; return its end position.
 
     Different ids have different priorities, so the sample has exactly `size` rows, or all rows if
     there are fewer.
@@ -137,14 +138,16 @@ def keep_sample(rows, start, stop, size, ids, seed):
 def take_nearest(distances, k, rows):
     """Write the positions of the `k` smallest of `distances` (n,) float32 into `rows` (n,) int32.
 
-    More than `k` are written: all that tie with the k-th smallest, and a few more. Their distances
-    are moved to the front of `distances`. Returns the number of rows written. `k` is 1 to n.
+    More than `k` positions may be written, because all distances that tie with the k-th smallest
+    are included, and sometimes a few more. The distances at these positions are moved to the front
+    of `distances`. Returns the number of rows written. `k` is 1 to n.
     """
     n = distances.shape[0]
     groups = (n + _GROUP_ROWS - 1) // _GROUP_ROWS
     limit = np.float32(np.inf)
     if k < groups:
-        # The minima of k groups are within the limit, so at least k rows are within it.
+        # `limit` is the k-th smallest minimum of the groups. So the minima of k groups, and at
+        # least k rows, are within `limit`.
         minima = np.empty(groups, np.float32)
         for group in range(groups):
             least = distances[group * _GROUP_ROWS]
@@ -163,7 +166,7 @@ def take_nearest(distances, k, rows):
 
 @kernel
 def keep_within(rows, distances, count, max_distance):
-    """Keep the rows[:count] within `max_distance` float32, in their order; return their number."""
+    """Keep those of rows[:count] within `max_distance` float32, in order; return their number."""
     end = 0
     for i in range(count):
         if distances[i] <= max_distance:
@@ -211,8 +214,8 @@ def sort_nearest(rows, distances, start, stop, k, ids):
 def _divide(rows, distances, start, stop, low, high, ends):
     """Move rows[start:stop] into buckets of equal ranges of distance from `low` to `high` float64.
 
-    `ends` (buckets + 1,) int32 holds zeros; the end of each bucket is written into it, and the last
-    end a second time.
+    `ends` (buckets + 1,) int32 must hold zeros before the call. The end of each bucket is written
+    into `ends`, and the end of the last bucket is written a second time.
     """
     count, n_buckets = stop - start, ends.shape[0] - 1
     scale = n_buckets / (high - low)
@@ -225,7 +228,7 @@ def _divide(rows, distances, start, stop, low, high, ends):
     for i in range(n_buckets):
         ends[i + 1] += ends[i]
     rows_before, distances_before = rows[start:stop].copy(), distances[start:stop].copy()
-    # ends[b] is the start of bucket b now; it moves to the end as rows are added.
+    # ends[b] is now the start of bucket b. As rows are added, it moves to the end of bucket b.
     for i in range(count):
         place = ends[buckets[i]]
         rows[place], distances[place] = rows_before[i], distances_before[i]
@@ -316,8 +319,8 @@ def take_in_order(rows, distances, count, k, ids):
 def _partition(rows, distances, low, high, ids):
     """Partition rows[low:high] around the median of three rows; return the median's new position.
 
-    The three rows are pseudo-random. If points are stored in the order of angle or of time, the
-    first, middle and last rows would be extremes of every partition.
+    The three rows are pseudo-random. If points are stored in the order of an angle or of time, the
+    first, middle and last rows may be extremes of every partition, so these rows are not used.
     """
     middle, last = (low + high) // 2, high - 1
     for to in (low, middle, last):

@@ -1,12 +1,12 @@
-"""Operations that numba lacks: sums over rows in a fixed order, population counts, prefetching.
+"""Adds operations that numba lacks: sums in a fixed order, population counts, and prefetching.
 
 The rounding of a float sum depends on the order of its terms. By default the compiler adds terms
 one by one, which is slow. With fastmath it chooses an order for each processor, which is not
 reproducible. `row_dot` and `row_distance` fix the order. Terms are added to ACCUMULATORS
-accumulators of LANES lanes each. The accumulators are added pairwise, then the lanes are added in
-halves (lane 0 to lane 8 and so on). The last terms, fewer than LANES, are added one by one.
-Multiplications and additions are never fused. Processors with narrower registers do the same
-additions with more instructions.
+accumulators of LANES lanes each. The accumulators are added pairwise, then the upper half of the
+lanes is added to the lower half (lane 8 to lane 0 and so on) until one lane is left. The last
+terms, which are fewer than LANES, are added one by one. Multiplications and additions are never
+fused. Processors with narrower registers do the same additions with more instructions.
 
 `gathered_dot` does the same for the elements of a sparse row, with two accumulators of 8 float64
 lanes.
@@ -59,8 +59,8 @@ def row_distance(_context: Any, x: Any, i: Any, y: Any, j: Any) -> Any:
     """Return the float32 squared Euclidean distance of row `i` of `x` and row `j` of `y`.
 
     The squares of the differences are summed, so points that nearly equal the query are ordered
-    correctly. For unit vectors, 2 - 2 a.b would not resolve distances below 1e-7. Arrays as in
-    `row_dot`.
+    correctly. For unit vectors, the formula 2 - 2 a.b would not resolve distances below 1e-7. `x`
+    and `y` are as in `row_dot`.
     """
     return _row_sums(x, i, y, _square)
 
@@ -70,7 +70,7 @@ def row_distance_within(_context: Any, x: Any, i: Any, y: Any, j: Any, limit: An
     """Return the same bits as `row_distance` if it is at most `limit`, else a number above `limit`.
 
     `limit` is float32. Squares are not negative and rounding is monotone, so a partial sum never
-    exceeds the whole sum. The sum therefore ends at the first partial sum above the limit.
+    exceeds the whole sum. The computation therefore ends at the first partial sum above the limit.
     """
     return _row_sums(x, i, y, _square, limit)
 
@@ -107,7 +107,7 @@ def gathered_dot(
     The sparse row has elements start to stop - 1 of `indices` int32 and `values` float32; `dense`
     is a C-contiguous float32 matrix. `ahead` is the first element of the sparse row that will be
     read next. While summing, the same number of elements from `ahead` on is prefetched in small
-    steps. Prefetching that row all at once would delay the loads of the current row.
+    steps. Prefetching the next row all at once would delay the loads of the current row.
     """
     if not _is_matrix(dense):
         return None
@@ -206,7 +206,7 @@ def _prefetch_line(builder: Any, place: Any) -> None:
     prefetch = builder.module.declare_intrinsic(
         "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[_INT32] * 3])
     )
-    # The hints mean: read access, keep in all cache levels, data cache.
+    # The three hints mean read access, keep in all cache levels, and data cache.
     hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]
     builder.call(prefetch, [builder.bitcast(place, byte), *hints])
 
@@ -226,8 +226,8 @@ def _sums_of_terms(
 ) -> list[Any]:
     """Generate the sums of `term` over the columns of row `b` and each of `rows`; return them.
 
-    Row `b` is loaded once for all rows. With a `limit` there is only one row, whose sum ends at the
-    first stride (LANES * ACCUMULATORS columns) after which it exceeds the limit.
+    Row `b` is loaded once for all rows. If `limit` is given, `rows` must contain only one row. Its
+    sum ends after the first stride (LANES * ACCUMULATORS columns) at which it exceeds the limit.
     """
     index = cols.type
 
