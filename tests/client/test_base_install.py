@@ -1,4 +1,4 @@
-"""An installation without extras, imitated by hiding the packages of the extras."""
+"""An installation without extras, which the tests imitate by hiding the packages of the extras."""
 
 import subprocess
 import sys

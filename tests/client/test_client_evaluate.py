@@ -24,7 +24,7 @@ def rows_of(
     settings: dict[str, Any] | None = None,
     **options: Any,  # noqa: ANN401  # any option's
 ) -> list[EvaluateRow]:
-    """Evaluate with one of the clients; without `folds` in `options` no setting is chosen."""
+    """Evaluate with one of the clients; if `options` has no `folds`, no setting is chosen."""
     options = {"folds": 0, **options}
     if not awaited:
         with Client(target, **settings or {}) as client:
@@ -79,7 +79,7 @@ def test_progress_of_the_sync_client_may_raise_stop_async_iteration(target: str)
 
 
 def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited: bool) -> None:
-    """Axes that are left out are sent with their defaults."""
+    """If an axis of the grid is left out, the client sends its default values."""
     options: dict[str, Any] = {
         "selectors": ["greedy"],
         "limits": [(None, 50), (0, np.int64(0))],
@@ -111,7 +111,7 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
         roundings=[query_pb2.ROUNDING_EXCHANGE],
     )
     assert script.metadata["x-request-id"] == "mine"
-    # The clocks of two processes differ, so the server may see slightly more than 9 seconds.
+    # The clocks of two processes differ, so the server may see slightly more than 9 seconds left.
     assert 0 < script.seconds_left <= 9.5
 
 
@@ -126,7 +126,7 @@ def test_a_failure_is_an_rpc_error(target: str, script: ScriptedIndex, awaited: 
 def test_a_silent_server_ends_the_evaluation(
     target: str, script: ScriptedIndex, awaited: bool
 ) -> None:
-    """The call ends after the idle timeout, and the server sees the cancellation."""
+    """After the idle timeout the client ends the call, and the server sees the cancellation."""
     script.silent = True
     with pytest.raises(RpcError) as stalled:
         rows_of(target, awaited=awaited, settings={"idle_timeout": 0.3})

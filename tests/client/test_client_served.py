@@ -103,7 +103,7 @@ def tail(result: QueryResult, rows: int) -> QueryResult:
 
 
 def test_k_above_the_number_of_points(ask: Stack, index: str, points: np.ndarray) -> None:
-    """All points are returned and padded to k, with a warning."""
+    """If k exceeds the number of points, all points are returned, padded to k, with a warning."""
     found = ask("query", index, points[0], k=ROWS + 10, search="exact", hash_limit=0, timeout=30)
     assert found.ids.shape == (1, ROWS + 10)
     assert found.counts.tolist() == [ROWS]
@@ -113,7 +113,7 @@ def test_k_above_the_number_of_points(ask: Stack, index: str, points: np.ndarray
 
 
 def test_errors_have_the_classes_of_the_core(ask: Stack, index: str, points: np.ndarray) -> None:
-    """Errors that a server sent also have the status code."""
+    """Errors from the server have the core's classes, and also the status code."""
     with pytest.raises(IndexNotFoundError):
         ask("get_index", "nowhere", timeout=30)
     with pytest.raises(IndexExistsError) as exists:
@@ -142,7 +142,7 @@ def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:
 
 
 def test_sparse_rows_in_any_order(ask: Stack, index: str) -> None:
-    """Sparse rows with unsorted columns are built and queried, over several chunks."""
+    """Rows whose columns are not sorted are uploaded in several chunks and queried."""
     rng = np.random.default_rng(0)
     sorted_rows = scipy.sparse.random(9_000, 400, 0.1, "csr", np.float32, rng=rng)
     rows = sorted_rows[:, ::-1][:, ::-1].tocoo()
@@ -167,7 +167,7 @@ def test_waiting_until_ready(ask: Stack) -> None:
 
 
 def test_health_messages_are_what_the_package_makes() -> None:
-    """The client's fixed bytes equal the messages of the package grpc.health.v1."""
+    """The client uses fixed bytes, which equal messages of the package grpc.health.v1."""
     request = health_pb2.HealthCheckRequest(service=SERVICE)
     assert request.SerializeToString() == WATCH_REQUEST
     serving = health_pb2.HealthCheckResponse.SERVING

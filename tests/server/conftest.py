@@ -1,4 +1,4 @@
-"""A small index on the session's server, and calls that the client would never send."""
+"""A small index on the session's server, and a stub for calls that the client would never send."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ def channel(server: RunningServer) -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="session")
 def stub(channel: grpc.Channel) -> DiverseIndexStub:
-    """Return the generated stub, which clients in other languages use too."""
+    """Return the generated stub, which clients in other languages also use."""
     return DiverseIndexStub(channel)
 
 
@@ -44,6 +44,6 @@ def evaluated(server: RunningServer) -> str:
 
 @pytest.fixture
 def clean(server: RunningServer) -> Iterator[str]:
-    """Yield the name of an index, and check that no folder of it is left."""
+    """Yield the name of an index to build; afterwards check that no folder of the index is left."""
     yield "clean"
     eventually(lambda: not index_folders(server, "clean"))

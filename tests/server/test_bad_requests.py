@@ -42,7 +42,7 @@ FACTORS, MAP = np.ones((4, 2), np.float32), np.ones((5, 2), np.float32)
 
 @pytest.fixture(scope="module", autouse=True)
 def indexes(server: RunningServer, served: Served, evaluated: str) -> None:
-    """Build the indexes that requests name; three of them lack labels, a label model or both."""
+    """Build the indexes that requests name. Three of them lack labels, a label model or both."""
     assert (served.name, evaluated) == ("served", "evaluated")
     labels = np.eye(4)[np.arange(30) % 4]
     place(server, "both", X, labels=labels, label_model=(FACTORS, MAP))
@@ -54,7 +54,7 @@ def indexes(server: RunningServer, served: Served, evaluated: str) -> None:
 
 
 def dense(**fields: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # a message's own types
-    """Return a dense matrix of one row of ones, in which `fields` are replaced."""
+    """Return a dense matrix with one row of ones; `fields` replace fields of the message."""
     given = {"rows": 1, "cols": DIMS, "data": np.ones(DIMS, np.float32).tobytes(), **fields}
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(**given))
 
@@ -93,10 +93,10 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def refusal(stub: DiverseIndexStub, method: str = "Query", **fields: Any) -> Details:  # noqa: ANN401  # a message's types
-    """Return the details of a call that must fail; `fields` replace those of a valid request."""
+    """Return the details of a call that must fail; `fields` replace fields of a valid request."""
     kind, right = REQUESTS[method]
     with pytest.raises(grpc.RpcError) as caught:
-        # A call that streams its answers raises at the first one.
+        # If a call streams its answers, the error is raised when the first answer is read.
         list(getattr(stub, method)(kind(**right | fields), timeout=30) or ())
     return details_of(caught.value)
 
@@ -245,7 +245,7 @@ WRONG = {
 def test_a_wrong_request_names_its_field(
     stub: DiverseIndexStub, method: str, fields: dict[str, Any], field: str
 ) -> None:
-    """INVALID_ARGUMENT comes before any event and names the field as the .proto files do."""
+    """INVALID_ARGUMENT comes before any event, and names the field as the .proto files spell it."""
     details = refusal(stub, method, **fields)
     assert (details.code, details.reason) == (INVALID, "INVALID_ARGUMENT")
     assert details.fields == (field,)
@@ -258,13 +258,13 @@ def test_a_wrong_request_names_its_field(
 def test_contradicting_diversities_are_refused(
     stub: DiverseIndexStub, other: dict[str, Any]
 ) -> None:
-    """The message uses the field names of the request."""
+    """The message of the error uses the field names of the request."""
     sentence = "diversity, diversity_auto and lose_at_most are three ways to set the dial"
     assert sentence in refusal(stub, diversity_auto=True, **other).message
 
 
 def test_a_bad_row_is_named_by_its_number(client: Client, served: Served) -> None:
-    """The error gives the number of the row in the batch, although the worker cuts the batch."""
+    """The worker cuts the batch into slices, but the error gives the row's number in the batch."""
     queries = np.repeat(served.queries[:1], 200, axis=0)
     queries[137, 3] = np.nan
     with pytest.raises(InvalidArgumentError, match="row 137"):
@@ -277,7 +277,7 @@ def test_a_query_may_have_10000_rows_at_most(stub: DiverseIndexStub) -> None:
 
 
 def test_an_answer_too_large_for_a_message(stub: DiverseIndexStub) -> None:
-    """An answer that cannot be sent is refused before it is computed."""
+    """An answer that would exceed the message limit is refused before it is computed."""
     queries = encode_dense(np.ones((5_000, DIMS), np.float32))
     details = refusal(stub, queries=queries, k=1_000)
     assert (details.code, details.reason) == (EXHAUSTED, "REPLY_TOO_LARGE")
@@ -293,7 +293,7 @@ def test_more_results_than_points(client: Client, served: Served) -> None:
 def test_more_results_than_points_for_many_rows(
     server: RunningServer, stub: DiverseIndexStub
 ) -> None:
-    """The size of an answer is estimated from the number of points, if that is less than `k`."""
+    """If there are fewer points than `k`, the size of an answer is estimated from the points."""
     place(server, "few", random_points(40))
     queries = encode_dense(random_points(1_000))
     request = query_pb2.QueryRequest(index="few", queries=queries, k=10_000)
@@ -302,7 +302,7 @@ def test_more_results_than_points_for_many_rows(
 
 @pytest.mark.parametrize("method", REQUESTS)
 def test_an_unknown_index_is_not_found(stub: DiverseIndexStub, client: Client, method: str) -> None:
-    """The client raises the core's `IndexNotFoundError`."""
+    """Querying an unknown index raises the core's `IndexNotFoundError` in the client."""
     assert (
         refusal(
             stub, method, **({"categories": [0, 1]} if method == "Evaluate" else {}), index="nobody"
@@ -338,14 +338,17 @@ def test_a_malformed_message_is_refused(channel: grpc.Channel, path: str, payloa
 
 @pytest.mark.parametrize("method", ["Query", "GetIndex", "DeleteIndex"])
 def test_a_name_that_is_not_utf8_is_refused(channel: grpc.Channel, method: str) -> None:
-    """Protobuf text must be UTF-8, so the message counts as malformed."""
+    """Protobuf requires text to be UTF-8, so the message counts as malformed."""
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, method)(b"\x0a\x02\xff\xfe", timeout=10)
     assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
-    """The message of RESOURCE_EXHAUSTED gives the limit. gRPC itself refuses four times as much."""
+    """The message of RESOURCE_EXHAUSTED gives the server's limit.
+
+    gRPC itself refuses messages of four times this limit.
+    """
     most = LIMITS["message_bytes_max"]
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, "Query")(bytes(most + 1), timeout=10)
@@ -382,7 +385,7 @@ def test_error_messages_show_no_paths_or_tracebacks(stub: DiverseIndexStub) -> N
 
 @pytest.mark.parametrize("mode", ["embedding", "neighbour_vote"])
 def test_a_bad_document_is_named_by_its_number(client: Client, mode: Mode) -> None:
-    """Batches of several messages are checked too, before any prediction."""
+    """If a batch is sent in several messages, all documents are checked before any prediction."""
     documents = np.tile(X, (40, 1))
     documents[777] = 0
     with pytest.raises(InvalidArgumentError, match="documents row 777 has no feature"):
@@ -405,7 +408,10 @@ def test_a_bad_document_is_named_by_its_number(client: Client, mode: Mode) -> No
 def test_an_index_without_labels_or_model(
     client: Client, index: str, mode: Mode, rows: int
 ) -> None:
-    """The call is FAILED_PRECONDITION and names `mode`; the other mode works if possible."""
+    """The call is FAILED_PRECONDITION and names `mode`.
+
+    The other mode works if the index has what it needs.
+    """
     with pytest.raises(RpcError) as caught:
         client.predict_labels(index, np.tile(X, (100, 1))[:rows], mode=mode)
     assert caught.value.code == PRECONDITION
@@ -418,7 +424,7 @@ def test_an_index_without_labels_or_model(
 def test_label_names_count_in_the_size_of_an_answer(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """An answer that label names make too large is refused before it is computed."""
+    """If label names make an answer too large, the call is refused before it is computed."""
     wide = np.ones((9_000, 2), np.float32)
     names = ["x" * LIMITS["label_name_bytes_max"]] * 9_000
     place(server, "wide-labels", X, label_model=(wide, MAP), label_names=names)
@@ -429,13 +435,13 @@ def test_label_names_count_in_the_size_of_an_answer(
         )
         assert details.code == EXHAUSTED
         assert details.reason == "REPLY_TOO_LARGE"
-    # The client splits the batch into calls whose answers fit a message.
+    # The client splits the batch into calls whose answers fit the message limit.
     found = client.predict_labels("wide-labels", np.tile(X, (3, 1)), top_k=60)
     assert found.names == (tuple(names[:60]),) * 90
 
 
 def test_an_index_without_categories(server: RunningServer, client: Client) -> None:
-    """Evaluate is FAILED_PRECONDITION without the categories or sub-topics that it needs."""
+    """Without the categories or sub-topics that it needs, Evaluate is FAILED_PRECONDITION."""
     place(server, "plain", random_points(90))
     queries, asked = random_points(9), np.arange(9)
     with pytest.raises(UnfitIndexError) as unfit:
@@ -451,7 +457,7 @@ def test_an_index_without_categories(server: RunningServer, client: Client) -> N
 
 
 def test_the_client_refuses_invalid_axes(client: Client, evaluated: str) -> None:
-    """For example, an empty axis would be taken for the default on the wire."""
+    """For example, the client refuses an empty axis; the server would take it for the default."""
     one = np.ones((5, DIMS))
     for axis, values in (
         ("ks", []),

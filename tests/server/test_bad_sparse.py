@@ -35,7 +35,7 @@ def rows(
     /,
     **fields: Any,  # noqa: ANN401  # a message's own types
 ) -> vectors_pb2.Vectors:
-    """Return sparse rows in which `fields` are replaced; values are ones by default."""
+    """Return sparse rows whose values are ones; `fields` replace fields of the message."""
     data = np.ones(len(indices)) if values is None else np.asarray(values)
     given = {
         "rows": len(indptr) - 1,
@@ -127,7 +127,7 @@ def test_invalid_sparse_queries_name_the_field(
     vectors: vectors_pb2.Vectors,
     field: str,
 ) -> None:
-    """The call ends as INVALID_ARGUMENT, on dense and on sparse points."""
+    """The call ends as INVALID_ARGUMENT, for indexes of dense and of sparse points."""
     details = CALLS[call](stub, names[points], vectors)
     assert (details.code, details.fields) == (INVALID, ("queries" + field,))
 
@@ -155,7 +155,7 @@ def test_an_invalid_sparse_upload_is_invalid_argument(stub: DiverseIndexStub) ->
 def test_sparse_queries_have_the_columns_of_the_index(
     stub: DiverseIndexStub, names: dict[str, str], call: str, points: str
 ) -> None:
-    """A query with more or fewer columns is refused, even if its values fit."""
+    """A query with more or fewer columns than the index is refused, even if its values fit."""
     for cols in (DIMS - 1, DIMS + 1):
         details = CALLS[call](stub, names[points], rows([0, 1], [0], cols=cols))
         assert details.code == INVALID
@@ -164,7 +164,7 @@ def test_sparse_queries_have_the_columns_of_the_index(
 
 
 def test_a_bad_sparse_row_is_named_by_its_number(client: Client, names: dict[str, str]) -> None:
-    """The error gives the number of the row in the batch, although the worker cuts the batch."""
+    """The worker cuts the batch into slices, but the error gives the row's number in the batch."""
     queries = csr_array(np.eye(400, DIMS, dtype=np.float32) + 0.1)
     queries.data[137 * DIMS] = np.nan
     for name in names.values():
@@ -202,7 +202,7 @@ def test_malformed_stream_queries_are_all_answered(
 def test_max_distance_needs_a_metric_with_distances(
     server: RunningServer, client: Client, served: Served
 ) -> None:
-    """Under `inner_product`, Query and QueryStream refuse `max_distance` in batches of any size."""
+    """Under `inner_product`, `max_distance` is refused for streams and for batches of any size."""
     place(server, "served-product", served.points[:200], metric="inner_product")
     with refused("max_distance"):
         client.query("served-product", served.queries[:40], max_distance=1.0)

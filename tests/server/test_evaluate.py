@@ -38,7 +38,7 @@ GRID: dict[str, Any] = {
     "seed": 7,
 }
 ONE: dict[str, Any] = {"selectors": ("greedy",), "ks": (5,)}
-# Evaluators have a low priority, and other programs may run besides the tests.
+# Evaluators have a low priority, so other programs may delay them for long.
 WAIT_SECONDS = 60.0
 # These settings make an evaluation long enough for events to happen during it.
 LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limits": ((0, 0),)}
@@ -115,7 +115,10 @@ def test_relevant_ids_and_sparse_queries_are_evaluated(
 def test_a_new_default_applies_at_once(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """Every worker uses the default for parameters that a query leaves unset; GetIndex shows it."""
+    """Every worker uses the default for parameters that a query does not set.
+
+    GetIndex shows the default.
+    """
     rows = np.arange(N)
     place(server, "tuned", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
     row_list = list(
@@ -149,7 +152,10 @@ def test_a_new_default_applies_at_once(
 def test_queries_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, queries: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows equal the core's rows of all queries. A default cannot be set in this case."""
+    """The rows equal the core's rows for all queries at once.
+
+    An evaluation of several messages cannot set a default.
+    """
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
     events: list[Progress] = []
     options: dict[str, Any] = {"categories": CATEGORIES, "folds": 4, "per_query": True}
@@ -188,7 +194,7 @@ def long_run(
 
 
 def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
-    """Draw all rows in a thread, and ignore an error at the end."""
+    """Draw all rows in a thread, and ignore the error with which the call ends."""
 
     def draw() -> None:
         with suppress(RpcError):
@@ -202,7 +208,10 @@ def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
 def test_queries_are_answered_during_an_evaluation(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
-    """Workers answer while the evaluator uses every core. A cancelled evaluator ends."""
+    """Workers answer queries while the evaluator uses every core.
+
+    If the evaluation is cancelled, the evaluator ends.
+    """
     events: list[Progress] = []
     with Client(server.target) as caller:
         thread = draw_in_a_thread(long_run(caller, evaluated, events, 200))
@@ -221,7 +230,7 @@ def test_queries_are_answered_during_an_evaluation(
 def test_evaluations_reuse_a_process(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
-    """The process serves the next evaluation whether the last one succeeded or failed."""
+    """An evaluator serves the next evaluation whether the last one succeeded or failed."""
     list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     pids = server.pids("evaluator")
     with pytest.raises(InvalidArgumentError):
@@ -233,7 +242,7 @@ def test_evaluations_reuse_a_process(
 def test_an_evaluator_has_a_low_priority(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
-    """On kernels that schedule by session, its session has a low priority too."""
+    """If Linux schedules processes by session, the evaluator's session has a low priority too."""
     expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     list(client.evaluate(evaluated, queries, CATEGORIES, **ONE))
     for pid in server.pids("evaluator"):
@@ -247,7 +256,10 @@ def test_an_evaluator_has_a_low_priority(
 def test_a_killed_process_does_not_fail_an_evaluation(
     server: RunningServer, client: Client, core: Index, queries: FloatArray, role: str
 ) -> None:
-    """Workers take no part in it, and if the evaluator is killed, a second one starts again."""
+    """Workers take no part in an evaluation, so their death does not matter to it.
+
+    If the evaluator is killed, a second one starts the evaluation again.
+    """
     options = LONG | {"diversities": np.linspace(0.1, 0.9, 30).tolist(), "ks": (10,)}
     events: list[Progress] = []
 
@@ -264,7 +276,7 @@ def test_a_killed_process_does_not_fail_an_evaluation(
 def test_an_evaluator_that_is_killed_twice(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
-    """The call is UNAVAILABLE, and the server still serves."""
+    """The call is UNAVAILABLE, and the server continues to serve."""
     events: list[Progress] = []
 
     def on_progress(progress: Progress) -> None:
@@ -287,7 +299,10 @@ def test_an_evaluator_that_is_killed_twice(
 def test_a_file_that_is_truncated_during_an_evaluation(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """The first evaluator dies. The next one checks the lengths of files and reports DATA_LOSS."""
+    """Reading the truncated file kills the first evaluator.
+
+    The second evaluator checks the lengths of files and reports DATA_LOSS.
+    """
     rows = np.arange(N)
     place(server, "cut", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
 
@@ -304,7 +319,7 @@ def test_a_file_that_is_truncated_during_an_evaluation(
 def test_an_index_that_is_deleted_during_an_evaluation(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """The deleted generation is evaluated to the end; the next call is NOT_FOUND."""
+    """The evaluation of the deleted generation completes, and the next call is NOT_FOUND."""
     rows = np.arange(N)
     place(server, "deleted", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
     events: list[Progress] = []
@@ -322,7 +337,7 @@ def test_an_index_that_is_deleted_during_an_evaluation(
 def test_an_evaluation_stays_on_one_generation(
     server: RunningServer, client: Client, queries: FloatArray
 ) -> None:
-    """Replacing the index during the evaluation does not change the rows."""
+    """An evaluation returns the rows of the old generation if the index is replaced meanwhile."""
     rows = np.arange(N)
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
     place(server, "pinned", random_points(N), **labels)
@@ -359,7 +374,7 @@ def test_a_deadline_ends_an_evaluation(client: Client, evaluated: str) -> None:
 def test_a_third_evaluation_at_a_time_is_refused(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
-    """The status is RESOURCE_EXHAUSTED with a retry delay."""
+    """The third evaluation is refused as RESOURCE_EXHAUSTED with a retry delay."""
     assert client.server_info().limits["evaluations_max"] == 2
     events: list[list[Progress]] = [[], []]
     with Client(server.target) as caller:

@@ -79,7 +79,7 @@ def test_the_wire_gives_the_rows_of_the_core(client: Client, core: Index, dense:
 def test_documents_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows equal the core's rows of all documents, even if some messages have no labels."""
+    """The rows equal the core's rows for all documents, even if some messages have no labels."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     events: list[Progress] = []
     blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
@@ -100,7 +100,7 @@ def test_documents_of_several_messages_are_evaluated_as_one(
 def test_an_index_replaced_by_one_without_a_model_between_messages(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call is ABORTED, as if the index had been replaced by any other."""
+    """The call is ABORTED, as it is if an index is replaced by any other index."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     cut = messages_of_evaluate.Evaluation.messages
     options: Any = {"selectors": ["nearest"], "modes": ["embedding"], "folds": 0}
@@ -124,7 +124,7 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
 def test_the_client_checks_an_evaluation_of_several_messages(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client refuses a default, and invalid fields before the first message is sent."""
+    """The client refuses to set a default, and refuses invalid fields before it sends a message."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     plain = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, **ONE))
     assert_same_rows(plain, list(evaluate_labels(core, DOCUMENTS, TRUTH, grid=LabelGrid(**ONE))))
@@ -145,7 +145,7 @@ def test_the_client_checks_an_evaluation_of_several_messages(
 def test_limits_of_one_call_do_not_bound_an_evaluation(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits on rows and on labels per answer only make the client send more messages."""
+    """Because of limits on rows and labels per answer, the client only sends more messages."""
     del core
     whole = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, **ONE))
     for limits, name, least in (
@@ -163,7 +163,7 @@ def test_limits_of_one_call_do_not_bound_an_evaluation(
 def test_rows_with_values_of_each_document_fit_a_message(
     client: Client, core: Index, stub: DiverseIndexStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server refuses a call whose rows would be too large; the client splits it."""
+    """The server refuses a call whose rows would be too large, so the client splits it."""
     top_k = 5_000
     most = documents_per_message_max(top_k)
     documents = sparse.vstack([DOCUMENTS] * 4)[: most + 30]
@@ -186,7 +186,7 @@ def test_rows_with_values_of_each_document_fit_a_message(
 
 
 def test_the_asynchronous_client_gives_the_same_rows(server: RunningServer, core: Index) -> None:
-    """An index of factors alone has no frequencies of labels and no distances between them."""
+    """The index has only label factors, so rows lack frequencies of labels and their distances."""
 
     async def evaluated(name: str) -> list[EvaluateLabelRow]:
         async with AsyncClient(server.target) as client:
@@ -228,7 +228,7 @@ def test_set_default_keeps_the_best_threshold_of_each_mode(
 def test_an_index_without_labels_or_a_model_is_refused(
     server: RunningServer, client: Client
 ) -> None:
-    """FAILED_PRECONDITION names `mode` or `selector`; an unknown index is NOT_FOUND."""
+    """FAILED_PRECONDITION names `mode` or `selector`, and an unknown index is NOT_FOUND."""
     place(server, "unlabelled", X)
     place(server, "voting", X, labels=labelled_documents.labels_of(X))
     place(server, "modelled", X, label_model=labelled_documents.factors())
@@ -250,7 +250,7 @@ def test_an_index_without_labels_or_a_model_is_refused(
 
 
 def test_the_client_refuses_invalid_axes(client: Client) -> None:
-    """For example, an empty axis would be taken for the default on the wire."""
+    """For example, the client refuses an empty axis; the server would take it for the default."""
     for field, fields in (
         ("top_ks", []),
         ("modes", "embedding"),

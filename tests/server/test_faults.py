@@ -1,4 +1,4 @@
-"""The status of calls when workers die or hang, queues are full or resources run out."""
+"""The status of calls if workers die or hang, queues are full or resources run out."""
 
 import os
 import resource
@@ -34,7 +34,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class Served(NamedTuple):
-    """A server with an index `small`, and clients of it."""
+    """A server with an index `small`, and clients that are connected to it."""
 
     server: RunningServer
     stub: DiverseIndexStub
@@ -74,7 +74,7 @@ def pair(pair_server: Served) -> Served:
 
 @pytest.fixture(scope="module")
 def single_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a server with one worker; calls wait 0.1 seconds for it to start."""
+    """Run a server with one worker, in which calls wait at most 0.1 seconds for a worker."""
     arguments = ("--workers", "1", "--worker-wait", "0.1")
     with serving(tmp_path_factory.mktemp("single"), *arguments) as served:
         yield served
@@ -116,7 +116,7 @@ def long_batch() -> query_pb2.QueryRequest:
 
 
 def computing(pids: Sequence[int]) -> int:
-    """Return the id of the first of these idle processes that begins to compute."""
+    """Return the id of the first of these processes that begins to compute."""
     before = {pid: cpu_seconds(pid) for pid in pids}
     busy: list[int] = []
 
@@ -162,14 +162,15 @@ def limited(pid: int, kind: int, limit: int) -> Iterator[None]:
 def await_front(stub: DiverseIndexStub, calls: int = 1) -> None:
     """Wait until the front has received `calls` queries that the stub has sent.
 
-    Queries wait in a separate queue. The front takes one query for each call of other methods.
+    Queries wait in a queue of their own. The front takes one query from it for each call of another
+    method, so as many calls of GetServerInfo suffice.
     """
     for _ in range(calls):
         stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=5)
 
 
 def asking(client: Client, stop: threading.Event) -> int:
-    """Query until `stop` is set, and return the number of calls; any failure is raised."""
+    """Send queries until `stop` is set, and return how many were sent. Any failure is raised."""
     calls = 0
     rng = np.random.default_rng(threading.get_ident() % 1000)
     while not stop.is_set():
@@ -196,7 +197,7 @@ def test_killing_one_of_two_workers_fails_no_call(pair: Served) -> None:
 
 
 def test_a_query_that_ends_workers_is_tried_twice(pair: Served) -> None:
-    """After the second death the call is UNAVAILABLE, and later the same query is refused."""
+    """After the second worker's death the call is UNAVAILABLE, and the query is refused later."""
     guilty = long_batch()
     call = pair.stub.Query.future(guilty, timeout=60)
     workers = pair.server.pids("worker")
@@ -218,7 +219,10 @@ def test_a_query_that_ends_workers_is_tried_twice(pair: Served) -> None:
 
 
 def test_a_truncated_file_costs_at_most_one_worker(pair: Served) -> None:
-    """The other workers check the files first, so this call and later calls are DATA_LOSS."""
+    """At most one worker dies, because the others check the files before they retry the call.
+
+    This call and later calls are DATA_LOSS.
+    """
     place(pair.server, "cut", random_points(300))
     queries = [query(seed=seed) for seed in range(40)]
     for request in queries:
@@ -238,7 +242,10 @@ def test_a_truncated_file_costs_at_most_one_worker(pair: Served) -> None:
 
 
 def test_a_worker_that_hangs_is_replaced(strict: Served) -> None:
-    """A call ends at its deadline; a call with more time is answered by the new worker."""
+    """A call ends at its deadline while the worker hangs.
+
+    A call with a later deadline is answered by the new worker.
+    """
     (hanging,) = strict.server.pids("worker")
     with stopped(hanging):
         patient = strict.stub.Query.future(query(), timeout=60)
@@ -251,7 +258,7 @@ def test_a_worker_that_hangs_is_replaced(strict: Served) -> None:
 
 
 def test_a_full_queue_refuses_queries(strict: Served) -> None:
-    """The status is RESOURCE_EXHAUSTED with a retry delay. Other services still answer."""
+    """The query is refused as RESOURCE_EXHAUSTED with a retry delay, and other services answer."""
     with stopped(*strict.server.pids("worker")):
         calls = [strict.stub.Query.future(query(seed=seed), timeout=60) for seed in range(4)]
         await_front(strict.stub, 4)
@@ -266,7 +273,7 @@ def test_a_full_queue_refuses_queries(strict: Served) -> None:
 
 
 def test_an_idle_upload_is_ended(strict: Served) -> None:
-    """The call is DEADLINE_EXCEEDED after `--upload-idle` seconds, and nothing is left behind."""
+    """After `--upload-idle` seconds the call is DEADLINE_EXCEEDED and leaves no file."""
     held = Held(strict.stub, "still")
     held.send(chunk(np.ones((3, DIMS))))
     with pytest.raises(grpc.RpcError) as caught:
@@ -276,7 +283,7 @@ def test_an_idle_upload_is_ended(strict: Served) -> None:
 
 
 def test_a_server_without_workers_is_unhealthy(single: Served) -> None:
-    """Health is NOT_SERVING, and queries wait for a short time before they are UNAVAILABLE."""
+    """Without workers health is NOT_SERVING, and queries wait for a moment before UNAVAILABLE."""
     single.server.kill("worker")
     eventually(lambda: health(single.server) == NOT_SERVING)
     with pytest.raises(grpc.RpcError) as caught:
@@ -290,7 +297,7 @@ def test_a_server_without_workers_is_unhealthy(single: Served) -> None:
 
 
 def test_a_long_batch_does_not_refuse_small_queries(single: Served) -> None:
-    """A batch occupies the only worker while single queries arrive 0.4 seconds apart."""
+    """A batch occupies the only worker, while single queries arrive 0.4 seconds apart."""
     whole = single.stub.Query.future(long_batch(), timeout=4)
     refusals = []
     while not whole.done():
@@ -302,8 +309,8 @@ def test_a_long_batch_does_not_refuse_small_queries(single: Served) -> None:
 
 
 def test_a_full_disk_ends_a_build(single: Served) -> None:
-    """RESOURCE_EXHAUSTED is returned, nothing is left, and the old generation is still served."""
-    # No file of a builder may grow beyond this size; a full disk has the same effect.
+    """The build is RESOURCE_EXHAUSTED and leaves no file; the old generation is still served."""
+    # No file of a builder may grow beyond this size, which has the same effect as a full disk.
     with limited(single.server.process.pid, resource.RLIMIT_FSIZE, 200_000):
         chunks = [chunk(random_points(1_000)) for _ in range(5)]
         details = refusal(single.stub, header("small", replace=True), *chunks, commit(5_000))
@@ -313,7 +320,7 @@ def test_a_full_disk_ends_a_build(single: Served) -> None:
 
 
 def test_a_supervisor_without_descriptors(single: Served) -> None:
-    """The supervisor refuses builds and starts no process until descriptors are free again."""
+    """Until descriptors are free again, the supervisor refuses builds and starts no process."""
     with limited(single.server.process.pid, resource.RLIMIT_NOFILE, 3):
         details = refusal(single.stub, header("new"), chunk(np.ones((3, DIMS))), commit(3))
         assert (details.code, bool(details.retry_after)) == (UNAVAILABLE, True)
@@ -326,7 +333,7 @@ def test_a_supervisor_without_descriptors(single: Served) -> None:
 
 
 def test_a_front_without_descriptors(single: Served) -> None:
-    """The front refuses calls that need descriptors, and later connects to its workers again."""
+    """The front refuses calls that need descriptors, and connects to its workers again later."""
     await_front(single.stub)
     starts = single.server.log.count("kernels are warm")
     with limited(single.server.pids("front")[0], resource.RLIMIT_NOFILE, 3):
@@ -343,7 +350,7 @@ def test_a_front_without_descriptors(single: Served) -> None:
 
 
 def test_excess_queries_are_cancelled_and_do_not_delay_other_methods(tmp_path: Path) -> None:
-    """Beyond --pending-calls, gRPC itself ends queries as CANCELLED."""
+    """If more than --pending-calls queries are pending, gRPC itself ends queries as CANCELLED."""
     with serving(tmp_path, "--pending-calls", "1") as served:
         await_front(served.stub)
         with stopped(*served.server.pids("front")):
@@ -355,7 +362,7 @@ def test_excess_queries_are_cancelled_and_do_not_delay_other_methods(tmp_path: P
 
 
 def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
-    """Each call that is ended has an access line, and no traceback is logged."""
+    """Each call that is ended after the grace period has an access line, but no traceback."""
     with serving(tmp_path, "--workers", "1", "--grace", "0.1") as served:
         server = served.server
         with stopped(*server.pids("worker")):
@@ -364,7 +371,7 @@ def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGTERM)
             codes = [call.code() for call in calls]
             server.process.wait(20)
-        # A call that arrives after the server has stopped taking calls is ended by gRPC and not
+        # If a call arrives after the server has stopped taking calls, gRPC ends it and it is not
         # logged.
         count = codes.count(grpc.StatusCode.UNAVAILABLE)
         assert count > 0

@@ -19,7 +19,7 @@ from support.served_index import DIMS, Served, place, random_points
 
 
 def test_two_indexes_are_served_at_once(server: RunningServer, client: Client) -> None:
-    """The indexes have different numbers of dimensions."""
+    """Two indexes with different numbers of dimensions are served at the same time."""
     place(server, "wide", np.eye(12, dtype=np.float32), ids=np.arange(12) + 100)
     place(server, "narrow", np.eye(5, dtype=np.float32), ids=np.arange(5) + 500)
     for _ in range(4):
@@ -28,7 +28,7 @@ def test_two_indexes_are_served_at_once(server: RunningServer, client: Client) -
 
 
 def watching(client: Client, name: str, stop: threading.Event) -> list[int]:
-    """Query until `stop` is set, and return the generations that answered, in order."""
+    """Query until `stop` is set, and return the generations of the answers in order."""
     generations = []
     while not stop.is_set():
         generations.append(client.query(name, np.ones(DIMS)).generation)
@@ -36,7 +36,7 @@ def watching(client: Client, name: str, stop: threading.Event) -> list[int]:
 
 
 def test_replacing_an_index_under_load_fails_no_call(server: RunningServer) -> None:
-    """No answer comes from an older generation than the answer before."""
+    """No answer comes from an older generation than the answer before it."""
     stop = threading.Event()
     with (
         Client(server.target, timeout=30, retries=False) as client,
@@ -87,7 +87,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
-    """The server starts. Damaged indexes are DATA_LOSS when queried, listed, and replaceable."""
+    """The server starts although some indexes are damaged.
+
+    A damaged index is listed, can be replaced, and is DATA_LOSS when it is queried.
+    """
     data = tmp_path / "data"
     names = [f"doomed-{number}" for number in range(len(DAMAGES))]
     Index.build(random_points(50), path=data / "sound")
@@ -120,7 +123,7 @@ def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
 def test_a_deleted_index_can_be_built_again(
     server: RunningServer, client: Client, served: Served
 ) -> None:
-    """The old index never answers for the new one."""
+    """Under its old name, the new index answers and the deleted index never does."""
     place(server, "again", np.eye(4, dtype=np.float32), ids=[1, 2, 3, 4])
     assert client.query("again", np.eye(4)[0], k=1).ids[0, 0] == 1
     client.delete_index("again")

@@ -41,8 +41,8 @@ _EVALUATION: Final = {
     "row.on_front": "a comparison of measured times",
     "progress.seconds_left": "an estimate from the clock",
 }
-# The fields of each method that differ between runs or machines, each with the reason. A name in
-# brackets selects the elements of a repeated field that have this name.
+# The fields of each method that differ between runs or machines, each with the reason. In a path, a
+# name in brackets selects the elements of a repeated field that have this name.
 UNSTEADY: Final = {
     "Evaluate": _EVALUATION,
     "EvaluateLabels": _EVALUATION,
@@ -57,8 +57,8 @@ UNSTEADY: Final = {
         "kernels_total": "depends on the kernels cached before the start",
     },
 }
-# The fields of each method that are rounded to 12 digits. Confidence intervals are computed by
-# linear algebra, whose last bits differ between processors.
+# The fields of each method that are rounded to 12 digits, because confidence intervals are computed
+# by linear algebra, whose last bits differ between processors.
 _ROUNDED: Final = {
     "Evaluate": ("row.metrics.low", "row.metrics.high"),
     "EvaluateLabels": tuple(
@@ -105,7 +105,7 @@ def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
 
 
 def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
-    """Tell whether an event is a progress report before the end, whose number depends on time."""
+    """Tell whether an event is a progress report before the end, of which there may be any number."""
     if method == "Build":
         return bool(message.HasField("progress"))
     if not method.startswith("Evaluate") or not message.HasField("progress"):
@@ -132,7 +132,7 @@ def steady(method: str, answers: Iterable[bytes]) -> list[str]:
             for part, name in fields_at(message, path):
                 setattr(part, name, float(f"{getattr(part, name):.12g}"))
         texts.append(message.SerializeToString(deterministic=True).hex())
-    # The last progress event may be sent twice.
+    # The server may send the last progress event twice.
     texts = list(dict.fromkeys(texts))
     return sorted(texts) if method == "QueryStream" else texts
 
@@ -171,7 +171,7 @@ def recorded() -> dict[str, list[Any]]:
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[grpc.Channel]:
-    """Serve copies of the golden indexes with one worker, ready from the first call."""
+    """Serve copies of the golden indexes with one worker, which is ready for the first call."""
     for name, golden in SERVED.items():
         shutil.copytree(_GOLDEN / "families" / golden, folder / "data" / name)
     running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
@@ -184,21 +184,21 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="module")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
-    """Return a channel to a separate server, which serves the golden indexes."""
+    """Return a channel to a separate server that serves the golden indexes."""
     with _serving(tmp_path_factory.mktemp("golden")) as channel:
         yield channel
 
 
 @pytest.mark.parametrize("name", recorded())
 def test_a_recorded_request_gets_the_recorded_bytes(golden: grpc.Channel, name: str) -> None:
-    """The fields in `UNSTEADY` are left out, and the fields in `_ROUNDED` are rounded."""
+    """Answers are compared without fields in `UNSTEADY`, and with those in `_ROUNDED` rounded."""
     method, requests, answers = recorded()[name]
     answers_now = call(golden, method, [bytes.fromhex(request) for request in requests])
     assert steady(method, answers_now) == answers
 
 
 def test_requests_have_the_bytes_that_were_recorded() -> None:
-    """The generated code writes the recorded bytes, and every recorded call is compared."""
+    """The generated code writes the recorded bytes, and the record has no further calls."""
     record = {name: (method, requests) for name, (method, requests, _) in recorded().items()}
     assert written() == record
 
@@ -237,7 +237,7 @@ def present_in(message: Message) -> set[str]:
 
 
 def test_every_field_and_enum_value_is_recorded() -> None:
-    """Each occurs in a recorded request or answer, unless `_NOT_RECORDED` gives a reason."""
+    """A recorded message has each field and enum value, or `_NOT_RECORDED` gives a reason."""
     present, declared = set[str](), set[str]()
     for method_ in _METHODS.values():
         for message in (method_.input_type, method_.output_type):

@@ -10,7 +10,7 @@ from support.mutators import change_bytes, mutated
 
 
 def test_a_thousand_mutated_requests() -> None:
-    """No call ends with a forbidden status, no process is replaced and answers stay the same."""
+    """No call ends with a forbidden status, no process is replaced, and answers do not change."""
     tally = run(1_000, seed=1)
     assert tally.wrong == []
     table = report(tally)
@@ -18,7 +18,7 @@ def test_a_thousand_mutated_requests() -> None:
 
 
 def test_requests_are_drawn_by_their_number() -> None:
-    """The same seed and number give the same bytes, which usually differ from the request's."""
+    """The same seed and number give the same bytes, which usually differ from a valid request."""
     request = query_pb2.QueryRequest(index="dense", k=3)
     payload = request.SerializeToString()
     draws = [mutated(random.Random(f"0-{number}"), request) for number in range(200)]

@@ -24,7 +24,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 @pytest.mark.parametrize("service", ["", SERVICE])
 def test_a_server_that_serves_is_healthy(channel: grpc.Channel, service: str) -> None:
-    """Check and Watch return SERVING for the server as a whole and for the service by its name."""
+    """Check and Watch return SERVING for the whole server, and for the service by its name."""
     health = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
     assert health.Check(request, timeout=5).status == SERVING
@@ -97,7 +97,7 @@ def test_indexes_are_listed_in_pages(
 
 
 def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
-    """DeleteIndex returns the generation that served last, and later calls are NOT_FOUND."""
+    """DeleteIndex returns the last generation that was served, and later calls are NOT_FOUND."""
     for _ in range(2):
         place(server, "gone", np.eye(4, dtype=np.float32))
     assert client.query("gone", np.ones(4)).generation == 2
@@ -121,7 +121,7 @@ def access_lines(server: RunningServer, request_id: str) -> list[dict[str, objec
 def test_a_call_is_one_line_in_the_log(
     server: RunningServer, client: Client, served: Served
 ) -> None:
-    """Successful and failed calls have one JSON line each, with the caller's request id."""
+    """Successful and failed calls each have one line of JSON with the caller's request id."""
     client.query(served.name, served.queries[0], request_id="good-call")
     with pytest.raises(IndexNotFoundError) as caught:
         client.query("nobody", served.queries[0], request_id="bad-call")
@@ -139,7 +139,7 @@ def test_a_call_is_one_line_in_the_log(
 def test_a_stream_is_one_line_in_the_log(
     server: RunningServer, stub: DiverseIndexStub, served: Served
 ) -> None:
-    """The line has the index and `k` of its queries, and the sum of their rows."""
+    """The stream's line has the index and `k` of its queries, and the total number of rows."""
     queries = [
         query_pb2.QueryRequest(index=served.name, k=7, queries=encode_dense(served.queries[:rows]))
         for rows in (1, 3)
@@ -158,7 +158,7 @@ def test_a_stream_is_one_line_in_the_log(
 
 
 def test_a_request_id_cannot_forge_a_line(server: RunningServer, stub: DiverseIndexStub) -> None:
-    """The server replaces an id that has quotes or is too long."""
+    """If the caller's request id has quotes or is too long, the server replaces it."""
     for forged in ('x", "code": "OK', "y" * 500):
         stub.GetServerInfo(
             index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", forged),), timeout=5

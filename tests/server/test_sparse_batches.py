@@ -1,4 +1,4 @@
-"""How batches of sparse queries are cut into slices, and that they are never made dense."""
+"""How batches of sparse queries are cut into slices without ever being made dense."""
 
 import re
 from pathlib import Path
@@ -20,13 +20,14 @@ from divgrpc_server.worker.batches import QueryBatch
 from support.running_server import RunningServer
 from support.served_index import place
 
-# PCA components and orthogonal hyperplanes take long to compute in 4,194,304 dimensions.
+# The hash family needs neither principal components nor orthogonal hyperplanes, which take long to
+# compute in 4,194,304 dimensions.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
 WIDE = LIMITS["sparse_dims_max"]
 
 
 def few_numbers(rows: int, nonzeros: int, seed: int) -> csr_array:
-    """Return sparse rows with `nonzeros` values each, of the maximum number of dimensions."""
+    """Return sparse rows with `nonzeros` values each and the maximum number of dimensions."""
     rng = np.random.default_rng(seed)
     columns = np.sort(
         rng.integers(0, WIDE // nonzeros, (rows, nonzeros))
@@ -50,7 +51,7 @@ def answer_in_slices(index: Index, queries: SparseRows) -> tuple[list[int], Floa
 
 
 def test_slices_are_cut_by_stored_values() -> None:
-    """A slice has fewer rows if they have more values. The answer does not depend on slices."""
+    """A slice has fewer rows if rows have more values, and slices do not change the answer."""
     rng = np.random.default_rng(0)
     index = Index.build(rng.standard_normal((50, 20_000)).astype(np.float32), **RANDOM)
     full = rng.standard_normal((4, 20_000)).astype(np.float32)
@@ -70,7 +71,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def test_sparse_queries_are_never_made_dense(server: RunningServer, client: Client) -> None:
-    """4,000 rows of 4,194,304 dimensions, 64 GiB if dense, need less than 256 MiB."""
+    """4,000 rows of 4,194,304 dimensions would take 64 GiB if dense, but need less than 256 MiB."""
     index = place(server, "wide-sparse", few_numbers(300, 20, 1), **RANDOM)
     queries = few_numbers(4_000, 20, 2)
     client.query("wide-sparse", queries[:100])

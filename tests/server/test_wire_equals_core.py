@@ -43,7 +43,7 @@ class Both(NamedTuple):
 
 
 def spread(rows: int, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
-    """Return points whose norms differ by a factor of up to 100, as suits inner products."""
+    """Return points whose norms differ by a factor of up to 100, to test inner products."""
     scale = 10 ** np.random.default_rng(seed).uniform(-1, 1, (rows, 1))
     return (random_points(rows, dims=dims, seed=seed) * scale).astype(np.float32)
 
@@ -68,7 +68,7 @@ def both(request: pytest.FixtureRequest, server: RunningServer) -> Both:
 @pytest.fixture(
     scope="module",
     params=[
-        # Each pair of a hash family and a metric, in turn with dense and with sparse points.
+        # Each hash family with each metric; dense and sparse points alternate.
         (family, metric, ("dense", "sparse")[(number + column) % 2])
         for number, family in enumerate(FAMILIES)
         for column, metric in enumerate(METRICS)
@@ -121,7 +121,7 @@ def test_every_kind_of_index_equals_the_core(kind: Both, client: Client, search:
 def test_chosen_diversities_equal_the_core(
     both: Both, client: Client, selector: Selector, dial: dict[str, Any]
 ) -> None:
-    """The diversity chosen for each row, and the reason, are compared for a batch and for a row."""
+    """Each row's diversity and the reason for it are compared, in a batch and in a single row."""
     for queries in both.queries:
         expected = both.core.query(queries, k=6, selector=selector, **dial)
         assert len(set(expected.diversities.tolist())) > 1
@@ -131,7 +131,7 @@ def test_chosen_diversities_equal_the_core(
 
 
 def test_every_kind_of_index_describes_itself(kind: Both, client: Client) -> None:
-    """GetIndex returns the same information as the index, including the choices of Build."""
+    """GetIndex returns what `Index.info` returns, including the choices that Build made."""
     info = kind.core.info
     assert client.get_index(kind.name) == info
     assert info.choices
@@ -179,21 +179,21 @@ def test_batches_of_any_size_equal_the_core(
     ids=str,
 )
 def test_every_option_equals_the_core(both: Both, client: Client, options: dict[str, Any]) -> None:
-    """Results with fewer than `k` points and warnings are equal too."""
+    """Warnings, and results with fewer than `k` points, are equal too."""
     name, index, _ = both
     queries = random_points(12, seed=5)
     assert_same(client.query(name, queries, **options), index.query(queries, **options))
 
 
 def test_half_precision_queries_are_widened(both: Both, client: Client) -> None:
-    """A float16 query is answered as the same values in float32."""
+    """A float16 query has the same answer as the same values in float32."""
     name, index, _ = both
     queries = random_points(3, seed=6).astype(np.float16)
     assert_same(client.query(name, queries), index.query(queries.astype(np.float32)))
 
 
 def test_a_large_batch_is_one_answer(server: RunningServer, client: Client, served: Served) -> None:
-    """The batch is sent by memory file and answered in slices, and its result equals the core's."""
+    """The batch travels in a memory file and is answered in slices, with the core's result."""
     index = Index.open(Path(server.folder, "data", served.name))
     queries = random_points(3000, seed=7)
     assert queries.nbytes > 4 * 65536
@@ -201,7 +201,7 @@ def test_a_large_batch_is_one_answer(server: RunningServer, client: Client, serv
 
 
 def test_values_may_replace_data_in_a_query(stub: DiverseIndexStub, served: Served) -> None:
-    """Other languages need only the generated stub and the field `values`."""
+    """Clients in other languages need only the generated stub and the field `values`."""
     rows, cols = served.queries[:2].shape
     matrix = vectors_pb2.DenseMatrix(
         rows=rows, cols=cols, values=served.queries[:2].ravel().tolist()

@@ -32,7 +32,7 @@ MODES = ("embedding", "neighbour_vote")
 
 @pytest.fixture(scope="module")
 def events() -> list[Progress]:
-    """Return a list for the progress events of the build."""
+    """Return a list that collects the progress events of the build."""
     return []
 
 
@@ -160,7 +160,7 @@ def test_predictions_equal_the_core(core: Index, client: Client, search: str, mo
     ids=str,
 )
 def test_every_option_equals_the_core(core: Index, client: Client, options: dict[str, Any]) -> None:
-    """Documents without labels, label names and warnings are equal too."""
+    """Warnings, label names, and documents without labels are equal too."""
     assert_same(
         client.predict_labels(NAME, DOCUMENTS, **options), core.predict_labels(DOCUMENTS, **options)
     )
@@ -172,7 +172,7 @@ def test_every_option_equals_the_core(core: Index, client: Client, options: dict
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
-    """The client sends it in several messages, the worker answers in slices, and the parts join."""
+    """The client sends several messages, and the worker answers in slices, which are joined."""
     half = labelled_documents.documents(150, seed=2)
     many = sparse.vstack([half, half], format="csr")
     once = core.predict_labels(half, mode=mode, top_k=90)
@@ -201,7 +201,7 @@ def test_the_asynchronous_client_equals_the_core(server: RunningServer, core: In
 def test_a_kept_threshold_is_the_default(
     server: RunningServer, client: Client, core: Index
 ) -> None:
-    """A stored threshold applies at once to all predictions without a threshold."""
+    """A stored threshold applies at once to predictions that set no threshold."""
     index = Index.open(Path(server.folder, "data", NAME))
     index.set_threshold(0.2)
     try:
@@ -238,7 +238,7 @@ def test_a_prediction_is_logged(server: RunningServer, core: Index, client: Clie
 
 @pytest.mark.parametrize("model", ["pair", "model"])
 def test_given_label_models_are_uploaded(server: RunningServer, client: Client, model: str) -> None:
-    """A pair of factors, or a model with an offset, predicts as in this process."""
+    """Pairs of factors, and models with an offset, predict after an upload as in process."""
     pair = labelled_documents.factors()
     model_given: Any = pair
     if model == "model":
@@ -251,7 +251,7 @@ def test_given_label_models_are_uploaded(server: RunningServer, client: Client, 
     here = Index.build(X, label_model=model_given)
     there = Index.open(Path(server.folder, "data", "brought"))
     assert contents(there) == contents(here)
-    # The search is given, because `auto` depends on measured times.
+    # The search is set explicitly, because the choice of `auto` depends on measured times.
     result = client.predict_labels("brought", DOCUMENTS, search="exact")
     assert result.names == ()
     assert (
@@ -260,7 +260,7 @@ def test_given_label_models_are_uploaded(server: RunningServer, client: Client, 
 
 
 def test_an_index_without_a_label_model_votes(server: RunningServer, client: Client) -> None:
-    """The index has only the labels of its rows, which may be given as a dense array."""
+    """The index has only the labels of its rows, which the build may get as a dense array."""
     dense = labelled_documents.labels_of(X).toarray().astype(np.float32)
     there = place(server, "votes", X.toarray(), labels=dense)
     assert there.engine.manifest.labels is not None
@@ -273,7 +273,10 @@ def test_an_index_without_a_label_model_votes(server: RunningServer, client: Cli
 
 
 def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Client) -> None:
-    """The selector `hierarchy` is FAILED_PRECONDITION. Query has no such selector."""
+    """Without a hierarchy, the selector `hierarchy` is FAILED_PRECONDITION.
+
+    Query does not have this selector.
+    """
     pair = labelled_documents.factors()
     place(server, "flat-labels", X, labels=labelled_documents.labels_of(X), label_model=pair)
     for mode, rows in itertools.product(get_args(Mode), (1, 3_000)):
@@ -291,7 +294,7 @@ def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Cl
 def test_a_document_that_overflows_is_named_by_its_number(
     server: RunningServer, client: Client
 ) -> None:
-    """The error gives the number of the row in the call, although the worker cuts the call."""
+    """The worker cuts the call into slices, but the error gives the row's number in the call."""
     factors, feature_map = labelled_documents.factors()
     place(server, "long-factors", X, label_model=(factors, feature_map * 1e10))
     documents = np.tile(DOCUMENTS.toarray(), (20, 1))

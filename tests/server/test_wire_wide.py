@@ -14,7 +14,7 @@ from support.running_server import RunningServer
 from support.served_index import place
 
 WIDE = LIMITS["sparse_dims_max"]
-# The columns in use include the first and the last one.
+# The columns in use are spread evenly and include the first and the last column.
 COLUMNS = np.linspace(0, WIDE - 1, labelled_documents.FEATURES).astype(np.int64)
 TRAINED: dict[str, Any] = {
     "label_model": "leml",
@@ -36,7 +36,7 @@ def brought() -> tuple[FloatArray, FloatArray]:
 
 @pytest.mark.parametrize("model", ["trained", "brought", "votes"])
 def test_wide_rows_equal_the_core(server: RunningServer, client: Client, model: str) -> None:
-    """Queries and predictions are equal, and a wide feature map can be uploaded."""
+    """Answers of queries and predictions are equal, and a wide feature map can be uploaded."""
     labels = labelled_documents.labels_of(labelled_documents.documents(300))
     if model == "brought":
         info = client.build("wide", X, replace=True, labels=labels, label_model=brought())

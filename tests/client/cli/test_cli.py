@@ -70,7 +70,10 @@ def test_query_prints_a_table(run: Callable[..., Ran], index: str, vectors: Path
 
 
 def test_chosen_diversities_are_shown(run: Callable[..., Ran], index: str, vectors: Path) -> None:
-    """The table has their minimum and maximum; JSON has each row's diversity and its reason."""
+    """The table shows the smallest and greatest diversity.
+
+    JSON shows each row's diversity and the reason for it.
+    """
     shown = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto")
     assert "diversity auto (" in shown.out
     shown = run("query", index, vectors, "--rows", "2:4", "--lose-at-most", "0.05")
@@ -117,7 +120,7 @@ def test_info_shows_choices_and_their_reasons(run: Callable[..., Ran], index: st
 def test_info_fits_a_terminal(
     run: Callable[..., Ran], client: Client, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 80 columns nothing is truncated, even if another index has a long name."""
+    """At 80 columns no text is truncated, even if the name of another index is long."""
     monkeypatch.setattr(tables, "_PIPE_WIDTH", 80)
     client.build("wide" * 15, np.eye(4), metric="inner_product", replace=True)
     for command in (["info", index], ["ls"]):
@@ -260,7 +263,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_messages_name_options_instead_of_parameters(
     run: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    """The text names `--zero-vectors`; JSON keeps the server's message."""
+    """The message names the option `--zero-vectors`, but in JSON it keeps the server's text."""
     np.save(tmp_path / "zero.npy", np.zeros((2, 3)))
     plain = run("build", "zeros", tmp_path / "zero.npy")
     assert (plain.code, plain.err.count("\n")) == (1, 1)
@@ -280,9 +283,9 @@ def test_rows_without_results_are_shown(run: Callable[..., Ran], index: str, vec
 def test_many_rows_are_sent_in_requests_of_1000_rows(
     script: ScriptedIndex, target: str, vectors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If the index is replaced between two requests, all rows are queried again.
+    """With --list-collapsed a request has 100 rows instead of 1,000.
 
-    With --list-collapsed a request has 100 rows.
+    If the index is replaced between two requests, all rows are queried again.
     """
     long = vectors.with_name("long.npy")
     np.save(long, np.repeat(np.arange(2500.0), 2).reshape(2500, 2))
@@ -305,7 +308,7 @@ def test_many_rows_are_sent_in_requests_of_1000_rows(
 def test_output_that_cannot_be_written(
     server: RunningServer, index: str, vectors: Path, tmp_path: Path
 ) -> None:
-    """A full disk or an invalid folder gives one line of error and exit code 1."""
+    """A full disk or an invalid folder causes one line of error and exit code 1."""
     with (
         Path("/dev/full").open("wb") as full,
         start(server.target, "query", index, vectors, stdout=full, stderr=subprocess.PIPE) as asked,

@@ -160,7 +160,7 @@ def test_wrong_commands(
 
 
 def test_a_missing_part_of_limits_is_the_default(run: Callable[..., Ran], files: Path) -> None:
-    """A limit of 0 means no limit."""
+    """If a pair of limits lacks a part, that part is the default. A limit of 0 means no limit."""
     words = ("--limits", "60:", "0:0", ":", "--folds", "0", "--json", *GRID)
     ran = run("evaluate", "judged", files, "--key", "q", "--categories", "y", *words)
     limits = [

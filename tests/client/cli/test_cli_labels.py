@@ -1,4 +1,4 @@
-"""Labels on the command line: building from files, predictions, and errors that name lines."""
+"""Labels on the command line: builds from files, predictions, and errors that name lines."""
 
 import csv
 import io
@@ -196,7 +196,10 @@ def test_a_threshold_is_kept(
 def test_the_selector_hierarchy_predicts_labels(
     run: Callable[..., Ran], client: Client, index: str, folder: Path
 ) -> None:
-    """An index with a hierarchy uses this selector by default; --diversity changes its labels."""
+    """If the index has a hierarchy, `hierarchy` is the default selector.
+
+    Its labels depend on --diversity.
+    """
     words = ("predict", index, folder / "asked.txt", "--top-k", "4", "--threshold=-inf", "--json")
     by_name = ("--selector", "hierarchy")
     told = json.loads(run(*words, *by_name, "--diversity", "0.6").out)
@@ -270,7 +273,7 @@ def test_documents_that_an_index_cannot_take_are_named_by_line(
 def test_an_empty_document_of_a_build_is_named_by_its_line(
     run: Callable[..., Ran], tmp_path: Path
 ) -> None:
-    """An empty document is an error only if the server would refuse its row."""
+    """An empty document is an error, with its line, only if the server would refuse its row."""
     path = tmp_path / "empty.txt"
     path.write_text("3 1:1\n\n# none\n4 2:1\n 3:0\n")
     told = run("build", "holes", "--features", path)

@@ -30,7 +30,7 @@ VERBS = list(verbs(main._parser()))
 
 @pytest.mark.parametrize(("name", "verb", "line"), VERBS, ids=[name for name, _, _ in VERBS])
 def test_help_reads_as_sentences(name: str, verb: argparse.ArgumentParser, line: str) -> None:
-    """The texts of commands and options begin with a capital letter and end with a full stop."""
+    """Help texts of commands and options begin with a capital letter and end with a full stop."""
     said = {name: line}
     for action in verb._actions:
         if action.dest != "help" and not isinstance(action, argparse._SubParsersAction):
@@ -192,7 +192,7 @@ def test_info_tells_the_source_of_every_value() -> None:
 
 
 def test_info_of_an_index_without_reasons_claims_nothing() -> None:
-    """For an index without recorded reasons, `info` does not guess who chose a value."""
+    """If an index has no recorded reasons, `info` does not guess who chose a value."""
     told = sources(described((), hash_family="pca_hash", n_tables=7))
     assert (told["n_tables"], told["hash_family"]) == ("", "chosen by you")
     assert told["n_probes"] == "chosen by Build"

@@ -11,7 +11,7 @@ from divgrpc_client.formats.files import read_lines
 
 
 def test_rows_of_a_range_are_not_copied() -> None:
-    """A memory-mapped file may be larger than memory."""
+    """A range of rows is a view, because a memory-mapped file may be larger than memory."""
     rows = np.arange(12.0).reshape(4, 3)
     documents = Documents(Path("rows.npy"), rows, rows, np.arange(4))
     part = documents.taken(range(1, 3))

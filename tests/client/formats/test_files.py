@@ -46,7 +46,7 @@ def test_npy_is_mapped(npy: Path) -> None:
 
 
 def test_npz_gives_its_only_matrix(npz: Path) -> None:
-    """An .npz file with one matrix needs no key; a key selects an array by name."""
+    """If an .npz file has a single matrix, no key is needed; a key selects an array by name."""
     assert np.array_equal(read_vectors(npz), VECTORS)
     assert np.array_equal(read_vectors(npz, "train"), VECTORS)
 

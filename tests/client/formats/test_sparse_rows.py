@@ -105,7 +105,7 @@ def test_a_column_0_where_columns_begin_at_1(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["1,2", "x", "1.5", "nan", "1e400"])
 def test_labels_read_as_categories_must_be_whole_numbers(tmp_path: Path, label: str) -> None:
-    """Reading only the vectors of the file accepts other labels."""
+    """Labels that are no whole numbers are an error only if they are read as categories."""
     path = written(tmp_path, f"1 1:1\n{label} 1:1\n")
     assert np.array_equal(dense(read_vectors(path)), [[1], [1]])
     with pytest.raises(InvalidArgumentError, match=r"line 2: label .* is no whole number"):
@@ -181,9 +181,9 @@ def test_the_extreme_classification_format(tmp_path: Path) -> None:
 
 
 def test_sizes_without_a_header_are_inferred(tmp_path: Path) -> None:
-    """The sizes are given, or follow from the largest feature and the largest label.
+    """Without a header, the sizes are those that the caller gives or the largest that occur.
 
-    Features count from 0 if a feature 0 occurs or `base` says so.
+    Features count from 0 if a feature 0 occurs or if `base` says so.
     """
     path = written(tmp_path, WITH_HEADER.partition("\n")[2])
     documents, labels = read_labelled(path)
@@ -255,7 +255,7 @@ def test_invalid_documents_are_named_by_their_line(tmp_path: Path, text: str, me
 
 
 def test_a_given_first_feature_is_checked(tmp_path: Path) -> None:
-    """If features count from 1, feature 0 is an error and the header's last feature is valid."""
+    """If features count from 1, feature 0 is an error, and the header's last feature is valid."""
     path = written(tmp_path, "2 3 1\n0 3:1\n0 0:1\n")
     with pytest.raises(InvalidArgumentError, match="line 3: features are to begin at 1"):
         read_labelled(path, base="1")

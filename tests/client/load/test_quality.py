@@ -22,7 +22,7 @@ SAMPLED = Settings(warm_up=0, quality=1, seed=3)
 
 @pytest.mark.parametrize("method", ["Query", "QueryStream"])
 def test_exact_answers_are_the_same(server: RunningServer, client: Client, method: Method) -> None:
-    """Exact search finds all ids; a hash limit loses the same share of ids as in `query`."""
+    """An exact search finds all ids. A hash limit loses the same share of ids as in `query`."""
     client.build("compared", BASE, replace=True)
     exact: dict[str, Any] = {"search": "exact", "hash_limit": 0}
     limited: dict[str, Any] = {"search": "tables", "hash_limit": 10, "candidates_limit": 10}

@@ -44,7 +44,7 @@ def part(samples: np.ndarray, *, busy: float = 0.0, lags: tuple[float, ...] = ()
 def calls(
     latency: np.ndarray | float, count: int = 0, *, late: float = 0.0, code: int = OK
 ) -> np.ndarray:
-    """Return calls whose due times are spread evenly over the run; times are in seconds."""
+    """Return calls that are due at regular intervals over the run; times are in seconds."""
     latency = np.broadcast_to(latency, count or np.size(latency))
     samples = np.zeros(len(latency), SAMPLE)
     samples["due"] = BEGIN + np.arange(len(latency)) * SECONDS / len(latency)
@@ -68,7 +68,7 @@ def report(*parts: np.ndarray) -> Report:
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.lists(st.lists(st.floats(1e-4, 50), max_size=40), min_size=1, max_size=4))
 def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
-    """Percentiles are by nearest rank over the calls of all processes."""
+    """Percentiles are computed by nearest rank over the calls of all processes together."""
     run = empty(processes=len(parts))
     for place, latency in enumerate(parts):
         for chunk in np.array_split(calls(np.array(latency)), 3):
@@ -86,14 +86,17 @@ def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
 
 
 def test_only_calls_of_the_run_count() -> None:
-    """Calls that were due in the warm-up or after the end are left out."""
+    """Calls that were due in the warm-up or after the end of the run are left out."""
     samples = calls(0.5, 8)
     samples["due"] = BEGIN + np.array([-1, -0.1, 0, 1, 2, 3.9, 4, 5])
     assert len(recorded(samples).samples()) == 4
 
 
 def test_latencies_are_counted_in_the_second_of_the_due_time() -> None:
-    """`answered` counts calls in the second in which they ended."""
+    """A latency belongs to the second in which its call was due.
+
+    `answered` counts a call in the second in which it ended.
+    """
     samples = calls(0.001, 400)
     stalled = (samples["due"] >= BEGIN + 1) & (samples["due"] < BEGIN + 2)
     samples["done"][stalled] = BEGIN + 2.5
@@ -107,7 +110,10 @@ def test_latencies_are_counted_in_the_second_of_the_due_time() -> None:
 
 
 def test_codes_are_counted_and_fast_refusals_are_no_latency() -> None:
-    """Latencies include missed deadlines, but not calls that were refused or never sent."""
+    """Latencies include calls that missed their deadline.
+
+    They do not include calls that the server refused or that were never sent.
+    """
     found = report(calls(0.01, 80), calls(2.0, 10, code=LATE), calls(0.0, 6, code=REFUSED))
     assert found["codes"] == {"OK": 80, "DEADLINE_EXCEEDED": 10, "RESOURCE_EXHAUSTED": 6}
     assert found["errors"] == pytest.approx(16 / 96)
@@ -117,7 +123,7 @@ def test_codes_are_counted_and_fast_refusals_are_no_latency() -> None:
 
 
 def test_answers_after_the_end_do_not_count_in_the_rate() -> None:
-    """Otherwise a growing queue would look like a high rate."""
+    """If answers after the end counted, a growing queue would look like a high rate."""
     late = report(calls(2.0, 400))
     assert late["rate"] == pytest.approx(50, abs=1)
     assert late["codes"] == {"OK": 400}
@@ -135,12 +141,12 @@ def test_the_curve_ends_at_the_highest_measurable_percentile() -> None:
     [(0.0001, 0.005, False), (0.004, 0.005, True), (0.004, 0.5, False), (0.0015, 0.002, False)],
 )
 def test_late_calls_make_a_run_void(late: float, latency: float, void: bool) -> None:
-    """A run is void if calls were sent late by much, and by a large share of the latency."""
+    """A run is void if a large share of calls was sent late, by much compared with the latency."""
     assert bool(void_reasons(recorded(calls(latency, 400, late=late)))) is void
 
 
 def test_a_stalled_server_does_not_make_a_run_void() -> None:
-    """The generator sent its calls on time."""
+    """The run is valid, because the generator sent its calls on time while the server stalled."""
     run = empty()
     run.add(0, part(calls(3.0, 400), busy=0.5), BEGIN + 1)
     assert void_reasons(run) == []
@@ -202,7 +208,10 @@ def test_invalid_thresholds_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("code", [REFUSED, grpc.StatusCode.UNAVAILABLE.value[0], NOT_SENT])
 def test_a_latency_threshold_fails_if_too_many_calls_fail(code: int) -> None:
-    """The failed calls may be the slow ones. A threshold on errors allows a share of failures."""
+    """Failed calls may be the slow ones, so a latency threshold fails if too many calls fail.
+
+    A threshold on errors allows a share of failures.
+    """
     thresholds = [parse_threshold("p99<20ms"), parse_threshold("service_max<20ms")]
 
     def outcomes(good: int, *more: str) -> list[tuple[object, object]]:
@@ -265,7 +274,7 @@ def test_search_finds_the_highest_rate(capacity: float) -> None:
 
 
 def test_search_ends_if_no_rate_or_every_rate_holds() -> None:
-    """The search stops at a rate with too few calls to judge, or after a number of trials."""
+    """The search also stops at a rate with too few calls to judge, or after a number of trials."""
     rates: list[float] = []
 
     def never(rate: float) -> bool:
@@ -285,7 +294,10 @@ def test_search_ends_if_no_rate_or_every_rate_holds() -> None:
 def test_a_search_that_is_limited_by_its_generator_is_void(
     capacity: float, generator: float, void: bool
 ) -> None:
-    """Its rate is the generator's capacity. It is valid if the server fails first."""
+    """If the generator limits the rate, the result would be the generator's capacity.
+
+    The search is valid if the server fails first.
+    """
 
     class Played(Session):
         def run(self, schedule: Schedule, **_: object) -> Run:

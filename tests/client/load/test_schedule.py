@@ -24,7 +24,7 @@ def times(schedule: Schedule, *, poisson: bool = False, seed: int = 0) -> np.nda
 
 
 def expected(schedule: Schedule, until: float) -> float:
-    """Return how many calls are due before a time, from the area below the rates."""
+    """Return how many calls are due before a time, which is the area below the curve of rates."""
     total = 0.0
     for step in schedule.steps:
         past = min(max(until, 0.0), step.seconds)
@@ -69,7 +69,7 @@ def test_a_seed_fixes_poisson_arrivals() -> None:
 
 @pytest.mark.parametrize("text", ["500:40s", "0..1000/40s", "900..100/40s"])
 def test_poisson_arrivals_are_poisson(text: str) -> None:
-    """If time is replaced by the area below the rates, gaps have mean 1 and deviation 1."""
+    """If the area below the rates replaces time, gaps between calls have mean 1 and deviation 1."""
     schedule = parse_schedule(text)
     due = times(schedule, poisson=True, seed=1)
     assert abs(len(due) - schedule.calls) < 4 * math.sqrt(schedule.calls)

@@ -61,7 +61,10 @@ def once(act: Callable[[], object]) -> Callable[[Run], object]:
 
 @pytest.mark.parametrize("closed", [0, 1])
 def test_a_stall_counts_for_every_call_that_was_due(closed: int) -> None:
-    """In an open loop all calls due in the stall are late; in a closed loop only one call is."""
+    """In an open loop every call that was due during the stall is late.
+
+    In a closed loop only one call is late.
+    """
     script = Stalling()
     with serving(script) as target:
         report = run_load(
@@ -134,7 +137,7 @@ def test_a_refused_call_ends_the_run_before_any_load(script: ScriptedIndex, targ
 
 
 def test_an_interrupted_run_keeps_its_samples(target: str) -> None:
-    """The run ends at once, and the report covers the time until then."""
+    """The run ends at once, and its report covers the time before the interruption."""
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
         looks: list[Run] = []
 
@@ -156,7 +159,7 @@ def test_a_dead_generator_ends_the_run(target: str) -> None:
 
 
 def test_a_stuck_generator_makes_a_run_void(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A generator that does not end is killed, and the samples of the others are kept."""
+    """A generator that does not end is killed, and the samples of other generators are kept."""
     monkeypatch.setattr(sessions, "_GRACE_SECONDS", 0.5)
     settings = Settings(warm_up=0, processes=2, timeout=1)
     with Session(target, [Call("images", QUERIES)], settings) as session:
@@ -179,7 +182,7 @@ def test_a_generator_that_stops_in_a_message_ends_the_run(monkeypatch: pytest.Mo
 
 
 def test_memory_and_retries_of_generators_are_bounded() -> None:
-    """At most 1,000 kinds of call share a bounded memory, and `retries` must be an integer."""
+    """At most 1,000 kinds of call share a bounded memory. `retries` must be an integer."""
     with pytest.raises(InvalidArgumentError, match="kinds of call"):
         Session("localhost:1", [Call("images", QUERIES)] * 1_001)
     wide = [Call("images", np.zeros((3, 3_000_000), np.float32))] * 4
@@ -266,7 +269,7 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
         "--save", saved, "--report", page,
     )  # fmt: skip
     report = json.loads(saved.read_text())
-    # A busy machine may make the run void, but the recorded figures are correct all the same.
+    # On a busy machine the run may be void, but the recorded figures are correct in any case.
     assert ran.code == (4 if report["void"] else 0), ran.err
     assert "latency, from when due" in ran.out
     assert report["codes"] == {"OK": 80}
@@ -278,7 +281,10 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
 
 
 def test_a_missed_requirement_sets_the_exit_code(run: Callable[..., Ran]) -> None:
-    """The exit code is 3, or 4 if the run is void. --json prints the verdict."""
+    """If a requirement is missed, the exit code is 3, or 4 if the run is void.
+
+    The option --json prints the verdict too.
+    """
     ran = run("--closed", 2, "--duration", 1, "--warm-up", 0, "--require", "rate>1000000", "--json")
     report = json.loads(ran.out)
     assert ran.code == (4 if report["void"] else 3)
@@ -286,7 +292,7 @@ def test_a_missed_requirement_sets_the_exit_code(run: Callable[..., Ran]) -> Non
 
 
 def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) -> None:
-    """The report lists the rates that were tried."""
+    """If the objective holds at no rate, the report lists the rates that were tried."""
     ran = run("--objective", "p50<1us", "--rate", 40, "--duration", 1, "--warm-up", 0, "--json")
     search = json.loads(ran.out)["search"]
     assert search["rate"] == 0

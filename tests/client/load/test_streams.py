@@ -70,7 +70,7 @@ def test_a_refused_query_does_not_fail_its_stream(target: str) -> None:
 
 
 def test_a_broken_stream_is_replaced() -> None:
-    """A waiting call gets the status, and later calls are answered on a new stream."""
+    """Calls that wait on the broken stream get its status, and later calls use a new stream."""
     script = Breaking(after=30)
     settings = Settings(warm_up=0, channels=1, seed=1)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:

@@ -40,7 +40,7 @@ def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabel
 
 
 def test_rows_combine_the_answers_to_all_messages(asked: LabelEvaluation) -> None:
-    """The labels of each document are compared with the true labels of the same document."""
+    """The labels predicted for a document are compared with the same document's true labels."""
     sizes = []
     for message in asked.messages():
         sizes.append(message.documents.dense.rows)
@@ -52,13 +52,13 @@ def test_rows_combine_the_answers_to_all_messages(asked: LabelEvaluation) -> Non
     assert not asked.is_torn
     (row,) = asked.rows()
     assert (row.documents, row.empty, row.propensity_scored_at) == (12, 0, ())
-    # Only document 1 has the label 1, and label 3 is always in second place.
+    # Only document 1 of 12 has label 1 in truth, and label 3 is always predicted in second place.
     assert row.precision_at[0].value == pytest.approx(1 / 12)
     assert (row.values, row.labels) == ({}, None)
 
 
 def test_generations_are_not_mixed(asked: LabelEvaluation) -> None:
-    """An index that is replaced between two messages is noticed at the next answer."""
+    """If the index is replaced between two messages, the next answer shows it by its generation."""
     for generation, message in enumerate(asked.messages()):
         list(asked.take(answer(message.documents.dense.rows, generation)))
         assert asked.is_torn == (generation > 0)

@@ -41,7 +41,7 @@ def pieces(limit: int, **told: Any) -> list[labels_pb2.LabelChunk]:  # noqa: ANN
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array, sparse.coo_array])
 def test_labels_that_are_not_finite_are_refused(form: Any, bad: float) -> None:  # noqa: ANN401  # a matrix' type
-    """Only the client can check them, because the values of labels are not sent."""
+    """The client must check the values, because it does not send them."""
     labels = Y.copy()
     labels[3] = bad
     with pytest.raises(InvalidArgumentError, match=r"^labels must be finite$") as caught:
@@ -84,10 +84,11 @@ def test_invalid_label_arguments_are_named(told: dict[str, Any], field: str) -> 
 
 @pytest.mark.parametrize("limit", [1, 64, 2**20])
 def test_label_chunks_join_to_the_arguments(limit: int) -> None:
-    """Joined in order, chunks of any size give the arguments."""
+    """Chunks of any size, joined in order, give the original arguments."""
     told = {"label_model": (FACTORS, MAP), "label_names": NAMES, "hierarchy": EDGES}
     made = pieces(limit, **told, roots=[30, 7, 9])
-    # By limit: one row, name or edge per chunk; several of them; or all of one kind.
+    # The limit of 1 gives one row, name or edge per chunk. The limit of 2**20 gives one chunk for
+    # each kind of argument.
     assert len(made) == {1: 3 * LABELS + len(MAP), 64: 15, 2**20: 4}[limit]
     factors = [piece.label_factors for piece in made if piece.HasField("label_factors")]
     maps = [piece.feature_map for piece in made if piece.HasField("feature_map")]
@@ -112,7 +113,7 @@ def test_label_chunks_join_to_the_arguments(limit: int) -> None:
 )
 @pytest.mark.parametrize("limit", [1, 100, 2**20])
 def test_chunks_carry_the_labels_of_their_rows(labels: Any, limit: int) -> None:  # noqa: ANN401  # any matrix
-    """Nonzero values are labels. The size of a chunk counts both vectors and labels."""
+    """Nonzero values mark labels, and the size of a chunk counts both vectors and labels."""
     found = []
     for step in steps(limit, labels=labels):
         if step.HasField("chunk"):
@@ -133,7 +134,7 @@ def test_a_build_without_labels_sends_no_label_fields() -> None:
 
 
 def test_empty_label_arguments_are_sent() -> None:
-    """The server refuses empty arguments, while missing arguments are valid."""
+    """Empty arguments are sent, so that the server refuses them; missing arguments are valid."""
     made = pieces(64, label_names=[], hierarchy=np.empty((0, 2)))
     assert [piece.HasField("label_names") for piece in made] == [True, False]
     assert [piece.HasField("hierarchy") for piece in made] == [False, True]

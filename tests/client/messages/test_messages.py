@@ -31,19 +31,19 @@ QUERY = [1.0, 2.0]
 
 
 def sent(queries: VectorsLike, **options: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # any option, wrong ones too
-    """Return the first request of a query, serialized and parsed as the server gets it."""
+    """Return the first request of a query, serialized and parsed, as the server receives it."""
     request = next(query_batch("images", queries, cast(QueryOptions, options)))
     return query_pb2.QueryRequest.FromString(request.SerializeToString())
 
 
 def test_unset_options_stay_unset() -> None:
-    """Options that the caller omits, or sets to their default None, are not sent."""
+    """The client does not send options that the caller omits or sets to their default None."""
     for request in (sent(QUERY), sent(QUERY, epsilon=None, hash_limit=None, max_distance=None)):
         assert [field.name for field, _ in request.ListFields()] == ["index", "queries"]
 
 
 def test_zeros_are_sent() -> None:
-    """The fields have presence, which distinguishes a zero from an unset option."""
+    """The fields have presence, so a zero differs from an option that is not set."""
     request = sent(QUERY, diversity=0, hash_limit=0, candidates_limit=0, seed=0, max_distance=0.0)
     for field in ("diversity", "hash_limit", "candidates_limit", "seed", "max_distance"):
         assert request.HasField(field)
@@ -68,9 +68,10 @@ def test_numpy_scalars_are_accepted() -> None:
     ],
 )
 def test_a_wrong_option_is_named(field: str, value: object) -> None:
-    """A wrong value is refused before it is sent; the error names the field and the value.
+    """A wrong value is refused before it is sent, and the error names the field and the value.
 
-    Values cached from an earlier call do not matter, even if they compare equal, as 1 and True do.
+    Values cached from an earlier call make no difference, even if they are equal in Python, as 1
+    and True are.
     """
     query_fields("images", {"k": 1, "keep_duplicates": True})
     with pytest.raises(InvalidArgumentError, match=field) as caught:
@@ -120,7 +121,7 @@ def test_replace_must_be_a_bool() -> None:
 
 
 def test_unknown_options_are_type_errors() -> None:
-    """The error is that of an unexpected keyword argument."""
+    """An unknown option raises the same TypeError as an unexpected keyword argument."""
     with pytest.raises(TypeError, match=r"query\(\) got an unexpected keyword argument 'depth'"):
         query_fields("images", QueryOptions(depth=3))  # type: ignore[typeddict-unknown-key]  # on purpose
 
@@ -153,7 +154,10 @@ def test_queries_become_float32(queries: VectorsLike) -> None:
 
 
 def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
-    """Indexing a sparse array gives such a row, and a query takes it. A build needs a matrix."""
+    """Indexing a sparse array gives a row of one dimension, which a query accepts.
+
+    A build needs a matrix.
+    """
     row = scipy.sparse.csr_array([[0, 2.0, 0], [1, 0, 3]])[1]
     assert row.ndim == 1
     for of_one in (row, scipy.sparse.coo_array(row)):
@@ -166,7 +170,7 @@ def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
 
 
 def test_rows_of_different_lengths_are_refused() -> None:
-    """The error explains the fault better than numpy's own message."""
+    """The client's message explains the fault better than numpy's message."""
     with pytest.raises(InvalidArgumentError, match="must be a matrix of numbers; its rows differ"):
         as_matrix("queries", [[1, 2], [3]])
 
@@ -180,7 +184,7 @@ def test_a_wrong_selector_lists_the_valid_ones(request_of: Any, listed: bool) ->
 
 
 def test_values_beyond_float32_are_sent_as_infinity() -> None:
-    """The server refuses them, and the client gives no warning."""
+    """The server refuses infinite values, so the client sends them without a warning."""
     huge = np.array([[1e39, 1.0]])
     assert np.isinf(np.asarray(arrays.decode(sent(huge).queries))[0, 0])
     sparse = arrays.decode(sent(scipy.sparse.csr_matrix(huge)).queries)
@@ -214,7 +218,7 @@ def test_strided_arrays_are_sent_correctly() -> None:
     ],
 )
 def test_invalid_matrices_are_refused(queries: Any) -> None:  # noqa: ANN401  # anything but vectors
-    """For example: three dimensions, ragged rows, texts, objects, complex numbers and dates."""
+    """Refused are three dimensions, ragged rows, texts, objects, complex numbers and dates."""
     with pytest.raises(InvalidArgumentError, match="queries") as caught:
         query_batch("images", queries, {})
     assert caught.value.field == "queries"
@@ -222,7 +226,10 @@ def test_invalid_matrices_are_refused(queries: Any) -> None:  # noqa: ANN401  # 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 200))
 def test_dense_rows_are_split_into_pieces(rows: int, dims: int, limit: int) -> None:
-    """The pieces hold each row once, in order, within the limit unless a single row exceeds it."""
+    """The pieces hold each row once and in order.
+
+    A piece exceeds the limit only if it is a single row.
+    """
     matrix = np.arange(rows * dims, dtype=np.float32).reshape(rows, dims)
     ends = row_ends(matrix, limit)
     starts = [0, *ends[:-1]]
@@ -234,7 +241,7 @@ def test_dense_rows_are_split_into_pieces(rows: int, dims: int, limit: int) -> N
 
 @given(st.integers(0, 30), st.integers(1, 12), st.integers(1, 300), st.integers(0, 99))
 def test_sparse_rows_are_split_into_pieces(rows: int, dims: int, limit: int, seed: int) -> None:
-    """The pieces hold each row once, in order, and each piece is a valid matrix."""
+    """The pieces hold each row once and in order, and each piece is a valid matrix."""
     random = np.random.default_rng(seed)
     matrix = random.binomial(1, 0.3, (rows, dims)) * random.normal(size=(rows, dims))
     sparse = as_matrix("vectors", scipy.sparse.csr_matrix(matrix.astype(np.float32)))
@@ -280,7 +287,7 @@ def test_sparse_matrices_of_any_kind() -> None:
     ],
 )
 def test_invalid_sparse_matrices_are_refused(matrix: Any) -> None:  # noqa: ANN401  # scipy has no types
-    """For example: complex numbers, too many columns and a single dimension."""
+    """Refused matrices have complex numbers, too many columns or a single dimension."""
     with pytest.raises(InvalidArgumentError, match="vectors must") as caught:
         as_matrix("vectors", matrix)
     assert caught.value.field == "vectors"
@@ -316,7 +323,7 @@ def test_large_batches_are_split_and_joined() -> None:
 
 
 def test_a_batch_with_large_answers_is_split() -> None:
-    """The vectors fit a single request, but the answer would exceed the message limit."""
+    """The vectors would fit one request, but the answer would exceed the message limit."""
     for k in (10_000, cast(int, np.int64(10_000))):
         asked, _ = results_of(query_batch("images", np.zeros((100, 2)), {"k": k}), [1])
         assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
@@ -326,7 +333,7 @@ def test_a_batch_with_large_answers_is_split() -> None:
 
 
 def test_rows_answered_by_an_older_generation_are_queried_again() -> None:
-    """An index may be replaced between two requests of a batch."""
+    """If the index is replaced between two requests, the earlier rows are queried again."""
     asked, result = results_of(query_batch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
     assert len(asked) == 5
     assert result is not None
@@ -395,5 +402,5 @@ def test_a_build_needs_a_matrix() -> None:
 
 
 def test_an_upload_without_rows_is_sent() -> None:
-    """The upload has only a header and a commit, and the server refuses it."""
+    """The upload consists of a header and a commit, and the server refuses it."""
     assert [m.WhichOneof("step") for m in prepared(np.ones((0, 3))).chunks(99)] == ["commit"]

@@ -77,7 +77,7 @@ def test_help_explains_every_option(client: type, method: str) -> None:
         "build": (options.BuildOptions, options.BUILD_DEFAULTS),
         "predict_labels": (options.PredictOptions, options.PREDICT_DEFAULTS),
     }.get(method, (options.QueryOptions, options.QUERY_DEFAULTS))
-    # The docstring wraps lines, so words are joined by single spaces.
+    # The docstring wraps lines, so all white space is replaced by single spaces before comparing.
     text = " ".join((inspect.getdoc(getattr(client, method)) or "").split())
     for name, (_, sentence, _) in options.explained(table).items():
         assert shown.parameters[name].default == defaults[name]

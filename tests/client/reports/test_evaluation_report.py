@@ -126,7 +126,7 @@ def _axis_end(svg: str, axis: str) -> float:
 
 
 def test_charts_have_text_in_the_colours_of_each_scheme() -> None:
-    """Text stays text, markup in names is escaped, and every colour has a dark counterpart."""
+    """Charts keep text as text, escape markup in names, and have a dark form of every colour."""
     curve = charts.Curve("a <b> $x$", [(0.1, 0.9), (float("nan"), 0.5), (0.4, 0.6)])
     chart = charts.trade_off([curve], "a <title>")
     assert "a &lt;b&gt; $x$" in chart.svg
@@ -155,7 +155,7 @@ def test_times_have_a_suitable_unit() -> None:
 
 
 def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
-    """The line number is the id, unless every line starts with an id and a tab."""
+    """Titles belong to ids: each line starts with an id and a tab, or the line number is the id."""
     path = tmp_path / "titles.txt"
     path.write_text("zero\n\n2\ttwo")
     assert read_titles(path) == {0: "zero", 1: "", 2: "2\ttwo"}
@@ -207,7 +207,7 @@ def test_wrong_files_are_refused_before_any_work(
     words = ["evaluate", "x", "x.npy", "--json", "--report", str(tmp_path / "r.html"), flag, given]
     assert main.main(words) == 2
     (told,) = json.loads(capsys.readouterr().err)["error"]["field_violations"]
-    # An array file that cannot be read is reported by the shared reader, as `file`.
+    # The shared reader reports an array file that it cannot read as an error of `file`.
     assert told["field"] in (flag.removeprefix("--").replace("-", "_"), "file")
 
 
@@ -217,7 +217,7 @@ def test_options_of_a_page_need_a_page(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_lists_equal_the_results_of_queries(client: Client) -> None:
-    """Each list has a method's results in order; categories or relevant ids mark the wrong ones."""
+    """Lists have a method's results in order; categories or relevant ids mark wrong results."""
     points, queries = random_points(90), random_points(5, seed=3)
     _build(client, "shown", points)
     asked = np.arange(5) % 2

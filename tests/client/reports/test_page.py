@@ -52,7 +52,7 @@ def test_everything_is_escaped() -> None:
     found = render(_page(EVIL))
     assert "<script" not in found
     assert "alert" in found
-    # A bare quote would end an attribute too early.
+    # A bare quote in the text would end an attribute too early.
     assert '&"' not in found
 
 
@@ -88,7 +88,7 @@ def test_a_page_fetches_nothing() -> None:
 
 
 def test_table_headers_have_their_scope() -> None:
-    """Groups span their columns, and the best value is marked in text too."""
+    """Header cells of groups span their columns, and the best value is also marked by text."""
     columns = [Column("method", numeric=False)]
     columns += [Column(name, f"k = {k}") for k in (10, 20) for name in ("P", "h")]
     row = ("nearest", "0.1", Cell("0.2", best=True), "0.3", "0.4")
@@ -125,7 +125,7 @@ def _contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_have_enough_contrast(scheme: str) -> None:
-    """Text needs a contrast of 4.5 with its background, marks and curves one of 3."""
+    """Text has a contrast of at least 4.5 with its background, and marks and curves at least 3."""
     style = render(Page("Title", ())).split("@media print")[0]
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media")

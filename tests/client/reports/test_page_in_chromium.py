@@ -1,4 +1,4 @@
-"""The report page in a browser is drawn completely and fetches no other file."""
+"""A browser draws the report page completely and fetches no other file."""
 
 import html
 import json
@@ -30,10 +30,11 @@ _QUIET = [
     "--disable-sync",
     "--disable-background-networking",
     "--disable-component-update",
-    # The outer page must read the pages in its frames, which are local files.
+    # The outer page must be able to read the pages in its frames, which are local files.
     "--allow-file-access-from-files",
 ]
-# Show the page in frames of the widths of phones and screens, and write measurements as JSON.
+# An HTML page that shows the report in frames as wide as phones and screens, and writes
+# measurements as JSON.
 _MEASURE = """
 <!DOCTYPE html><title>frames</title>
 {frames}

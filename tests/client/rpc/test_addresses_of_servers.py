@@ -30,7 +30,7 @@ from support.scripted_server import ScriptedIndex, serving
     ],
 )
 def test_valid_addresses_are_accepted(target: str) -> None:
-    """Valid addresses are host:port and the name schemes of gRPC."""
+    """Valid addresses are host:port and addresses with the name schemes of gRPC."""
     assert arguments.target(target) == target
 
 
@@ -55,7 +55,7 @@ def test_valid_addresses_are_accepted(target: str) -> None:
     ],
 )
 def test_wrong_addresses_are_refused_with_what_to_write(target: object, told: str) -> None:
-    """No connection is tried. The error names the argument and the expected form."""
+    """The error names the argument and the expected form, and no connection is attempted."""
     with pytest.raises(InvalidArgumentError) as caught:
         Client(target)  # type: ignore[arg-type]  # on purpose
     assert caught.value.field == "target"
@@ -64,7 +64,7 @@ def test_wrong_addresses_are_refused_with_what_to_write(target: object, told: st
 
 @given(host=st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True), port=st.integers())
 def test_a_port_is_a_number_of_sixteen_bits(host: str, port: int) -> None:
-    """A valid host is accepted with every port from 1 to 65535, and with no other number."""
+    """A valid host is accepted with every port from 1 to 65535 and with no other number."""
     target = f"{host}:{port}"
     if 1 <= port <= 65_535:
         assert arguments.target(target) == target
@@ -75,7 +75,7 @@ def test_a_port_is_a_number_of_sixteen_bits(host: str, port: int) -> None:
 
 @pytest.fixture
 def target() -> str:
-    """Return an address at which no server listens."""
+    """Return an address on which no server listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
@@ -92,7 +92,7 @@ def test_a_silent_address_says_how_to_start_a_server(call: Stack, target: str) -
 
 
 def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
-    """The error says that the server does not speak TLS, and to leave credentials out."""
+    """The error says that the server does not use TLS, and suggests to omit the credentials."""
     secure: dict[str, Any] = {"credentials": grpc.ssl_channel_credentials(), "timeout": 10}
     told = r"does not speak TLS.*leave credentials out"
     with (

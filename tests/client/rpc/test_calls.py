@@ -1,4 +1,4 @@
-"""Calls of both clients, against a server that fails on command."""
+"""Calls of both clients to a server that fails when the test says so."""
 
 import asyncio
 import inspect
@@ -51,7 +51,7 @@ def test_query_returns_the_result_of_the_core(call: Stack, script: ScriptedIndex
 
 
 def test_other_methods_return_dataclasses(call: Stack, script: ScriptedIndex) -> None:
-    """Enum values are words, as in the core."""
+    """Results are dataclasses whose enum values are strings, as in the core."""
     info = call("get_index", "images")
     assert (info.name, info.generation, info.auto_search) == ("images", 2, "scan")
     told = {name: value for name, value in info.parameters.items() if value is not None}
@@ -72,7 +72,7 @@ def test_all_pages_are_listed(call: Stack) -> None:
 
 
 def test_errors_have_all_details(call: Stack, script: ScriptedIndex, target: str) -> None:
-    """An error has code, reason, fields, delay and request id, and is of the core's class."""
+    """The error has code, reason, fields, delay and request id, and its class is the core's."""
     delay = Duration()
     delay.FromNanoseconds(1_500_000_000)
     violation = error_details_pb2.BadRequest.FieldViolation(field="index", description="unknown")
@@ -113,7 +113,7 @@ def test_errors_have_all_details(call: Stack, script: ScriptedIndex, target: str
 def test_errors_without_details_have_the_class_of_their_code(
     call: Stack, script: ScriptedIndex, code: grpc.StatusCode, kind: type[Exception]
 ) -> None:
-    """Such errors come from gRPC itself."""
+    """Errors that gRPC itself raises have no details, so the class depends on their code."""
     script.failures = [code] * 9
     with pytest.raises(kind) as caught:
         call("query", "images", QUERY)
@@ -178,7 +178,7 @@ def test_changes_are_not_retried(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
-    """The default is two seconds; the client or the call may set another."""
+    """By default a query's deadline is two seconds; the client or the call may set another."""
     call("query", "images", QUERY)
     assert 1 < script.seconds_left < 2.5
     call("query", "images", QUERY, settings={"timeout": 7})
@@ -211,7 +211,7 @@ def test_a_passed_deadline_fails_at_once(call: Stack, script: ScriptedIndex) -> 
 
 
 def test_request_ids_are_sent_and_returned_in_errors(call: Stack, script: ScriptedIndex) -> None:
-    """If the server returns no request id, the error has the id that the client sent."""
+    """If the server returns no request id, the error carries the id that the client sent."""
     script.failures = [grpc.StatusCode.INTERNAL]
     with pytest.raises(RpcError) as caught:
         call("query", "images", QUERY, request_id="mine-7")
@@ -231,7 +231,7 @@ def test_an_unreachable_server_is_unavailable() -> None:
 
 
 def test_a_closed_client_refuses_calls(target: str) -> None:
-    """Closing it again has no effect."""
+    """A call on a closed client raises an error; closing the client again does nothing."""
     client = Client(target)
     client.query("images", QUERY)
     client.close()
@@ -346,7 +346,7 @@ def test_an_infinite_idle_timeout_is_accepted(call: Stack) -> None:
 
 
 def test_methods_of_the_async_client_are_coroutine_functions() -> None:
-    """Methods that return a stream are not; methods of `Client` are plain functions."""
+    """Only methods that return a stream are plain functions, as all methods of `Client` are."""
     names = {name for name, _ in inspect.getmembers(Client, inspect.isfunction)}
     public = {name for name in names if not name.startswith("_")}
     coroutines = {
@@ -393,7 +393,7 @@ def test_waiting_for_an_absent_server_ends() -> None:
 
 
 def test_waiting_goes_on_until_the_server_serves() -> None:
-    """A server that is up but NOT_SERVING is waited for until it is SERVING."""
+    """A server that is up but reports NOT_SERVING is waited for until it reports SERVING."""
     health = HealthServicer()
     health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
     with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(1) as waiter:
@@ -412,7 +412,7 @@ def test_waiting_goes_on_until_the_server_serves() -> None:
 
 
 def test_waiting_for_a_server_without_health(target: str) -> None:
-    """The error is raised at once instead of at the timeout."""
+    """If the server has no health service, the error is raised at once, before the timeout."""
     with Client(target) as client, pytest.raises(RpcError) as caught:
         client.wait_until_ready(timeout=30)
     assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED

@@ -29,7 +29,7 @@ def rows(count: int) -> Iterator[VectorsLike]:
 def test_results_come_in_the_order_of_the_queries(
     call: Stack, script: ScriptedIndex, turn_round: int
 ) -> None:
-    """The server answers in another order."""
+    """The server answers in another order, but results keep the order of the queries."""
     script.turn_round = turn_round
     results = call("query_stream", "images", rows(23), k=3)
     assert [result.ids[0, 0] for result in results] == [10 * n for n in range(23)]
@@ -61,7 +61,7 @@ def test_a_stream_of_the_sync_client_outlives_an_event_loop(target: str) -> None
 
 
 def test_in_flight_bounds_the_queries_under_way(script: ScriptedIndex, target: str) -> None:
-    """Further queries are taken from the iterable only when results are taken."""
+    """The client takes further queries from the iterable only when the caller takes results."""
     drawn: list[int] = []
 
     def queries() -> Iterator[VectorsLike]:
@@ -71,7 +71,7 @@ def test_in_flight_bounds_the_queries_under_way(script: ScriptedIndex, target: s
 
     with Client(target) as client:
         for taken, _ in enumerate(client.query_stream("images", queries(), in_flight=5), 1):
-            # One more query is taken and waits until another is answered.
+            # One more query may be drawn, which waits until another query is answered.
             assert len(drawn) <= taken + 6
     assert len(script.queries) == 50
 
@@ -137,7 +137,7 @@ async def _leave(target: str) -> None:
 
 
 def test_async_iterables_of_queries_are_accepted(script: ScriptedIndex, target: str) -> None:
-    """Leaving the stream cancels the call there too."""
+    """Async iterables work too, and leaving the stream early cancels the call."""
     asyncio.run(_leave(target))
     assert script.cancelled.wait(10)
 
@@ -146,7 +146,7 @@ def test_async_iterables_of_queries_are_accepted(script: ScriptedIndex, target: 
 def test_a_silent_server_ends_the_call_after_the_idle_timeout(
     call: Stack, script: ScriptedIndex, method: str
 ) -> None:
-    """This holds for calls without a deadline."""
+    """The idle timeout ends a silent call even if the call has no deadline."""
     script.silent = True
     arguments = rows(3) if method == "query_stream" else np.ones((3, 2))
     started = time.monotonic()
@@ -159,7 +159,7 @@ def test_a_silent_server_ends_the_call_after_the_idle_timeout(
 
 
 def test_time_of_the_caller_does_not_count_as_idle(call: Stack) -> None:
-    """The caller may be slow to yield queries and to take results."""
+    """The caller may take long to yield queries and to take results."""
 
     def queries() -> Iterator[VectorsLike]:
         for n in range(3):
@@ -171,7 +171,7 @@ def test_time_of_the_caller_does_not_count_as_idle(call: Stack) -> None:
 
 
 def test_an_upload_is_sent_in_chunks(call: Stack, script: ScriptedIndex) -> None:
-    """The server sets the size of chunks, and gets the rows and columns unchanged."""
+    """The server sets the size of chunks and receives the rows and columns unchanged."""
     vectors = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     ids, categories = np.arange(1000) * 2, np.arange(1000) % 4
     steps: list[Progress] = []
@@ -208,7 +208,7 @@ def test_builds_have_no_deadline(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_progress_may_end_the_build(call: Stack, script: ScriptedIndex) -> None:
-    """An error in the progress callback is raised, and the call is cancelled."""
+    """If the progress callback raises an error, the caller gets it and the call is cancelled."""
 
     def stop(progress: Progress) -> None:
         raise KeyError(progress.stage)
@@ -238,7 +238,7 @@ def test_a_refused_build_raises(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_a_build_without_a_result_is_an_error(call: Stack, script: ScriptedIndex) -> None:
-    """The server ended the stream with OK but sent no result."""
+    """The server ends the stream with status OK, but without sending a result."""
     script.forgets = True
     with pytest.raises(RpcError, match="without a result") as caught:
         call("build", "images", np.ones((2, 2)))
@@ -246,7 +246,7 @@ def test_a_build_without_a_result_is_an_error(call: Stack, script: ScriptedIndex
 
 
 def test_a_status_is_raised_even_if_a_write_fails(call: Stack, script: ScriptedIndex) -> None:
-    """The status arrives while queries are still being written."""
+    """The caller gets the status even if it arrives while queries are still being written."""
     for _ in range(20):
         script.failures = [grpc.StatusCode.NOT_FOUND]
         with pytest.raises(RpcError) as caught:

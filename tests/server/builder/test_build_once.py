@@ -1,4 +1,4 @@
-"""BuildOnce makes the same index and the same refusals as Build, from a single message."""
+"""BuildOnce builds the same index and refuses the same requests as Build, from one message."""
 
 from typing import Any, NamedTuple
 
@@ -102,7 +102,7 @@ CASES = {
 def test_once_and_stream_make_the_same_index(
     server: RunningServer, stub: DiverseIndexStub, client: Client, case: Case
 ) -> None:
-    """The same points, parameters and labels give arrays with the same bytes."""
+    """The arrays have the same bytes for the same points, parameters and labels."""
     once = stub.BuildOnce(streamed_as_one("once", case), timeout=60).index
     client.build("streamed", case.vectors, **case.arguments, **case.options)
     arrays = files(server, "once")
@@ -117,7 +117,7 @@ def test_once_and_stream_make_the_same_index(
 
 
 def test_values_build_the_same_index_as_data(stub: DiverseIndexStub, client: Client) -> None:
-    """Tools that cannot write packed bytes set `values` instead of `data`."""
+    """`values` is for tools that cannot write the packed bytes of `data`."""
     points = random_points(20)
     dense = vectors_pb2.DenseMatrix(rows=20, cols=DIMS, values=points.ravel().tolist())
     vectors = vectors_pb2.Vectors(dense=dense)

@@ -66,7 +66,7 @@ def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a me
 
 
 def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
-    """A header, chunks (one of them empty) and a commit make a generation."""
+    """A header, chunks of which one is empty, and a commit become a generation."""
     steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
     events = build_here(tmp_path, *steps)
     assert events[0] == Frame.EVENT
@@ -153,7 +153,7 @@ def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a hang-up from ending this process."""
+    """Replace the check that ends the process when the caller hangs up."""
     monkeypatch.setattr(job_calls, "ending_on_hang_up", lambda *_: nullcontext())
 
 
@@ -173,7 +173,7 @@ def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
-    """The caller may hang up as soon as it has received the outcome."""
+    """The build is logged first, because the caller may hang up once it has the outcome."""
     front_end, builder_end = job_frames.pair()
     control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kinds: list[Frame] = []

@@ -1,4 +1,4 @@
-"""The labels of an upload: what a builder refuses, and which field the error names."""
+"""Which labels of an upload a builder refuses, and which field the error names."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -74,7 +74,7 @@ EDGES = labels_pb2.Hierarchy(parents=[4, 4], children=[0, 1])
         ([sets([0, 1, 1, 3], [0, 2, 2])], "labels.ids"),
         ([sets([0, 0, 0, 0], [], 0)], "labels"),
         ([sets([0, 0, 0, 0], [], LIMITS["labels_max"] + 1)], "labels"),
-        # Either all chunks have labels or none has, and all give the same number of labels.
+        # Either all chunks have labels or none has. All chunks must give the same number of labels.
         ([GOOD, None], "labels"),
         ([GOOD, sets([0, 1, 2, 4], [0, 1, 2, 3], 5)], "labels"),
     ],
@@ -142,7 +142,7 @@ def test_labels_that_do_not_fit_earlier_messages(
     steps: list[index_pb2.BuildRequest],
     field: str,
 ) -> None:
-    """The error names the field of the message that does not fit the others."""
+    """The error names the field of the message that contradicts earlier messages."""
     assert wrong_field(tmp_path, header("a", labels=plan), *steps) == field
 
 
@@ -158,7 +158,7 @@ def test_labels_that_do_not_fit_earlier_messages(
 def test_a_wrong_build_leaves_nothing(
     stub: DiverseIndexStub, clean: str, steps: tuple[index_pb2.BuildRequest, ...], field: str
 ) -> None:
-    """The call ends as INVALID_ARGUMENT with the field, and nothing is left behind."""
+    """The call ends as INVALID_ARGUMENT with the field, and no file of the build is left."""
     details = refusal(stub, *steps)
     assert (details.code, details.fields) == (grpc.StatusCode.INVALID_ARGUMENT, (field,))
     assert clean
@@ -170,7 +170,7 @@ def test_a_wrong_build_leaves_nothing(
 def test_label_chunks_over_a_limit_are_refused(
     limit: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Chunks are counted against the limits before they are stored."""
+    """Sizes of label chunks are added up and checked before the chunks are stored."""
     monkeypatch.setitem(LIMITS, limit, 7)
     part = labels_pb2.LabelChunk(
         label_factors=dense(np.ones((1, 2))), hierarchy=EDGES, label_names=NAMES
@@ -178,7 +178,7 @@ def test_label_chunks_over_a_limit_are_refused(
     with closing(LabelUpload(index_pb2.BuildHeader(labels=BROUGHT), tmp_path)) as upload:
         upload.add(part)
         if limit != "label_names_bytes_max":
-            # Each chunk adds two factor values, two edges and four bytes of names.
+            # Each chunk has two factor values, two edges and four bytes of names.
             upload.add(part)
             upload.add(part)
         with pytest.raises(LimitExceededError, match="at most 7"):

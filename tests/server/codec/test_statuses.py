@@ -1,4 +1,4 @@
-"""The status of each error, and what a caller learns of an internal fault."""
+"""The status of each error, and what an internal fault tells the caller."""
 
 import errno
 from typing import Any
@@ -15,7 +15,7 @@ from support.status_details import details_of_status
 
 
 class Heard:
-    """A log that keeps the events written to it."""
+    """A log that keeps all events that are written to it."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -35,12 +35,15 @@ CORE = [kind for kind in subclasses(errors.DivgrpcError) if kind.__module__ == "
 
 @pytest.mark.parametrize("kind", CORE, ids=lambda kind: kind.__name__)
 def test_every_error_of_the_core_has_a_status(kind: type[errors.DivgrpcError]) -> None:
-    """An error that the table lacks would silently get the status of its base class."""
+    """An error that is not in the table would silently get the status of its base class."""
     assert kind in statuses.TABLE
 
 
 def test_an_error_carries_its_details() -> None:
-    """A status has ErrorInfo, BadRequest if a field is wrong, and RetryInfo if a retry can help."""
+    """A status always has ErrorInfo.
+
+    It has BadRequest if a field is wrong, and RetryInfo if a retry can help.
+    """
     heard = Heard()
     status = statuses.explain(errors.InvalidArgumentError("k", "k must be 1"), "id-1", heard)
     details = details_of_status(StatusCode.INVALID_ARGUMENT, status)
@@ -57,7 +60,7 @@ def test_an_error_carries_its_details() -> None:
 
 
 def test_a_long_message_is_cut() -> None:
-    """Trailers carry the message, and gRPC limits their size."""
+    """The message travels in trailers, whose size gRPC limits."""
     status = statuses.explain(errors.InvalidArgumentError("k", "x" * 100_000), "id", Heard())
     assert len(status.SerializeToString()) < 8_000
 
@@ -82,7 +85,7 @@ def test_errors_of_callers_and_the_machine_are_not_logged(error: Exception, code
 
 
 def test_a_fault_is_logged_and_not_shown() -> None:
-    """The caller gets only an error id. The log has the same id and the exception."""
+    """The caller gets only an error id, and the log has the exception with the same id."""
     heard = Heard()
     fault = ValueError("secret /path/to/file")
     status = statuses.explain(fault, "request-9", heard)

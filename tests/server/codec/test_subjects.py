@@ -33,7 +33,7 @@ def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
 
 @given(rows=st.integers(0, 50), k=st.integers(0, 99), sparse=st.booleans())
 def test_the_subject_of_a_query_has_index_rows_and_k(rows: int, k: int, sparse: bool) -> None:
-    """Values that the server will refuse are logged as the request sets them."""
+    """The subject has the values of the request, even if the server will refuse them."""
     request = query_pb2.QueryRequest(index="images", queries=vectors(rows, sparse), k=k)
     assert told(read("Query", request.SerializeToString())) == {
         "index": "images",
@@ -43,7 +43,7 @@ def test_the_subject_of_a_query_has_index_rows_and_k(rows: int, k: int, sparse: 
 
 
 def test_a_query_that_sets_no_k_gets_the_default() -> None:
-    """An unset `k` is logged as 10; a `k` or `top_k` of 0 is logged as 0."""
+    """If a query does not set `k`, 10 is logged; if `k` or `top_k` is 0, 0 is logged."""
     rows = vectors(2, sparse=False)
     unset = query_pb2.QueryRequest(index="images", queries=rows).SerializeToString()
     assert told(read("Query", unset)) == {"index": "images", "rows": 2, "k": 10}
@@ -54,7 +54,7 @@ def test_a_query_that_sets_no_k_gets_the_default() -> None:
 
 
 def test_subjects_of_other_methods() -> None:
-    """PredictLabels has rows and `top_k`, Evaluate has rows, and GetIndex has only the index."""
+    """Predictions have rows and `top_k`, evaluations have rows, and GetIndex has only the index."""
     rows = vectors(4, sparse=False)
     predicted = predict_pb2.PredictLabelsRequest(index="papers", documents=rows)
     assert told(read("PredictLabels", predicted.SerializeToString())) == {
@@ -90,7 +90,10 @@ class Message:
     )
 )
 def test_the_subject_of_a_stream_combines_its_queries(messages: list[Message]) -> None:
-    """Rows are summed, several indexes become "*", and `k` is logged if all queries agree on it."""
+    """The subject has the sum of the rows, and "*" if queries name several indexes.
+
+    It has `k` if all queries agree on it.
+    """
     stream = StreamSubject()
     for message in messages:
         query = query_pb2.QueryRequest(
@@ -111,7 +114,7 @@ def test_the_subject_of_a_stream_combines_its_queries(messages: list[Message]) -
 @pytest.mark.parametrize("method", METHODS)
 @given(st.binary(max_size=200))
 def test_any_bytes_have_a_subject(method: str, request: bytes) -> None:
-    """Malformed requests have an empty subject, and each log line stays one line of JSON."""
+    """A malformed request has an empty subject, and its log line is still one line of JSON."""
     found = read(method, request)
     assert "\n" not in found.in_json + found.for_people
     told(found)
@@ -119,12 +122,12 @@ def test_any_bytes_have_a_subject(method: str, request: bytes) -> None:
 
 @given(st.text(max_size=80))
 def test_a_name_cannot_forge_a_line(name: str) -> None:
-    """The log quotes a name only if it is a valid index name."""
+    """A name is written to the log only if it is a valid index name."""
     found = subject(name, 1)
     assert found is NO_SUBJECT or told(found) == {"index": name, "rows": 1}
 
 
 @pytest.mark.parametrize("name", ['x", "code": "OK', "x\nx", "x" * 64, ""])
 def test_an_invalid_index_name_is_not_logged(name: str) -> None:
-    """Names with quotes or line ends, and names that are too long, are not logged."""
+    """Names with quotes or line ends, and names that are too long, do not appear in the log."""
     assert subject(name, 1, 1) is NO_SUBJECT

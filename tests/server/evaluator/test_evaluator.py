@@ -1,4 +1,4 @@
-"""How an evaluator serves calls; it runs in a thread of the test process."""
+"""How an evaluator serves calls; here it runs in a thread of the test process."""
 
 import socket
 import threading
@@ -60,13 +60,13 @@ class Evaluator:
             with theirs:
                 self.channel.send(Message("call", 0, "tag"), theirs.fileno())
             job_frames.send(ours, Frame.EVALUATE, message.SerializeToString())
-            # The evaluator may answer before it has read the last frame.
+            # The evaluator may answer and close its socket before it has read the last frame.
             with suppress(BrokenPipeError):
                 job_frames.send(ours, Frame.END)
             yield ours
 
     def hang_up(self) -> None:
-        """Close the channel, as a supervisor that ends does, and wait for the thread."""
+        """Close the channel, as a supervisor does when it ends, and wait for the thread."""
         self.channel.close()
         self._thread.join(20)
         assert not self._thread.is_alive()
@@ -90,7 +90,10 @@ def frames(link: socket.socket) -> list[tuple[Frame, bytes]]:
 
 
 def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) -> None:
-    """Each call gets progress, then rows; then the supervisor is told that the process is free."""
+    """Each call gets progress and then rows.
+
+    Then the supervisor learns that the process is free.
+    """
     expected = list(
         evaluate(
             Index.open(tmp_path / "small"),
@@ -118,7 +121,7 @@ def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) ->
 
 
 def test_a_refused_call_does_not_end_the_evaluator(one: Evaluator) -> None:
-    """The caller gets a status, and the process takes the next call."""
+    """The caller gets a status, and the evaluator serves the next call."""
     for fields, code in (
         ({"ks": [0]}, code_pb2.INVALID_ARGUMENT),
         ({"index": "nobody"}, code_pb2.NOT_FOUND),
@@ -134,7 +137,7 @@ def test_a_refused_call_does_not_end_the_evaluator(one: Evaluator) -> None:
 def test_an_error_in_one_thread_stops_the_others(
     one: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No thread continues with queries of a call that has failed."""
+    """After an error no thread of the evaluator continues with queries of the failed call."""
     asked: list[int] = []
 
     def fail(_: Engine, queries: object, __: object) -> None:
@@ -152,7 +155,10 @@ def test_an_error_in_one_thread_stops_the_others(
 
 
 def test_progress_is_sent_at_a_fixed_interval() -> None:
-    """Progress is sent even if nothing was measured since. An error in a thread is raised."""
+    """Progress is sent even if nothing was measured since the last report.
+
+    An error in a thread is raised.
+    """
     from concurrent.futures import Future
 
     pending: Future[None] = Future()

@@ -15,7 +15,7 @@ SMALL, LARGE = b"four", bytes(packets.SMALL_MAX + 1)
 
 
 class Line:
-    """An admission, the calls that it holds, and a clock."""
+    """An admission, the calls that it holds, and the clock that the test moves."""
 
     def __init__(self, payload: bytes = SMALL, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.now = 100.0
@@ -32,7 +32,7 @@ class Line:
         return self.held[-1]
 
     def full(self, *, full: bool = True) -> None:
-        """Inform the admission whether every worker is busy with calls of this kind."""
+        """Tell the admission whether every worker is busy with calls of this kind."""
         self.admission.measure(kind_of(self.payload), full=full)
 
     def serve(self, calls: int, seconds: float) -> None:
@@ -55,7 +55,7 @@ def busy(payload: bytes = SMALL) -> Line:
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
 def test_a_call_is_refused_if_its_wait_exceeds_half_of_its_time(payload: bytes) -> None:
-    """Ten calls of 0.1 seconds are a wait of one second, so a caller must have two."""
+    """Ten calls of 0.1 seconds make a wait of one second, so a caller needs two seconds."""
     line = busy(payload)
     with pytest.raises(QueueFullError, match="before the deadline"):
         line.ask(1.99)
@@ -67,7 +67,7 @@ def test_a_call_is_refused_if_its_wait_exceeds_half_of_its_time(payload: bytes) 
 
 
 def test_a_passed_deadline_is_refused_only_under_load() -> None:
-    """Without load the call is admitted, and the worker reports that its deadline has passed."""
+    """Without load a call past its deadline is admitted, and the worker reports the deadline."""
     line = busy()
     with pytest.raises(QueueFullError):
         line.ask(-1.0)
@@ -75,7 +75,7 @@ def test_a_passed_deadline_is_refused_only_under_load() -> None:
 
 
 def test_no_call_is_refused_while_a_worker_is_free() -> None:
-    """The known pace applies again if all workers are busy again a moment later."""
+    """When all workers are busy again a moment later, the known pace applies again."""
     line = busy()
     line.full(full=False)
     line.ask(0.01)
@@ -86,7 +86,7 @@ def test_no_call_is_refused_while_a_worker_is_free() -> None:
 
 
 def test_the_pace_is_forgotten_after_a_worker_was_free_for_long() -> None:
-    """Later calls may take a different time."""
+    """The old pace is forgotten, because later calls may take a different time."""
     line = busy()
     line.full(full=False)
     line.now += 0.2
@@ -95,7 +95,10 @@ def test_the_pace_is_forgotten_after_a_worker_was_free_for_long() -> None:
 
 
 def test_idle_time_is_not_measured() -> None:
-    """A batch occupies the only worker. Single calls, seconds apart, are answered in between."""
+    """Seconds without calls do not change the pace.
+
+    A batch occupies the only worker, while single calls are answered now and then.
+    """
     line = Line()
     line.ask(payload=LARGE)
     line.admission.measure("large", full=True)
@@ -125,7 +128,10 @@ def test_large_calls_do_not_count_in_the_wait_of_small_calls() -> None:
 
 
 def test_the_pace_is_a_moving_average() -> None:
-    """Each window counts as much as all windows before it; a window without an answer goes on."""
+    """Each window counts as much as all windows before it.
+
+    A window lasts until at least one call is answered in it.
+    """
     line = busy()
     for _ in range(8):
         line.ask()
@@ -137,7 +143,7 @@ def test_the_pace_is_a_moving_average() -> None:
 
 
 def test_a_pace_is_forgotten_if_no_answers_confirm_it() -> None:
-    """By the old pace every held call should have been answered, but no call was."""
+    """If no call was answered although the known pace says that all should be, it is forgotten."""
     line = busy()
     line.serve(0, 0.99)
     with pytest.raises(QueueFullError):
@@ -151,7 +157,7 @@ def test_a_pace_is_forgotten_if_no_answers_confirm_it() -> None:
 
 
 def test_unanswered_calls_do_not_change_the_pace() -> None:
-    """A call that was cancelled, or lost with its worker, is not counted as an answer."""
+    """A call that is cancelled, or lost with its worker, does not count as an answer."""
     line = busy()
     for _ in range(10):
         line.ask()
@@ -164,7 +170,7 @@ def test_unanswered_calls_do_not_change_the_pace() -> None:
 
 
 def test_calls_and_bytes_are_bounded_before_a_pace_is_known() -> None:
-    """The bounds hold for callers without a deadline too, and a call that ends frees its place."""
+    """The bounds also hold for callers without a deadline, and a call that ends frees its place."""
     line = Line(queue_calls=2)
     line.ask()
     line.ask()

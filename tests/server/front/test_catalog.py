@@ -38,7 +38,7 @@ DAMAGES = {"manifest": folder_for_manifest, "pointer": folder_for_pointer}
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
 def test_one_bad_index_hides_no_other(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """ListIndexes lists it with a warning; GetIndex reports it as DATA_LOSS."""
+    """ListIndexes lists a damaged index with a warning, and GetIndex reports DATA_LOSS."""
     Index.build(random_points(50), path=tmp_path / "sound")
     shutil.copytree(tmp_path / "sound", tmp_path / "bad")
     damage(tmp_path / "bad")
@@ -64,7 +64,7 @@ def test_one_bad_index_hides_no_other(tmp_path: Path, damage: Callable[[Path], N
 def test_any_error_of_reading_an_index_is_reported(
     error: Exception, meaning: type[DivgrpcError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error means that the index is damaged, unless memory or descriptors have run out."""
+    """An error means that the index is damaged, unless memory or descriptors have run out."""
 
     def fail(_: IndexFolder) -> IndexInfo:
         raise error

@@ -1,4 +1,4 @@
-"""Builds over the wire: what is refused, and that no partial index is kept or served."""
+"""Builds over the wire: which are refused, and that no partial index is kept or served."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -44,7 +44,7 @@ def large(name: str, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN4
 def test_a_wrong_upload_names_its_field(
     stub: DiverseIndexStub, clean: str, messages: list[Message], field: str
 ) -> None:
-    """The call ends as INVALID_ARGUMENT with the field, and nothing is left behind."""
+    """The call ends as INVALID_ARGUMENT with the field, and no file of the build is left."""
     details = refusal(stub, *messages)
     assert (details.code, details.fields) == (INVALID, (field,))
     assert clean
@@ -61,7 +61,7 @@ def test_a_bad_row_is_counted_from_the_first_chunk(stub: DiverseIndexStub, clean
 def test_replacing_an_index_must_be_asked_for(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """Without `replace` the build of an existing index fails; with it the generation increases."""
+    """Without `replace` a build of an existing index fails; with it, the generation increases."""
     place(server, "used", ONES + np.arange(3)[:, None])
     with pytest.raises(IndexExistsError):
         client.build("used", ONES)
@@ -73,7 +73,7 @@ def test_replacing_an_index_must_be_asked_for(
 
 
 def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
-    """A second build of the same name is ABORTED, and the first continues."""
+    """A second build of the same name is ABORTED, while the first one continues."""
     first = Held(stub, "twice")
     for messages in ([header("twice"), chunk(ONES), commit(3)], [once("twice", ONES)]):
         details = refusal(stub, *messages)
@@ -85,7 +85,7 @@ def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
 
 
 def test_a_third_build_at_a_time_is_refused(server: RunningServer, stub: DiverseIndexStub) -> None:
-    """The status is RESOURCE_EXHAUSTED with a retry delay."""
+    """The third build is refused as RESOURCE_EXHAUSTED with a retry delay."""
     held = [Held(stub, name) for name in ("full-a", "full-b")]
     for message in (header("full-c"), once("full-c", ONES)):
         details = refusal(stub, message)
@@ -99,7 +99,7 @@ def test_a_third_build_at_a_time_is_refused(server: RunningServer, stub: Diverse
 def test_a_cancelled_build_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
-    """Cancelling ends the builder and removes its files."""
+    """Cancelling the call ends the builder and removes its files."""
     held = Held(stub, clean)
     held.send(chunk(random_points(1000)))
     assert next(held.call).HasField("progress")
@@ -110,7 +110,7 @@ def test_a_cancelled_build_leaves_nothing(
 
 
 def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> None:
-    """A lost connection cancels the build."""
+    """If the connection is lost, the build is cancelled and its files are removed."""
     with server.channel() as lost:
         held = Held(DiverseIndexStub(lost), clean)
         held.send(chunk(ONES))
@@ -120,7 +120,7 @@ def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> 
 def test_a_deadline_that_passes_during_a_build(
     server: RunningServer, stub: DiverseIndexStub, clean: str
 ) -> None:
-    """The call is DEADLINE_EXCEEDED, and nothing is left behind."""
+    """The call ends as DEADLINE_EXCEEDED, and no file of the build is left."""
 
     def endless() -> Iterator[index_pb2.BuildRequest]:
         yield header(clean)
@@ -170,7 +170,7 @@ def test_a_failed_build_once_leaves_the_old_generation(
 def test_a_cancelled_build_once_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
-    """The builder ends during its work if the call is cancelled or its deadline passes."""
+    """The call is cancelled, or its deadline passes, while the builder is at work."""
     with pytest.raises(grpc.RpcError) as caught:
         stub.BuildOnce(large(clean), timeout=0.2)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -184,7 +184,7 @@ def test_a_cancelled_build_once_leaves_nothing(
 
 
 def test_a_build_reports_its_progress(client: Client) -> None:
-    """A build reports its current stage."""
+    """Progress events name the stage that the build has reached."""
     events: list[Progress] = []
     client.build("progress", random_points(), progress=events.append)
     stages = [progress.stage for progress in events]
@@ -193,7 +193,7 @@ def test_a_build_reports_its_progress(client: Client) -> None:
 
 
 def test_a_message_of_the_maximum_size_is_built(stub: DiverseIndexStub, client: Client) -> None:
-    """BuildOnce takes messages up to the limit, and refers to Build for larger ones."""
+    """BuildOnce takes messages up to the limit, and its error for larger messages names Build."""
     message = large("large")
     most = LIMITS["message_bytes_max"]
     assert most - 2048 < message.ByteSize() <= most
@@ -207,7 +207,7 @@ def test_a_message_of_the_maximum_size_is_built(stub: DiverseIndexStub, client: 
 
 
 def test_a_stream_may_stay_open_until_done(stub: DiverseIndexStub) -> None:
-    """The caller need not close its side of the stream to get the outcome."""
+    """The caller gets the outcome without closing its side of the stream."""
     held = Held(stub, "open-ended")
     held.send(chunk(ONES))
     held.send(commit(3))
@@ -215,7 +215,7 @@ def test_a_stream_may_stay_open_until_done(stub: DiverseIndexStub) -> None:
 
 
 def test_half_precision_rows_are_widened(client: Client) -> None:
-    """float16 rows build the index of the same values in float32."""
+    """float16 rows build the same index as the same values in float32."""
     points = random_points(50).astype(np.float16)
     client.build("half", points)
     result = client.query("half", points[7].astype(np.float32), k=1)

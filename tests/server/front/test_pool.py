@@ -14,7 +14,7 @@ from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settl
 
 @on_stage()
 async def test_waiting_calls_share_a_packet(stage: Stage) -> None:
-    """The first two packets are sent at once; calls that arrive later share the next packet."""
+    """The first two packets are sent at once. Calls that arrive later share the third packet."""
     link = stage.attach(1)
     calls = [stage.ask(b"ab%d" % number) for number in range(10)]
     first, second = await packet(link), await packet(link)
@@ -31,7 +31,7 @@ async def test_waiting_calls_share_a_packet(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_packet_stays_within_its_size(stage: Stage) -> None:
-    """Small calls of 30 kB are sent at most two per packet, and each is answered."""
+    """A packet holds at most two calls of 30 kB, and every call is answered."""
     link = stage.attach(1)
     calls = [stage.ask(bytes([number]) * 30_000) for number in range(9)]
     sizes = []
@@ -46,13 +46,13 @@ async def test_a_packet_stays_within_its_size(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_large_call_goes_to_an_idle_worker(stage: Stage) -> None:
-    """A worker that has lent a credit gets the call only if all others have a batch."""
+    """A worker that has lent a credit gets a large call only if all other workers have a batch."""
     links = [stage.attach(1), stage.attach(2)]
     calls = [stage.ask(bytes(100_000))]
     await packet(links[0])
     answer(links[0], small=0, lent=1)
     await settle()
-    # To the pool, a small call weighs less than a batch, however many small calls there are.
+    # Small calls, however many, weigh less than a batch when the pool compares workers.
     calls.append(stage.ask(b"small"))
     await packet(links[1])
     calls[0].cancel()
@@ -70,7 +70,7 @@ async def test_a_large_call_goes_to_an_idle_worker(stage: Stage) -> None:
 @pytest.mark.parametrize("spent", [True, False])
 @on_stage()
 async def test_a_lent_credit_is_taken_back(stage: Stage, *, spent: bool) -> None:
-    """Afterwards the worker gets one batch at a time again, whether the credit was spent or not."""
+    """After a loan the worker gets one batch at a time again, whether or not it used the credit."""
     link = stage.attach(1)
     calls = [stage.ask(bytes(100_000))]
     (under_way,) = await packet(link)
@@ -91,7 +91,7 @@ async def test_a_lent_credit_is_taken_back(stage: Stage, *, spent: bool) -> None
 
 @on_stage()
 async def test_small_calls_overtake_large_calls(stage: Stage) -> None:
-    """A worker gets one large call at a time, and gets small calls while it works on it."""
+    """A worker gets one large call at a time, and small calls while it works on the large call."""
     link = stage.attach(1)
     large = [stage.ask(bytes([number]) * 100_000) for number in range(2)]
     small = stage.ask(b"small")
@@ -109,7 +109,7 @@ async def test_small_calls_overtake_large_calls(stage: Stage) -> None:
 
 @on_stage()
 async def test_waiting_calls_are_divided_among_workers(stage: Stage) -> None:
-    """Calls go to the worker with the most free credits. Waiting calls are split among workers."""
+    """Calls go to the worker with the most free credits, and waiting calls are split evenly."""
     links = [stage.attach(1), stage.attach(2)]
     calls = [stage.ask(b"%d" % number) for number in range(12)]
     taken = [await packet(link) for link in links]
@@ -125,7 +125,7 @@ async def test_waiting_calls_are_divided_among_workers(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_cancelled_call_leaves_the_queue(stage: Stage) -> None:
-    """A waiting call is never sent. If it was sent already, its worker gets a CANCEL."""
+    """A call that still waits is never sent; for a call that was sent, the worker gets a CANCEL."""
     link = stage.attach(1)
     calls = [stage.ask(b"%d" % number) for number in range(4)]
     (sent,), (other,) = await packet(link), await packet(link)
@@ -142,7 +142,7 @@ async def test_a_cancelled_call_leaves_the_queue(stage: Stage) -> None:
 
 @on_stage(queue_calls=4, queue_bytes=1000)
 async def test_a_full_queue_refuses_calls(stage: Stage) -> None:
-    """Calls and bytes are bounded; a call that is answered or cancelled frees its place."""
+    """The queue bounds calls and bytes; a call that is answered or cancelled frees its place."""
     link = stage.attach(1)
     calls = [stage.ask(b"x" * 300) for _ in range(3)]
     await settle()
@@ -162,7 +162,10 @@ async def test_a_full_queue_refuses_calls(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_call_that_would_be_late_is_refused_while_workers_are_full(stage: Stage) -> None:
-    """An unanswered large call does not affect the pace, and a worker's death resets it."""
+    """A large call without an answer does not change the pace of small calls.
+
+    The death of a worker resets the pace.
+    """
     link = stage.attach(1)
     calls = [stage.ask(b"x" * 100_000), *(stage.ask(b"%d" % number) for number in range(4))]
     await packet(link)
@@ -186,7 +189,7 @@ async def test_a_call_that_would_be_late_is_refused_while_workers_are_full(stage
 
 @on_stage()
 async def test_large_calls_have_their_own_pace(stage: Stage) -> None:
-    """A large call that would wait too long is refused; a small call is not."""
+    """A large call that would wait too long is refused, while a small call is accepted."""
     link = stage.attach(1)
     calls = [stage.ask(bytes(100_000)) for _ in range(3)]
     first = await packet(link)
@@ -202,7 +205,7 @@ async def test_large_calls_have_their_own_pace(stage: Stage) -> None:
 
 @on_stage(queue_calls=2)
 async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -> None:
-    """After five such requests a queue for two calls still takes two calls, and refuses a third."""
+    """After five requests to all workers, a queue for two calls takes two and refuses a third."""
     link = stage.attach(1)
     for _ in range(5):
         prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"x", FOREVER, ""))
@@ -216,11 +219,11 @@ async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -
 
 @on_stage()
 async def test_packets_wait_while_a_socket_is_full(stage: Stage) -> None:
-    """A packet that does not fit the socket is sent when the worker answers again."""
+    """If a packet does not fit the socket, it is sent when the worker has answered."""
     ours, theirs = packets.pair()
     with theirs:
         stage.pool.attach(1, packets.Link(ours))
-        # The socket's buffer holds one such packet, while the credits allow two.
+        # The socket's buffer holds one packet of this size, while the credits allow two.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
         link = packets.Link(theirs)
         calls = [stage.ask(b"%d" % number * 7_000) for number in range(2)]
@@ -240,7 +243,7 @@ async def test_packets_wait_while_a_socket_is_full(stage: Stage) -> None:
 
 @on_stage()
 async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
-    """PREPARE ends when each worker has opened the generation or died; REFRESH expects no reply."""
+    """PREPARE ends when each worker has opened the generation or died. REFRESH expects no reply."""
     links = [stage.attach(1), stage.attach(2)]
     prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, ""))
     (request,) = await packet(links[0])
@@ -257,7 +260,7 @@ async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
 
 @on_stage()
 async def test_ask_all_returns_the_replies_of_the_living(stage: Stage) -> None:
-    """Workers that die before they reply are left out. Large payloads are sent too."""
+    """Replies of workers that die are missing, and large payloads are sent too."""
     links = [stage.attach(serial) for serial in range(3)]
     ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
     asked = asyncio.ensure_future(ask())

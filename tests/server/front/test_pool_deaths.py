@@ -14,7 +14,10 @@ from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settl
 
 @on_stage()
 async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> None:
-    """The call that kills a second worker fails and is refused from then on; the others succeed."""
+    """A call that kills a second worker fails and is refused from then on.
+
+    The other calls succeed.
+    """
     first = stage.attach(1)
     calls = [stage.ask(b"call %d" % number) for number in range(3)]
     await packet(first)
@@ -44,7 +47,7 @@ async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> No
 
 @on_stage()
 async def test_a_repaired_index_ends_the_quarantine(stage: Stage) -> None:
-    """A query that ended two workers is tried again once its index has changed."""
+    """A query that ended two workers is tried again after its index has changed."""
     call = stage.ask(b"guilty")
     for serial in range(2):
         link = stage.attach(serial)
@@ -63,7 +66,7 @@ async def test_a_repaired_index_ends_the_quarantine(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_worker_at_its_last_slice_is_not_idle(stage: Stage) -> None:
-    """A worker that has lent a credit is still computing, so it gets no suspect call."""
+    """A suspect call goes only to idle workers, and a worker with a lent credit still computes."""
     links = [stage.attach(1), stage.attach(2)]
     batch = stage.ask(bytes(100_000))
     (begun,) = await packet(links[0])
@@ -84,7 +87,7 @@ async def test_a_worker_at_its_last_slice_is_not_idle(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_death_makes_other_workers_check_the_index(stage: Stage) -> None:
-    """Before a suspect call is retried, every other worker checks the files of its index."""
+    """Before the pool retries a suspect call, every other worker checks the files of its index."""
     links = [stage.attach(1), stage.attach(2)]
     payload = query_pb2.QueryRequest(index="short").SerializeToString()
     call = stage.ask(payload)
@@ -100,7 +103,7 @@ async def test_a_death_makes_other_workers_check_the_index(stage: Stage) -> None
 
 @on_stage(worker_silence=0.2)
 async def test_a_silent_worker_is_reported_once(stage: Stage) -> None:
-    """A worker that has work and sends nothing hangs; a worker without work may be silent."""
+    """A worker that has work and sends nothing is reported; a worker without work may be silent."""
     stage.attach(1)
     stage.attach(2)
     call = stage.ask(b"call")
@@ -128,7 +131,7 @@ async def test_an_empty_packet_is_a_sign_of_life(stage: Stage) -> None:
 
 @on_stage(worker_silence=0.5)
 async def test_silence_counts_from_the_query(stage: Stage) -> None:
-    """A worker that was idle before the query is not reported at once."""
+    """A worker that was idle before a query is not reported as hanging at once."""
     link = stage.attach(1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stage.report_made.wait(), 1)
@@ -142,7 +145,7 @@ async def test_silence_counts_from_the_query(stage: Stage) -> None:
 
 @on_stage(worker_silence=0.5)
 async def test_silence_counts_from_the_prepare_request(stage: Stage) -> None:
-    """A worker that was idle before PREPARE, and sends empty packets since, is not reported."""
+    """A worker that was idle before PREPARE and sends empty packets since then is not reported."""
     link = stage.attach(1)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stage.report_made.wait(), 1)
@@ -159,7 +162,7 @@ async def test_silence_counts_from_the_prepare_request(stage: Stage) -> None:
 
 @on_stage()
 async def test_notes_that_fill_a_socket_do_not_end_a_worker(stage: Stage) -> None:
-    """A worker without work that reads nothing for a while gets calls again afterwards."""
+    """A worker without work may read nothing for a while, and gets calls again afterwards."""
     link = stage.attach(1)
     for _ in range(2_000):
         stage.pool.refresh("name")
@@ -173,7 +176,7 @@ async def test_notes_that_fill_a_socket_do_not_end_a_worker(stage: Stage) -> Non
 
 @on_stage(worker_wait=0.1)
 async def test_a_call_without_workers_waits_for_a_limited_time(stage: Stage) -> None:
-    """A worker that attaches in time answers it; otherwise it is UNAVAILABLE."""
+    """If a worker attaches in time, it answers the call; otherwise the call is UNAVAILABLE."""
     early = stage.ask(b"early")
     await settle()
     link = stage.attach(1)
@@ -187,7 +190,7 @@ async def test_a_call_without_workers_waits_for_a_limited_time(stage: Stage) -> 
 
 @on_stage()
 async def test_a_worker_that_tries_a_suspect_is_not_full(stage: Stage) -> None:
-    """Calls that wait for the outcome of a suspect call do not affect the pace."""
+    """Calls that wait while a worker tries a suspect call do not change the pace."""
     first = stage.attach(1)
     suspect = stage.ask(b"suspect")
     await packet(first)

@@ -14,7 +14,7 @@ def query(index: str = "index", k: int = 3) -> bytes:
 
 
 def stream_query(number: int, k: int = 3) -> bytes:
-    """Return a QueryStream message that contains the same query as `query` returns."""
+    """Return a QueryStream message with the same query as `query` returns."""
     inner = query_pb2.QueryRequest(index="index", k=k)
     return query_pb2.QueryStreamRequest(correlation_id=number, query=inner).SerializeToString()
 
@@ -29,7 +29,7 @@ def test_a_query_is_recognised() -> None:
 
 
 def test_a_query_is_recognised_under_another_correlation_id() -> None:
-    """The same query is held on any stream, and as a call of Query."""
+    """The same query is held on any stream, under any correlation id, and as a call of Query."""
     held = Quarantine(lambda _: None)
     held.add(Op.STREAM, stream_query(1))
     assert held.holds(Op.STREAM, stream_query(2))
@@ -38,7 +38,7 @@ def test_a_query_is_recognised_under_another_correlation_id() -> None:
 
 
 def test_a_prediction_is_recognised() -> None:
-    """`index_of` returns the index of a prediction too."""
+    """`index_of` finds the index of a prediction too."""
     held = Quarantine(lambda _: None)
     request = predict_pb2.PredictLabelsRequest(index="papers", top_k=3).SerializeToString()
     assert index_of(Op.PREDICT, request) == "papers"
@@ -47,7 +47,7 @@ def test_a_prediction_is_recognised() -> None:
 
 
 def test_malformed_messages_are_recognised() -> None:
-    """Malformed bytes have a fingerprint, and their index name is empty."""
+    """Malformed bytes have a fingerprint too, and an empty index name."""
     held = Quarantine(lambda _: None)
     for op in (Op.QUERY, Op.STREAM, Op.PREDICT):
         assert index_of(op, b"\xff") == ""
@@ -56,7 +56,7 @@ def test_malformed_messages_are_recognised() -> None:
 
 
 def test_a_query_is_held_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adding the query again starts the minute again."""
+    """Adding the same query again restarts the minute."""
     now = 1_000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     held = Quarantine(lambda _: None)
@@ -74,7 +74,7 @@ def test_a_query_is_held_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_changed_index_frees_its_queries() -> None:
-    """Queries of other indexes are still held."""
+    """A change of one index frees its queries, and queries of other indexes are still held."""
     stamps = {"index": 1, "other": 1}
     held = Quarantine(stamps.__getitem__)
     held.add(Op.QUERY, query())
@@ -87,7 +87,7 @@ def test_a_changed_index_frees_its_queries() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the maximum number of queries, the oldest are forgotten first."""
+    """If there are too many queries, the oldest ones are forgotten first."""
     monkeypatch.setattr(quarantine, "_ENTRIES_MAX", 3)
     held = Quarantine(lambda _: None)
     for k in range(1, 6):

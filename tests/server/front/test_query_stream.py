@@ -29,7 +29,7 @@ def test_a_stream_returns_the_results_of_single_calls(client: Client, served: Se
 
 
 def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Served) -> None:
-    """All of 2,000 messages sent at once are answered, each once."""
+    """The test sends 2,000 messages at once, and each is answered once."""
     count = 2_000
     messages = (question(n, served.name, served.queries[n % 64]) for n in range(count))
     answers = list(stub.QueryStream(messages, timeout=30))
@@ -38,7 +38,7 @@ def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Ser
 
 
 def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Served) -> None:
-    """The stream carries its error with all details, and the other queries are answered."""
+    """The stream returns the query's error with all details, and answers the other queries."""
     good = question(1, served.name, served.queries[0])
     bad = question(2, "nobody", served.queries[0])
     wrong = question(3, served.name, served.queries[0])
@@ -73,7 +73,7 @@ def test_large_and_small_messages_share_a_stream(
 def test_a_cancelled_stream_does_not_affect_other_calls(
     channel: grpc.Channel, client: Client, served: Served
 ) -> None:
-    """The stream's running queries end, and other calls are answered."""
+    """Cancelling a stream ends its running queries, and calls outside it are answered."""
     steps: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def forever() -> Iterator[bytes]:

@@ -76,7 +76,7 @@ def fail_at_once(*_: object, **__: object) -> Any:  # noqa: ANN401  # as above
 
 
 class CallDetails(NamedTuple):
-    """The argument of gRPC's request for the handler of a method."""
+    """What gRPC passes to an interceptor to find the handler of a method."""
 
     method: str
     invocation_metadata: None = None
@@ -89,7 +89,7 @@ def build_header(index: str, **parameters: Any) -> index_pb2.BuildRequest:  # no
 
 
 class Parts:
-    """A service and its parts; tests replace some by parts that fail."""
+    """A service and its parts; tests replace some of these by parts that fail."""
 
     def __init__(self, access: AccessLog | None = None) -> None:
         log = logs.configure(CONFIG, "test")
@@ -130,7 +130,7 @@ BROKEN: dict[str, Callable[[Parts], None]] = {
 
 
 class Reading(Context):
-    """A call whose caller sends one message, or none in time if the message is None."""
+    """A call whose caller sends `message`, or nothing in time if `message` is None."""
 
     def __init__(self, message: bytes | None) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Reading(Context):
 def test_a_wrong_header_is_refused_before_a_builder_starts(
     tmp_path: Path, header: index_pb2.BuildRequest | None, reason: str
 ) -> None:
-    """No builder is started if the header alone shows that the build must fail."""
+    """If the header shows that the build must fail, no builder is started."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / POINTER).write_text("1\n")
 
@@ -178,7 +178,7 @@ def test_a_wrong_header_is_refused_before_a_builder_starts(
 
 @pytest.mark.parametrize("method", BROKEN)
 def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
-    """The caller gets INTERNAL and an error id, which the log has too, but not the fault's text."""
+    """The caller gets INTERNAL with an error id but not the fault's text; the log has both."""
 
     async def scene() -> tuple[Details, list[Any]]:
         parts, context = Parts(), Context()
@@ -199,7 +199,7 @@ def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
 
 @pytest.mark.parametrize(("remaining", "code"), [(5.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")])
 def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
-    """The cancellation is passed on to gRPC, and the access log has a line for the call."""
+    """The call's cancellation reaches gRPC, and the access log gets a line for the call."""
 
     async def scene() -> str:
         reading, writing = os.pipe()
@@ -221,7 +221,7 @@ def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
 
 
 def test_a_builder_is_released_if_its_caller_has_left() -> None:
-    """The builder finds its socket closed."""
+    """If the caller has left, the builder finds its socket closed."""
 
     async def scene() -> bytes:
         parts = Parts()

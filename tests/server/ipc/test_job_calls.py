@@ -1,4 +1,4 @@
-"""A hang-up ends a builder or an evaluator during a call, and only then."""
+"""If the front or supervisor hangs up during a call, the builder or evaluator exits."""
 
 import threading
 
@@ -22,7 +22,7 @@ def test_a_hang_up_ends_the_process(monkeypatch: pytest.MonkeyPatch, position: i
 
 
 def test_a_hang_up_after_the_work_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The outcome and its log line are written completely."""
+    """A hang-up after the work does not stop the outcome or its log line."""
     has_ended = threading.Event()
     monkeypatch.setattr("os._exit", lambda _: has_ended.set())
     front, supervisor = job_frames.pair(), job_frames.pair()

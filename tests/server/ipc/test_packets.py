@@ -27,7 +27,7 @@ replies = st.builds(
 
 @given(st.lists(requests, max_size=20))
 def test_requests_survive_packing(items: list[Request]) -> None:
-    """Unpacking returns the requests in order. `request_bytes` returns their packed sizes."""
+    """Unpacking returns the requests in order, and `request_bytes` returns their packed sizes."""
     packet = b"".join(packets.pack_request(item) for item in items)
     assert list(packets.unpack_requests(memoryview(packet), -1)) == items
     assert len(packet) == sum(packets.request_bytes(item) for item in items)
@@ -71,7 +71,7 @@ def fill(link: packets.Link) -> None:
 
 
 def test_a_reply_without_its_memory_file_is_lost() -> None:
-    """A receiver that got no descriptor unpacks a reply with outcome LOST."""
+    """If a receiver gets no descriptor, it unpacks the reply with the outcome LOST."""
     packet = packets.pack_credits(1, 0) + packets.pack_reply(
         Reply(7, Outcome.ANSWER, b"large"), in_memfd=True
     )
@@ -79,14 +79,14 @@ def test_a_reply_without_its_memory_file_is_lost() -> None:
 
 
 def test_a_request_without_its_memory_file_is_lost() -> None:
-    """The worker still gets the id and the tag, which its error needs."""
+    """The worker still gets the request's id and tag, which it needs to report the error."""
     request = Request(7, 1.0, Op.QUERY, "tag", b"large")
     packet = memoryview(packets.pack_request(request, in_memfd=True))
     assert list(packets.unpack_requests(packet, -1)) == [Request(7, 1.0, Op.LOST, "tag", b"")]
 
 
 def test_only_send_waiting_waits() -> None:
-    """`receive` and `send` raise at once if they would block; `send_waiting` waits first."""
+    """`receive` and `send` raise at once if they would block, but `send_waiting` waits."""
     ours, other_end = packets.pair()
     near, far = packets.Link(ours), packets.Link(other_end)
     with pytest.raises(BlockingIOError):

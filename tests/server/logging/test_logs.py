@@ -45,7 +45,7 @@ def drain(descriptor: int) -> str:
 
 
 def test_lines_are_json() -> None:
-    """Each call is one JSON object."""
+    """The access log has one JSON object per call, each on one line."""
     lines = asyncio.run(written(Config(log_format="json"), 100)).splitlines()
     assert [json.loads(line)["request_id"] for line in lines] == [f"id-{n}" for n in range(100)]
     line = json.loads(lines[0])
@@ -61,7 +61,7 @@ def test_console_lines_start_with_method_code_and_duration() -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
-    """A line has the index, the number of rows and `k`, if the call has them."""
+    """A line has the call's index, number of rows and `k`, as far as the call has them."""
 
     async def write() -> str:
         reading, writing = os.pipe()
@@ -85,12 +85,12 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
 
 @pytest.mark.parametrize("config", [Config(access_log=False), Config(log_level="warning")])
 def test_no_line_is_written_if_the_access_log_is_off(config: Config) -> None:
-    """Access lines have level info, so a higher log level switches them off too."""
+    """Access lines have level info, so a higher log level also switches them off."""
     assert asyncio.run(written(config, 3)) == ""
 
 
 def test_lines_are_flushed_by_a_timer() -> None:
-    """A line is written soon even without an explicit flush."""
+    """A timer writes each line soon, without an explicit flush."""
 
     async def wait() -> bytes:
         reading, writing = os.pipe()
@@ -122,7 +122,7 @@ def test_writing_to_a_closed_pipe_raises_nothing() -> None:
 @pytest.mark.parametrize("in_json", [True, False])
 @pytest.mark.parametrize("make", [os.pipe, sockets], ids=["pipe", "socket"])
 def test_dropped_lines_are_counted(make: Callable[[], tuple[int, int]], in_json: bool) -> None:
-    """Writing to a full pipe does not block; a later line gives the number of dropped lines."""
+    """Writing to a full pipe does not block, and a later line gives the number of lines dropped."""
     reading, writing = make()
     assert os.get_blocking(writing)
     sink = LogSink(writing, in_json=in_json)

@@ -1,4 +1,4 @@
-"""The sources of the configuration, and the values that it refuses."""
+"""The sources of the configuration, and the values that the server refuses."""
 
 import dataclasses
 import subprocess
@@ -23,7 +23,7 @@ def test_defaults_are_for_one_machine() -> None:
 
 
 def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:
-    """Each option is taken from the first of arguments, environment and file that sets it."""
+    """For each option, arguments take precedence over the environment, and that over the file."""
     file = tmp_path / "server.toml"
     file.write_text('workers = 2\nfronts = 2\ngrace = 2\nlog_level = "debug"\naccess_log = false\n')
     environment = {"DIVGRPC_FRONTS": "3", "DIVGRPC_GRACE": "3.5", "DIVGRPC_REFLECTION": "no"}
@@ -33,7 +33,7 @@ def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:
 
 
 def test_children_get_the_same_configuration() -> None:
-    """The supervisor passes the configuration as JSON."""
+    """The supervisor passes the configuration to its child processes as JSON."""
     config = Config(listen="[::1]:0", workers=3, grace=1.5, reflection=False)
     assert Config.from_json(config.to_json()) == config
     assert config.host == "::1"
@@ -70,14 +70,14 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_wrong_option_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 2, and a line on stderr gives the valid range."""
+    """The exit code is 2, and one line on stderr gives the valid range of the option."""
     assert run(["--workers", "0"], {}) == 2
     assert "workers must be between 1 and 1024" in capsys.readouterr().err
     assert run([], {"DIVGRPC_CONFIG": "/nowhere"}) == 2
 
 
 def test_help_names_every_option() -> None:
-    """Every field of the configuration is an option with a help text."""
+    """Every field of the configuration is an option and has a help text."""
     text = parser().format_help()
     for field in dataclasses.fields(Config):
         assert "--" + field.name.replace("_", "-") in text

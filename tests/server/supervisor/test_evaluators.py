@@ -14,7 +14,7 @@ from divgrpc_server.supervisor.supervisor import Supervisor
 
 
 def waiting() -> Mock:
-    """Return a mocked evaluator whose call is over; it cancels its timer as a `Child` does."""
+    """Return a mocked evaluator whose call has ended; like a `Child`, it can cancel its timer."""
     evaluator = Mock(role="evaluator", serial=7, expiry=None, ready=False)
     evaluator.cancel_expiry.side_effect = lambda: Child.cancel_expiry(evaluator)
     evaluator.exited.done.return_value = False
@@ -23,14 +23,14 @@ def waiting() -> Mock:
 
 @pytest.fixture
 def idle_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Shorten the time that an evaluator may be idle, and return it."""
+    """Shorten the time for which an evaluator may be idle, and return this time."""
     monkeypatch.setattr(module, "_EVALUATOR_IDLE_SECONDS", 0.05)
     return 0.05
 
 
 @pytest.mark.parametrize("is_used", [False, True])
 def test_an_evaluator_ends_unless_it_is_used_again(idle_seconds: float, is_used: bool) -> None:
-    """An idle evaluator ends after a time, unless another call starts before."""
+    """An idle evaluator ends after a time, unless another call uses it before."""
 
     async def scene() -> None:
         supervisor = Supervisor(Config(), Path("/nowhere"), Mock())

@@ -64,7 +64,8 @@ def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
     """While kernels are compiled, Check is NOT_SERVING and its trailers tell how many are ready.
 
     GetServerInfo returns the same two numbers. The test holds the lock of the kernel cache and
-    writes one file there, so to the server it looks like another process that compiles.
+    writes one file to the cache. To the server, the test therefore looks like another process that
+    compiles kernels.
     """
     folder = tmp_path / "cache" / cache_files.cache_folder().name
     folder.mkdir(parents=True)
@@ -103,7 +104,7 @@ def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
 
 
 def test_roles_are_processes_and_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
-    """`ps` shows the role of each process. If a front is killed, another one serves its calls."""
+    """`ps` shows the role of each process. If a front is killed, another front serves its calls."""
     arguments = ("--data-dir", str(data), "--workers", "2", "--fronts", "2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         workers = server.pids("worker")
@@ -120,9 +121,9 @@ def test_roles_are_processes_and_fronts_share_the_port(tmp_path: Path, data: Pat
 
 
 def test_the_port_and_the_data_folder_belong_to_one_server(tmp_path: Path, data: Path) -> None:
-    """A second server on the same port or data folder does not start.
+    """A second server does not start on the same port or the same data folder.
 
-    A killed front is replaced and uses the same workers.
+    A front that is killed is replaced, and the new front uses the same workers.
     """
     with (
         RunningServer(tmp_path, "--data-dir", str(data)) as server,
@@ -142,7 +143,10 @@ def test_the_port_and_the_data_folder_belong_to_one_server(tmp_path: Path, data:
 
 
 def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
-    """Health becomes NOT_SERVING, running calls finish, new calls fail and the exit code is 0."""
+    """After SIGTERM health is NOT_SERVING and new calls fail.
+
+    Running calls finish, and the exit code is 0.
+    """
     arguments = ("--data-dir", str(data), "--workers", "1")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         stub, health = DiverseIndexStub(channel), health_pb2_grpc.HealthStub(channel)
@@ -184,7 +188,7 @@ def test_calls_builds_and_hanging_workers_end_after_the_grace(tmp_path: Path, da
 
 
 def test_a_stream_ends_when_the_server_does(tmp_path: Path, data: Path) -> None:
-    """An idle QueryStream ends as UNAVAILABLE and does not delay the end of the server."""
+    """An idle QueryStream ends as UNAVAILABLE and does not delay the server's end."""
     with (
         RunningServer(tmp_path, "--data-dir", str(data), "--grace", "30") as server,
         server.channel() as channel,
@@ -207,7 +211,10 @@ def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamRespons
 
 
 def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> None:
-    """All children end, stopped ones too. The port is free; the next start removes old files."""
+    """If the supervisor is killed, all children end, even stopped ones, and the port is free.
+
+    The next start removes old files.
+    """
     arguments = ("--data-dir", str(data), "--workers", "2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         held = Held(DiverseIndexStub(channel), "unfinished")
@@ -226,9 +233,10 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> No
 
 
 def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
-    """Without a data folder the server logs that indexes are in memory and removes them at its end.
+    """Without a data folder, indexes are in memory and end with the server.
 
-    The ready file has the server's address. Calls after the end of the server are UNAVAILABLE.
+    The server logs that they are in memory. The ready file has the server's address. Calls after
+    the server's end are UNAVAILABLE.
     """
     ready = tmp_path / "ready"
     with (
@@ -249,7 +257,7 @@ def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
-    """The next server removes it, but not the folder of a running server."""
+    """The next server removes the folder of a killed server, but no folder of a running server."""
     with RunningServer(tmp_path) as killed:
         (left,) = embedded_folders(killed)
         killed.process.kill()

@@ -10,7 +10,10 @@ from divgrpc_server.worker.batches import Pace
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, True), (0.05, False)])
 def test_a_last_slice_is_short_if_earlier_rows_were_fast(seconds: float, *, ends: bool) -> None:
-    """Before the first row is answered the pace is unknown. After slow rows no slice is short."""
+    """The last slice is short only if earlier rows were fast.
+
+    Before the first row is answered, the time per row is unknown.
+    """
     rows = 10
     pace = Pace(np.zeros((rows, 4), np.float32), "greedy")
     assert not pace.ends_soon
@@ -23,14 +26,14 @@ def test_a_last_slice_is_short_if_earlier_rows_were_fast(seconds: float, *, ends
 
 
 def test_the_end_of_a_batch_of_one_slice_is_unknown() -> None:
-    """The time of the only slice cannot be estimated, because there are no earlier rows."""
+    """In a batch of one slice no rows come earlier, so the slice's time cannot be estimated."""
     pace = Pace(np.zeros((3, 4), np.float32), "greedy")
     assert pace.stop() == 3
     assert not pace.ends_soon
 
 
 def test_slices_have_a_minimum_for_rows_searched_together() -> None:
-    """Searching fewer rows together would cost more per row, so even slow slices have 8 rows."""
+    """Even slow slices have 8 rows, because fewer rows would lose the gain of a common search."""
     pace, stops = Pace(np.zeros((30, 4), np.float32), "greedy"), [0]
     pace.set_shared_rows(16)
     while stops[-1] < 30:

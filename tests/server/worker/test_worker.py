@@ -73,7 +73,7 @@ def query(
 
 
 def test_a_packet_is_answered_together(front: Front) -> None:
-    """The replies to a packet come in one packet, in order, with its credit."""
+    """The replies to a packet are sent in one packet, in order, together with its credit."""
     front.send(query(1), query(2, index="nobody"), query(3))
     packet = front.hear_credit()
     assert (packet.small, packet.large) == (1, 0)
@@ -82,7 +82,7 @@ def test_a_packet_is_answered_together(front: Front) -> None:
 
 
 def test_small_queries_overtake_a_batch(front: Front) -> None:
-    """A large batch is answered in slices, and small queries are answered between them."""
+    """Between the slices of a large batch, the worker answers small queries."""
     front.send(query(1, 10_000))
     front.send(query(2))
     front.send(query(3), query(4))
@@ -90,7 +90,7 @@ def test_small_queries_overtake_a_batch(front: Front) -> None:
 
 
 def test_a_request_without_its_memory_file_is_refused(front: Front) -> None:
-    """The worker reports RESOURCE_EXHAUSTED and returns the credit."""
+    """The worker reports RESOURCE_EXHAUSTED and returns the packet's credit."""
     front.link.send(frames.pack_request(query(1, 10_000), in_memfd=True))
     packet = front.hear()
     assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
@@ -98,7 +98,7 @@ def test_a_request_without_its_memory_file_is_refused(front: Front) -> None:
 
 
 def test_a_recheck_finds_a_truncated_file(front: Front, tmp_path: Path) -> None:
-    """A worker that read such a file would die; after RECHECK it reports DATA_LOSS instead."""
+    """Reading a truncated file would kill the worker, but after RECHECK it reports DATA_LOSS."""
     assert generation(front, 1) == 1
     front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
     front.send(Request(0, FOREVER, Op.RECHECK, "", b"nobody"))
@@ -110,7 +110,7 @@ def test_a_recheck_finds_a_truncated_file(front: Front, tmp_path: Path) -> None:
 
 
 def test_a_cancelled_batch_stops(front: Front) -> None:
-    """The batch gets no reply, and its credit is returned at once."""
+    """A cancelled batch gets no reply, and its credit is returned at once."""
     front.send(query(1, 10_000))
     front.send(query(2))
     assert [reply.id for reply in front.hear_credit().replies] == [2]
@@ -122,7 +122,7 @@ def test_a_cancelled_batch_stops(front: Front) -> None:
 
 
 def test_a_request_cancelled_before_it_is_started(front: Front) -> None:
-    """The request gets no reply, and the credit of its packet is returned."""
+    """A cancelled request gets no reply, and the credit of its packet is returned."""
     front.send(query(1, 2_000))
     front.send(query(2), query(3))
     front.send(Request(3, 0.0, Op.CANCEL, "", b""))
@@ -131,7 +131,10 @@ def test_a_request_cancelled_before_it_is_started(front: Front) -> None:
 
 
 def test_a_request_past_its_deadline_is_not_started(front: Front) -> None:
-    """The reply is DEADLINE_EXCEEDED. The deadline of a batch is checked between slices."""
+    """A request past its deadline gets DEADLINE_EXCEEDED.
+
+    During a batch, the deadline is checked between slices.
+    """
     front.send(query(1, deadline=time.monotonic() - 1))
     assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
     front.send(query(2, 10_000, deadline=time.monotonic() + 0.05))
@@ -156,7 +159,7 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
 
 
 def test_a_credit_is_lent_before_the_last_slice(front: Front) -> None:
-    """The front can send the next batch early; the loan ends when the batch is answered."""
+    """The front can send the next batch early, and the loan ends when this batch is answered."""
     front.send(query(1, 3_000))
     packet = front.hear()
     assert packet == (0, 0, [], 1)
@@ -176,7 +179,7 @@ def test_a_credit_is_lent_before_the_last_slice(front: Front) -> None:
 def test_a_lent_credit_is_taken_back_if_the_last_slice_fails(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller gets the error, and the batch's own credit is returned with it."""
+    """The caller gets the error, and the credit of the batch is returned together with it."""
 
     def fail(_: QueryResult) -> bytes:
         raise MemoryError
@@ -198,7 +201,7 @@ def test_an_answer_may_be_large(front: Front) -> None:
 
 
 def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> None:
-    """A second front is answered during a batch of the first, and after the first has hung up."""
+    """A second front is answered during a batch of the first, and after the first hangs up."""
     second = Front(channel)
     front.send(query(1, 10_000))
     second.send(query(2))
@@ -210,7 +213,7 @@ def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> No
 
 
 def test_a_new_generation_answers_at_once(front: Front, tmp_path: Path) -> None:
-    """No query after the publication is answered by the old generation, even without PREPARE."""
+    """After a publication the old generation answers no query, even without PREPARE."""
     assert generation(front, 1) == 1
     Index.build(np.eye(DIMS, dtype=np.float32), path=tmp_path / "small", replace=True)
     assert generation(front, 2) == 2
@@ -219,7 +222,7 @@ def test_a_new_generation_answers_at_once(front: Front, tmp_path: Path) -> None:
 
 
 def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Path) -> None:
-    """A prepared generation that is never published is not served in place of the next one."""
+    """If a prepared generation is never published, it is not served in place of the next one."""
     with pytest.raises(InterruptedError):
         build_prepared(front, tmp_path, 10, publish=False)
     assert generation(front, 11) == 1
@@ -234,7 +237,7 @@ def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Pa
 def test_a_generation_that_takes_long_to_open(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the generation is opened, the front gets signs of life and queries are answered."""
+    """While the worker opens a generation, it sends signs of life and answers queries."""
     go_on = threading.Event()
 
     def open_slowly(folder: Path) -> Generation:
@@ -252,7 +255,10 @@ def test_a_generation_that_takes_long_to_open(
 
 
 def test_a_new_default_applies_to_the_next_query(front: Front, tmp_path: Path) -> None:
-    """The index is not reopened. A damaged default is reported as DATA_LOSS."""
+    """A new default applies without opening the index again.
+
+    A damaged default is reported as DATA_LOSS.
+    """
     default = QueryDefault(diversity=0.9, selector="mmr", variant="corrected", search="exact")
     index = Index.open(tmp_path / "small")
     index.set_default(default)
@@ -273,7 +279,7 @@ def test_a_new_default_applies_to_the_next_query(front: Front, tmp_path: Path) -
 def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> None:
     """Replace `small` after a worker has prepared the new generation.
 
-    Without `publish` the build is interrupted, and `InterruptedError` is raised.
+    If `publish` is False, the build is interrupted and `InterruptedError` is raised.
     """
 
     def prepare(folder: Path) -> None:

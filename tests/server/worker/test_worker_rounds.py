@@ -1,4 +1,4 @@
-"""The order in which a worker takes up work, and what it reports at its start."""
+"""The order in which a worker takes up work, and what it reports when it starts."""
 
 import math
 import socket
@@ -22,7 +22,7 @@ from support.fake_front import Front
 def test_a_small_query_is_served_before_a_slice_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round starts the batch and serves one small packet before it continues with a slice."""
+    """A worker starts a batch, then serves one small packet, and then continues with a slice."""
     supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     me = control.Process(control.Channel(worker_end), Config(log_level="error"), tmp_path, 1)
     one = worker.Worker(me, logs.configure(me.config, "worker"))
@@ -77,7 +77,10 @@ def test_a_worker_reports_the_compilation_of_kernels(
     log_events: list[str],
     counts: list[int],
 ) -> None:
-    """Progress is logged and sent to the supervisor. If all kernels are cached, one report is."""
+    """Progress is logged and sent to the supervisor.
+
+    A single report is sent if all kernels are cached.
+    """
     supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reports: list[compilation.Report] = []
     monkeypatch.setattr(compilation, "report_to", reports.append)
