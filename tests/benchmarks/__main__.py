@@ -23,7 +23,7 @@ _MODULES: Final = (
 )
 for _module in _MODULES:
     import_module(f"benchmarks.runs.{_module}")
-# Names of former runs that appear in older records, and what replaces them.
+# Names of former runs that appear in older records, each with what replaces it.
 RETIRED: Final = {
     "gain": "make table1",
     "sparse-query": "make table1",

@@ -97,7 +97,7 @@ def core_mutations(options: Options) -> Iterator[Output]:
 
 
 def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    """Draw `count` statements without replacement, and a change of each at random."""
+    """Draw `count` statements without replacement, and a random change of each."""
     paths = files or sorted(
         str(path.relative_to(clone))
         for path in (clone / "divgrpc").rglob("*.py")
@@ -110,9 +110,9 @@ def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutan
 
 
 def statements_of(path: str, clone: Path) -> Iterator[list[Mutant]]:
-    """Yield the possible changes of each statement that has any.
+    """Yield the possible changes of each statement that can be changed.
 
-    The body of a compound statement belongs to the statements in it.
+    The body of a compound statement belongs to the statements in the body.
     """
     source = (clone / path).read_bytes()
     starts = [0]
@@ -173,8 +173,8 @@ def _mutant(path: str, source: bytes, starts: Sequence[int], node: ast.AST) -> M
 def tests_of(path: str, clone: Path) -> list[str]:
     """Return the paths of the tests of a source file.
 
-    They are the folder that mirrors the folder of the file or, if there is none, the files directly
-    in `tests/core`.
+    If a folder mirrors the folder of the source file, this is the folder. Otherwise these are the
+    files directly in `tests/core`.
     """
     source = Path(path)
     folder = "tests" / Path("core", *source.parts[1:-1])

@@ -31,7 +31,7 @@ def real(kind: str) -> Topics:
 
 
 def test_made_points_have_the_documented_cosines() -> None:
-    """Copies of an item, items of a topic, and topics have the documented mean cosines."""
+    """The mean cosines of copies of an item, items of a topic, and topics are as documented."""
     crowd = crowded_points.made("seven", SEVEN, 20)
     points, items = crowd.points, crowd.items
     topic = crowd.labels.categories
@@ -66,9 +66,9 @@ def test_queries_are_near_what_they_ask_for() -> None:
 
 
 def test_copies_follow_a_power_law() -> None:
-    """The most frequent item has ten times as many copies as the tenth.
+    """The most frequent item has ten times as many copies as the tenth most frequent.
 
-    The total number of copies is about the number that was asked for.
+    The total number of copies is about the number that the caller requested.
     """
     copies = np.sort(crowded_points.power_law_copies(8_000))[::-1]
     assert 7_000 <= copies.sum() <= 8_000
@@ -123,7 +123,7 @@ def test_truth_equals_plain_loops(kind: str) -> None:
 
 
 def test_recall_counts_exact_copies_as_nearest() -> None:
-    """A point as near as the last of the nearest counts as found; a missing place does not."""
+    """A point as near as the last nearest point counts as found; a missing place does not."""
     points = np.array([[1, 0], [1, 0], [0.8, 0.6], [0, 1]], np.float32)
     crowd = crowd_of(points, [0, 0, 1, 2])
     truth = Truth.of(crowd, "documents", crowd.queries["documents"], 2, 2)
@@ -155,12 +155,12 @@ def test_figures_of_an_answer() -> None:
     assert row["relevant"] == pytest.approx(2 / 3)
     assert row["of best"] == pytest.approx((2 / 3) / (1.8 / 3))
     assert row["of nearest"] == pytest.approx((2 / 3) / (2.8 / 3))
-    # J is half the mean squared distance to the query, minus half that between pairs of results.
+    # J is half the mean squared distance to the query minus half the mean between pairs of results.
     assert row["J"] == pytest.approx(0.5 * (2 / 3) - 0.5 * (4 / 3))
 
 
 def test_settings_become_query_parameters() -> None:
-    """The setting `defaults` has no parameters; variant, limit and threshold become some."""
+    """`defaults` sets no parameters; variants, limits and thresholds become parameters."""
     words = "--selectors greedy:marginal --dials 0.2 --candidates 400 --duplicate-thresholds off"
     options = RUNS["crowding"].parse(words)
     plain, defaults, greedy = crowding.settings_of(options, "scan")
@@ -218,7 +218,7 @@ def test_runs_small(
 
 
 def test_a_goal_is_judged_by_the_worst_default_row() -> None:
-    """A goal only counts rows of its own cases, and not rows of other settings and searches."""
+    """A goal is judged only by rows of its own cases with default settings and search."""
 
     def row(data: str, setting: str, search: str = "defaults", **values: float) -> Row:
         return {

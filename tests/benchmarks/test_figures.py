@@ -78,7 +78,7 @@ def test_a_call_is_compared_with_echo_plus_query() -> None:
 
 
 def test_a_build_is_compared_by_its_best_rounds() -> None:
-    """The fastest hashing and the fastest whole build count, even if their rounds differ."""
+    """The fastest hashing and the fastest whole build may be from different rounds."""
     rounds = [{"hashing": 4.0, "rest": 5.0}, {"hashing": 5.0, "rest": 1.0}]
     row = builds.row_of("cells", rounds, 1.0, product=2.0, file=3.0)
     assert (row["hashing, of the product's rate"], row["whole, times the file"]) == (0.5, 2)
@@ -89,13 +89,13 @@ def test_a_build_is_compared_by_its_best_rounds() -> None:
 def test_faiss_gets_as_few_probes_as_reach_the_recall(needed: int) -> None:
     """The least number of probes is found, even if it is between two steps of the ladder.
 
-    If no number reaches the recall, the result is the last step.
+    If no number reaches the recall, the last step of the ladder is returned.
     """
     assert large.fewest(lambda probes: probes >= needed, [2, 4, 8]) == min(needed, 8)
 
 
 def test_exponents_need_the_recall_at_all_sizes() -> None:
-    """A cost that grows like the root of n has the exponent one half.
+    """If the cost grows like the root of n, the exponent is one half.
 
     A search that misses the recall at one of the sizes has no exponent.
     """
@@ -113,9 +113,9 @@ def test_exponents_need_the_recall_at_all_sizes() -> None:
 
 
 def test_finalists_are_the_fastest_that_close_the_gap() -> None:
-    """If no entry of a name closes the gap, the entry that closes most is timed.
+    """If no entry of a name closes the share of the gap, the entry that closes most is timed.
 
-    The share to close is lowered to what both sides can close.
+    The share is lowered to what both sides can close.
     """
     ours = [entry("ours", 0.98, 9), entry("ours", 0.97, 8), entry("ours", 0.99, 7)]
     ours.append(entry("ours", 0.5, 1))
@@ -148,7 +148,7 @@ def test_ratios_compare_entries_that_close_the_gap() -> None:
 
 
 def test_faiss_factories_fit_the_data() -> None:
-    """Inverted lists have enough points for training, and parts divide the dimensions."""
+    """Inverted lists get enough points for training, and the number of parts divides dimensions."""
     kinds = {kind: config for kind, (config, _) in faiss_factories(1_000_000, 128).items()}
     assert kinds["faiss IVF"] == "IVF4096,Flat"
     assert kinds["faiss PQ"] == "PQ128x4fs,RFlat"
@@ -159,7 +159,7 @@ def test_faiss_factories_fit_the_data() -> None:
 
 
 def test_a_service_is_shown_by_its_quietest_rounds() -> None:
-    """CPU is from the round with the least CPU, and p99 from the open round with the least p99."""
+    """CPU is from the round with the least CPU, and p99 from the open loop with the least p99."""
 
     def load(cpu: float, p99: float) -> Load:
         return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
@@ -230,7 +230,7 @@ def test_mutants_change_one_place(tmp_path: Path) -> None:
 
 
 def test_mutants_are_tested_by_the_mirrored_folder(tmp_path: Path) -> None:
-    """A file in no sub-folder is tested by the files directly in `tests/core`."""
+    """A file directly in the core's folder is tested by the files directly in `tests/core`."""
     for folder in ("tests/core/search", "divgrpc/search"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "tests/core/test_engine.py").touch()

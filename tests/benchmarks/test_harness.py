@@ -139,7 +139,7 @@ def test_objective_of_missing_results_is_an_error() -> None:
 
 
 def test_the_best_dial_has_the_least_value() -> None:
-    """Dials on both sides of the target are tried; the smaller of equally good dials wins."""
+    """Dials on both sides of the target are tried; of equally good dials the smaller is taken."""
     tried = truth.dials(0.3)
     assert tried == sorted(tried)
     assert 0 < tried[0] < 0.2
@@ -162,7 +162,7 @@ def stepwise(points: FloatArray, query: FloatArray, picked: IntArray, weight: fl
 @pytest.mark.parametrize("diversity", [0.0, 0.3, 0.7])
 @pytest.mark.parametrize("kind", ["one query", "many", "many, sparse"])
 def test_exhaustive_greedy_follows_its_rule(diversity: float, kind: str) -> None:
-    """The rows have 7 dimensions, which is not a multiple of the width of any vector register."""
+    """Rows have 7 dimensions, which is not a multiple of the width of any vector register."""
     rows = normalize(np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32))
     points = rows[1:] if kind != "many, sparse" else normalize(rows[1:] * (rows[1:] > 0))
     if kind == "one query":
@@ -208,7 +208,7 @@ def test_nearest_equals_a_full_sort(base: FloatArray) -> None:
 
 
 def test_recall_counts_missing_rows() -> None:
-    """Missing results count as wrong, even if all results that are there are correct."""
+    """Missing results count as wrong, even if all other results are correct."""
     near = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]])
     answers = [np.array([2, 1]), np.empty(0, np.int64), np.array([4, 3, 2, 1])]
     assert truth.recall(answers, near) == 0.5
@@ -226,7 +226,7 @@ def test_synthetic_points_do_not_depend_on_how_many(base: FloatArray, tmp_path: 
 
 
 def test_synthetic_clusters_follow_a_power_law() -> None:
-    """The share of the n-th largest cluster is n to the power of -0.8 of the share of the first."""
+    """The n-th largest cluster has n to the power of -0.8 times the share of the largest."""
     drawn = Manifold.of(dims=16).clusters(np.random.default_rng(0))
     sizes = np.bincount(drawn, minlength=2_000)
     assert sizes[0] / sizes[:16].mean() == pytest.approx(3.6, rel=0.2)
@@ -234,7 +234,7 @@ def test_synthetic_clusters_follow_a_power_law() -> None:
 
 
 def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
-    """Mappings count if their file is in the folder, and are ignored otherwise."""
+    """A mapping counts only if its file is in the folder."""
     array = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (2**16,))
     array[:] = 1
     assert programs.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes

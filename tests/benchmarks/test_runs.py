@@ -114,7 +114,7 @@ def _build(tables: list[Table]) -> None:
 def _memory(tables: list[Table]) -> None:
     _, upload, sharing = tables
     assert upload.rows[0]["samples"] > 2
-    # Shared memory counts as unbacked in proportion, but never as private.
+    # Shared memory counts proportionally as unbacked, but never as private.
     more = upload.rows[0]["without files MB more"], upload.rows[0]["private MB more"]
     assert 0 < more[0] <= 1.05 * more[1]
     assert sharing.rows[0]["copies"] <= 1.05
@@ -162,8 +162,8 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     ),
     "chaos": ("--kills 1 --seconds 2 --callers 2", _chaos),
 }
-# Benchmarks with tests of their own. `service` is only tested without the libraries that it
-# compares with.
+# Benchmarks that other files test. `service` is tested only without the libraries that it compares
+# with.
 ELSEWHERE: Final = {"crowding", "core-mutations", "service"}
 
 
@@ -184,7 +184,7 @@ def test_every_benchmark_is_tested() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The tables are printed, and have the rows that the options ask for."""
+    """A run prints its tables, which have the rows that the options request."""
     run, (words, check) = RUNS[name], SMALL[name]
     tables = run.measure(run.parse(words))
     check(tables)

@@ -105,7 +105,7 @@ def fields_at(message: Message, path: str) -> Iterator[tuple[Message, str]]:
 
 
 def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
-    """Tell whether an event is a progress report before the end, of which there may be any number."""
+    """Tell whether an event is a progress report before the end, whose number depends on time."""
     if method == "Build":
         return bool(message.HasField("progress"))
     if not method.startswith("Evaluate") or not message.HasField("progress"):

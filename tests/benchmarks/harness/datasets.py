@@ -34,10 +34,11 @@ DIMS: Final = 128
 LATENT: Final = 24
 _HIDDEN: Final = 96
 _CLUSTERS: Final = 2_000
-# The share of the n-th largest cluster is proportional to n to the power of minus this.
+# The share of the n-th largest cluster is proportional to n to the power of -_POWER.
 _POWER: Final = 0.8
-# Standard deviation of a cluster in latent dimensions, scale of the inner layer (greater values
-# bend the manifold more), and standard deviation of the noise.
+# _SPREAD is the standard deviation of a cluster in latent dimensions. _BEND is the scale of the
+# inner layer; greater values bend the manifold more. The last constant is the standard deviation of
+# the noise.
 _SPREAD: Final = 0.7
 _BEND: Final = 1.5
 _NOISE: Final = 0.08
@@ -48,9 +49,9 @@ _BLOCK: Final = 1 << 14
 class Manifold:
     """The distribution that synthetic points are drawn from.
 
-    centres: (clusters, LATENT), the centres of the clusters.
-    layers: the weights of the two layers, (LATENT, hidden) and (hidden, dims).
-    shares: (clusters,), the probability of each cluster.
+    centres: (clusters, LATENT), the centres of the clusters in latent dimensions. layers: the
+    weights of the two layers, (LATENT, hidden) and (hidden, dims). shares: (clusters,), the
+    probability of each cluster.
     """
 
     seed: int
@@ -152,7 +153,7 @@ class Points:
     categories: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def described(self) -> dict[str, str]:
-        """Return the facts that tables show about the data."""
+        """Return the facts about the data that tables show."""
         return {
             "data": f"{self.name}, {self.base.shape[0]:,} x {self.base.shape[1]}",
             "data sha256": self.sha256,
@@ -187,16 +188,16 @@ def build_each(
 
 
 def searches(family: str) -> tuple[Search, ...]:
-    """Return the searches to measure for a family; the family `auto` has the search `auto` only."""
+    """Return the searches to measure for a family; for the family `auto` only the search `auto`."""
     return ("auto",) if family == "auto" else ("tables", "scan")
 
 
 def hashed_search(index: Index, family: str, queries: RowsLike) -> Search:
     """Return the search to measure for a family, `auto` or a search by hashes.
 
-    For the family `auto` it is always `auto`. For any other family, another search replaces `auto`
-    if `auto` would scan all points exactly, or if it would not look up the cells of the family
-    `cells`.
+    For the family `auto`, the search is always `auto`. For any other family, another search
+    replaces `auto` in two cases: `auto` would scan all points exactly, or it would not look up the
+    cells of the family `cells`.
     """
     hashing = ("tables",) if family == "cells" else ("tables", "scan", "scan_hamming")
     if family == "auto" or index.engine.resolve(QueryParameters(), queries).search in hashing:

@@ -29,8 +29,8 @@ from divgrpc.types import FloatArray, IntArray, Selector
 Effort: TypeAlias = tuple[float, ...]
 Ladders: TypeAlias = Sequence[Sequence[Effort]]
 
-# Values to try of the number of points per candidate that a graph visits, or that are refined by
-# exact distances.
+# Factors to try, as multiples of the number of candidates: the points that a graph visits, and the
+# points that are refined by exact distances.
 _FACTORS: Final = (1.0, 1.5, 2.0, 4.0, 8.0)
 _REFINED: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 _LSH_REFINED: Final = (4.0, 16.0, 64.0)
@@ -56,7 +56,7 @@ class Graph:
 
     @classmethod
     def build(cls, base: FloatArray, links: int, ef_construction: int) -> "Graph":
-        """Build a graph with M = `links`."""
+        """Build a graph; `links` is the parameter M."""
         import hnswlib
 
         index = hnswlib.Index("ip", base.shape[1])
@@ -68,7 +68,7 @@ class Graph:
         return cls(f"M {links}, ef_construction {ef_construction}", index, seconds, size)
 
     def ladders(self) -> Ladders:
-        """Return a single ladder with values of ef, as multiples of the number of candidates."""
+        """Return a single ladder of values of ef, as multiples of the number of candidates."""
         return [[(factor,) for factor in _FACTORS]]
 
     def describe(self, effort: Effort, count: int) -> str:
@@ -110,7 +110,10 @@ class Faiss:
         self._inner = faiss.downcast_index(inner)
 
     def ladders(self) -> Ladders:
-        """Return a ladder of values of nprobe for each refinement factor, or a single ladder."""
+        """Return a ladder of values of nprobe for each refinement factor.
+
+        An index without refinement has a single ladder.
+        """
         probes = [float(probes) for probes in _PROBES if probes <= self.lists]
         if self.axes == ("nprobe",):
             return [[(count,) for count in probes]]
@@ -182,8 +185,7 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
         faiss.omp_set_num_threads(1)
         inner = faiss.downcast_index(index.base_index if "k_factor" in axes else index)
         lists = int(getattr(inner, "nlist", 0))
-        # An index with refinement stores the vectors only in the refinement, so one copy is
-        # subtracted.
+        # An index with refinement stores the vectors only once, so one copy of them is subtracted.
         yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes, lists)
 
 
@@ -268,7 +270,7 @@ class OurPicker:
         return f"our {self.selector}"
 
     def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # as Pyversity's
-        """Return the dial to start from, which is the target because our dial is that of J."""
+        """Return the dial to start from: the target itself, because our dial is that of J."""
         return diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
@@ -302,10 +304,7 @@ class Pyversity:
         return f"pyversity {self.strategy.upper()}"
 
     def centre(self, diversity: float, k: int) -> float:
-        """Return the dial to start from.
-
-        For MSD this is the dial that is equivalent to J's, for MMR it is the target.
-        """
+        """Return the dial to start from: for MSD the equivalent of J's dial, for MMR the target."""
         return msd_dial(diversity, k) if self.strategy == "msd" else diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002

@@ -36,7 +36,8 @@ QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 _PERCENTILES = (50, 90, 99, 99.9)
 _WARM_UP_SECONDS = 0.5
-# By default all channels of a process to the same address share a connection.
+# By default all channels of a process to one address share a connection. This option gives each
+# channel a connection of its own.
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 _MICROSECONDS_MAX = 60_000_000
 
@@ -45,7 +46,7 @@ _MICROSECONDS_MAX = 60_000_000
 class Load:
     """Results of a closed loop, in microseconds per call.
 
-    `cpu` is by role of the process, and `latency` by percentile.
+    `cpu` maps roles of processes to CPU time, and `latency` maps percentiles to latencies.
     """
 
     calls: int
@@ -62,7 +63,7 @@ async def one(program: Program, request: bytes) -> bytes:
 
 @asynccontextmanager
 async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call]]:
-    """Open `channels` connections; calls are distributed over them in turn."""
+    """Open `channels` connections and distribute calls over them in turn."""
     async with AsyncExitStack() as stack:
         connections = [
             await stack.enter_async_context(
@@ -112,7 +113,7 @@ def percentiles(histogram: HdrHistogram) -> dict[float, float]:
 async def stream(
     program: Program, requests: Sequence[bytes], in_flight: int, seconds: float
 ) -> Load:
-    """Send requests on one QueryStream, at most `in_flight` unanswered; measures no latency."""
+    """Send requests on one QueryStream, at most `in_flight` unanswered; measure no latency."""
     async with aio.insecure_channel(program.address) as channel:
         method: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(QUERY_STREAM)
         call = method(timeout=60)
@@ -179,12 +180,13 @@ _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
 _TICK_SECONDS: Final = 0.001
 
 
-# The outcome of a refusal that says when to try again.
+# The outcome of a call that was refused with a time to try again.
 REFUSED_UNTIL: Final = "RESOURCE_EXHAUSTED, RetryInfo"
-# The outcome of a call that was answered after sending ended. It does not count as goodput, because
-# otherwise all calls in a full queue would.
+# The outcome of a call that was answered after sending ended. Such a call does not count as
+# goodput, because otherwise all calls in a full queue would count.
 _AFTERWARDS: Final = "OK, afterwards"
-# If calls were sent this late or later, the caller could not keep up and the figures are void.
+# If the 99th percentile of lateness reaches this, the caller could not keep up, and the figures are
+# void.
 _LATE_MICROSECONDS: Final = 50_000
 
 
@@ -250,10 +252,10 @@ class _Connection(asyncio.Protocol):
         self._next, self._room, self._streams_max = 1, _WINDOW_BYTES, 2**31
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the settings.
+        """Send the settings of the connection.
 
-        They ask for uncompressed headers, and set wide windows so that the server need not wait to
-        send responses.
+        The settings ask for uncompressed headers, and set wide windows so that the server need not
+        wait before it sends responses.
         """
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
@@ -274,7 +276,7 @@ class _Connection(asyncio.Protocol):
         self._waiting.append((now + self._timeout, due, head, body))
 
     def turn(self) -> None:
-        """Send the calls that may be sent, and end those whose deadline has passed."""
+        """Send queued calls as far as limits permit, and end calls whose deadline has passed."""
         now, out = time.perf_counter(), []
         while self._waiting and (self._waiting[0][0] <= now or self._may_send()):
             deadline, due, head, body = self._waiting.popleft()
@@ -399,7 +401,7 @@ def _head(address: str, timeout: float) -> bytes:
 
 
 def _status(trailers: bytes) -> str:
-    """Return the name of the status, or `REFUSED_UNTIL` for a refusal with RetryInfo."""
+    """Return the name of a call's status, or `REFUSED_UNTIL` for a refusal with RetryInfo."""
     place = trailers.find(b"grpc-status")
     if place < 0:
         raise ValueError(f"trailers without a status that can be read: {trailers!r}")

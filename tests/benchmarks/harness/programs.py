@@ -1,8 +1,8 @@
-"""Programs under measurement: start, end, CPU time and memory as the kernel reports them.
+"""Programs under measurement: start, end, CPU time, and memory as Linux reports it.
 
-Private memory includes file pages that only one process maps, which the kernel may reclaim. Memory
-is therefore reported twice, with all private pages and without file pages. The latter leaves heaps,
-stacks, memfds and /dev/shm.
+Private memory includes file pages that only one process maps, which Linux may reclaim. Memory is
+therefore reported twice, with all private pages and without file pages. Without file pages, heaps,
+stacks, memfds and /dev/shm remain.
 """
 
 import os
@@ -22,7 +22,7 @@ from support.running_server import RunningServer
 _INTERVAL_SECONDS: Final = 0.05
 
 
-# Bytes by kind of memory: "private", and "unbacked", which has no file pages.
+# Bytes by kind of memory. "private" counts all private pages. "unbacked" leaves out file pages.
 Held: TypeAlias = "Counter[str]"
 # Memory by role of the process.
 Roles: TypeAlias = dict[str, Held]
@@ -40,7 +40,7 @@ def total(roles: Roles) -> Held:
 
 @dataclass
 class Peak:
-    """Of several samples, the one with the most private and the one with the most unbacked memory.
+    """Two of several samples: that with the most private and that with the most unbacked memory.
 
     Unbacked memory has no file pages.
     """
@@ -119,8 +119,8 @@ def mapped(pid: int, folder: Path) -> dict[str, int]:
         if name in total:
             total[name] += 1024 * int(rest.split()[0]) * inside
         elif "-" in name.split(" ")[0]:
-            # The first line of a mapping has its addresses, permissions, offset, device, inode and
-            # path.
+            # The first line of each mapping has its addresses, permissions, offset, device, inode
+            # and path.
             inside = f" {folder}/" in line
     return total
 
@@ -148,7 +148,7 @@ class Program:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of all threads of a process, from the scheduler's nanosecond counters."""
+    """Return the CPU time of all threads of a process, from counters of nanoseconds."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         # A thread may end while its file is read.
@@ -175,7 +175,7 @@ def by_hand(
     """Run `processes` hand-written services on one port, with the files in `folder`."""
     options = ["--ef", str(ef), "--fetched", str(fetched), "--dial", str(dial)]
     with socket.socket() as port, ExitStack() as stack:
-        # This socket reserves the port. It does not listen, so it gets no connections.
+        # This socket only reserves the port. It does not listen, so Linux gives it no connections.
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port.bind(("127.0.0.1", 0))
         words = ("by-hand", str(folder), *options, "--port", str(port.getsockname()[1]))
@@ -189,7 +189,7 @@ def by_hand(
 def server(folder: Path, workers: int, *more: str) -> Iterator[Program]:
     """Run divgrpc-server with the data directory `folder`/data.
 
-    The access log is written to a file in `folder`. `more` are further command-line options.
+    The access log is written to a file in `folder`. `more` holds further command-line options.
     """
     options = ["--data-dir", str(folder / "data"), "--workers", str(workers), "--fronts", "1"]
     with RunningServer(folder, *options, *more, "--log-format", "json") as running:

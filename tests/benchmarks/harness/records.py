@@ -20,7 +20,7 @@ _FILE_OPTIONS: Final = ("--json", "--record")
 
 
 def environment() -> dict[str, str]:
-    """Return machine, versions, commit, command and date of this run by name."""
+    """Return machine, versions, commit, command and date of this run, each by its name."""
     cpu = Path("/proc/cpuinfo").read_text()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -44,7 +44,7 @@ def _cpu_field(cpu: str, field: str) -> str:
 
 
 def _commit() -> str:
-    """Return the short commit, with a mark if tracked files have changes."""
+    """Return the short name of the commit, with a mark if tracked files have changes."""
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
@@ -85,7 +85,7 @@ def write(
 
 
 def command(words: Sequence[str]) -> str:
-    """Return the make command of a run, without the options that name files to write."""
+    """Return the make command of a run, without options that only name files to write."""
     return f'make bench ARGS="{shlex.join(_without_files(words))}"'
 
 

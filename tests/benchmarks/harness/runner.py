@@ -34,7 +34,7 @@ from divgrpc.warmup import warm_kernels
 _BLOCKS: Final = 8
 _WARM_UP: Final = 5
 _RESAMPLES: Final = 2_000
-# A ratio over fewer blocks than this has no interval.
+# A ratio of times gets an interval only if it has at least this many blocks.
 _BLOCKS_MIN: Final = 3
 
 Key = TypeVar("Key")
@@ -84,8 +84,8 @@ Rows: TypeAlias = Callable[[Options], Iterator[Output]]
 class Option(NamedTuple):
     """An option of a benchmark.
 
-    Its type is that of the default. `kind` is the type if the default is None or an empty list. An
-    option whose default is a list takes any number of values.
+    The type of an option is the type of its default. If the default is None or an empty list,
+    `kind` is the type. If the default is a list, the option takes any number of values.
     """
 
     default: Any
@@ -100,7 +100,7 @@ FOLDER: Final = Option(None, "folder for large files, a temporary one otherwise"
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A function that measures, and its options; a `long` benchmark runs only if it is named."""
+    """A function that measures, with its options; a `long` benchmark runs only if it is named."""
 
     rows: Rows
     options: Mapping[str, Option]
@@ -173,7 +173,8 @@ def _add(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
 def text(value: object) -> str:
     """Return a value as the text of a table cell.
 
-    Numbers have three or four digits, and None is an empty string. A list is the list of its texts.
+    Numbers have three or four digits. None is an empty string. A list becomes a list of the texts
+    of its values.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -211,7 +212,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def show(line: str = "") -> None:
-    """Print a line without buffering, because a run takes minutes."""
+    """Print a line at once, without buffering, because a run takes minutes."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -229,7 +230,7 @@ class Timed:
         return min(self.blocks)
 
     def ratio(self, rival: "Timed") -> tuple[float, str]:
-        """Return this contestant's time divided by the other's, and the 95 % interval as text."""
+        """Return this contestant's time divided by the other's, with the 95 % interval as text."""
         ratios = np.array(self.blocks) / np.array(rival.blocks)
         if len(ratios) < _BLOCKS_MIN:
             return float(np.median(ratios)), ""

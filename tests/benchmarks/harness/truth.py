@@ -1,8 +1,8 @@
 """Exact nearest points, exhaustive greedy and MMR selection, and the objective J.
 
 There are two implementations. The functions for many queries use matrix products, so that millions
-of points are feasible; they are never timed. The compiled kernels for one query are the exhaustive
-baselines that benchmarks time.
+of points are feasible; these functions are never timed. The compiled kernels for one query are the
+exhaustive baselines that benchmarks time.
 
 On unit vectors, a step of greedy picks argmin L d(q,r) - w sum over S of d(r,s). This equals argmax
 r . (L q - w sum of S), with w = 2 (1 - L) / (k - 1) for the variant `marginal`. A selection
@@ -99,7 +99,7 @@ def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntA
 
 
 def _exclude(values: FloatArray, picks: IntArray) -> None:
-    """Set the values (nq, n) of earlier picks that are in the block to minus infinity."""
+    """Set the values (nq, n) of picked points that are in the block to minus infinity."""
     queries, steps = np.nonzero((picks >= 0) & (picks < values.shape[1]))
     values[queries, picks[queries, steps]] = -np.inf
 
@@ -109,7 +109,7 @@ def mean_objective(
 ) -> float:
     """Return the mean of J over queries; `rows` (nq, k) are row numbers of `base`.
 
-    Raises `ValueError` if a row has -1 for a missing result.
+    Raises `ValueError` if a row has a missing result, which is -1.
     """
     distances = metrics.list_distances(base, queries, rows)
     value = float(metrics.objective(distances, diversity).mean())
@@ -135,13 +135,13 @@ def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: f
 
 
 def dials(diversity: float) -> list[float]:
-    """Return the dials to try for a target, whose odds are the target's odds times factors."""
+    """Return the dials to try for a target, whose odds are multiples of the target's odds."""
     odds = diversity / (1 - diversity)
     return [float(odds * factor / (1 + odds * factor)) for factor in _ODDS]
 
 
 def best_dial(diversity: float, value_at: Callable[[float], float]) -> float:
-    """Return the dial with the least value, such as J; the smallest of equally good dials."""
+    """Return the dial with the lowest value, such as J; of equal values, the smallest dial."""
     return min(dials(diversity), key=lambda dial: (value_at(dial), dial))
 
 

@@ -278,8 +278,8 @@ def memory(options: Options) -> Iterator[Output]:
     size = 4 * options.rows * options.dims
     with tempfile.TemporaryDirectory(prefix="divgrpc-memory-") as temporary:
         folder = Path(temporary)
-        # There must be space for the upload, the stored vectors and about as much for everything
-        # else.
+        # The disk must have space for the upload, the stored vectors, and about as much for
+        # everything else.
         if shutil.disk_usage(folder).free < 3 * size:
             raise SystemExit(f"too little room in {folder.parent} for three copies of the points")
         vectors = Manifold.of(dims=options.dims).write(folder / "points.npy", options.rows)
@@ -331,7 +331,8 @@ def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: P
         return all(programs.mapped(pid, folder)["Size"] for pid in workers)
 
     eventually(all_have_it, _PATIENCE_SECONDS)
-    # Workers map the index before they touch it. Ask again, so that the last worker touches it too.
+    # A worker maps the index before it touches the arrays. The second round of queries lets the
+    # last worker touch them too.
     _ask_by_every_search(client, vectors, len(workers))
     maps = [programs.mapped(pid, folder) for pid in workers]
     after = sum((programs.held(pid) for pid in workers), Counter())

@@ -27,27 +27,29 @@ from divgrpc.metrics import gap_closed, h_score, judge, mean
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search, Selector
 
-# The objective of a comparison, J or what MMR maximises. For MMR the dial is not tuned, but equals
-# the diversity on all sides.
+# The objective of a comparison: J, or the objective that MMR maximises. With J the dial is tuned.
+# With MMR the dial equals the diversity on all sides.
 Objective: TypeAlias = Literal["J", "MMR"]
 _CANDIDATES: Final = (25, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
-# Values to try of hashed points per candidate, and of probes as a multiple of what Build tuned.
+# Values to try: hashed points per candidate, and probes as multiples of the number that Build
+# tuned.
 _HASHED: Final = (1, 1.5, 2, 3, 4, 8, 16)
 _PROBED: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
-# How many numbers of candidates are tried, including the first, which is too small.
+# Number of numbers of candidates to try, including the first, which is too small.
 _TRIED: Final = 5
 # Reported queries may close this much more of the gap than the tuning queries.
 _MARGIN: Final = 0.01
-# A ladder ends when a configuration takes this many times as long as the fastest that reached the
-# target.
+# A ladder ends at a configuration that takes this many times as long as the fastest one that
+# reached the target.
 _HOPELESS: Final = 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A finder, and a picker that selects among its candidates.
+    """A finder, and a picker that selects among the candidates that it finds.
 
-    `twin` is a faster picker with the same picks. It replaces the picker when dials are tuned.
+    `twin` is a faster picker with the same picks. The twin replaces the picker when dials are
+    tuned.
     """
 
     finder: Finder
@@ -85,7 +87,7 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """One of our indexes: its hash family, options, build time, and bytes on top of the vectors."""
+    """One of our indexes: family, options, build time, and bytes in addition to the vectors."""
 
     kind: str
     config: str
@@ -106,7 +108,7 @@ class Ours:
     selector: Selector = "greedy"
 
     def ladders(self) -> Ladders:
-        """Return ladders of hashed points per candidate, or of these and numbers of probes."""
+        """Return ladders of hashed points per candidate; tables also vary the number of probes."""
         info = self.source.index.info
         search = info.auto_search if self.search == "auto" else self.search
         if search == "exact":
@@ -117,7 +119,7 @@ class Ours:
         return [[(float(limit), float(count)) for count in probes] for limit in _HASHED]
 
     def describe(self, effort: Effort, count: int) -> str:
-        """Describe the search, both limits, and for tables the number of probes."""
+        """Describe the search, both limits and, for tables, the number of probes."""
         auto_search = f"auto ({self.source.index.info.auto_search})"
         search = auto_search if self.search == "auto" else self.search
         limit = "" if "exact" in search else f" of {round(effort[0] * count):,}"
@@ -154,8 +156,8 @@ Contestant: TypeAlias = Pair | Ours
 class Scale:
     """The two ends of the gap in an objective, for queries (nq, d).
 
-    `nearest` is the mean objective of the nearest points, `exhaustive` that of the selection among
-    all points.
+    `nearest` is the mean objective of the nearest points. `exhaustive` is the mean objective of the
+    selection among all points.
     """
 
     base: FloatArray
@@ -234,7 +236,7 @@ class Target:
         return cls(k, share, points, reported, tuning, pool)
 
     def dial(self, picker: Picker, count: int) -> tuple[float, float]:
-        """Return the best dial for `count` exact candidates, and the gap it closes when tuning."""
+        """Return the best dial for `count` exact candidates, and its gap on tuning queries."""
         key = (picker.name, count)
         if key not in self._dials:
             gap = cache(lambda dial: self._tuned(picker, count, dial))
@@ -255,7 +257,7 @@ class Target:
         """Return the numbers of candidates to try, in ascending order.
 
         The first is the greatest number that is too small to close the target share. If no number
-        is enough, the result is the single number that closes most.
+        is large enough, only the number that closes most is returned.
         """
         fit = [count for count in _CANDIDATES if self.k <= count <= self.pool[0].shape[1]]
         gaps: list[float] = []
@@ -286,7 +288,7 @@ class Target:
     def over_all(
         self, name: str, rows: IntArray, dial: float, pick: Callable[[FloatArray], IntArray]
     ) -> Entry:
-        """Return the entry of a selection among all points, which has picked `rows` (nq, k)."""
+        """Return the entry of a selection among all points that picked `rows` (nq, k)."""
         queries, count = self.reported.queries, len(self.points.base)
         figures = (self.reported.gap(rows), self._h(rows), np.inf)
         ask: Ask = lambda number: pick(queries[number])  # noqa: E731
@@ -323,7 +325,7 @@ def finalists(tried: Sequence[Entry], share: float, most: int) -> tuple[float, l
 
     The share is lowered to what both our best contestant and the best pair can close. For each
     name, the `most` fastest entries that close this share are timed. If no entry of a name closes
-    it, the one that closes the greatest share is timed.
+    the share, the entry that closes most is timed.
     """
     kinds = {entry.name: [item for item in tried if item.name == entry.name] for entry in tried}
     reach = {name: max(entry.gap for entry in kind) for name, kind in kinds.items()}

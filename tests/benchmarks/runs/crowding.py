@@ -32,7 +32,7 @@ from support.crowded_points import KINDS, Crowd, Queries
 
 # Maximum number of products of queries and points in memory.
 _BLOCK_PRODUCTS: Final = 1 << 26
-# "gap closed" is left out if the gap is less than this share of J.
+# "gap closed" is left out if the gap in J is less than this share of J.
 _LEAST_GAP: Final = 0.01
 
 
@@ -76,7 +76,7 @@ class Truth:
 
     @cached_property
     def best(self) -> metrics.ListDistances:
-        """Distances of the nearest distinct items."""
+        """Return the distances of the nearest distinct items."""
         return self.distances(self.distinct)
 
     def distances(self, rows: IntArray) -> metrics.ListDistances:
@@ -84,9 +84,9 @@ class Truth:
         return metrics.list_distances(self.crowd.points, self.queries.rows, rows)
 
     def greedy(self, diversity: float) -> metrics.ListDistances:
-        """Return the distances of what `marginal` greedy picks among all points.
+        """Return the distances of the points that `marginal` greedy picks among all points.
 
-        Its J is the best that is known.
+        No known selection has a lower J.
         """
         if diversity not in self._greedy:
             queries = _dense(self.queries.rows)
@@ -105,7 +105,7 @@ class Truth:
             candidates = self.crowd.points[np.maximum(row, 0)]
             products[i] = _dense(candidates @ _dense(self.queries.rows[[i]])[0])
         count = min(rows.shape[1], self.near.shape[1])
-        # Allow for rounding, because the sums of these products are in a different order.
+        # These products are summed in another order, so the comparison allows for rounding.
         is_near = (products >= self.near[:, [count - 1]] - 1e-5) & (rows >= 0)
         return float(is_near.sum(axis=1).mean() / count)
 
@@ -197,7 +197,7 @@ def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
         rows = np.full((len(products), k), -1)
         for i, items_best in enumerate(_largest(most, min(k, len(starts)))):
             at = np.flatnonzero(np.isin(number, items_best) & (by_item[i] == most[i][number]))
-            # Of equal products take the first, which has the smallest row.
+            # Of equal products, the one with the smallest row is taken.
             first = dict(zip(number[at][::-1], order[at][::-1], strict=True))
             rows[i, : len(items_best)] = [first[item] for item in items_best]
         return rows
@@ -229,10 +229,10 @@ _SETS: Final = ("made-1", "made-3", "made-10", "made-30", "made-power", *_REAL)
 _GREEDY: Final = ("greedy:corrected", "greedy:marginal", "greedy:printed")
 _SELECTORS: Final = (*_GREEDY, "mmr", "dpp", "max_sum", "rerank")
 _BASELINES: Final = ("mmr", "msd", "dpp")
-# Number of nearest points for the recall of candidates.
+# The recall of candidates is measured on this many nearest points.
 _RECALL_POINTS: Final = 1_000
 _BASELINE_CANDIDATES: Final = 200
-# The share of the gap in J that `marginal` must close at each dial if nothing is collapsed.
+# The share of the gap in J that `marginal` must close at each dial, if near-copies are kept.
 _GAP_GOALS: Final = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 
 
@@ -240,7 +240,8 @@ _GAP_GOALS: Final = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 class Setting:
     """One setting of the benchmark.
 
-    `selector` may also name a variant. A parameter that is None keeps its default.
+    `selector` is a selector, or a selector and a variant. A parameter that is None keeps its
+    default.
     """
 
     selector: str = DEFAULTS
@@ -419,8 +420,8 @@ def _pyversity(truth: Truth, strategy: str, diversity: float, count: int) -> Int
     for i, rows in enumerate(truth.nearest[:, :count]):
         vectors = truth.crowd.points[rows]
         if hasattr(vectors, "toarray"):
-            # Keep only the words that occur in candidates. All other columns are zero and change no
-            # product.
+            # Words that occur in no candidate have only zeros in their columns and change no
+            # product, so these columns are left out.
             vectors = vectors[:, np.unique(vectors.indices)].toarray()
         scores = truth.near[i, : len(rows)]
         places = libraries.pyversity(strategy, vectors, scores, k, dial)

@@ -30,7 +30,7 @@ _INDEX: Final = "bench"
 _DATA: Final = "cifar100_dense256"
 _WARM_UP: Final = 50
 _SMALL_CALLS: Final = 21
-# Pause between two queries that are sent while an Evaluate call runs.
+# Seconds between two queries that are sent while an Evaluate call runs.
 _PAUSE_SECONDS: Final = 0.005
 
 
@@ -51,7 +51,7 @@ def evaluate(options: Options) -> Iterator[Output]:
     one query and one setting. The first call starts a process, which later calls reuse.
     """
     [data] = topics.load([_DATA])
-    # The pool has rows that are not indexed.
+    # The pool holds rows that are not indexed, so they can serve as queries.
     order = np.random.default_rng(0).permutation(len(data.pool_categories))[: options.queries]
     queries, categories = np.asarray(data.pool[order], np.float32), data.pool_categories[order]
     title = f"Evaluate of {len(queries)} queries, {2 * options.dials} settings"
@@ -126,7 +126,7 @@ def _small(client: Client, queries: FloatArray, categories: IntArray) -> float:
 
 
 def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) -> Row:
-    """Return percentiles of the time of single queries while an Evaluate call runs."""
+    """Return percentiles of the time of single queries sent while an Evaluate call runs."""
     over = threading.Event()
     seconds: list[float] = []
 
@@ -150,12 +150,12 @@ def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) ->
 
 
 def _cpu_seconds(program: Program) -> dict[str, float]:
-    # An evaluator's threads end with the call, so their CPU time is read from the process.
+    # The threads of an evaluator end with the call, so the CPU time of the whole process is read.
     return program.cpu_seconds() | {"evaluator": sum(map(cpu_seconds, program.find("evaluator")))}
 
 
 _ROWS, _DIMS, _BATCH_ROWS = 20_000, 64, 100
-# The seconds of a call, and its error or an empty string.
+# The seconds that a call took, and its error; without an error, an empty string.
 _Call = tuple[float, str]
 
 

@@ -27,7 +27,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Variant
 
 _VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
-# Numbers of candidates above the default limit.
+# Numbers of candidates to try above the default limit.
 _WIDER: Final = (500, 1_000, 2_000)
 _EXHAUSTIVE: Final = "all points, marginal"
 
@@ -88,7 +88,7 @@ def _contestants(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[tuple[
         family_built = str(index.info.parameters["hash_family"])
         name = f"auto ({family_built})" if family == "auto" else family
         for search in get_args(Search):
-            # The search that `auto` stands for is also listed under its own name.
+            # If `auto` stands for a search, this search is also listed under its own name.
             if search == "auto" or (search != "exact" and family != "auto"):
                 kind = f"auto ({index.info.auto_search})" if search == "auto" else search
                 for variant in _VARIANTS:

@@ -36,7 +36,7 @@ _SEED: Final = 0
 class Rival:
     """Labels (nq, 5) that a library predicts, padded with -1, and the seconds of both phases.
 
-    If there are no labels, `absent` says why.
+    If the library predicted no labels, `absent` says why.
     """
 
     name: str

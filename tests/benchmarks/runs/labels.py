@@ -34,7 +34,8 @@ _VOTES: Final[tuple[tuple[Search, bool], ...]] = (
     ("exact", False),
     ("scan", True),
 )
-# A search by hashes scores one label in ten exactly, but at least 32. It has 50 candidates.
+# A search by hashes scores a share of 1 / _HASHED_SHARE of the labels exactly, but at least
+# _HASHED_LEAST of them, and has _CANDIDATES candidates.
 _HASHED_SHARE, _HASHED_LEAST, _CANDIDATES = 10, 32, 50
 _BLOCK_ROWS: Final = 1_000
 _PENALTIES: Final = (0.3, 1.0, 3.0, 10.0)
@@ -134,7 +135,10 @@ def _hashed(split: Split, model: LabelModel, seed: int) -> Predict:
 
 
 def _with_words(rows: sparse.csr_array) -> IntArray:
-    """Return a mask of the documents with a word; others have no direction and no neighbours."""
+    """Return a mask of the documents with a word.
+
+    Documents without words have no direction and no neighbours.
+    """
     return np.flatnonzero(np.asarray(abs(rows).sum(axis=1)).ravel())
 
 
@@ -222,7 +226,7 @@ def training(options: Options) -> Iterator[Output]:
 
 
 class _Stages:
-    """Times the start and the iterations of a training by its progress reports."""
+    """Times the start and the iterations of a training, as its progress reports show them."""
 
     def __init__(self, documents: int) -> None:
         self._documents = documents

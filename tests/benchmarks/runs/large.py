@@ -35,22 +35,23 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search
 
 _CANDIDATES: Final = 50
-# Values to try of hashed points per candidate, and of probes as a multiple of what Build tuned.
+# Values to try: hashed points per candidate, and probes as multiples of the number that Build
+# tuned.
 _HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
 _PROBED: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 _WORKERS: Final = 2
 _REFERENCE: Final = 100_000
 _PATIENCE: Final = 3.0
-# Number of queries that decide which of several widths is the fastest.
+# The fastest of several widths is chosen by the times of this many queries.
 _CHOOSING: Final = 60
-# External ids begin at this number, so that an id never equals its row number.
+# External ids begin at this number, so that no id equals its row number.
 _FIRST_ID: Final = 7
 _TRAINED: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class _Width:
-    """How widely an index is searched, and the recall that this achieves.
+    """The settings that decide how many points a search reads, and the recall that they achieve.
 
     `probes` is 0 for a search without buckets or cells.
     """
@@ -172,7 +173,10 @@ class _Bench:
     def _widen(
         self, index: Index, search: Search, near: IntArray, first_id: int, probes: int
     ) -> _Width:
-        """Return the width at `probes` with enough hashed points to find the nearest (nq, 50)."""
+        """Return the width at `probes` with enough hashed points to reach the recall.
+
+        `nearest` (nq, 50) are the true nearest points.
+        """
         recall, limit = 0.0, _CANDIDATES
         for factor in _HASHED:
             limit = min(index.rows, round(factor * _CANDIDATES))
@@ -186,7 +190,7 @@ class _Bench:
             )
             ids = index.engine.answer(self._queries, parameters).ids - first_id
             before, recall = recall, truth.recall(ids, near)
-            # Stop if recall no longer rises, because the probed buckets hold no more points.
+            # If recall no longer rises, the probed buckets hold no further points.
             if recall >= self._options.recall or 0 < recall == before:
                 break
         return _Width(probes, limit, recall)
@@ -230,7 +234,7 @@ class _Bench:
 
 
 def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
-    """Return the least number that reaches the recall, or the last number if none of them does."""
+    """Return the lowest number that reaches the recall, or the last number if no number does."""
     few = 0
     for upper in ladder:
         if reaches(upper):
@@ -245,7 +249,7 @@ def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
 
 
 def _lists(points: FloatArray) -> Faiss:
-    """Build an IVF index of faiss, and hold only a few blocks of vectors in memory meanwhile."""
+    """Build an IVF index of faiss with only a few blocks of vectors in memory at a time."""
     import faiss
 
     config, axes = faiss_factories(*points.shape)["faiss IVF"]
@@ -269,7 +273,7 @@ def on_top(index: Index) -> float:
     arrays = {array.name: array.bytes for array in index.info.arrays}
     vectors = arrays.pop("vectors")
     searcher: Any = index.engine._searcher
-    # Count only arrays that own their memory, not views of them.
+    # Only arrays that own their memory count, because views of them share it.
     memory = arrays_of(searcher._local.memory.scratch)
     scratch = sum(array.nbytes for array in memory if array.base is None)
     return float((sum(arrays.values()) + _WORKERS * scratch) / vectors)

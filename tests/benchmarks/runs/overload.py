@@ -112,7 +112,7 @@ def _rows(folder: Path, queries: FloatArray, options: Options, case: _Case) -> l
 
 @contextmanager
 def _on_cores(cores: Set[int]) -> Iterator[None]:
-    """Restrict the threads of this process, and processes started meanwhile, to some cores."""
+    """Restrict the threads of this process, and processes started in the block, to some cores."""
     before = os.sched_getaffinity(0)
     _move(cores)
     try:

@@ -50,12 +50,12 @@ _FAISS: Final = list(faiss_factories(1, 1))
 _FINALISTS: Final = 2
 # Values of target_recall for our builds.
 _RECALLS: Final = (0.9, 0.99)
-# Our indexes are built quickly, so that a disturbance would distort the time. Build several times
-# and keep the median.
+# Our indexes are built so quickly that a disturbance would distort the time. Such a build is
+# repeated, and the median time counts.
 _BUILDS: Final = 3
 _BUILDS_SECONDS: Final = 3.0
-# Maximum seconds for a block of queries. A query over all of a million points takes about a fifth
-# of a second.
+# Maximum seconds for a block of queries. For comparison, one query over all of a million points
+# takes about 0.2 seconds.
 _PATIENCE: Final = 0.5
 _EF: Final = (10, 20, 50, 100, 200, 400, 800)
 EXACT: Final = "exact pass"
@@ -184,7 +184,7 @@ def _builds(points: Points, families: Sequence[HashFamily]) -> Iterator[Build]:
 def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
     """Yield the recall of the ten nearest by hnswlib graphs at several values of ef.
 
-    It shows how hard the points are to search.
+    This recall shows how hard the points are to search.
     """
     exact = truth.nearest(points.base, points.queries, 10)[0]
     if graphs:
@@ -198,7 +198,7 @@ def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
 
 
 def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[float, list[Entry]]:
-    """Time the fastest entries that close the gap, and return the best one of each name."""
+    """Time the fastest entries that close the gap, and return the best entry of each name."""
     share, entries = finalists(tried, target.share, _FINALISTS)
     entries += _over_all(target, field.mmr)
     asks = {entry: entry.ask for entry in entries}
@@ -208,7 +208,7 @@ def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[flo
 
 
 def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
-    """Return one entry of each name: the fastest that closes the gap, or else the fastest."""
+    """Return one entry of each name: the fastest of those that close the gap, else of all."""
     best: dict[str, Entry] = {}
     for entry in sorted(entries, key=lambda entry: (entry.gap < share, entry.microseconds)):
         best.setdefault(entry.name, entry)
@@ -218,7 +218,7 @@ def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
 def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
     """Yield entries of greedy and MMR over all points.
 
-    MMR with the objective J uses its dial for the greatest number of candidates.
+    With the objective J, MMR uses the dial that is best for the greatest number of candidates.
     """
     scale, k, base = target.reported, target.k, target.points.base
     dial = scale.diversity
@@ -250,10 +250,10 @@ def _row(entry: Entry, share: float) -> Row:
 
 
 def compare(entries: Sequence[Entry], share: float) -> Iterator[Row]:
-    """Yield comparisons of our entries that close the gap with the fastest other entries that do.
+    """Yield comparisons of our fastest entries with the fastest other entries; all close the gap.
 
-    Time per query is compared as a ratio. Build time and memory on top of the vectors are compared
-    with hnswlib, as it is in the fastest pair with pyversity.
+    Time per query is compared as a ratio. Build time and memory in addition to the vectors are
+    compared with those of hnswlib in the fastest pair with pyversity.
     """
     closing = {entry.name: entry for entry in entries if entry.gap >= share}
 

@@ -31,7 +31,7 @@ from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Search
 from divgrpc_server.worker.batches import Pace
 
 _DIVERSITY: Final = 0.3
-# Our selectors, and the selectors of other libraries that use the same method.
+# Our selectors, each with the selectors of other libraries that use the same method.
 _RIVALS: Final[Mapping[str, tuple[str, ...]]] = {
     "greedy, marginal": ("pyversity msd",),
     "max_sum": ("pyversity msd",),

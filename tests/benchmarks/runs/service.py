@@ -33,10 +33,10 @@ from divgrpc_client.messages import requests
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
 
-# Number of connections, so that every process behind a port gets some.
+# Number of connections, which is large enough that every process behind a port gets some.
 _CHANNELS: Final = 16
 _CALL_SECONDS: Final = 10.0
-# The p99 of an open loop only counts if at least this share of its calls is answered in time.
+# The p99 of an open loop counts only if at least this share of its calls is answered in time.
 _ANSWERED: Final = 0.95
 # The results of the closed and of the open loops of a service.
 Loops: TypeAlias = tuple[Sequence[Load], Sequence[Offered]]
@@ -46,7 +46,7 @@ Loops: TypeAlias = tuple[Sequence[Load], Sequence[Offered]]
 class Service:
     """A running program, with its entry in process and a request for each query.
 
-    The program answers as the entry does.
+    The program gives the same answers as the entry.
     """
 
     entry: Entry
@@ -137,7 +137,7 @@ def _start(
 
 
 def _requests(points: Points, entry: Entry, contestant: Contestant) -> list[bytes]:
-    """Return a request for each query; the hand-written service reads only the vector and k."""
+    """Return a request for each query; the hand-written service reads only its vector and k."""
     options: QueryOptions = {"k": contestant.k}
     if isinstance(contestant, Ours):
         parameters = asdict(contestant.parameters(entry.count, entry.effort, entry.dial))
@@ -151,7 +151,7 @@ def _requests(points: Points, entry: Entry, contestant: Contestant) -> list[byte
 
 
 async def _check(services: Sequence[Service]) -> None:
-    """Raise `RuntimeError` if a service does not return the same results as in process."""
+    """Raise `RuntimeError` if a service returns other results than its entry in process."""
     for service in services:
         reply = await load.one(service.program, service.requests[0])
         ids = list(query_pb2.QueryResponse.FromString(reply).ids)

@@ -28,18 +28,19 @@ _IN_PROCESS: Final = " in process"
 _BATCHED: Final = f"batch of {_BATCH}"
 _STREAMED: Final = ", QueryStream"
 _ECHO: Final = "echo"
-# The goals are, in this order, CPU divided by its floor for each number of workers; microseconds of
-# p50 above its floor; front CPU of a stream divided by that of unary calls; and the rate of a batch
-# divided by the rate in process.
+# Goals for the server. _CPU_GOALS limits CPU divided by its floor, for each number of workers.
+# _P50_GOAL is in microseconds above the floor of p50. _STREAM_GOAL limits the front CPU of a stream
+# divided by that of unary calls. _BATCH_GOAL is the least rate of a batch divided by the rate in
+# process.
 _CPU_GOALS: Final = {1: 1.25, 2: 1.45}
 _P50_GOAL, _STREAM_GOAL, _BATCH_GOAL = 250, 0.6, 0.95
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the way it is called, and the number of calls in flight.
+    """A program, the way to call it, and the number of calls in flight.
 
-    The echo belongs to no family.
+    The echo has no index, so it belongs to no family.
     """
 
     family: str
@@ -134,7 +135,7 @@ def wire(options: Options) -> Iterator[Output]:
 
 
 async def _check(queries: Sequence[_Queries], programs: Mapping[str, Program]) -> int:
-    """Return the size of a reply; raises `RuntimeError` if results differ from the core's."""
+    """Return the size of a reply; raise `RuntimeError` if its results differ from the core's."""
     size = 0
     for item, program in itertools.product(queries, programs.values()):
         reply = await load.one(program, item.requests[0])
