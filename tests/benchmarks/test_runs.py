@@ -196,7 +196,7 @@ def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["peers", "large", "selectors"])
 def test_runs_without_other_libraries(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no other library is installed, a benchmark measures divgrpc alone."""
+    """If no other library is installed, a benchmark measures only divgrpc."""
     monkeypatch.setattr(libraries, "missing", lambda *names: list(names))
     run, (words, check) = RUNS[name], SMALL[name]
     check(run.measure(run.parse(words)))

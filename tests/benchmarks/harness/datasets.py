@@ -37,8 +37,7 @@ _CLUSTERS: Final = 2_000
 # The share of the n-th largest cluster is proportional to n to the power of -_POWER.
 _POWER: Final = 0.8
 # _SPREAD is the standard deviation of a cluster in latent dimensions. _BEND is the scale of the
-# inner layer; greater values bend the manifold more. The last constant is the standard deviation of
-# the noise.
+# inner layer; greater values bend the manifold more. _NOISE is the standard deviation of the noise.
 _SPREAD: Final = 0.7
 _BEND: Final = 1.5
 _NOISE: Final = 0.08

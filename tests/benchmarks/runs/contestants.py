@@ -37,7 +37,8 @@ _HASHED: Final = (1, 1.5, 2, 3, 4, 8, 16)
 _PROBED: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
 # Number of numbers of candidates to try, including the first, which is too small.
 _TRIED: Final = 5
-# Reported queries may close this much more of the gap than the tuning queries.
+# A number of candidates counts as large enough if tuning queries fall short of the target share by
+# at most this, because reported queries may close more of the gap.
 _MARGIN: Final = 0.01
 # A ladder ends at a configuration that takes this many times as long as the fastest one that
 # reached the target.
