@@ -49,8 +49,8 @@ _WORDS: Final = (
 )
 _TRADE_OFF: Final = (
     "Up is more accurate, to the right is more diverse. Markers grow along a curve with the "
-    "requested diversity. Dotted lines join points of equal harmonic mean h, so charts whose axes "
-    "show different ranges can be compared."
+    "requested diversity. Default limits follow k and the diversity. Dotted lines join points of "
+    "equal harmonic mean h, so charts whose axes show different ranges can be compared."
 )
 _LISTS: Final = (
     "The results of each method for some of the queries, first to last, at its best diversity and "
@@ -199,15 +199,16 @@ def _evaluated(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> 
     if not rows:
         return [Note("There are no rows: nothing was evaluated.")]
     first = rows[0]
+    places = _places(settings)
     lines = []
-    for name, text in (
-        ("methods", method),
-        ("diversities", diversity),
-        ("searches and limits", stage),
-        ("k", lambda row: str(row.parameters.k)),
+    for name, text, mark in (
+        ("methods", method, ", "),
+        ("diversities", diversity, ", "),
+        ("searches and limits", lambda row: places[row.number], "; "),
+        ("k", lambda row: str(row.parameters.k), ", "),
     ):
         values = dict.fromkeys(filter(None, map(text, settings)))
-        lines.append((name, ", ".join(values) or "none"))
+        lines.append((name, mark.join(values) or "none"))
     grid = Table(
         f"{first.queries:,} queries of generation {first.generation} under {len(settings):,} "
         "settings",
@@ -285,18 +286,47 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
 
 def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
     """Return charts of P against D: one for each k and each search with its limits."""
-    looks = _looks(rows)
+    looks, places = _looks(rows), _places(rows)
     drawings = []
     for k, group in _by_k(rows):
         figures = []
-        for name in dict.fromkeys(map(stage, group)):
-            some = [row for row in group if stage(row) == name]
+        for name in dict.fromkeys(places[row.number] for row in group):
+            some = [row for row in group if places[row.number] == name]
             curves = [_dial_curve(some, kind, look) for kind, look in looks.items()]
             title = f"Accuracy against diversity, k = {k}, {name}"
             chart = charts.trade_off([curve for curve in curves if curve.points], title)
             figures.append(Figure(chart, f"k = {k}, {name}"))
         drawings.append(Figures(figures))
     return drawings
+
+
+def _places(rows: Sequence[EvaluateRow]) -> dict[int, str]:
+    """Return the search and limits of each setting by its number, for charts and the grid.
+
+    Rows do not tell which limits are defaults. But a grid has the same limits for all methods,
+    diversities and k, in the same order. So limits that differ between them are defaults.
+    """
+    seen: dict[tuple[str, ...], int] = {}
+    columns: dict[tuple[str, int], list[EvaluateRow]] = {}
+    for row in sorted(rows, key=lambda row: row.number):
+        key = row.search, method(row), diversity(row), str(row.parameters.k)
+        seen[key] = seen.get(key, -1) + 1
+        columns.setdefault((row.search, seen[key]), []).append(row)
+    return {
+        row.number: _place(column) or stage(row) for column in columns.values() for row in column
+    }
+
+
+def _place(rows: Sequence[EvaluateRow]) -> str:
+    """Return the search and limits of rows if any of the limits is a default, else ""."""
+    hash_limits = {CELLS["hash limit"](row) for row in rows}
+    candidates = {CELLS["candidates"](row) for row in rows}
+    if len(hash_limits) == len(candidates) == 1:
+        return ""
+    if len(hash_limits) > 1 and len(candidates) > 1:
+        return f"{rows[0].search} search, default limits"
+    first, second = ("default" if len(n) > 1 else "".join(n) for n in (hash_limits, candidates))
+    return f"{rows[0].search} search, hash limit {first}, candidates {second}"
 
 
 def _looks(rows: Sequence[EvaluateRow]) -> dict[str, int]:
@@ -319,15 +349,15 @@ def _dial_curve(rows: Sequence[EvaluateRow], name: str, look: int) -> Curve:
 
 def _h_against_time(rows: Sequence[EvaluateRow]) -> Figures:
     """Return charts of h against the median time, one for each k, with the Pareto front marked."""
-    figures = []
+    figures, places = [], _places(rows)
     for k, group in _by_k(rows):
         points: dict[tuple[str, str], list[tuple[float, float]]] = {}
         front = []
         for row in group:
             point = row.microseconds.p50, row.metrics["h_score"].value
-            points.setdefault((method(row), stage(row)), []).append(point)
+            points.setdefault((method(row), places[row.number]), []).append(point)
             front += [point] * row.on_front
-        stages = list(dict.fromkeys(map(stage, group)))
+        stages = list(dict.fromkeys(places[row.number] for row in group))
         curves = [
             Curve(name, points.get((name, place), []), look, fill)
             for name, look in _looks(rows).items()

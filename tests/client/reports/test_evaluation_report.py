@@ -69,6 +69,42 @@ def test_every_setting_and_every_k_is_shown(html: str) -> None:
     ]
 
 
+def _with_limits(row: EvaluateRow, hash_limit: int, candidates_limit: int) -> EvaluateRow:
+    limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
+    return replace(row, parameters=replace(row.parameters, **limits))
+
+
+def test_default_limits_are_one_chart_with_one_curve_per_method() -> None:
+    """Default limits follow the diversity; limits of the caller are the same at all diversities."""
+    rows = made_rows(searches=("auto",), ks=(10,), choices=False)
+    found = {
+        name: _html([_with_limits(row, *limits(row.parameters.diversity)) for row in rows])
+        for name, limits in {
+            "default limits": lambda dial: (800 + int(50 * dial), 200 + int(1000 * dial)),
+            "hash limit 60, candidates default": lambda dial: (60, 200 + int(1000 * dial)),
+            "hash limit 60, candidates 200": lambda _: (60, 200),
+        }.items()
+    }
+    for name, text in found.items():
+        assert re.findall(r'alt="(Accuracy.*?)">', text) == [
+            f"Accuracy against diversity, k = 10, auto search, {name}"
+        ]
+        assert re.search(rf"searches and limits</th>\s*<td[^>]*>auto search, {name}</td>", text)
+
+
+def test_default_limits_beside_limits_of_the_caller_are_charts_of_their_own() -> None:
+    rows = [
+        _with_limits(replace(row, number=2 * row.number + place), *limits)
+        for row in made_rows(searches=("auto",), ks=(10,), choices=False)
+        for place, limits in enumerate([(60, 20), (int(900 * row.parameters.diversity) + 1,) * 2])
+    ]
+    text = _html(rows)
+    names = ["auto search, hash limit 60, candidates 20", "auto search, default limits"]
+    alts = re.findall(r'alt="Accuracy against diversity, k = 10, (.*?)">', text)
+    assert alts == names
+    assert "; ".join(names) in text
+
+
 def test_ids_are_unique_and_links_have_targets(html: str) -> None:
     ids = re.findall(r'\bid="([^"]*)"', html)
     assert len(ids) == len(set(ids))
