@@ -238,7 +238,10 @@ def _add_rates(group: "argparse._ActionsContainer") -> None:
     group.add_argument(
         "--objective",
         **_BOUND,
-        help="Find the highest rate that holds this, written as in --require. May be repeated.",
+        help="Find the highest rate that keeps this bound, written as in --require. The search "
+        "starts at --rate (default 100), doubles the rate while the bound holds or quarters it "
+        "until it holds, and then narrows the gap to 5 %%. Each trial lasts --warm-up plus "
+        "--duration. May be repeated.",
     )
 
 

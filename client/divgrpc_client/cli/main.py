@@ -111,6 +111,9 @@ def _tell(message: str, details: dict[str, object], *, as_json: bool) -> None:
 def _in_flags(message: str) -> str:
     """Replace the Python parameters in a message by options of the command line."""
     message = message.replace("set replace=True to replace it", "--replace replaces it")
+    message = message.replace(
+        "set either categories or relevant", "set either --categories or --relevant"
+    )
 
     def as_option(setting: re.Match[str]) -> str:
         name, value = setting["name"], setting["value"]
@@ -181,7 +184,7 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
     edges = "two numbers a line or an .npy; nodes below L are the labels"
     options.add_texts(
         group,
-        ("--label-names", "TEXT", "Read names of labels, one a line from label 0 on."),
+        ("--label-names", "FILE", "Read names of labels, one a line from label 0 on."),
         ("--hierarchy", "EDGES", f"Read edges from parent to child, {edges}."),
     )
     group.add_argument(
@@ -216,9 +219,9 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     options.add_texts(
         verb,
         ("--categories", "SOURCE", "Take the points of each row's category as relevant."),
-        ("--relevant", "TEXT", "Take the relevant ids of each row from a line of this file."),
+        ("--relevant", "FILE", "Take the relevant ids of each row from a line of this file."),
     )
-    _add_choosing(verb, "Let Query take what is chosen from now on.")
+    _add_choosing(verb, "Make the best choice the default of this index.")
     verb.add_argument(
         "--per-query", action="store_true", help="Show figures per query too, with --json."
     )
@@ -250,7 +253,7 @@ def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
     options.add_documents(verb)
     options.add_reading(verb)
     options.add_texts(verb, ("--rows", "START:STOP", "Go by these rows alone."))
-    _add_choosing(verb, "Keep the best threshold of each mode with the index.")
+    _add_choosing(verb, "Make the best threshold of each mode the default of this index.")
     verb.add_argument(
         "--per-document", action="store_true", help="Show figures per document too, with --json."
     )
@@ -263,7 +266,7 @@ def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
         type=int,
         default=FOLDS,
         metavar="N",
-        help=f"Number of folds to choose by (default {FOLDS}).",
+        help=f"Number of folds to choose by; 0 makes no choices (default {FOLDS}).",
     )
     verb.add_argument("--set-default", action="store_true", help=set_default)
     verb.add_argument("--csv", action="store_true", help="Print CSV.")

@@ -23,7 +23,7 @@ TARGET_DEFAULT: Final = "127.0.0.1:50051"
 # longer than a service.
 TIMEOUT_SECONDS: Final = 30.0
 SPLIT: Final = (
-    *("--split", "TEXT[:COLUMN]"),
+    *("--split", "FILE[:COLUMN]"),
     "Take the rows that a column of this file lists, counted from 1.",
 )
 

@@ -148,7 +148,7 @@ def test_the_new_default_is_shown(
         (("--categories", "y", "--limits", "all"), 2, "HASH:CANDIDATES"),
         (("--categories", "y", "--limits", "3:"), 2, "limits"),
         (("--categories", "y", "--selectors", "best"), 2, "--selectors"),
-        ((), 1, "categories"),
+        ((), 1, "set either --categories or --relevant"),
     ],
 )
 def test_wrong_commands(

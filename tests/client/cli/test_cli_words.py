@@ -56,6 +56,22 @@ def test_examples_are_indented(name: str, verb: argparse.ArgumentParser, line: s
     assert text.count("\nExamples:\n  divgrpc ") == bool(indents)
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("evaluate", "Make the best choice the default of this index."),
+        ("evaluate", "Number of folds to choose by; 0 makes no choices (default"),
+        ("evaluate", "--relevant FILE"),
+        ("evaluate-labels", "--split FILE[:COLUMN]"),
+        ("build", "--label-names FILE"),
+        ("load", "starts at --rate (default 100), doubles the rate while the bound holds"),
+    ],
+)
+def test_help_says_what_an_option_does(command: str, words: str) -> None:
+    texts = {name: verb.format_help() for name, verb, _ in VERBS}
+    assert words in re.sub(r"\s+", " ", texts[command])
+
+
 def test_options_of_load_name_their_values_and_defaults() -> None:
     """A flag has no counterpart, a value has its unit; defaults are those of `Settings`."""
     verb = next(verb for name, verb, _ in VERBS if name == "load")
