@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from divgrpc_client.load.report import Report
-from divgrpc_client.load.text import notes, summary, tables
+from divgrpc_client.load.text import notes, objective, summary, tables
 from divgrpc_client.reports import charts
 from divgrpc_client.reports.charts import Curve
 from divgrpc_client.reports.page import (
@@ -105,6 +105,8 @@ def _sent(report: Report) -> list[Part]:
     names = ("target", "loop", "warm_up", "timeout", "processes", "channels", "retries", "seed")
     settings = [(name.replace("_", " "), str(setting[name])) for name in names]
     settings.insert(2, ("schedule", steps))
+    if report["objective"]:
+        settings.insert(3, ("objective", objective(report)))
     busy = ", ".join(f"{share:.0%}" for share in report["generators_busy"])
     mix = [
         (

@@ -137,7 +137,7 @@ def judge_rate(run: Run, rate: float, objectives: Sequence[Threshold]) -> dict[s
 def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
     """Return the report of a run; `trials` are given if a search chose the run.
 
-    The caller fills in `quality` and `thresholds`.
+    The caller fills in `quality`, `thresholds` and `objective`.
     """
     samples = run.samples()
     latencies, service_times = record.latencies(samples), record.latencies(samples, "sent")
@@ -172,6 +172,7 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         "quality": None,
         "thresholds": [],
         "search": None,
+        "objective": [],
     }
     if trials:
         _add_search(report, trials)

@@ -101,6 +101,7 @@ def run_load(
                 goals, schedule.steps[0].begin, schedule.seconds, tell
             )
             report = build_report(run, trials)
+            report["objective"] = [goal.text for goal in goals]
         else:
             run = session.run(schedule, closed=closed, tell=tell)
             report = build_report(run)

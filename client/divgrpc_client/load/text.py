@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from divgrpc_client.formats.tables import console, table
 from divgrpc_client.load.report import Report
-from divgrpc_client.load.thresholds import is_time, parse_threshold
+from divgrpc_client.load.thresholds import is_time, parse_threshold, spaced
 
 TIMES: Final = ("p50", "p90", "p99", "p99.9", "max", "mean")
 
@@ -26,6 +26,11 @@ def summary(report: Report) -> str:
     )
 
 
+def objective(report: Report) -> str:
+    """Return the objective of a search, or an empty string if there was no search."""
+    return " and ".join(map(spaced, report["objective"]))
+
+
 def notes(report: Report) -> Iterator[str]:
     """Yield what must not be overlooked."""
     if report["void"]:
@@ -40,7 +45,8 @@ def notes(report: Report) -> Iterator[str]:
     search, quality = report["search"], report["quality"]
     if search:
         rate = f"{search['rate']:,.0f} calls a second" if search["rate"] else "none that was tried"
-        yield f"Highest rate that holds: {rate}. The other figures are those of that trial."
+        bounds = f"with {objective(report)}" if report["objective"] else "that holds"
+        yield f"Highest rate {bounds}: {rate}. The other figures are those of that trial."
     if quality:
         yield f"Quality: {quality['rows']:,} rows were compared with exact search."
         if quality["same_ids"] is not None:

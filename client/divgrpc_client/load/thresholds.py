@@ -58,6 +58,15 @@ def parse_threshold(text: str, field: str = "require") -> Threshold:
     return Threshold(text.strip(), name, match["sign"], float(match["number"]) * _UNITS[unit])
 
 
+def spaced(text: str) -> str:
+    """Return the text of a threshold for people: "p99 < 20 ms" for p99<20ms."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return text
+    name, sign, number, unit = match.group("name", "sign", "number", "unit")
+    return f"{name} {sign} {number}{' ' * (unit not in ('', '%'))}{unit}"
+
+
 def is_time(name: str) -> bool:
     """Tell whether a figure is a latency."""
     return name.removeprefix("service_") == "mean" or percent_of(name) is not None

@@ -1,6 +1,7 @@
 """Reports of load runs: figures combined from all processes, and verdicts on them."""
 
 import copy
+import html
 import json
 import math
 from pathlib import Path
@@ -246,6 +247,25 @@ def test_pages_are_the_same_bytes() -> None:
     assert text == render(page(copy.deepcopy(one)))
     assert "p99&lt;20ms" in text
     assert "VOID" in render(page(report()))
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ([], "that holds"),
+        (["p99<20ms"], "with p99 < 20 ms"),
+        (["p99.9 <= 1s", "errors<0.1%"], "with p99.9 <= 1 s and errors < 0.1%"),
+    ],
+)
+def test_a_highest_rate_is_told_with_its_objective(objective: list[str], words: str) -> None:
+    one = report(calls(0.01, 400))
+    one["search"] = {"rate": 566.0, "trials": []}
+    one["objective"] = objective
+    (note,) = notes(one)
+    assert note.startswith(f"Highest rate {words}: 566 calls a second.")
+    text = html.unescape(render(page(one)))
+    assert note in text
+    assert text.count(words.removeprefix("with ")) == (2 if objective else 1)
 
 
 def test_notes_name_what_limits_a_report() -> None:

@@ -294,7 +294,9 @@ def test_a_missed_requirement_sets_the_exit_code(run: Callable[..., Ran]) -> Non
 def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) -> None:
     """If the objective holds at no rate, the report lists the rates that were tried."""
     ran = run("--objective", "p50<1us", "--rate", 40, "--duration", 1, "--warm-up", 0, "--json")
-    search = json.loads(ran.out)["search"]
+    report = json.loads(ran.out)
+    search = report["search"]
+    assert report["objective"] == ["p50<1us"]
     assert search["rate"] == 0
     assert search["trials"]
     assert ran.code in (3, 4)
