@@ -70,22 +70,20 @@ def test_every_setting_and_every_k_is_shown(html: str) -> None:
 
 
 def _with_limits(row: EvaluateRow, hash_limit: int, candidates_limit: int) -> EvaluateRow:
-    limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
-    return replace(row, parameters=replace(row.parameters, **limits))
+    parameters = replace(row.parameters, hash_limit=hash_limit, candidates_limit=candidates_limit)
+    return replace(row, parameters=parameters)
 
 
 def test_default_limits_are_one_chart_with_one_curve_per_method() -> None:
     """Default limits follow the diversity; limits of the caller are the same at all diversities."""
     rows = made_rows(searches=("auto",), ks=(10,), choices=False)
-    found = {
-        name: _html([_with_limits(row, *limits(row.parameters.diversity)) for row in rows])
-        for name, limits in {
-            "default limits": lambda dial: (800 + int(50 * dial), 200 + int(1000 * dial)),
-            "hash limit 60, candidates default": lambda dial: (60, 200 + int(1000 * dial)),
-            "hash limit 60, candidates 200": lambda _: (60, 200),
-        }.items()
+    limits_by_name: dict[str, Callable[[float], tuple[int, int]]] = {
+        "default limits": lambda dial: (800 + int(50 * dial), 200 + int(1000 * dial)),
+        "hash limit 60, candidates default": lambda dial: (60, 200 + int(1000 * dial)),
+        "hash limit 60, candidates 200": lambda _: (60, 200),
     }
-    for name, text in found.items():
+    for name, limits in limits_by_name.items():
+        text = _html([_with_limits(row, *limits(row.parameters.diversity)) for row in rows])
         assert re.findall(r'alt="(Accuracy.*?)">', text) == [
             f"Accuracy against diversity, k = 10, auto search, {name}"
         ]
