@@ -99,7 +99,11 @@ def add_options(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page to `--out` if it ends in .html, else page, SVG and PNG to that folder."""
+    """Draw the figures and return the exit code.
+
+    If `--out` ends in .html, the page is written to this file. Otherwise the page, SVG and PNG
+    files are written to the folder `--out`.
+    """
     out: Path = arguments.out
     path = out if out.suffix == ".html" else out / "figures.html"
     path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable

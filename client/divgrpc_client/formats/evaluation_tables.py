@@ -73,7 +73,7 @@ def _threshold(row: Row) -> str:
 
 
 def _metric(*names: str) -> Callable[[Row], str]:
-    """Return a function that formats the first of these metrics that a row has."""
+    """Return a function that formats the first metric of `names` that a row has."""
     return lambda row: figure(next(row.metrics[n].value for n in names if n in row.metrics))
 
 

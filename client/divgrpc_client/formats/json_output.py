@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
 
 
 def show_result(result: QueryResult | LabelResult, rows: range) -> None:
-    """Print the results of `rows` of a file; padding of short rows is left out."""
+    """Print the results of the queries in `rows` of a file, without padding."""
     show(
         {
             "generation": result.generation,

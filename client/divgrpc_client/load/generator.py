@@ -34,9 +34,10 @@ STOP: Final = "stop"
 DONE: Final = "done"
 _FLUSH_SECONDS: Final = 0.05
 _BACKOFF_SECONDS: Final = 0.05
-# Maximum sleep between two calls. A stop is noticed only after a sleep.
+# Maximum sleep between two calls, because a generator notices a stop only after a sleep.
 _SLEEP_SECONDS_MAX: Final = 0.25
-# A generator that is this far behind its schedule sends no further calls. The run ends and is void.
+# If a generator is more than this behind its schedule, it sends no further calls, and the run is
+# void.
 _BEHIND_SECONDS_MAX: Final = 5.0
 _PICKS: Final = 2**16
 

@@ -15,8 +15,8 @@ from divgrpc_protos.v1 import predict_pb2, query_pb2
 
 Response: TypeAlias = query_pb2.QueryResponse | predict_pb2.PredictLabelsResponse
 
-# Maximum duration of the comparison, so that a slow server does not delay the end of a run. The
-# remaining replies are not compared.
+# The comparison stops after this time, so that a slow server does not delay the end of a run.
+# Replies that are left are not compared.
 _SECONDS_MAX: Final = 60.0
 _CALL_SECONDS: Final = 60.0
 

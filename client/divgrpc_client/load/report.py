@@ -31,11 +31,11 @@ FORMAT: Final = 2
 _ERRORS_MAX: Final = 0.001
 # A generator is the bottleneck if it is busy for at least this share of the time.
 _BUSY_MAX: Final = 0.95
-# It is also the bottleneck if the 99th percentile of lateness is above this time and above this
-# share of the 99th percentile of latency.
+# A generator is also the bottleneck if the 99th percentile of lateness is above this time and
+# above this share of the 99th percentile of latency.
 _LATE_MICROSECONDS_MAX: Final = 2_000.0
 _LATE_SHARE_MAX: Final = 0.2
-# It is also the bottleneck if it sends less than this share of the calls that were due.
+# A generator is also the bottleneck if it sends less than this share of the calls that were due.
 _SENT_SHARE_MIN: Final = 0.98
 
 

@@ -37,18 +37,18 @@ _CHECK_SECONDS: Final = 60.0
 # Time between sending a trial to the processes and its first call, so that every process has
 # received the trial by then.
 _LEAD_SECONDS: Final = 0.2
-# Time after the deadline of its last call at which a process is killed.
+# A process that still runs this long after the deadline of its last call is killed.
 _GRACE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _START_SECONDS: Final = 120.0
 _EXIT_SECONDS: Final = 5.0
-# Maximum pause within one message of a process.
+# Maximum time to wait for the rest of a message that a process has begun to send.
 _MESSAGE_SECONDS: Final = 10
 # The search ends when the lowest rate that failed is at most this many times the highest rate that
 # held.
 _RATE_RATIO: Final = 1.05
 _TRIALS_MAX: Final = 24
-# Minimum number of calls in a trial for a meaningful percentile.
+# With fewer calls in a trial, its percentiles are meaningless.
 _CALLS_MIN: Final = 20
 
 Tell: TypeAlias = Callable[[Run], object]

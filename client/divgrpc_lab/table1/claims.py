@@ -73,9 +73,10 @@ def paper_verdicts(
 
 
 def difference(one: Row, rival: Row, name: str = "h_score") -> Interval:
-    """Return the mean of `one` minus `rival` in a figure, with its interval.
+    """Return the mean difference of a figure between two rows, with its interval.
 
-    Both rows must have the same queries.
+    The difference is the figure of `one` minus that of `rival`, averaged over queries. Both rows
+    must have the same queries.
     """
     return interval(one.values[name] - rival.values[name], one.categories)
 
@@ -85,8 +86,8 @@ def pairs_without_hashing(
 ) -> Iterator[tuple[Row, Row]]:
     """Yield pairs of a row at `stage` and the row of the same method without hashing.
 
-    The second row is over all points if measured, else after one exact pass. Both rows have the
-    same queries; for QP-Rel these are few.
+    The second row is the one over all points or, if that was not measured, the one after one exact
+    pass. Both rows have the same queries, which for QP-Rel are only a few.
     """
     few = method == "QP-Rel"
     plain = {
@@ -441,8 +442,8 @@ def keeps_the_gain(cases: Sequence[Gain], family: str) -> Verdict:
 def is_fast(cases: Sequence[Gain], family: str) -> Verdict:
     """Judge whether hash + greedy is 100 times as fast as the best exhaustive method.
 
-    The share of the gain that it keeps is not considered. The exhaustive methods are those of the
-    server. The benchmark `quality` has a faster greedy over all points.
+    The share of the gain that hash + greedy keeps is not considered. The exhaustive methods are
+    those of the server. The benchmark `quality` has a faster greedy over all points.
     """
     sentences = [
         f"{g.data}, {g.k}: {g.times_best:.0f} times {g.best_method} over all points, "

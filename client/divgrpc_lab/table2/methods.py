@@ -56,7 +56,7 @@ class Case:
         return f"{self.method}, {MODES[self.mode]}, {self.setting}"
 
     def grid(self, **axes: Any) -> LabelGrid:
-        """Return the grid of an evaluation; `axes` replace those of the case."""
+        """Return the grid of an evaluation, in which `axes` replace the axes of the case."""
         fixed = {
             "modes": (self.mode,),
             "selectors": (self.selector,),
