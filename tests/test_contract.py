@@ -138,7 +138,7 @@ def test_every_language_has_its_package(ours: list[pb.FileDescriptorProto]) -> N
 
 
 def test_imported_proto_files_are_unchanged_copies(ours: list[pb.FileDescriptorProto]) -> None:
-    """They come from googleapis-common-protos."""
+    """The files are those of the package googleapis-common-protos."""
     others = {name for file in ours for name in file.dependency} - {file.name for file in ours}
     copies = {str(path.relative_to(THIRD_PARTY)) for path in THIRD_PARTY.rglob("*.proto")}
     assert others == copies

@@ -74,8 +74,9 @@ _INTERNAL: Final = {
     *("Index.", "Index.engine", "Call.messages", "Schedule.after", "Schedule.arrivals"),
     *("Schedule.times", "Step.times", "Threshold.holds"),
 }
-# For a function, its signature; for a constant, None; for a class, its attributes. A class has its
-# own signature under "", and an exception has the classes that catch it under "except".
+# The record of a public name. A function has its signature, a constant has None, and a class has
+# its attributes. The signature of a class is under "". An exception has the classes that catch it
+# under "except".
 Description: TypeAlias = "str | dict[str, str | None] | None"
 
 

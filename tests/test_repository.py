@@ -99,7 +99,7 @@ def test_public_things_are_documented() -> None:
 
 
 def test_docstrings_of_tests_are_sentences() -> None:
-    """A test needs a docstring only if it says more than the name."""
+    """A docstring of a test is a sentence; a test needs one only if it says more than the name."""
     functions = [
         (f"{_name(path)}:{function.lineno} {function.name}", ast.get_docstring(function))
         for path in _sources("tests")

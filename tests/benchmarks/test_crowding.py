@@ -46,10 +46,10 @@ def test_made_points_have_the_documented_cosines() -> None:
 
 
 def test_queries_are_near_what_they_ask_for() -> None:
-    """Check the nearest points of each kind of query.
+    """The nearest points of each kind of query are as intended.
 
-    A document is an indexed point, a new document is a copy of an item, and the other kinds are
-    near their topic.
+    A document is an indexed point, a new document is a copy of an item, and the queries of other
+    kinds are near their topic.
     """
     crowd = crowded_points.made("seven", SEVEN, 20)
     topic = crowd.labels.categories

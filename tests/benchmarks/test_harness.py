@@ -60,7 +60,7 @@ def base() -> FloatArray:
 
 
 def test_options_are_declared_once(example: Benchmark) -> None:
-    """The type of an option is that of its default, or `kind`; command-line names have hyphens."""
+    """An option has the type of its default, or `kind`; command-line names have hyphens."""
     assert vars(example.parse()) == {
         "k": 10,
         "sets": ["a"],

@@ -116,7 +116,7 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
 
 
 def test_a_failure_is_an_rpc_error(target: str, script: ScriptedIndex, awaited: bool) -> None:
-    """It names the method."""
+    """The error names the method that failed."""
     script.failures = [grpc.StatusCode.RESOURCE_EXHAUSTED]
     with pytest.raises(RpcError, match="Evaluate") as failed:
         rows_of(target, awaited=awaited)

@@ -106,7 +106,7 @@ def test_hyperplane_queries_reach_the_target_without_categories(
     assert index.info.auto_search_dense == "scan"
     options: dict[str, Any] = {"k": 200, "selector": "nearest", "candidates_limit": 200}
     truth = index.query(asked, search="exact", **options).ids.astype(np.int32)
-    # The hash limit of a query that leaves the number of candidates to its default.
+    # The hash limit that a query has if it does not set the number of candidates.
     limit = index.query(asked, k=10).parameters.hash_limit
     assert recall(index.query(asked, hash_limit=limit, **options), truth) >= 0.9
 

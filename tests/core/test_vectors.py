@@ -240,7 +240,7 @@ def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None
             assert result.ids[:, 0].tolist() == list(range(5))
 
 
-# Dense and sparse points do not mix.
+# Tests that dense and sparse points do not mix.
 
 
 @pytest.mark.parametrize("first", ["dense", "sparse"])

@@ -39,7 +39,7 @@ COLUMNS: IntArray = np.sort(
         ([0, WIDE - 1], np.random.default_rng(8).choice(WIDE - 2, USED - 2, replace=False) + 1)
     )
 )
-# Components and orthogonal blocks are left out because they take long to compute.
+# The hash family needs neither components nor orthogonal blocks, which take long to compute.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
 SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
 
@@ -250,7 +250,7 @@ def test_given_factors_of_wide_rows_predict_as_narrow_ones() -> None:
 def test_blocks_and_samples_are_bounded_by_stored_values(
     stored: int, block: int, sample: int
 ) -> None:
-    """Blocks hold about 2^23 values, and samples for components about 2^22."""
+    """A block holds about 2^23 stored values, and a sample for components about 2^22."""
     count = 60_000
     none = np.broadcast_to(np.int32(0), count * stored)
     rows = SparseRows(np.arange(count + 1) * stored, none, np.empty(0, np.float32), WIDE)

@@ -205,7 +205,7 @@ def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
 
 
 def test_ghz_message_is_answered(server: RunningServer, client: Client) -> None:
-    """The printed ghz call queries the index that a Python block above it builds."""
+    """The printed ghz call queries the index that the Python block above it builds."""
     ghz = only("ghz", page=LOAD_TESTING)
     _build_loaded(client)
     with server.channel() as channel:

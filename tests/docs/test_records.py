@@ -141,7 +141,7 @@ def test_long_tables_are_folded() -> None:
     ],
 )
 def test_bad_records_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    """The error names the file and the fault."""
+    """If a record is not well-formed, the error names the file and the fault."""
     fields = FIELDS | {"columns": ["a", "b"], "rows": [["1", "2"]]} | change
     (tmp_path / "bad.json").write_text(json.dumps(fields))
     with pytest.raises(ValueError, match=f"bad.json: {message}"):

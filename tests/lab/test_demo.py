@@ -100,7 +100,7 @@ def test_commands_printed_by_keep_work_until_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_sigterm_removes_files_and_restores_the_handler(tmp_path: Path) -> None:
-    """SIGTERM ends the demonstration as Ctrl-C does."""
+    """SIGTERM ends the demonstration in the same way as Ctrl-C."""
     before = signal.getsignal(signal.SIGTERM)
     rows = np.eye(2, dtype=np.float32)
 
@@ -136,7 +136,7 @@ def test_next_steps_have_the_folder_of_programs(
 
 
 def test_a_server_that_cannot_start_shows_its_log() -> None:
-    """The error contains the output of the server."""
+    """If the server cannot start, the error contains the output of the server."""
     with (
         pytest.raises(UnavailableError, match="no-such-option"),
         running_server("--no-such-option"),

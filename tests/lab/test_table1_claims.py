@@ -192,7 +192,7 @@ def test_exponent_is_that_of_a_power() -> None:
 
 
 def test_faster_counts_the_slowest_case() -> None:
-    """A speed-up holds only if it holds in every case."""
+    """A claim about speed holds only if it holds in every case, so the slowest case decides."""
     plain = row("MMR", "NH", ALL, 0.7, microseconds=500.0)
     fast, slow = (row("MMR", "LSH-Div", HASHED, 0.7, microseconds=us) for us in (100.0, 250.0))
     assert claims.faster([plain, fast], "MMR").holds is True

@@ -95,7 +95,7 @@ def test_wrong_options_are_refused(
 def test_a_folder_without_the_data_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error names the missing file, and no other data set is measured instead."""
+    """The error names the missing file of the data set, and nothing else is measured instead."""
     assert main(["table2", "--data", str(tmp_path)]) == 2
     assert "there is no bibtex.npz" in capsys.readouterr().err
 

@@ -59,7 +59,7 @@ def dense(**fields: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # a message's 
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(**given))
 
 
-# The fields of a valid request of each method.
+# For each method, the message type and the fields of a valid request.
 REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Query": (query_pb2.QueryRequest, {"index": "served", "queries": ONE_ROW}),
     "PredictLabels": (

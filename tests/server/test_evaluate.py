@@ -91,7 +91,7 @@ def test_the_wire_gives_the_rows_of_the_core(
 def test_each_rounding_of_qp_relax_is_evaluated(
     client: Client, core: Index, queries: FloatArray
 ) -> None:
-    """A row with a choice by folds is returned for each rounding."""
+    """The evaluation returns a row with a choice by folds for each rounding."""
     grid: dict[str, Any] = {
         "selectors": ("qp_relax",),
         "roundings": ("top_k", "exchange"),

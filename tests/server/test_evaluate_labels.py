@@ -206,7 +206,7 @@ def test_the_asynchronous_client_gives_the_same_rows(server: RunningServer, core
 def test_set_default_keeps_the_best_threshold_of_each_mode(
     client: Client, server: RunningServer
 ) -> None:
-    """Predictions use them at once."""
+    """Predictions use the stored thresholds at once."""
     before = place(server, "labels-kept", X, **labelled_documents.everything())
     folder = server.folder / "data" / "labels-kept"
     grid = GRID | FEWER | {"selectors": ("nearest", "greedy"), "thresholds": (0.2, 0.6)}

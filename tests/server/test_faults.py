@@ -181,7 +181,7 @@ def asking(client: Client, stop: threading.Event) -> int:
 
 
 def test_killing_one_of_two_workers_fails_no_call(pair: Served) -> None:
-    """The client does not retry."""
+    """No call fails although the client does not retry."""
     stop = threading.Event()
     with ThreadPoolExecutor(2) as threads:
         loads = [threads.submit(asking, pair.client, stop) for _ in range(2)]

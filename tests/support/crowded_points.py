@@ -153,7 +153,7 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
         points = _jittered(data.points[originals], jittered, rng)
     labels = Labels.of(data.labels.categories[originals], data.labels.subtopics[originals])
     some = rng.choice(np.flatnonzero(np.isin(labels.categories, data.query_categories)), queries)
-    # A document that shares no word with the points has no direction.
+    # A document that shares no word with the points has no direction, so it cannot be a query.
     lengths = np.asarray(abs(data.pool).sum(axis=1)).ravel()
     new = np.flatnonzero(np.isin(data.pool_categories, data.query_categories) & (lengths > 0))
     new = rng.choice(new, queries)

@@ -24,7 +24,7 @@ _INTERVAL_SECONDS: Final = 0.05
 
 # Bytes by kind of memory. "private" counts all private pages. "unbacked" leaves out file pages.
 Held: TypeAlias = "Counter[str]"
-# Memory by role of the process.
+# Memory of the processes of each role.
 Roles: TypeAlias = dict[str, Held]
 _KINDS: Final = {
     "Private_Clean": "private",

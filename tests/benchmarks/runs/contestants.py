@@ -149,7 +149,7 @@ class Ours:
         )
 
 
-# A contestant has the `name` of its kind, the `source` that was built, and its `ladders`.
+# Pair and Ours both have the `name` of their kind, the `source` that was built, and `ladders`.
 Contestant: TypeAlias = Pair | Ours
 
 

@@ -344,7 +344,7 @@ def test_interrupting_a_build_cancels_it(script: ScriptedIndex, target: str, vec
 
 
 def test_a_closed_pipe_gives_no_traceback(server: RunningServer, index: str, vectors: Path) -> None:
-    """Programs such as `head` close the pipe early."""
+    """If a program such as `head` closes the pipe early, the command prints no traceback."""
     command = ("query", index, vectors, "--json")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with start(server.target, *command, **pipes) as process:

@@ -106,7 +106,7 @@ def test_csv_has_a_line_per_row(run: Callable[..., Ran], files: Path) -> None:
 
 
 def test_nan_is_shown_as_null_or_empty(capsys: pytest.CaptureFixture[str], client: Client) -> None:
-    """JSON has null; CSV and the table have an empty cell. The table counts short lists."""
+    """JSON shows NaN as null, CSV and the table as an empty cell. The table counts short lists."""
     client.build("few", random_points(4), categories=[0, 0, 1, 1], replace=True)
     queries = random_points(2, seed=1)
     rows = list(client.evaluate("few", queries, [0, 1], folds=0, ks=[5], selectors=["greedy"]))

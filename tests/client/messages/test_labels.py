@@ -141,7 +141,7 @@ def test_empty_label_arguments_are_sent() -> None:
 
 
 def test_a_label_model_of_the_core_is_sent_whole() -> None:
-    """Its offset is sent too."""
+    """The client sends the factors and the offset of the model."""
     from divgrpc.labels import LabelModel
 
     model = LabelModel(

@@ -177,7 +177,7 @@ def test_rows_of_different_lengths_are_refused() -> None:
 
 @pytest.mark.parametrize(("request_of", "listed"), [(query_fields, False), (predict_fields, True)])
 def test_a_wrong_selector_lists_the_valid_ones(request_of: Any, listed: bool) -> None:  # noqa: ANN401  # either function
-    """Only PredictLabels lists `hierarchy`."""
+    """The error lists the selectors of the method; only PredictLabels has `hierarchy`."""
     with pytest.raises(InvalidArgumentError, match="selector must be one of") as caught:
         request_of("images", {"selector": "xyz"})
     assert ("hierarchy" in str(caught.value)) == listed
@@ -341,7 +341,7 @@ def test_rows_answered_by_an_older_generation_are_queried_again() -> None:
 
 
 def test_a_batch_fails_if_its_index_is_replaced_too_often() -> None:
-    """A result never mixes generations."""
+    """A result never mixes answers of two generations."""
     batch = query_batch("images", np.zeros((3000, 1000)), {})
     asked, result = results_of(batch, list(range(1, 100)))
     assert result is None

@@ -66,7 +66,7 @@ def test_other_methods_return_dataclasses(call: Stack, script: ScriptedIndex) ->
 
 
 def test_all_pages_are_listed(call: Stack) -> None:
-    """`list_indexes` requests pages until there is no page token."""
+    """`list_indexes` requests pages until an answer has no page token."""
     names = [info.name for info in call("list_indexes")]
     assert names == ["index-0", "index-1", "index-2"]
 
@@ -220,7 +220,7 @@ def test_request_ids_are_sent_and_returned_in_errors(call: Stack, script: Script
 
 
 def test_an_unreachable_server_is_unavailable() -> None:
-    """The message contains the address."""
+    """The message of the error contains the server's address."""
     with (
         Client("127.0.0.1:1") as client,
         pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1") as caught,
@@ -339,7 +339,7 @@ def test_calls_are_checked_before_they_are_made(
 
 
 def test_an_infinite_idle_timeout_is_accepted(call: Stack) -> None:
-    """It never ends a call."""
+    """An infinite idle timeout never ends a call."""
     patient = {"idle_timeout": float("inf")}
     assert call("build", "images", np.ones((2, 2)), settings=patient).generation == 2
     assert len(call("query_stream", "images", [QUERY] * 3, settings=patient)) == 3

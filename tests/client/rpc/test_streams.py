@@ -38,7 +38,7 @@ def test_results_come_in_the_order_of_the_queries(
 
 
 def test_streams_may_be_empty(call: Stack) -> None:
-    """No queries, no results."""
+    """A stream without queries gives no results."""
     assert call("query_stream", "images", []) == []
 
 
@@ -112,7 +112,7 @@ def test_a_failed_stream_raises(call: Stack, script: ScriptedIndex) -> None:
 
 
 def test_closing_a_stream_cancels_the_call(script: ScriptedIndex, target: str) -> None:
-    """No further queries are taken from the iterable."""
+    """After the stream is closed, the client takes no further queries from the iterable."""
     with Client(target) as client:
         stream = client.query_stream("images", rows(10**6), in_flight=4)
         next(stream)

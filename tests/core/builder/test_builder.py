@@ -199,7 +199,7 @@ def test_a_disk_that_fills_up_while_hashing_leaves_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-# Skipped rows, and what an index reports.
+# Builds that skip rows, and the information that an index reports.
 
 
 @pytest.mark.parametrize("kind", get_args(Points))

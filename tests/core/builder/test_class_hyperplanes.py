@@ -127,7 +127,7 @@ def test_the_sample_is_bounded_by_stored_values(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_zero_rows_are_ignored() -> None:
-    """Nothing is learned from zero rows alone, and some zero rows cause no error."""
+    """Zero rows alone give no hyperplanes, and zero rows among other rows cause no error."""
     points, classes = labelled(300)
     empty = sparse_rows(np.zeros_like(points))
     assert class_hyperplanes(empty, classes, 0).shape == group_means(empty, 0).shape == (0, DIMS)
@@ -186,7 +186,7 @@ def test_group_means_are_means_of_similar_points() -> None:
     assert np.mean(shares) > 0.8
 
 
-# The search that `auto` chooses by hyperplanes.
+# The search that `auto` chooses for hyperplanes.
 
 
 def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build

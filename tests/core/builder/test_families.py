@@ -133,7 +133,7 @@ def test_a_given_family_is_used_without_a_trial() -> None:
     [(ROWS, DIMS, "all dimensions are hashed"), (1_999, COMPONENTS, "only 1,999 points")],
 )
 def test_no_trial_runs_if_families_cannot_differ(rows: int, components: int, start: str) -> None:
-    """All dimensions are hashed, or there are so few points that an exact search is as fast."""
+    """Families cannot differ if all dimensions are hashed, or if exact search is as fast."""
     points = drawn(rows, "flat", "dense")
     family, reason = choose_family(BuildParameters(n_components=components), points, None)
     assert family == "lsh_div"

@@ -89,7 +89,7 @@ def test_label_factors_are_hashed_like_the_points() -> None:
 def test_factors_have_fewer_components_than_points(
     told: dict[str, int], tables: int, bits: int
 ) -> None:
-    """Under pca_hash, fewer components allow fewer bits than the points have."""
+    """With pca_hash, fewer components allow fewer bits than the points have."""
     section = leml(hash_family="pca_hash", **told).engine.manifest.labels
     assert section is not None
     assert section.index is not None

@@ -133,7 +133,7 @@ _NAMES = [
 _CASES = [(name, metric) for name in _NAMES for metric in METRICS]
 
 
-# Under cosine, the points of a map lie on a short arc, where 4,000 points nearly coincide.
+# Under cosine, all points of a map lie close together, so 4,000 of them nearly coincide.
 @pytest.mark.parametrize(("name", "metric"), [*_CASES, ("a map", "euclidean")])
 def test_hardly_any_points_without_copies_are_collapsed(name: str, metric: Metrics) -> None:
     vectors = _healthy(name)

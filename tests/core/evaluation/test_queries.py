@@ -166,7 +166,7 @@ def test_a_fold_is_reported_at_the_choice_of_the_other_folds(
 
 
 def test_the_pareto_front_compares_settings_of_equal_k(index: Index, queries: FloatArray) -> None:
-    """No setting on the front is beaten in both h and time by another setting of its k."""
+    """No setting on the front has both lower h and longer time than another setting of its k."""
     grid = Grid(searches=("scan", "exact"), diversities=(0.3, 0.8), ks=(3, 8))
     rows = [row for row in evaluate(index, queries, ASKED, grid=grid) if not row.by_fold]
     for k in (3, 8):

@@ -48,7 +48,7 @@ def estimated(
     coding.encode(levels, codes, 0)
     stretches = coding.stretches(margins, levels, dims / count)
     terms = coding.pack_terms(np.zeros(len(points), np.float32), factor * stretches)
-    # Read-only as in an index; writable arrays would compile the kernels again.
+    # Arrays are read-only as in an index, because writable arrays would compile the kernels again.
     codes.setflags(write=False)
     terms.setflags(write=False)
     own = np.empty(count, np.float32)
@@ -62,7 +62,7 @@ def estimated(
     return estimates.astype(np.float64)
 
 
-# Bounds on the error of an estimate.
+# Tests that bound the error of an estimate.
 
 
 @settings(max_examples=40)

@@ -385,7 +385,7 @@ def test_warming_removes_folders_unused_for_30_days(
 def test_a_successful_compilation_removes_unused_folders(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, failure: str, removed: set[str]
 ) -> None:
-    """If compiling fails, every folder stays."""
+    """Unused folders are removed after a compilation succeeds; if it fails, every folder stays."""
     monkeypatch.setattr(cache_files, "is_warm", lambda: False)
     monkeypatch.setattr(compilation, "_compile_under_lock", lambda _: failure)
     assert compilation.compile_ahead(lambda _: None) == (not failure)

@@ -53,7 +53,7 @@ def scan(
     terms: npt.NDArray[np.uint32] = NO_TERMS,
 ) -> tuple[FloatArray, FloatArray]:
     """Return the distances of all points, and the minimum of each group."""
-    # Read-only as in an index; writable arrays would compile the kernels again.
+    # Arrays are read-only as in an index, because writable arrays would compile the kernels again.
     codes.setflags(write=False)
     points = codes.shape[1]
     groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS

@@ -293,7 +293,7 @@ def test_no_kernel_is_compiled_after_warm_kernels(tmp_path: Path) -> None:
 
 
 def test_the_second_compiler_process_compiles_the_signatures_of_the_first() -> None:
-    """Kernels compiled for other argument types would never be used."""
+    """Kernels compiled for other argument types than the first process uses would never be used."""
     run_script(_COUNT_MISSES, "first")
     assert run_script(_COUNT_MISSES)[0] == "True 0"
 

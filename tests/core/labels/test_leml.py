@@ -389,7 +389,7 @@ def test_squares_are_summed_over_blocks(rows: int, columns: int, seed: int, bloc
 
 
 def test_rows_outside_the_range_stay_unchanged() -> None:
-    """Each thread writes only to its own range of rows."""
+    """Each thread writes only to its own range of rows, so all other rows keep their values."""
     found, residual, direction, image, scales = drawn(1, 4, 9, 3)
     before = found.copy()
     sums = np.zeros(3)

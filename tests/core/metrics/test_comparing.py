@@ -80,7 +80,7 @@ def test_a_seed_fixes_the_intervals() -> None:
 
 
 def test_means_and_intervals_ignore_nan() -> None:
-    """A column of NaN has no mean."""
+    """Means and intervals leave NaN out, and a column that is all NaN has no mean."""
     values = np.array([[1.0, np.nan], [np.nan, np.nan], [1.0, np.nan]])
     one, none = mean_intervals(values)
     assert one == (1, 1, 1)

@@ -243,7 +243,7 @@ def test_dpp_and_qp_relax_have_lower_limits() -> None:
         QueryParameters(**asked, candidates_limit=most // 1000 + 1).resolve(10**6, "scan")
     defaults = QueryParameters(**asked, keep_duplicates=True).resolve(10**6, "scan")
     assert defaults.candidates_limit == most // 1000
-    # Finding near-copies compares all pairs of candidates.
+    # The request also compares all pairs of candidates to find near-copies.
     compared = QueryParameters(**asked).resolve(10**6, "scan")
     assert compared.candidates_limit == LIMITS["compared_candidates_max"]
     single: dict[str, Any] = {"k": 1, "candidates_limit": 0, "hash_limit": 0}

@@ -110,7 +110,7 @@ LEVEL = [(1, 1.0), (0, 0.5), (2, 0.0)]
         (SPECIES[:-1], None, [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)], 0.5, [3, 0, 2]),
         # Label 0 is the root. It shares with other labels only the root, which is on no level.
         (ROOTED, [0], [(3, 1.0), (4, 0.9), (0, 0.8), (2, 0.0)], 0.3, [3, 0]),
-        # A label with two parents belongs to the smaller one.
+        # A label with two parents belongs to the parent with the smaller number.
         ([*SPECIES[:3], (6, 0), (6, 2)], [4], [(0, 1.0), (1, 0.6), (2, 0.5)], 0.5, [0, 2]),
         # All labels on one level differ equally from each other, so scores decide.
         ([(3, 0), (3, 1), (3, 2)], [3], LEVEL, 1.0, [1, 0, 2]),

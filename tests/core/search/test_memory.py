@@ -108,7 +108,7 @@ def test_points_whose_estimates_are_nan_come_last(share: float) -> None:
 def test_a_memory_error_leaves_arrays_of_equal_length(
     allowed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels rely on the equal lengths of arrays that they read together."""
+    """If memory runs out, arrays that kernels read together still have equal lengths."""
     memory = Memory(4, 1, (4, 256))
     memory.fit_points(4)
     memory.fit_selection(4, 2)

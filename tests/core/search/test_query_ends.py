@@ -138,7 +138,7 @@ def test_n_probes_is_the_number_of_buckets_or_cells_probed(
         assert (result.stats.buckets_probed == min(n_probes, cells or buckets)).all()
         check(index, asked, result)
     assert (result.stats.points_hashed == ROWS).all()
-    # Dense queries of sparse points have another tuned number of probes.
+    # The number of probes was tuned separately for dense queries of sparse points.
     points = stored_as(asked, kind)
     tuned = index.query(points, search="tables", **options)
     assert tuned.parameters.n_probes == index.info.n_probes
@@ -306,7 +306,7 @@ def test_zero_vectors_are_found_under_euclidean_and_inner_product(
 def test_equal_points_are_returned_in_order_of_ids(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """This holds for every selector."""
+    """Every selector returns equal points in order of ids."""
     points = np.repeat(drawn(4, DIMS, 2, "cosine")[:1], 40, axis=0)
     ids = np.random.default_rng(1).permutation(40)
     given: dict[str, Any] = {} if family == "cells" else {"n_tables": 1, "n_bits": 2}

@@ -33,7 +33,7 @@ def index(tmp_path: Path) -> Index:
 
 
 def test_parameters_of_a_query_override_the_default(index: Index) -> None:
-    """The default replaces only parameters that the query does not give."""
+    """A default replaces only parameters that the query does not set."""
     index.set_default(DEFAULT)
     used = index.query(random_points(1)).parameters
     assert (used.diversity, used.selector, used.search) == (0.8, "mmr", "exact")

@@ -138,7 +138,7 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_upload_names_its_field(tmp_path: Path, steps: list[Message], field: str) -> None:
-    """Nothing is left behind."""
+    """No file of the build is left."""
     assert wrong_field(tmp_path, *steps) == field
     assert list(tmp_path.iterdir()) == []
 
@@ -159,7 +159,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
-    """The builder then logs nothing."""
+    """If the front hangs up, the builder logs nothing."""
     front_end, builder_end = job_frames.pair()
     control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with builder_end, control_end, supervisor_end, capture_logs() as lines:
@@ -188,7 +188,7 @@ def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_front_that_hangs_up_ends_the_build(tmp_path: Path) -> None:
-    """Nothing is left behind."""
+    """No file of the build is left."""
     ours, builder_end = job_frames.pair()
     with builder_end:
         with ours:

@@ -20,7 +20,7 @@ def stream_query(number: int, k: int = 3) -> bytes:
 
 
 def test_a_query_is_recognised() -> None:
-    """Only a query with the same bytes is held."""
+    """A quarantine holds only queries with the same bytes."""
     held = Quarantine(lambda _: None)
     assert not held.holds(Op.QUERY, query())
     held.add(Op.QUERY, query())

@@ -105,7 +105,7 @@ def test_lines_are_flushed_by_a_timer() -> None:
 
 
 def test_writing_to_a_closed_pipe_raises_nothing() -> None:
-    """The lines are lost."""
+    """Lines written to a closed pipe are lost without an error."""
 
     async def flood() -> None:
         reading, writing = os.pipe()
