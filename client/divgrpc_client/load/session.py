@@ -83,15 +83,7 @@ def run_load(
     call or threshold, `RpcError` if the server refuses a call of the mix or does not answer, and
     `UnavailableError` if a process of the run dies.
     """
-    goals = [_threshold(one, "objective") for one in objectives]
-    for goal in goals:
-        # A search needs a figure that grows with the rate: if a goal holds at one rate, it must
-        # hold at all lower rates.
-        if goal.sign not in ("<", "<=") or not (is_time(goal.name) or goal.name == "errors"):
-            raise invalid(
-                "objective",
-                f"must be a greatest latency or share of errors: {goal.text!r}",
-            )
+    goals = [_objective(one) for one in objectives]
     bounds = [_threshold(one, "require") for one in require]
     if any(bound.name == "quality" for bound in bounds) and not (settings and settings.quality):
         raise InvalidArgumentError("quality", "require of quality needs quality, a share of calls")
@@ -113,6 +105,14 @@ def run_load(
             report["quality"] = compare_with_exact(target, answers, lambda: session.interrupted)
         report["thresholds"] = judge(report, run, bounds)
     return report
+
+
+def _objective(objective: Threshold | str) -> Threshold:
+    """Return a bound of a search: if it holds at one rate, it must hold at all lower rates."""
+    goal = _threshold(objective, "objective")
+    if goal.sign not in ("<", "<=") or not (is_time(goal.name) or goal.name == "errors"):
+        raise invalid("objective", f"must be a greatest latency or share of errors: {goal.text!r}")
+    return goal
 
 
 def _threshold(threshold: Threshold | str, field: str) -> Threshold:
