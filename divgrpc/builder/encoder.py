@@ -372,9 +372,9 @@ class _Encoder:
     ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
         """Subtract margins of centres from `margins` (m, B) in place; return levels and scan terms.
 
-        Let q be a query, x a point, c the centre of the cell of x, and b the code of x - c times
-        its factor from `codes.stretches`. Then inner products of b with q and c approximate those
-        of x - c.
+        Let q be a query, x a point, and c the centre of the cell of x. Let b be the code of x - c,
+        multiplied by the point's factor from `codes.stretches`. Then the products q b and c b
+        approximate q (x - c) and c (x - c).
 
         The squared distance |q - x|^2 equals |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), which is
         about |q - c|^2 + (|x - c|^2 + 2 c b) - 2 q b. The first scan term of x is the sum in

@@ -20,7 +20,7 @@ def stream_query(number: int, k: int = 3) -> bytes:
 
 
 def test_a_query_is_recognised() -> None:
-    """A quarantine holds only queries with the same bytes."""
+    """A quarantine does not hold a query that differs from the added one, here in `k`."""
     held = Quarantine(lambda _: None)
     assert not held.holds(Op.QUERY, query())
     held.add(Op.QUERY, query())
