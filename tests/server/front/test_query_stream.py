@@ -29,12 +29,17 @@ def test_a_stream_returns_the_results_of_single_calls(client: Client, served: Se
 
 
 def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Served) -> None:
-    """The test sends 2,000 messages at once, and each is answered once."""
+    """The test sends 2,000 messages at once, and each is answered once.
+
+    The deadline is far away, because the front refuses queries that would miss it at the pace of a
+    worker that a busy machine has stopped for a moment.
+    """
     count = 2_000
     messages = (question(n, served.name, served.queries[n % 64]) for n in range(count))
-    answers = list(stub.QueryStream(messages, timeout=30))
+    answers = list(stub.QueryStream(messages, timeout=150))
     assert sorted(answer.correlation_id for answer in answers) == list(range(count))
-    assert all(answer.HasField("response") for answer in answers)
+    errors = [answer.error for answer in answers if not answer.HasField("response")]
+    assert errors == []
 
 
 def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Served) -> None:
