@@ -36,7 +36,7 @@ FILES = (
     "evaluate_labels",
 )
 PACKAGE = ".divgrpc.v1."
-# Field numbers of descriptor.proto, of which the paths in source info consist.
+# Field numbers of descriptor.proto. Paths in the source info consist of these numbers.
 FILE_MESSAGE, FILE_ENUM, FILE_SERVICE, FILE_SYNTAX = 4, 5, 6, 12
 MESSAGE_FIELD, MESSAGE_NESTED, MESSAGE_ENUM, SERVICE_METHOD, ENUM_VALUE = 2, 3, 4, 2, 2
 _INTRODUCTION = """\

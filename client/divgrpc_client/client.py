@@ -140,14 +140,14 @@ def _copy_methods(client: type) -> None:
     """Give a client copies of the methods that bear its name, which errors and `help` show."""
     for name, method in vars(_Methods).items():
         if isinstance(method, FunctionType):
-            own = FunctionType(
+            copy = FunctionType(
                 method.__code__, method.__globals__, name, method.__defaults__, method.__closure__
             )
-            update_wrapper(own, method)
-            del own.__dict__["__wrapped__"]
-            own.__kwdefaults__ = method.__kwdefaults__
-            own.__qualname__ = f"{client.__name__}.{name}"
-            setattr(client, name, own)
+            update_wrapper(copy, method)
+            del copy.__dict__["__wrapped__"]
+            copy.__kwdefaults__ = method.__kwdefaults__
+            copy.__qualname__ = f"{client.__name__}.{name}"
+            setattr(client, name, copy)
 
 
 def _make_asynchronous(client: type) -> None:

@@ -45,8 +45,8 @@ TOY_DIVERSITY: Final = 0.6
 TOY_HEIGHT: Final = 2
 
 _ALL: Final[Mapping[str, Any]] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
-# Search in a Hamming ball around the query. In the plane the ball has 200 of 360 points, of which
-# 240 are in class A.
+# Search in a Hamming ball around the query. In the plane the ball has 200 of the 360 points.
+# Class A has 240 of the 360.
 _BALL: Final[Mapping[str, Any]] = {"search": "scan_hamming"}
 _TOY_BALL: Final[Mapping[str, Any]] = {**_BALL, "hash_limit": 200}
 TOY_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {

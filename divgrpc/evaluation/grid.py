@@ -1,9 +1,10 @@
 """Grids of settings for evaluations.
 
-A grid has several axes, each of which is a list of values of a parameter. Every combination of
+A grid has several axes. An axis is a list of values of one parameter. Every combination of
 values is a setting. `Grid` has settings of queries, `LabelGrid` settings of label predictions.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -23,7 +24,7 @@ _LIMITS: Final = ("hash_limit", "candidates_limit")
 _WITH_VARIANTS: Final = ("greedy", "qp_relax")
 
 
-class _SettingsGrid(Generic[ParametersT]):
+class _SettingsGrid(ABC, Generic[ParametersT]):
     """The base class of both grids."""
 
     __slots__ = ()
@@ -75,13 +76,13 @@ class _SettingsGrid(Generic[ParametersT]):
                     raise
                 raise type(error)(field, f"in {field}: {error}") from error
 
+    @abstractmethod
     def _check(self) -> None:
         """Raise `InvalidArgumentError` for values that only calls other than evaluations accept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _effective(self, setting: ParametersT) -> ParametersT:
         """Return the setting with default values for all parameters that have no effect."""
-        raise NotImplementedError
 
 
 @with_suggestions

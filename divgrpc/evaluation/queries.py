@@ -34,7 +34,7 @@ Queries = Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relevance:
-    """The relevant points of nq queries, given in one of two ways.
+    """The relevant points of nq queries, in one of two forms.
 
     categories: (nq,) int64, the category of each query, whose points are relevant.
     relevant: the ids of the relevant points of each query.
@@ -50,7 +50,7 @@ class Relevance:
         relevant: Sequence[npt.ArrayLike] | None,
         queries: int,
     ) -> "Relevance":
-        """Check the arguments of `evaluate`, of which exactly one must be set.
+        """Check the arguments of `evaluate`; exactly one of them must be set.
 
         Raises `InvalidArgumentError` with the field categories or relevant.
         """

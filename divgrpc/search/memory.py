@@ -97,7 +97,7 @@ class Memory:
             self._replace(scan=record_of(ScanScratch, None, sizes))
 
     def fit_batch(self, queries: int, room: int) -> None:
-        """Allocate memory for a batch of `queries` queries, each of which keeps `room` points."""
+        """Allocate memory for a batch of `queries` queries that keep `room` points each."""
         rows = self._scratch.batch.rows
         if len(rows) < queries or rows.shape[1] < room:
             sizes = self._code_sizes | {"q": queries, "5q": 5 * queries, "r": room}

@@ -133,7 +133,7 @@ def test_recall_counts_exact_copies_as_nearest() -> None:
 
 
 def crowd_of(points: np.ndarray, items: list[int]) -> Crowd:
-    """Return a crowd of four points, of which the last has another category.
+    """Return a crowd of four points; the last has another category.
 
     Its only query is the first point.
     """

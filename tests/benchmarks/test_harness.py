@@ -55,7 +55,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
 
 @pytest.fixture(scope="module")
 def base() -> FloatArray:
-    """Return points for two blocks, of which the second is not full."""
+    """Return points for two blocks; the second is not full."""
     return Manifold.of(dims=16).points(70_000)
 
 

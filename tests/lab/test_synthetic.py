@@ -100,7 +100,7 @@ def test_the_smallest_data_set_can_be_made() -> None:
 
 
 def test_visual_words_have_the_statistics_of_the_paper() -> None:
-    """Rows have 48,000 visual words, of which on average 400 or more are nonzero.
+    """Rows have 48,000 visual words; on average 400 or more of them are nonzero.
 
     There are 7 categories of 5 sub-topics. Queries find their own category more often than by
     chance (1/7). Hyperplane queries find it at least as often as held-out images do.

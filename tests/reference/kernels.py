@@ -143,7 +143,7 @@ def levels(query_margins: Floats) -> list[int]:
 def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     """Return the two terms (2, n) packed in each word (n,).
 
-    A term is a float32 of which only the upper 16 bits are stored. The first term is the upper half
+    A term is the upper 16 bits of a float32. The first term is the upper half
     of the word.
     """
     both = [(int(word) & 0xFFFF0000, int(word) << 16 & 0xFFFF0000) for word in words]

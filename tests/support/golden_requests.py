@@ -21,7 +21,7 @@ from divgrpc_protos.v1 import (
     vectors_pb2,
 )
 
-# The name of each served index, with the name of the golden index of which it is a copy.
+# The name of each served index, with the name of the golden index that it copies.
 SERVED: Final = {
     **{name: name for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")},
     **{name: name for name in ("topics", "sparse_topics", "factors")},
@@ -142,7 +142,7 @@ def _query_words() -> dict[str, query_pb2.QueryRequest]:
 
 
 def _query_stream() -> Calls:
-    """Return a stream of three queries, of which the server refuses one."""
+    """Return a stream of three queries; the server refuses one of them."""
     queries = [_query("cells", k=2), _query("nobody"), _query("labels", k=3, diversity=0.0)]
     stream: list[Message] = [
         query_pb2.QueryStreamRequest(correlation_id=5 + number, query=query)

@@ -253,7 +253,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def Evaluate(
         self, request: evaluate_pb2.EvaluateRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluate_pb2.EvaluateResponse]:
-        """Report progress, and return two rows, of which the second is a choice by folds."""
+        """Report progress, and return two rows; the second is a choice by folds."""
         self._begin("Evaluate", context)
         self.evaluations.append(request)
         progress = evaluate_pb2.EvaluateProgress(queries_done=1, queries_total=2, seconds_left=3)

@@ -303,8 +303,8 @@ def crowding(options: Options) -> Iterator[Output]:
 
     Synthetic sets consist of near-copies. `made-10` has ten copies of each item, and `made-power`
     has numbers of copies that follow a power law. In the real sets, a share of the rows is replaced
-    by copies of other rows, of which half are exact. The queries are indexed documents, new
-    documents, topic vectors and hyperplanes.
+    by copies of other rows, and half of the copies are exact. The queries are indexed documents,
+    new documents, topic vectors and hyperplanes.
 
     Every figure is compared with exact search over all points. `--half` keeps half of the queries
     apart, so that a setting can be chosen on one half and reported on the other. Times are of one

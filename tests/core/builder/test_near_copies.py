@@ -99,7 +99,7 @@ def test_the_threshold_separates_copies_from_other_points(metric: Metrics, numbe
 
 
 def _healthy(name: str) -> FloatArray:
-    """Return points of which none are near-copies."""
+    """Return points without near-copies."""
     rng = np.random.default_rng(11)
     points: dict[str, Any] = {
         "a map": lambda: rng.random((4_000, 2)) + 1,

@@ -56,7 +56,7 @@ class Case:
         *,
         stored_sparse: bool = False,
     ) -> "Case":
-        """Draw points, of which a share `duplicates` are copies of other points.
+        """Draw points; a share `duplicates` of them are copies of other points.
 
         Lengths range from 1 to 100, except under cosine.
         """

@@ -25,7 +25,7 @@ METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
 
 @cache
 def built(metric: Metric, *, sparse_points: bool = False) -> Index:
-    """Build cells of clustered points, of which the last hundred are equal."""
+    """Build cells of clustered points; the last hundred points are equal."""
     rng = np.random.default_rng(1)
     points = rng.standard_normal((9, DIMS))[rng.integers(0, 9, ROWS)]
     points += 0.5 * rng.standard_normal((ROWS, DIMS))

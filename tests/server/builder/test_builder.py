@@ -66,7 +66,7 @@ def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a me
 
 
 def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
-    """A header, chunks of which one is empty, and a commit become a generation."""
+    """A header, chunks and a commit become a generation; one chunk is empty."""
     steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
     events = build_here(tmp_path, *steps)
     assert events[0] == Frame.EVENT
