@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from divgrpc_client import Client
-from support import documentation, toolchains
-from support.running_server import RunningServer
-from support.timeouts import alarm
+from support.checks import documentation
+from support.checks.timeouts import alarm
+from support.processes import toolchains
+from support.processes.running_server import RunningServer
 
 _NEEDS_DATA = "needs DIVGRPC_DATA"
 

@@ -21,7 +21,7 @@ from divgrpc.types import (
 )
 from divgrpc_protos.records import UnknownWordError, from_message, set_values, to_message
 from divgrpc_protos.v1 import index_pb2, query_pb2
-from support.refusals import refused
+from support.checks.refusals import refused
 
 NUMBERS = st.integers(0, 2**32 - 1)
 SHARES = st.none() | st.floats(0, 1)

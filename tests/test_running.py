@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from support import toolchains
-from support.running_server import alive, eventually, tied
-from support.timeouts import alarm
+from support.checks.timeouts import alarm
+from support.processes import toolchains
+from support.processes.running_server import alive, eventually, tied
 
 ROOT = Path(__file__).parent.parent
 _STARTS_A_SERVER = """
 import sys
 from pathlib import Path
-from support.running_server import RunningServer
+from support.processes.running_server import RunningServer
 with RunningServer(Path(sys.argv[1]), "--workers", "1") as server:
     print(server.process.pid, *server.pids("front"), *server.pids("worker"), flush=True)
     sys.stdin.read()

@@ -12,8 +12,8 @@ from benchmarks.runs.crowding import OFF, Recalls, Setting, Truth, figures
 from divgrpc.index import Index
 from divgrpc.metrics import Labels
 from divgrpc_lab.data.topics import Topics
-from support import crowded_points
-from support.crowded_points import STORIES, Crowd, Queries
+from support.data import crowded_points
+from support.data.crowded_points import STORIES, Crowd, Queries
 
 SEVEN = np.full(3 * STORIES, 7)
 

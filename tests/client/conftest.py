@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from divgrpc_client.cli import main
-from support.both_clients import Stack
-from support.command_line import Ran
-from support.running_server import RunningServer
-from support.scripted_server import ScriptedIndex, serving
+from support.processes.both_clients import Stack
+from support.processes.command_line import Ran
+from support.processes.running_server import RunningServer
+from support.processes.scripted_server import ScriptedIndex, serving
 
 
 @pytest.fixture

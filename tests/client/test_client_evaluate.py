@@ -12,7 +12,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import EvaluateRow, Interval, Microseconds, Progress
 from divgrpc_client import AsyncClient, Client, RpcError
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
-from support.scripted_server import ScriptedIndex
+from support.processes.scripted_server import ScriptedIndex
 
 QUERIES = np.ones((2, 3))
 

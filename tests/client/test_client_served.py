@@ -14,8 +14,8 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import AsyncClient, Client, Progress, RpcError
 from divgrpc_client.rpc.channels import SERVICE, SERVING, WATCH_REQUEST
-from support.both_clients import Stack
-from support.running_server import RunningServer
+from support.processes.both_clients import Stack
+from support.processes.running_server import RunningServer
 
 ROWS, DIMS = 2000, 24
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.small_index import publish
+from support.data.small_index import publish
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from benchmarks.runs.crowding import OFF, Recalls, Setting, Truth, figures
 from divgrpc.index import Index
 from divgrpc.types import QueryResult
 from divgrpc_lab.data import topics
-from support import crowded_points
-from support.crowded_points import KINDS, Crowd
+from support.data import crowded_points
+from support.data.crowded_points import KINDS, Crowd
 
 _K = 10
 _POINTS = 8_000

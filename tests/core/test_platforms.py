@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from divgrpc import platforms
-from support.command_line import run_script
+from support.processes.command_line import run_script
 
 # Third-party packages choose their imports by operating system, so they are imported before Linux's
 # modules and calls are removed.

@@ -17,7 +17,7 @@ from divgrpc.types import FloatArray, HashFamily, Metric, Variant
 from divgrpc.vectors import LENGTH_MAX, SparseRows, as_rows, concatenate_rows
 from reference import kernels
 from reference.index import dense, same_bytes
-from support.refusals import refused
+from support.checks.refusals import refused
 
 NAN = float("nan")
 INF = float("inf")

@@ -26,9 +26,9 @@ from divgrpc.search.relaxation import CandidateSet
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
 from divgrpc.vectors import SparseRows, block_rows, mean_width
 from reference.index import check_row, points_of, same_bytes
-from support.labelled_documents import widened as at_columns
-from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries, stating
-from support.refusals import refused
+from support.checks.refusals import refused
+from support.data.labelled_documents import widened as at_columns
+from support.data.mixed_indexes import METRICS, SELECTIONS, drawn, queries, stating
 
 LONGEST = LIMITS["sparse_dims_max"]
 # WIDE is thirty times as wide as the widest rows that are not sketched, but quick to build.

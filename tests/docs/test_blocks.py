@@ -20,7 +20,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from divgrpc_client import Client
-from support.documentation import (
+from support.checks.documentation import (
     ADDRESSES,
     NOT_RUN,
     PAGES,
@@ -33,7 +33,7 @@ from support.documentation import (
     program,
     summary,
 )
-from support.running_server import RunningServer
+from support.processes.running_server import RunningServer
 
 PARSERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 OTHERS = {"text", "dockerfile", "proto", "mermaid"}

@@ -18,9 +18,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from divgrpc_client import Client
 from divgrpc_protos.v1 import diverse_index_pb2
-from support import toolchains
-from support.documentation import PAGES, ROOT, SHELLS, blocks, commands, program
-from support.running_server import RunningServer
+from support.checks.documentation import PAGES, ROOT, SHELLS, blocks, commands, program
+from support.processes import toolchains
+from support.processes.running_server import RunningServer
 
 ADDRESS = "127.0.0.1:50051"
 LANGUAGES = "guide/other-languages.md"

@@ -10,7 +10,7 @@ import yaml
 
 from divgrpc.storage.manifest import FORMAT_VERSION
 from divgrpc_protos.v1 import diverse_index_pb2, query_pb2
-from support.documentation import PAGES, ROOT
+from support.checks.documentation import PAGES, ROOT
 
 README_LINES_MAX = 250
 README_BYTES_MAX = 15_000

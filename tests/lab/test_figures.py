@@ -19,7 +19,7 @@ from divgrpc_lab.figures import (
     toy,
     toy_figures,
 )
-from support.running_server import RunningServer
+from support.processes.running_server import RunningServer
 
 
 def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.running_server import RunningServer, eventually, index_folders
-from support.served_index import EVALUATED_ROWS, ROWS, Served, place, random_points
+from support.data.served_index import EVALUATED_ROWS, ROWS, Served, place, random_points
+from support.processes.running_server import RunningServer, eventually, index_folders
 
 
 @pytest.fixture(scope="session")

@@ -21,12 +21,12 @@ from divgrpc_protos.v1 import (
 )
 from divgrpc_protos.v1.diverse_index_pb2 import DESCRIPTOR
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support import labelled_documents
-from support.raw_calls import stream, unary
-from support.refusals import refused
-from support.running_server import RunningServer
-from support.served_index import DIMS, Served, place, random_points
-from support.status_details import Details, details_of
+from support.checks.refusals import refused
+from support.checks.status_details import Details, details_of
+from support.data import labelled_documents
+from support.data.served_index import DIMS, Served, place, random_points
+from support.processes.running_server import RunningServer
+from support.requests.raw_calls import stream, unary
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND

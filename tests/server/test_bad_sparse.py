@@ -15,12 +15,12 @@ from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
 from divgrpc_protos.v1 import index_pb2, query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.manual_uploads import build_here, commit, header, refusal, wrong_field
-from support.raw_calls import stream
-from support.refusals import refused
-from support.running_server import RunningServer
-from support.served_index import DIMS, Served, place
-from support.status_details import Details, details_of, details_of_status
+from support.checks.refusals import refused
+from support.checks.status_details import Details, details_of, details_of_status
+from support.data.served_index import DIMS, Served, place
+from support.processes.running_server import RunningServer
+from support.requests.manual_uploads import build_here, commit, header, refusal, wrong_field
+from support.requests.raw_calls import stream
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 HUGE = 2**63 - 1

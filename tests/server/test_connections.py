@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from support.running_server import RunningServer
+from support.processes.running_server import RunningServer
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS, _PING, _AWAY = 4, 6, 7

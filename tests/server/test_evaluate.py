@@ -22,11 +22,11 @@ from divgrpc.types import EvaluateRow, FloatArray, Progress
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_server.evaluator.__main__ import NICENESS
-from support.evaluation_rows import assert_same_rows
-from support.refusals import refused
-from support.running_server import RunningServer, alive, eventually
-from support.served_index import EVALUATED_ROWS as N
-from support.served_index import place, random_points
+from support.checks.refusals import refused
+from support.data.evaluation_rows import assert_same_rows
+from support.data.served_index import EVALUATED_ROWS as N
+from support.data.served_index import place, random_points
+from support.processes.running_server import RunningServer, alive, eventually
 
 GRID: dict[str, Any] = {
     "selectors": ("nearest", "greedy"),

@@ -24,12 +24,12 @@ from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_protos.v1.labels_pb2 import LabelSets
-from support import labelled_documents
-from support.evaluation_rows import assert_same_rows
-from support.refusals import refused
-from support.running_server import RunningServer
-from support.served_index import place
-from support.status_details import details_of
+from support.checks.refusals import refused
+from support.checks.status_details import details_of
+from support.data import labelled_documents
+from support.data.evaluation_rows import assert_same_rows
+from support.data.served_index import place
+from support.processes.running_server import RunningServer
 
 NAME = "labels-judged"
 X = labelled_documents.documents()

@@ -21,10 +21,10 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.manual_uploads import Held, chunk, commit, header, refusal
-from support.running_server import RunningServer, alive, cpu_seconds, eventually
-from support.served_index import DIMS, place, random_points
-from support.status_details import details_of
+from support.checks.status_details import details_of
+from support.data.served_index import DIMS, place, random_points
+from support.processes.running_server import RunningServer, alive, cpu_seconds, eventually
+from support.requests.manual_uploads import Held, chunk, commit, header, refusal
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

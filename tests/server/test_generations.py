@@ -14,8 +14,8 @@ import pytest
 from divgrpc import Index
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError, OtherFormatError
 from divgrpc_client import Client
-from support.running_server import RunningServer
-from support.served_index import DIMS, Served, place, random_points
+from support.data.served_index import DIMS, Served, place, random_points
+from support.processes.running_server import RunningServer
 
 
 def test_two_indexes_are_served_at_once(server: RunningServer, client: Client) -> None:

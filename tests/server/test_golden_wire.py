@@ -1,9 +1,9 @@
 """Recorded requests of every method, byte for byte, and the server's recorded answers.
 
-A change of the code must leave these bytes as they are. `support.golden_requests` makes the
-requests. Before answers are compared, the fields in `UNSTEADY` are cleared and those in `_ROUNDED`
-are rounded. To record requests and answers again, run this file as a script, and review the changes
-before you commit them:
+A change of the code must leave these bytes as they are. `support.requests.golden_requests` makes
+the requests. Before answers are compared, the fields in `UNSTEADY` are cleared and those in
+`_ROUNDED` are rounded. To record requests and answers again, run this file as a script, and review
+the changes before you commit them:
 
     PYTHONPATH=tests .venv/bin/python tests/server/test_golden_wire.py
 """
@@ -24,9 +24,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from divgrpc_protos.v1 import diverse_index_pb2, index_pb2
-from support import raw_calls
-from support.golden_requests import SERVED, calls
-from support.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer, eventually
+from support.requests import raw_calls
+from support.requests.golden_requests import SERVED, calls
 
 _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 _RECORD: Final = _GOLDEN / "wire.json"

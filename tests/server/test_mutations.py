@@ -1,12 +1,12 @@
-"""A server survives malformed requests, which `support.mutations` generates."""
+"""A server survives malformed requests, which `support.requests.mutations` generates."""
 
 import random
 
 import pytest
 
 from divgrpc_protos.v1 import query_pb2
-from support.mutations import FORBIDDEN, SHARES, Tally, report, run
-from support.mutators import change_bytes, mutated
+from support.requests.mutations import FORBIDDEN, SHARES, Tally, report, run
+from support.requests.mutators import change_bytes, mutated
 
 
 def test_a_thousand_mutated_requests() -> None:

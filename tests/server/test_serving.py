@@ -15,8 +15,8 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.running_server import RunningServer, eventually
-from support.served_index import DIMS, ROWS, Served, place
+from support.data.served_index import DIMS, ROWS, Served, place
+from support.processes.running_server import RunningServer, eventually
 
 SERVICE = "divgrpc.v1.DiverseIndex"
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -17,8 +17,8 @@ from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec import requests
 from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.worker.batches import QueryBatch
-from support.running_server import RunningServer
-from support.served_index import place
+from support.data.served_index import place
+from support.processes.running_server import RunningServer
 
 # The hash family needs neither principal components nor orthogonal hyperplanes, which take long to
 # compute in 4,194,304 dimensions.

@@ -13,8 +13,8 @@ from divgrpc.types import FloatArray, QueryResult, Selector
 from divgrpc_client import Client
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.running_server import RunningServer
-from support.served_index import DIMS, Served, place, random_points
+from support.data.served_index import DIMS, Served, place, random_points
+from support.processes.running_server import RunningServer
 
 FAMILIES = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
 METRICS = ("cosine", "euclidean", "inner_product")

@@ -19,10 +19,10 @@ from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, LabelSelector, Mode, Progress, Search, TrainingProgress
 from divgrpc_client import AsyncClient, Client
 from divgrpc_client.rpc.errors import RpcError
-from support import labelled_documents
-from support.refusals import refused
-from support.running_server import RunningServer, eventually
-from support.served_index import place
+from support.checks.refusals import refused
+from support.data import labelled_documents
+from support.data.served_index import place
+from support.processes.running_server import RunningServer, eventually
 
 NAME = "wire-labels"
 X = labelled_documents.documents()

@@ -9,9 +9,9 @@ from divgrpc import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.types import FloatArray, Mode
 from divgrpc_client import Client
-from support import labelled_documents
-from support.running_server import RunningServer
-from support.served_index import place
+from support.data import labelled_documents
+from support.data.served_index import place
+from support.processes.running_server import RunningServer
 
 WIDE = LIMITS["sparse_dims_max"]
 # The columns in use are spread evenly and include the first and the last column.

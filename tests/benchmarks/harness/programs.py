@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from support.running_server import RunningServer
+from support.processes.running_server import RunningServer
 
 _INTERVAL_SECONDS: Final = 0.05
 

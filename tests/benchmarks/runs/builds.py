@@ -22,7 +22,7 @@ from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Ta
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, Search
 from divgrpc_client import Client
-from support.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer, eventually
 
 _COLD: Final = "cold, no index"
 _WAIT_SECONDS: Final = 120.0

@@ -27,8 +27,8 @@ from divgrpc import metrics
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.types import EffectiveParameters, FloatArray, HashFamily, IntArray, Search
-from support import crowded_points
-from support.crowded_points import KINDS, Crowd, Queries
+from support.data import crowded_points
+from support.data.crowded_points import KINDS, Crowd, Queries
 
 # Maximum number of products of queries and points in memory.
 _BLOCK_PRODUCTS: Final = 1 << 26

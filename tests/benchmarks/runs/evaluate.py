@@ -23,8 +23,8 @@ from divgrpc.index import Index
 from divgrpc.types import EvaluateRow, FloatArray, IntArray
 from divgrpc_client import Client
 from divgrpc_client.rpc.errors import RpcError
-from support.running_server import RunningServer, cpu_seconds
-from support.served_index import random_points
+from support.data.served_index import random_points
+from support.processes.running_server import RunningServer, cpu_seconds
 
 _INDEX: Final = "bench"
 _DATA: Final = "cifar100_dense256"

@@ -20,9 +20,9 @@ from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc_client import Client
 from divgrpc_client.cli import main, options
 from divgrpc_client.formats import tables
-from support.command_line import Ran, read_terminal, start
-from support.running_server import RunningServer
-from support.scripted_server import ScriptedIndex
+from support.processes.command_line import Ran, read_terminal, start
+from support.processes.running_server import RunningServer
+from support.processes.scripted_server import ScriptedIndex
 
 ROWS, DIMS = 300, 16
 

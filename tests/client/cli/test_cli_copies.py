@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from divgrpc_client import Client
-from support.command_line import Ran
+from support.processes.command_line import Ran
 
 DIMS = 16
 

@@ -18,9 +18,9 @@ from divgrpc.types import EvaluateRow
 from divgrpc_client import Client
 from divgrpc_client.cli import main
 from divgrpc_client.formats import evaluation_tables, json_output
-from support.command_line import Ran, read_terminal, start
-from support.running_server import RunningServer
-from support.served_index import random_points
+from support.data.served_index import random_points
+from support.processes.command_line import Ran, read_terminal, start
+from support.processes.running_server import RunningServer
 
 ROWS, QUERIES = 300, 20
 GRID = ("--selectors", "nearest", "greedy", "--diversities", "0.2", "0.7", "--ks", "5")

@@ -13,9 +13,9 @@ from scipy import sparse
 
 from divgrpc_client import Client
 from divgrpc_client.cli import main
-from support import labelled_documents
-from support.command_line import Ran
-from support.running_server import RunningServer
+from support.data import labelled_documents
+from support.processes.command_line import Ran
+from support.processes.running_server import RunningServer
 
 TRAIN, ASKED = labelled_documents.documents(200), labelled_documents.documents(5, seed=1)
 LEML = ("--label-model", "leml", "--rank", "4", "--regularisation", "1", "--iterations", "2")

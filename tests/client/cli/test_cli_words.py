@@ -13,7 +13,7 @@ from divgrpc_client.cli import main
 from divgrpc_client.cli.options import first_sentence
 from divgrpc_client.formats import tables
 from divgrpc_client.load import Settings
-from support.command_line import run_script
+from support.processes.command_line import run_script
 
 
 def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:

@@ -10,7 +10,7 @@ from divgrpc.evaluation import METRICS
 from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, Interval, Microseconds
 from divgrpc_client.formats import evaluation_tables
 from divgrpc_client.formats.evaluation_tables import Row
-from support.evaluation_rows import made_rows, without_h
+from support.data.evaluation_rows import made_rows, without_h
 
 FIGURE, NOTHING = Interval(0.5, 0.4, 0.6), Interval(*[math.nan] * 3)
 LABEL_ROW = EvaluateLabelRow(

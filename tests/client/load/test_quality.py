@@ -11,8 +11,8 @@ from divgrpc_client.load import Call, Settings, constant, run_load
 from divgrpc_client.load.calls import Method
 from divgrpc_client.load.quality import compare_with_exact
 from divgrpc_client.load.session import Session
-from support.running_server import RunningServer
-from support.scripted_server import ScriptedIndex, serving
+from support.processes.running_server import RunningServer
+from support.processes.scripted_server import ScriptedIndex, serving
 
 RNG = np.random.default_rng(5)
 BASE = RNG.standard_normal((200, 8), dtype=np.float32)

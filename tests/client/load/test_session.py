@@ -24,10 +24,10 @@ from divgrpc_client.load.record import Run
 from divgrpc_client.load.report import build_report
 from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
-from support import labelled_documents
-from support.command_line import Ran, start
-from support.running_server import RunningServer, eventually
-from support.scripted_server import ScriptedIndex, serving
+from support.data import labelled_documents
+from support.processes.command_line import Ran, start
+from support.processes.running_server import RunningServer, eventually
+from support.processes.scripted_server import ScriptedIndex, serving
 
 STALL_SECONDS, STALLS_AFTER = 1.5, 40
 QUERIES = np.eye(6, dtype=np.float32)

@@ -12,7 +12,7 @@ from divgrpc_client.load import Call, Settings, constant, run_load
 from divgrpc_client.load.report import build_report
 from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
-from support.scripted_server import ScriptedIndex, serving
+from support.processes.scripted_server import ScriptedIndex, serving
 
 QUERIES = np.eye(6, dtype=np.float32)
 QUICK = Settings(warm_up=0, channels=2, seed=1)

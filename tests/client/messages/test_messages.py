@@ -25,7 +25,7 @@ from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_
 from divgrpc_protos import arrays
 from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import query_pb2
-from support.scripted_server import answer
+from support.processes.scripted_server import answer
 
 QUERY = [1.0, 2.0]
 

@@ -27,9 +27,9 @@ from divgrpc_client.reports.showing import (
     read_titles,
     side_by_side,
 )
-from support.evaluation_rows import made_rows, without_h
-from support.running_server import RunningServer
-from support.served_index import random_points
+from support.data.evaluation_rows import made_rows, without_h
+from support.data.served_index import random_points
+from support.processes.running_server import RunningServer
 
 
 def _html(rows: list[EvaluateRow]) -> str:

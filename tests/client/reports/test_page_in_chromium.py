@@ -12,7 +12,7 @@ import pytest
 
 from divgrpc_client.reports.evaluation import write_report
 from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
-from support.evaluation_rows import made_rows
+from support.data.evaluation_rows import made_rows
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH to open the page in")

@@ -12,8 +12,8 @@ from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import arguments
 from divgrpc_client.rpc.call import explain_unreachable as explain
-from support.both_clients import Stack
-from support.scripted_server import ScriptedIndex, serving
+from support.processes.both_clients import Stack
+from support.processes.scripted_server import ScriptedIndex, serving
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from divgrpc.errors import (
 from divgrpc.parameters import BuildParameters
 from divgrpc_client import AsyncClient, Client, ClientStateError, RpcError
 from divgrpc_client.rpc.channels import SERVICE
-from support.both_clients import Stack
-from support.scripted_server import ScriptedIndex, status
+from support.processes.both_clients import Stack
+from support.processes.scripted_server import ScriptedIndex, status
 
 QUERY = np.array([4.0, 0.5], np.float32)
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE

@@ -14,8 +14,8 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import AsyncClient, Client, Progress, QueryResult, RpcError
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_protos import arrays
-from support.both_clients import Stack
-from support.scripted_server import ScriptedIndex
+from support.processes.both_clients import Stack
+from support.processes.scripted_server import ScriptedIndex
 
 SILENCE = {"idle_timeout": 0.3}
 

@@ -23,8 +23,8 @@ from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.generations import IndexFolder, staging
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, Points, Progress
-from support.mixed_indexes import stored_as
-from support.refusals import refused
+from support.checks.refusals import refused
+from support.data.mixed_indexes import stored_as
 
 NAN = float("nan")
 INF = float("inf")

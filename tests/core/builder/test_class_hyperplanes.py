@@ -34,7 +34,7 @@ from divgrpc.storage.manifest import Manifest
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 from reference import labels as reference
-from support.mixed_indexes import stating, without_pools
+from support.data.mixed_indexes import stating, without_pools
 
 CLASSES, DIMS = 4, 40
 

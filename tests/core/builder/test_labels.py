@@ -22,7 +22,7 @@ from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import Progress
-from support.refusals import refused
+from support.checks.refusals import refused
 
 RNG = np.random.default_rng(3)
 X = RNG.random((30, 8)).astype("f4")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import FOLDS, Grid, choose_by_folds, deal_folds
 from divgrpc.parameters import LIMITS, QueryParameters
-from support.refusals import refused, wrong
+from support.checks.refusals import refused, wrong
 
 
 def test_a_grid_is_every_combination() -> None:

@@ -19,7 +19,7 @@ from divgrpc.index import Index
 from divgrpc.metrics import inverse_propensities
 from divgrpc.types import EvaluateLabelRow, LabelResult, Progress
 from reference import metrics as reference
-from support.refusals import refused, wrong
+from support.checks.refusals import refused, wrong
 
 POINTS, ASKED, FEATURES, LABELS, RANK = 60, 17, 10, 24, 5
 RNG = np.random.default_rng(3)

@@ -15,7 +15,7 @@ from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import IntArray, Mode, QueryDefault
-from support.refusals import refused
+from support.checks.refusals import refused
 
 RNG = np.random.default_rng(5)
 X = RNG.random((40, 8)).astype("f4")

@@ -17,7 +17,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Metric
 from divgrpc.vectors import SparseRows
 from reference import labels as reference
-from support.refusals import refused
+from support.checks.refusals import refused
 
 examples = settings(max_examples=200)
 EXACT = QueryParameters(k=3, search="exact", diversity=0)

@@ -21,8 +21,8 @@ from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
 from reference import metrics as reference
 from reference.metrics import List
-from support.refusals import refused, wrong
-from support.served_index import random_points
+from support.checks.refusals import refused, wrong
+from support.data.served_index import random_points
 
 N, DIMS, K = 400, 12, 5
 GRID = Grid(

@@ -14,8 +14,8 @@ from divgrpc.types import HashFamily, Metric, Search
 from divgrpc.vectors import SparseRows
 from reference import kernels
 from reference.index import check_row, points_of
-from support.mixed_indexes import FAMILIES, METRICS
-from support.refusals import refused
+from support.checks.refusals import refused
+from support.data.mixed_indexes import FAMILIES, METRICS
 
 DIMS = SKETCH_DIMS_MIN + 800
 SEARCHES: list[Search] = ["tables", "scan", "scan_hamming"]

@@ -21,7 +21,7 @@ from divgrpc.search import searcher as searching
 from divgrpc.types import FloatArray, HashFamily, Metric, QueryResult, Search
 from divgrpc.vectors import SparseRows
 from reference.index import row_of, same_bytes
-from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
+from support.data.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
 
 # ROWS leaves the last block of points partly empty.
 ROWS, DIMS = 3 * BLOCK_POINTS + 77, 12

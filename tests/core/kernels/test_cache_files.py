@@ -21,7 +21,7 @@ import divgrpc
 from divgrpc import compilation, warmup
 from divgrpc.compilation import Compilation
 from divgrpc.kernels import cache_files, jit
-from support.command_line import run_script
+from support.processes.command_line import run_script
 
 # A kernel that compiles in a moment and that warming calls from Python.
 SMALL = "leml.column_squares"

@@ -20,7 +20,7 @@ from divgrpc.types import EffectiveParameters, FloatArray, QueryResult, Selector
 from reference import definitions
 from reference import near_copies as reference_collapse
 from reference.index import check_row, points_of, same_bytes, selection_scratch
-from support.refusals import refused
+from support.checks.refusals import refused
 
 examples = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)

@@ -10,7 +10,7 @@ from scipy import sparse
 from divgrpc.kernels import normalise
 from divgrpc.types import FloatArray, Points
 from reference import definitions
-from support.mixed_indexes import KINDS, every_kind
+from support.data.mixed_indexes import KINDS, every_kind
 
 DIMS = [1, 2, 15, 16, 17, 31, 33, 256]
 every_width = pytest.mark.parametrize("dims", DIMS)

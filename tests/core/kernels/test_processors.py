@@ -24,7 +24,7 @@ from scipy import sparse
 from divgrpc.index import Index
 from divgrpc.kernels import jit
 from divgrpc.types import FloatArray, HashFamily, Metric
-from support.command_line import run_script
+from support.processes.command_line import run_script
 
 # A row's sum is computed in strides of four blocks, then blocks, then entries. DIMS fills two
 # strides, one block and six entries, so that it covers all of them.

@@ -25,8 +25,8 @@ from divgrpc.types import FloatArray, Progress, TrainingProgress
 from divgrpc.vectors import SparseRows
 from reference import labels as reference
 from reference.definitions import Floats
-from support.labelled_documents import widened
-from support.refusals import refused, wrong
+from support.checks.refusals import refused, wrong
+from support.data.labelled_documents import widened
 
 examples = settings(max_examples=40)
 

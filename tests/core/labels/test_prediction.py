@@ -26,7 +26,7 @@ from reference import labels as reference
 from reference import labels as reference_labels
 from reference import near_copies
 from reference.index import points_of
-from support.refusals import refused, wrong
+from support.checks.refusals import refused, wrong
 
 examples = settings(max_examples=60)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from divgrpc.metrics import JudgedLabels, LabelTree, measure_labels
 from divgrpc.types import IntArray
 from reference import metrics as reference
-from support.refusals import refused
+from support.checks.refusals import refused
 
 examples = settings(max_examples=200)
 

@@ -14,7 +14,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics import JudgedLabels, measure_labels
 from divgrpc.types import IntArray
 from reference import metrics as reference
-from support.refusals import refused
+from support.checks.refusals import refused
 
 examples = settings(max_examples=200)
 COUNT = 9

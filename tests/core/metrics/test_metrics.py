@@ -25,7 +25,7 @@ from divgrpc.metrics import (
 )
 from reference import metrics as reference
 from reference.metrics import List
-from support.refusals import refused
+from support.checks.refusals import refused
 
 examples = settings(max_examples=200)
 Twin = Callable[[List], float]

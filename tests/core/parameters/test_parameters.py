@@ -14,7 +14,7 @@ from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
 from divgrpc.parameters.checks import FieldChecks, whole
 from divgrpc.types import HashFamily, Metric, Search, Selector
-from support.refusals import refused, wrong
+from support.checks.refusals import refused, wrong
 
 NO_WORDS = ["", None, ["exact"], np.array("exact"), np.array(["a", "b"]), b"exact", 1]
 NO_LIMITS = (-1, 9, 1.5, True, math.nan, 2**63)

@@ -18,8 +18,8 @@ from divgrpc.search.branches import Branches
 from divgrpc.types import LabelResult, Mode, Selector
 from reference import labels as reference_labels
 from reference.metrics import bfs_tree
-from support import labelled_documents
-from support.refusals import refused
+from support.checks.refusals import refused
+from support.data import labelled_documents
 
 examples = settings(max_examples=150)
 X = labelled_documents.documents()

@@ -15,7 +15,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import POOLS, SearchTable, Shape, choose, nanoseconds, pool_of
 from divgrpc.types import FloatArray, PoolCost, Search, SearchCost
 from divgrpc.vectors import SparseRows
-from support.mixed_indexes import stating, stored_as
+from support.data.mixed_indexes import stating, stored_as
 
 ROWS = 20_000
 SHAPE = Shape(rows=ROWS, width=128, words=4, planes=256, hashed_dims=128, sparse=False, cells=False)

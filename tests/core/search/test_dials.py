@@ -21,7 +21,7 @@ from divgrpc.search.dials import METRICS as METRIC_NUMBERS
 from divgrpc.types import FloatArray, QueryResult, Selector
 from reference import definitions, objectives
 from reference.index import kernel_points, row_of, same_bytes, selection_scratch
-from support.refusals import refused
+from support.checks.refusals import refused
 
 examples = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)

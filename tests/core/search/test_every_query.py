@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from divgrpc.index import Index
 from divgrpc.types import HashFamily, Hyperplanes, Metric, Points, Search
 from reference.index import check_row, points_of, row_of, same_bytes
-from support.mixed_indexes import (
+from support.data.mixed_indexes import (
     DIMS,
     FAMILIES,
     KINDS,

@@ -11,7 +11,8 @@ from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, Metric, Points, Search
 from reference import definitions
 from reference.index import check_row, clustered, points_of, same_bytes
-from support.mixed_indexes import (
+from support.checks.refusals import refused
+from support.data.mixed_indexes import (
     DIMS,
     FAMILIES,
     KINDS,
@@ -32,7 +33,6 @@ from support.mixed_indexes import (
     taking,
     twin_of,
 )
-from support.refusals import refused
 
 LENGTHY: list[Metric] = ["euclidean", "inner_product"]
 COLUMNS = ("ids", "scores", "selection_scores", "counts")

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Points, Search
-from support.mixed_indexes import stored_as
+from support.data.mixed_indexes import stored_as
 
 ROWS, DIMS, QUERIES, K = 6_000, 48, 100, 10
 KINDS: tuple[Points, ...] = get_args(Points)

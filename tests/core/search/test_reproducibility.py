@@ -21,7 +21,7 @@ from divgrpc.storage.generations import Generation, IndexFolder
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, IntArray, Points, QueryResult, Search, Variant
 from reference.index import dense, row_of, same_bytes
-from support.mixed_indexes import stored_as
+from support.data.mixed_indexes import stored_as
 
 ROWS, DIMS = 500, 31
 SEARCHES: list[Search] = ["auto", "tables", "scan", "scan_hamming", "exact"]

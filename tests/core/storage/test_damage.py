@@ -14,7 +14,7 @@ from divgrpc.errors import IndexDamagedError, OtherFormatError
 from divgrpc.index import Index
 from divgrpc.storage.generations import IndexFolder, sweep
 from divgrpc.storage.manifest import FORMAT_VERSION, Manifest
-from support.small_index import publish, vectors
+from support.data.small_index import publish, vectors
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:

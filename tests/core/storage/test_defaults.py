@@ -13,7 +13,7 @@ from divgrpc.errors import BuildUnderWayError, IndexChangedError, IndexDamagedEr
 from divgrpc.parameters import named_over_default
 from divgrpc.storage.generations import IndexFolder, staging, sweep
 from divgrpc.types import QueryDefault
-from support.served_index import random_points
+from support.data.served_index import random_points
 
 DEFAULT = QueryDefault(
     diversity=0.8,

@@ -21,7 +21,15 @@ from divgrpc.errors import (
 )
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder, list_indexes, lock_root, staging, sweep
-from support.small_index import DIMS, ROWS, die_while_building, manifest, publish, vectors, write
+from support.data.small_index import (
+    DIMS,
+    ROWS,
+    die_while_building,
+    manifest,
+    publish,
+    vectors,
+    write,
+)
 
 # Publishing.
 

@@ -13,8 +13,8 @@ from divgrpc_client.messages.options import BuildOptions
 from divgrpc_client.messages.upload import upload
 from divgrpc_protos.v1 import index_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.running_server import RunningServer
-from support.served_index import DIMS, random_points
+from support.data.served_index import DIMS, random_points
+from support.processes.running_server import RunningServer
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 ONES = np.ones((3, DIMS), np.float32)

@@ -20,7 +20,8 @@ from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.logging import logs
-from support.manual_uploads import (
+from support.data.served_index import DIMS
+from support.requests.manual_uploads import (
     Message,
     build_here,
     chunk,
@@ -31,7 +32,6 @@ from support.manual_uploads import (
     send_upload,
     wrong_field,
 )
-from support.served_index import DIMS
 
 ONES = np.ones((3, DIMS), np.float32)
 TORN = labels_pb2.LabelSets(label_count=2, offsets=[0, 1], ids=[0])

@@ -18,9 +18,9 @@ from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_server.builder.labels import LabelUpload
-from support import labelled_documents
-from support.manual_uploads import chunk, commit, header, refusal, wrong_field
-from support.served_index import DIMS
+from support.data import labelled_documents
+from support.data.served_index import DIMS
+from support.requests.manual_uploads import chunk, commit, header, refusal, wrong_field
 
 
 def sets(offsets: list[int], ids: list[int], count: int = 4) -> labels_pb2.LabelSets:

@@ -11,7 +11,7 @@ from grpc import StatusCode
 from divgrpc import errors
 from divgrpc_protos.arrays import MatrixError
 from divgrpc_server.codec import statuses
-from support.status_details import details_of_status
+from support.checks.status_details import details_of_status
 
 
 class Heard:

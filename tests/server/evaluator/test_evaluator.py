@@ -22,7 +22,7 @@ from divgrpc_server.ipc import control, job_frames
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.logging import logs
-from support.served_index import random_points
+from support.data.served_index import random_points
 
 QUERIES = random_points(20, seed=4)
 CATEGORIES = np.arange(20) % 2

@@ -17,7 +17,7 @@ from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.codec.statuses import OutOfMemoryError
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
-from support.served_index import random_points
+from support.data.served_index import random_points
 
 
 def folder_for_manifest(index: Path) -> None:

@@ -13,10 +13,19 @@ from divgrpc.types import Progress
 from divgrpc_client import Client
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.manual_uploads import Held, Message, build, chunk, commit, header, once, refusal
-from support.running_server import RunningServer, eventually, index_folders
-from support.served_index import DIMS, place, random_points
-from support.status_details import details_of
+from support.checks.status_details import details_of
+from support.data.served_index import DIMS, place, random_points
+from support.processes.running_server import RunningServer, eventually, index_folders
+from support.requests.manual_uploads import (
+    Held,
+    Message,
+    build,
+    chunk,
+    commit,
+    header,
+    once,
+    refusal,
+)
 
 ABORTED = grpc.StatusCode.ABORTED
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

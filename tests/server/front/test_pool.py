@@ -9,7 +9,7 @@ import pytest
 from divgrpc_server.codec.statuses import QueueFullError
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op
-from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
+from support.processes.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
 
 
 @on_stage()

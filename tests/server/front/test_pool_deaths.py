@@ -9,7 +9,7 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import PoisonError
 from divgrpc_server.ipc.packets import Op, Outcome
-from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
+from support.processes.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
 
 
 @on_stage()

@@ -11,9 +11,9 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.raw_calls import stream
-from support.served_index import Served, random_points
-from support.status_details import details_of_status
+from support.checks.status_details import details_of_status
+from support.data.served_index import Served, random_points
+from support.requests.raw_calls import stream
 
 
 def question(number: int, name: str, rows: FloatArray) -> query_pb2.QueryStreamRequest:

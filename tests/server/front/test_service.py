@@ -25,7 +25,7 @@ from divgrpc_server.front.service import Service
 from divgrpc_server.ipc import control
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog
-from support.status_details import Details, details_of_status
+from support.checks.status_details import Details, details_of_status
 
 TEXT = "secret /path/to/somewhere"
 CONFIG = Config(log_level="error")

@@ -10,7 +10,7 @@ import pytest
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_server.__main__ import parser, run
 from divgrpc_server.config import Config, load
-from support.refusals import refused
+from support.checks.refusals import refused
 
 
 def test_defaults_are_for_one_machine() -> None:

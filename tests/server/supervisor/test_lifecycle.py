@@ -22,9 +22,9 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.manual_uploads import Held, chunk
-from support.running_server import STOP_SECONDS, RunningServer, alive, eventually
-from support.served_index import DIMS, random_points
+from support.data.served_index import DIMS, random_points
+from support.processes.running_server import STOP_SECONDS, RunningServer, alive, eventually
+from support.requests.manual_uploads import Held, chunk
 
 QUERY = query_pb2.QueryRequest(index="kept", queries=encode_dense(np.ones((1, DIMS), np.float32)))
 

@@ -29,8 +29,8 @@ from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import __main__ as worker
 from divgrpc_server.worker import index_cache
-from support.fake_front import Front, code_of
-from support.served_index import DIMS, random_points
+from support.data.served_index import DIMS, random_points
+from support.processes.fake_front import Front, code_of
 
 FOREVER = math.inf
 

@@ -16,7 +16,7 @@ from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import __main__ as worker
 from divgrpc_server.worker import kernel_progress
-from support.fake_front import Front
+from support.processes.fake_front import Front
 
 
 def test_a_small_query_is_served_before_a_slice_of_a_batch(

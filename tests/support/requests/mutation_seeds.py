@@ -1,6 +1,6 @@
-"""Valid requests of every method, which `support.mutations` changes before it sends them.
+"""Valid requests of every method, which `support.requests.mutations` changes before it sends them.
 
-They are the requests of `support.golden_requests`, on copies of the golden indexes.
+They are the requests of `support.requests.golden_requests`, on copies of the golden indexes.
 """
 
 from collections import defaultdict
@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from divgrpc_protos.v1 import index_pb2, labels_pb2, query_pb2
-from support.golden_requests import calls
-from support.mutators import Draw
+from support.requests.golden_requests import calls
+from support.requests.mutators import Draw
 
 # Names of indexes to build. There are several, so that two builds seldom use the same name.
 _SCRATCH: Final = ("scratch", "scratch-2", "scratch-3", "scratch-4")

@@ -6,7 +6,7 @@ import sys
 from typing import Any, NamedTuple
 
 from divgrpc_client.cli import options as verbs
-from support.running_server import tied
+from support.processes.running_server import tied
 
 
 class Ran(NamedTuple):

@@ -1,4 +1,4 @@
-"""python -m support.mutations: send malformed requests to a server and check that it survives.
+"""python -m support.requests.mutations: check that a server survives malformed requests.
 
 A server with two workers gets valid requests of every method, in which fields and bytes are changed
 at random. A request depends only on the seed and its number, so `--only NUMBER` sends it again.
@@ -33,10 +33,10 @@ from core.storage.test_golden_families import points
 from divgrpc_client import Client
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
-from support.golden_requests import SERVED
-from support.mutation_seeds import Seeds
-from support.mutators import Draw, mutated
-from support.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer, eventually
+from support.requests.golden_requests import SERVED
+from support.requests.mutation_seeds import Seeds
+from support.requests.mutators import Draw, mutated
 
 FORBIDDEN: Final = {
     "UNKNOWN",
@@ -65,7 +65,7 @@ SHARES: Final = {
     "Build": 5,
     "BuildOnce": 5,
 }
-_GOLDEN: Final = Path(__file__).parent.parent / "golden" / "families"
+_GOLDEN: Final = Path(__file__).parents[2] / "golden" / "families"
 _SECONDS: Final = 60
 _ITEMS: Final = 4
 # All parameters for which an earlier request of Evaluate may have set a default, with explicit
@@ -256,7 +256,9 @@ def _sent(tally: Tally, method: str) -> int:
 
 def main() -> None:
     """Run and report."""
-    parser = argparse.ArgumentParser(prog="python -m support.mutations", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m support.requests.mutations", description=__doc__
+    )
     parser.add_argument("--requests", type=int, default=100_000, help="(default 100000)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="send this request alone")

@@ -20,7 +20,7 @@ from divgrpc_server.codec.statuses import expected
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_frames
 from divgrpc_server.ipc.job_frames import Frame
-from support.status_details import Details, details_of
+from support.checks.status_details import Details, details_of
 
 
 def header(name: str, **fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's types

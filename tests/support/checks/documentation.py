@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "pages"
 ADDRESSES = ("127.0.0.1:50051", "localhost:50051")
 SHELLS = {"console", "sh", "bash", "shell"}

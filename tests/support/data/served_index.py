@@ -7,7 +7,7 @@ import numpy as np
 
 from divgrpc import Index
 from divgrpc.types import FloatArray
-from support.running_server import RunningServer
+from support.processes.running_server import RunningServer
 
 ROWS, DIMS = 1500, 24
 # Number of points of the index that tests evaluate.

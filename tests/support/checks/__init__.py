@@ -1,0 +1,1 @@
+"""Checks of errors, documentation and time limits; it imports no other folder of `support`."""

@@ -1,0 +1,1 @@
+"""Points, labels, indexes and rows of evaluations; it may import `reference` and `processes`."""

@@ -1,0 +1,1 @@
+"""Requests, valid and malformed; it may import `support.processes` and `support.checks`."""
