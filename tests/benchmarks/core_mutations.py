@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from benchmarks.harness.runner import Option, Options, Output, benchmark
 
 _PAIRS: Final = (
@@ -69,8 +71,8 @@ def core_mutations(options: Options) -> Iterator[Output]:
     benchmark draws statements from core files of a throw-away clone, changes one statement at a
     time, runs the tests of its file and restores it. The tests of a file are in the folder under
     `tests/core` that mirrors the folder of the file. If there is no such folder, they are the files
-    directly in `tests/core`. The clone must not be used for anything else, because its files are
-    overwritten.
+    directly in `tests/core`. A mutant is noticed if a test fails, or if the tests crash, hang or
+    cannot start. The clone must not be used for anything else, because its files are overwritten.
     """
     if options.clone is None or not (options.clone / "divgrpc").is_dir():
         raise SystemExit("--clone must name a clone of the repository")
@@ -184,6 +186,7 @@ def tests_of(path: str, clone: Path) -> list[str]:
 
 
 def _run(options: Options, tests: Sequence[str]) -> bool:
+    """Return whether the tests of a mutant fail, crash or hang."""
     clone = options.clone.resolve()
     roots = (clone, *(clone / name for name in ("protos", "server", "client", "tests")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))}
@@ -199,6 +202,6 @@ def _run(options: Options, tests: Sequence[str]) -> bool:
         )
     except subprocess.TimeoutExpired:
         return True
-    if result.returncode not in (0, 1, 2):
-        raise RuntimeError(f"the tests could not run: {result.stdout.decode()[-1_000:]}")
-    return result.returncode != 0
+    if result.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
+        raise RuntimeError(f"there are no tests: {result.stdout.decode()[-1_000:]}")
+    return result.returncode != pytest.ExitCode.OK

@@ -1,6 +1,7 @@
 """Tests of the arithmetic of single benchmarks: comparisons and goals."""
 
 import ast
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from benchmarks import core_mutations
 from benchmarks.harness.libraries import faiss_factories
 from benchmarks.harness.load import Load, Offered
+from benchmarks.harness.runner import RUNS
 from benchmarks.runs import builds, large, peers, selectors, service
 from benchmarks.runs.contestants import Build, Entry, finalists
 from benchmarks.runs.wire import Case, rows_of
@@ -237,3 +239,28 @@ def test_mutants_are_tested_by_the_mirrored_folder(tmp_path: Path) -> None:
     tests_of = core_mutations.tests_of
     assert tests_of("divgrpc/search/a.py", tmp_path) == ["tests/core/search"]
     assert tests_of("divgrpc/engine.py", tmp_path) == ["tests/core/test_engine.py"]
+
+
+def _noticed(clone: Path, test: str) -> list[bool]:
+    """Run the mutation benchmark on a clone with one mutant and one test."""
+    for path, source in (("divgrpc/a.py", "A = 1"), ("tests/core/test_a.py", test)):
+        (clone / path).parent.mkdir(parents=True)
+        (clone / path).write_text(source)
+    options = RUNS["core-mutations"].parse(f"--clone {clone}")
+    rows = core_mutations.core_mutations(options)
+    return [row["noticed"] for row in rows if isinstance(row, dict)]
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4, -signal.SIGKILL])
+def test_a_mutant_is_noticed_however_its_tests_fail(tmp_path: Path, code: int) -> None:
+    exits = f"os.kill(os.getpid(), {-code})" if code < 0 else f"os._exit({code})"
+    assert _noticed(tmp_path, f"import os\n{exits}") == [True]
+
+
+def test_a_mutant_is_not_noticed_if_its_tests_pass(tmp_path: Path) -> None:
+    assert _noticed(tmp_path, "def test(): pass") == [False]
+
+
+def test_a_mutant_without_tests_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="there are no tests"):
+        _noticed(tmp_path, "")
