@@ -1,7 +1,7 @@
-"""python -m benchmarks [RUN] [--json FILE] [--record FILE]: run benchmarks and print their tables.
+"""python -m benchmarks [RUN] [--json FILE] [--record FILE [--note TEXT]]: run benchmarks.
 
-Without the name of a run, all benchmarks run except the long ones. `--help` after a name lists the
-options of that run.
+Each benchmark prints its tables. Without the name of a run, all benchmarks run except the long
+ones. `--help` after a name lists the options of that run.
 """
 
 import argparse
@@ -39,6 +39,8 @@ def main() -> None:
     arguments = _parser().parse_args()
     if arguments.record and not arguments.run:
         raise SystemExit("--record needs the name of a run")
+    if arguments.note and not arguments.record:
+        raise SystemExit("--note needs --record")
     environment = records.environment()
     for name, value in environment.items():
         show(f"{name:<20} {value}")
@@ -49,7 +51,8 @@ def main() -> None:
         tables = run.measure(arguments if arguments.run else run.parse())
         results[name] = [asdict(table) for table in tables]
         if arguments.record:
-            records.write(arguments.record, run.title, sys.argv[1:], environment, tables)
+            facts = (run.title, sys.argv[1:], environment, tables)
+            records.write(arguments.record, *facts, notes=arguments.note)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2, default=str) + "\n")
 
@@ -64,11 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     }
     for flag, text in files.items():
         parser.add_argument(flag, type=Path, metavar="FILE", help=text)
+    note = "fact about the run for its records, such as a busy machine; may be repeated"
+    parser.add_argument("--note", action="append", metavar="TEXT", default=[], help=note)
     names = parser.add_subparsers(dest="run", metavar="RUN")
     for name, run in RUNS.items():
         options = names.add_parser(name, help=run.title, description=run.rows.__doc__)
         for flag in files:
             options.add_argument(flag, type=Path, metavar="FILE", default=argparse.SUPPRESS)
+        options.add_argument("--note", action="append", metavar="TEXT", default=argparse.SUPPRESS)
         run.add_options(options)
     parser.epilog = "; ".join(f"{name} is retired: use {use}" for name, use in RETIRED.items())
     return parser

@@ -152,7 +152,8 @@ def test_a_run_writes_a_record_per_table(tmp_path: Path) -> None:
     """Each table of a run is written to a separate file, which the hook can read."""
     tables = [Table("", {}, [{"a": 1, "b": "|"}]), Table("", {}, [{"c": 2}, {"c": 3}])]
     words = ["start", "--rounds", "1", "--record", "docs/records/start.json"]
-    paths = write(tmp_path / "start.json", "Time to start", words, environment(), tables)
+    path = tmp_path / "start.json"
+    paths = write(path, "Time to start", words, environment(), tables, notes=["busy"])
     assert [path.name for path in paths] == ["start.json", "start-2.json"]
     for path, table in zip(paths, tables, strict=True):
         record = hook.load(path)
@@ -160,8 +161,18 @@ def test_a_run_writes_a_record_per_table(tmp_path: Path) -> None:
         assert [list(row) for row in record.rows] == table.cells()
         assert record.command == 'make bench ARGS="start --rounds 1"'
         assert record.title == "Time to start"
+        assert record.notes[1:] == ("busy",)
 
 
 def test_commands_leave_out_files_to_write() -> None:
-    words = ["--json", "a.json", "peers", "--faiss", "faiss IVF", "--record=b.json"]
+    words = [
+        "--json",
+        "a.json",
+        "peers",
+        "--faiss",
+        "faiss IVF",
+        "--record=b.json",
+        "--note",
+        "busy",
+    ]
     assert command(words) == "make bench ARGS=\"peers --faiss 'faiss IVF'\""

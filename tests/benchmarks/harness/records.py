@@ -16,7 +16,8 @@ from benchmarks.harness.runner import Table
 
 ROOT: Final = Path(__file__).parents[3]
 _PACKAGES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf")
-_FILE_OPTIONS: Final = ("--json", "--record")
+# Options about the files that a run writes, not about its figures.
+_FILE_OPTIONS: Final = ("--json", "--record", "--note")
 
 
 def environment() -> dict[str, str]:
@@ -61,11 +62,14 @@ def write(
     words: Sequence[str],
     environment: Mapping[str, str],
     tables: Sequence[Table],
+    *,
+    notes: Sequence[str] = (),
 ) -> list[Path]:
     """Write one record per table and return the paths.
 
     The first table is written to `path`, NAME.json, and the others to NAME-2.json, NAME-3.json and
-    so on. `words` are the command-line arguments of the run.
+    so on. `words` are the command-line arguments of the run. `notes` are facts about the run that
+    the tables do not show.
     """
     vector = "" if environment["avx512_vpopcntdq"] == "yes" else "no "
     head = {
@@ -75,7 +79,7 @@ def write(
         "date": environment["date"].split()[0],
         "machine": f"{environment['processor']}, {environment['cores']} cores, "
         f"{vector}AVX-512 vpopcntdq",
-        "notes": [f"load average before the run {environment['load average before']}"],
+        "notes": [f"load average before the run {environment['load average before']}", *notes],
     }
     paths = []
     for number, table in enumerate(tables, start=1):
@@ -85,7 +89,7 @@ def write(
 
 
 def command(words: Sequence[str]) -> str:
-    """Return the make command of a run, without options that only name files to write."""
+    """Return the make command of a run, without options about the files it writes."""
     return f'make bench ARGS="{shlex.join(_without_files(words))}"'
 
 
