@@ -314,10 +314,10 @@ class Engine:
 
     def distances(self, queries: RowsLike, ids: IntArray) -> ListDistances:
         """Measure distances of results `ids` (nq, k) to their queries and to one another."""
-        prepared = query_rows("queries", queries, self.dims, self._searcher.metric)
+        query_points = query_rows("queries", queries, self.dims, self._searcher.metric)
         points, matrix = (
             rows.matrix if isinstance(rows, SparseRows) else rows
-            for rows in (self._searcher.points, prepared)
+            for rows in (self._searcher.points, query_points)
         )
         places = self.topics.labels.rows(ids)
         return list_distances(points, matrix, places, self._searcher.metric)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 _PARAMETER = re.compile(
     r"^(\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*): (.*(?:\n {4,}.*)*)", re.MULTILINE
 )
-_NAMED = re.compile(r"^ +([A-Z]\w+) +(.*)$")
+_NAME_AND_MEANING = re.compile(r"^ +([A-Z]\w+) +(.*)$")
 
 
 def from_comment(comment: str) -> str:
@@ -25,7 +25,7 @@ def _paragraph(paragraph: str) -> str:
 
 def _list(lines: list[str]) -> str:
     """Return indented lines as a table if each has a name and a meaning, else as code."""
-    rows = [match for line in lines if (match := _NAMED.match(line))]
+    rows = [match for line in lines if (match := _NAME_AND_MEANING.match(line))]
     if len(rows) < len(lines):
         return "\n".join(f"    {line.strip()}" for line in lines)
     return table(("name", "meaning"), [(f"`{row[1]}`", _escape(row[2])) for row in rows])

@@ -27,8 +27,8 @@ class PlainDocstrings(Extension):
 
 
 def _is_record(cls: Class) -> bool:
-    decorated = any("dataclass" in str(decorator.value) for decorator in cls.decorators)
-    return decorated or any("NamedTuple" in str(base) for base in cls.bases)
+    is_dataclass = any("dataclass" in str(decorator.value) for decorator in cls.decorators)
+    return is_dataclass or any("NamedTuple" in str(base) for base in cls.bases)
 
 
 def _with_fields(cls: Class, docstring: str) -> str:

@@ -70,8 +70,8 @@ def compile_protos() -> FileDescriptorSet:
 def page(files: FileDescriptorSet | None = None) -> str:
     """Return the page as Markdown, with the service, enums and messages of each file in turn."""
     descriptors = (files or compile_protos()).file
-    ordered = sorted(descriptors, key=lambda file: FILES.index(Path(file.name).stem))
-    return "\n".join([_INTRODUCTION, *(line for file in ordered for line in _file(file))])
+    sorted_files = sorted(descriptors, key=lambda file: FILES.index(Path(file.name).stem))
+    return "\n".join([_INTRODUCTION, *(line for file in sorted_files for line in _file(file))])
 
 
 def _file(file: FileDescriptorProto) -> Iterator[str]:
@@ -126,8 +126,8 @@ def _message(
         rows.append((f"`{field.name}`", str(field.number), _type(field, maps), text))
     if rows:
         yield table(("field", "number", "type", "meaning"), rows) + "\n"
-    for number, nested in enumerate(message.nested_type):
-        yield from _message(nested, (*path, MESSAGE_NESTED, number), comments, f"{name}.")
+    for number, child in enumerate(message.nested_type):
+        yield from _message(child, (*path, MESSAGE_NESTED, number), comments, f"{name}.")
     for number, enum in enumerate(message.enum_type):
         yield from _enum(enum, (*path, MESSAGE_ENUM, number), comments, f"{name}.")
 

@@ -46,18 +46,20 @@ def add_options(verb: argparse.ArgumentParser, name: str) -> None:
     verb.add_argument("--quick", action="store_true", help="Ask little, in a minute or two.")
 
 
-def set_names(arguments: argparse.Namespace, known: Collection[str]) -> list[str]:
-    """Return the names of the data sets to measure, by default all that are `known`.
+def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[str]:
+    """Return the names of the data sets to measure, by default all `choices`.
 
     Creates the folders of the output files, so that a folder that cannot be created is reported
     before the work. Raises `InvalidArgumentError` for an unknown name, and for a data set that is
     not in the folder.
     """
     folder = arguments.data or os.environ.get(DATA_VARIABLE)
-    names = list(known) if arguments.sets is None else arguments.sets
+    names = list(choices) if arguments.sets is None else arguments.sets
     for name in names:
-        if name not in known:
-            raise InvalidArgumentError("sets", f"sets must be of {', '.join(known)}, got {name!r}")
+        if name not in choices:
+            raise InvalidArgumentError(
+                "sets", f"sets must be of {', '.join(choices)}, got {name!r}"
+            )
         if folder and not Path(folder, f"{name}.npz").is_file():
             raise InvalidArgumentError("data", f"there is no {name}.npz in {folder}")
     if arguments.sets and not folder:

@@ -25,23 +25,23 @@ def limits_equal_k(
 
 
 def too_few(
-    field: str, requested: int, there: int, counts: npt.NDArray[np.uint32]
+    field: str, limit: int, available: int, counts: npt.NDArray[np.uint32]
 ) -> tuple[WarningInfo, ...]:
-    """Return a warning if some rows have fewer than `requested` results.
+    """Return a warning if some rows have fewer than `limit` results.
 
-    field: the parameter that sets `requested`, k or top_k.
-    there: number of points or labels that the index has.
+    field: the parameter that sets `limit`, k or top_k.
+    available: number of points or labels that the index has.
     counts: (nq,) number of results of each row.
     """
     # Use a list, because it is faster than numpy for one or two rows.
-    short = [count for count in counts.tolist() if count < requested]
+    short = [count for count in counts.tolist() if count < limit]
     if not short:
         return ()
     upper, things = field.upper(), "labels" if field == "top_k" else "points"
-    if requested > there:
-        sentence = f"{field} is {requested} and the index has {there} {things}"
+    if limit > available:
+        sentence = f"{field} is {limit} and the index has {available} {things}"
         return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
-    sentence = f"{len(short)} of {len(counts)} rows have fewer than {requested} results"
+    sentence = f"{len(short)} of {len(counts)} rows have fewer than {limit} results"
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
 
 

@@ -55,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
                 flag, action=argparse.BooleanOptionalAction, help=f"{text} (default: yes)"
             )
         else:
-            shown = f" (default: {field.default})" if field.default != "" else ""
-            command.add_argument(flag, metavar=_metavar(field), help=text + shown)
+            default_text = f" (default: {field.default})" if field.default != "" else ""
+            command.add_argument(flag, metavar=_metavar(field), help=text + default_text)
     return command
 
 

@@ -133,12 +133,12 @@ def load(
     a value has the wrong type or is out of range.
     """
     values: dict[str, object] = {}
-    known = {field.name: field for field in dataclasses.fields(Config)}
+    fields = {field.name: field for field in dataclasses.fields(Config)}
     for name, value in (_read_toml(file) if file else {}).items():
-        if name not in known:
+        if name not in fields:
             raise invalid(name, "in the configuration file is not an option")
-        values[name] = _typed(known[name], value)
-    for name, field in known.items():
+        values[name] = _typed(fields[name], value)
+    for name, field in fields.items():
         text = environment.get(ENVIRONMENT_PREFIX + name.upper())
         if text is not None:
             values[name] = _typed(field, text)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from divgrpc_client.load.schedule import Schedule
     from divgrpc_client.load.settings import Settings
 
-_MISSED: Final = 3
-_VOID: Final = 4
-_INTERRUPTED: Final = 130
+_EXIT_MISSED: Final = 3
+_EXIT_VOID: Final = 4
+_EXIT_INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
 # Arguments of argparse for an option that takes a bound and may be repeated.
 _BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
@@ -92,12 +92,12 @@ def load(arguments: argparse.Namespace) -> int:
 
 def _code(report: "Report") -> int:
     if report["interrupted"]:
-        return _INTERRUPTED
+        return _EXIT_INTERRUPTED
     if report["void"]:
-        return _VOID
+        return _EXIT_VOID
     is_met = all(outcome["held"] for outcome in report["thresholds"])
     has_rate = report["search"] is None or report["search"]["rate"] > 0
-    return 0 if is_met and has_rate else _MISSED
+    return 0 if is_met and has_rate else _EXIT_MISSED
 
 
 @contextmanager

@@ -128,10 +128,10 @@ class Generator:
         for number, seconds, (kind, message) in self.arrivals(trial):
             due = trial.begin + seconds
             while not self._stopped:
-                left = due - clock()
+                wait_seconds = due - clock()
                 # Sleep even if the call is overdue, so that the event loop can receive answers.
-                await asyncio.sleep(min(max(left, 0), _SLEEP_SECONDS_MAX))
-                if left <= _SLEEP_SECONDS_MAX:
+                await asyncio.sleep(min(max(wait_seconds, 0), _SLEEP_SECONDS_MAX))
+                if wait_seconds <= _SLEEP_SECONDS_MAX:
                     break
             if self._stopped or clock() > last:
                 break
@@ -167,10 +167,12 @@ class Generator:
         request = self._task.messages[kind][message]
         retries = 0
         self._in_flight += 1
-        sent = time.monotonic()
+        send_time = time.monotonic()
         while True:
             try:
-                reply = await method(request, timeout=sent + settings.timeout - time.monotonic())
+                reply = await method(
+                    request, timeout=send_time + settings.timeout - time.monotonic()
+                )
             except aio.AioRpcError as error:
                 code = error.code()
             else:
@@ -181,7 +183,7 @@ class Generator:
             await asyncio.sleep(_BACKOFF_SECONDS * 2**retries)
         self._in_flight -= 1
         self._retries += retries
-        self._samples.append((due, sent, time.monotonic(), kind, code.value[0]))
+        self._samples.append((due, send_time, time.monotonic(), kind, code.value[0]))
         if code is grpc.StatusCode.OK and self._sample_every and not number % self._sample_every:
             self._replies.append((kind, message, reply))
 

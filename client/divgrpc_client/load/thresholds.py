@@ -53,8 +53,8 @@ def parse_threshold(text: str, field: str = "require") -> Threshold:
     if units is None:
         raise invalid(field, f"knows p50, p99.9, max, mean, errors, rate and quality: {text!r}")
     if unit not in units:
-        expected = " or ".join(filter(None, units)) or "none"
-        raise InvalidArgumentError(field, f"the unit of {name} is {expected}: {text!r}")
+        unit_names = " or ".join(filter(None, units)) or "none"
+        raise InvalidArgumentError(field, f"the unit of {name} is {unit_names}: {text!r}")
     return Threshold(text.strip(), name, match["sign"], float(match["number"]) * _UNITS[unit])
 
 

@@ -306,12 +306,12 @@ def _places(rows: Sequence[EvaluateRow]) -> dict[int, str]:
     Rows do not tell which limits are defaults. But a grid has the same limits for all methods,
     diversities and k, in the same order. So limits that differ between them are defaults.
     """
-    seen: dict[tuple[str, ...], int] = {}
+    places: dict[tuple[str, ...], int] = {}
     columns: dict[tuple[str, int], list[EvaluateRow]] = {}
     for row in sorted(rows, key=lambda row: row.number):
         key = row.search, method(row), diversity(row), str(row.parameters.k)
-        seen[key] = seen.get(key, -1) + 1
-        columns.setdefault((row.search, seen[key]), []).append(row)
+        places[key] = places.get(key, -1) + 1
+        columns.setdefault((row.search, places[key]), []).append(row)
     return {
         row.number: _place(column) or stage(row) for column in columns.values() for row in column
     }

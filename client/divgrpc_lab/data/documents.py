@@ -27,7 +27,7 @@ _SETS: Final = {
 }
 SETS: Final = tuple(_SETS)
 # Data sets whose features are measurements on different scales.
-_MEASURED: Final = ("yeast_seq_go",)
+_MEASUREMENT_SETS: Final = ("yeast_seq_go",)
 # Name of the data set that is used if there is no folder of data sets.
 DIGITS: Final = "digits"
 _DIGITS_TRAINING: Final = 1_400
@@ -94,16 +94,16 @@ def read(folder: Path, name: str) -> Split:
         labels = [_matrix(arrays, f"{prefix}_{part}", "n_labels") for part in parts]
         tests = _matrix(arrays, "x_test", "n_features")
         truth = _matrix(arrays, f"{prefix}_test", "n_labels")
-    joined = sparse.csr_array(sparse.vstack(labels))
+    all_labels = sparse.csr_array(sparse.vstack(labels))
     if sparse.issparse(tests):
         rows = sparse.csr_array(sparse.vstack(documents))
     else:
         rows = np.concatenate(documents)
-    if name in _MEASURED:
+    if name in _MEASUREMENT_SETS:
         scaler = StandardScaler().fit(rows)
         rows, tests = scaler.transform(rows), scaler.transform(tests)
     tree = _edges(folder / f"{hierarchy}.npz") if hierarchy else ()
-    return Split(name, sha256(path), rows, joined, tests, truth, *tree)
+    return Split(name, sha256(path), rows, all_labels, tests, truth, *tree)
 
 
 def load(names: Sequence[str], folder: str | None = None) -> list[Split]:

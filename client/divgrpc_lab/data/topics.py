@@ -143,7 +143,7 @@ class Topics:
         folder = Path(tempfile.gettempdir()) / "divgrpc-benchmarks"
         path = folder / f"hyperplanes-{key[:16]}.npz"
         if not path.exists():
-            learned = hyperplane_queries(
+            queries = hyperplane_queries(
                 self.pool,
                 self.pool_categories,
                 per_category,
@@ -154,7 +154,7 @@ class Topics:
             )
             folder.mkdir(exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:
-                np.savez(file, **learned._asdict())
+                np.savez(file, **queries._asdict())
             Path(file.name).replace(path)
         with np.load(path, allow_pickle=False) as arrays:
             return HyperplaneQueries(**arrays)
@@ -176,14 +176,14 @@ def load(names: Sequence[str], folder: str | None = None) -> list[Topics]:
     return [SETS[name](Path(folder) / f"{name}.npz") for name in names] if folder else [_digits()]
 
 
-def weighted(counts: Points, indexed: Points) -> Points:
+def weighted(counts: Points, corpus: Points) -> Points:
     """Multiply term frequencies by inverse document frequencies, and return unit rows.
 
-    `counts` has the term frequencies, and `indexed` the rows that define the document frequencies.
+    `counts` has the term frequencies, and `corpus` the rows that define the document frequencies.
     Both are csr_array.
     """
-    rows, columns = indexed.shape
-    frequencies = np.bincount(indexed.indices, minlength=columns)
+    rows, columns = corpus.shape
+    frequencies = np.bincount(corpus.indices, minlength=columns)
     rarity = (np.log((1 + rows) / (1 + frequencies)) + 1).astype(np.float32)
     values = counts.data * rarity[counts.indices]
     return normalize(sparse.csr_array((values, counts.indices, counts.indptr), counts.shape))
@@ -194,9 +194,9 @@ def _digits() -> Topics:
     images = load_digits()
     rows = np.random.default_rng(0).permutation(len(images.data))
     subtopics = images.target[rows].astype(np.int64)
-    indexed = np.arange(len(rows)) >= len(rows) // 4
+    is_indexed = np.arange(len(rows)) >= len(rows) // 4
     points, labels = normalize(images.data[rows].astype(np.float32)), (subtopics % 2, subtopics)
-    return _split(DIGITS, "shipped with scikit-learn", points, labels, indexed)
+    return _split(DIGITS, "shipped with scikit-learn", points, labels, is_indexed)
 
 
 def _dense256(path: Path) -> Topics:
@@ -207,10 +207,10 @@ def _dense256(path: Path) -> Topics:
 
 def _visual_words(path: Path) -> Topics:
     with np.load(path, allow_pickle=False) as file:
-        counts, indexed = _counts(file, ""), file["split"] == 0
+        counts, is_indexed = _counts(file, ""), file["split"] == 0
         counts.data = np.sqrt(counts.data)
-        points = weighted(counts, counts[indexed])
-        return _split(path.stem, sha256(path), points, _labels(file), indexed)
+        points = weighted(counts, counts[is_indexed])
+        return _split(path.stem, sha256(path), points, _labels(file), is_indexed)
 
 
 def _newsgroups(path: Path) -> Topics:
@@ -240,17 +240,17 @@ def _split(
     checksum: str,
     rows: Points,
     labels: Sequence[IntArray],
-    indexed: npt.NDArray[np.bool_],
+    is_indexed: npt.NDArray[np.bool_],
     *,
     penalty: float = 1.0,
 ) -> Topics:
-    """Split `rows` into indexed points and a pool, by the flags `indexed` (n,).
+    """Split `rows` into indexed points and a pool, by the flags `is_indexed` (n,).
 
     `labels` are the categories and the sub-topics, (n,) each.
     """
-    known = PointCategories.of(*(column[indexed] for column in labels))
-    pool = rows[~indexed], labels[0][~indexed]
-    return Topics(name, checksum, rows[indexed], known, *pool, penalty)
+    categories = PointCategories.of(*(column[is_indexed] for column in labels))
+    pool = rows[~is_indexed], labels[0][~is_indexed]
+    return Topics(name, checksum, rows[is_indexed], categories, *pool, penalty)
 
 
 def _labels(file: Arrays, suffix: str = "") -> tuple[IntArray, ...]:

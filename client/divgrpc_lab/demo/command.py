@@ -90,14 +90,14 @@ def run(arguments: argparse.Namespace) -> int:
         path = folder / "contact-sheet.png"
         write_contact_sheet(path, "Nearest, and nearest but different", _SUBTITLE, blocks + more)
         out.print(f"\nPictures: {path}\n", soft_wrap=True)
-        failed = gained_too_little(out, gain)
+        is_failure = gained_too_little(out, gain)
         if arguments.keep:
             arrays = {"vectors": copies.vectors, "queries": copies.vectors[copies.rows]}
             paths = stack.enter_context(stored(folder, arrays))
             _wait(out, target, *paths)
-        elif not failed:
+        elif not is_failure:
             _print_next_steps(out)
-    return int(failed)
+    return int(is_failure)
 
 
 def gained_too_little(out: Console, gain: float) -> bool:

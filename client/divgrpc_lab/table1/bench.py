@@ -36,7 +36,7 @@ from divgrpc_lab.table1.paper import METHODS
 INDEX: Final = "table1"
 # Number of timed queries of each kind on the synthetic data, and the same for methods that take
 # seconds per query.
-_TIMED, _TIMED_SLOW = 14, 3
+_QUERIES, _SLOW_QUERIES = 14, 3
 _TIMED_DIALS: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "QP-Rel": 0.03}
 
 
@@ -146,7 +146,7 @@ def times(client: Client, images: int = IMAGES, words: int = WORDS) -> Iterator[
                 stage = HASHED if family != "NH" else ONE_EXACT if method == "Rerank" else ALL
                 slow = stage == ALL and method in ("QP-Rel", "Greedy", "MMR")
                 queries, categories = (
-                    rows[: _TIMED_SLOW if slow else _TIMED] for rows in kinds[kind]
+                    rows[: _SLOW_QUERIES if slow else _QUERIES] for rows in kinds[kind]
                 )
                 grid = Case(method, stage, dial=_TIMED_DIALS[method]).grid("scan")
                 for row in client.evaluate(INDEX, queries, categories, folds=0, **grid):
@@ -163,7 +163,8 @@ _COMPONENTS_MAX: Final = 200
 BINS: Final = 10
 # Maximum number of points in an exact ball, and their maximum share of all points.
 _BALL_POINTS, _BALL_SHARE = 1_000, 0.1
-_RETRIEVED: Final = 100
+# Number of results of a query whose uniformity is tested.
+_RESULTS: Final = 100
 # The growing data sets have 1/16, 1/8, 1/4, 1/2 and all of the points.
 _SIZE_DIVISORS: Final = (16, 8, 4, 2, 1)
 _GROWTH_QUERIES: Final = 200
@@ -266,9 +267,9 @@ def uniformity(bench: Bench) -> list[Spread]:
             if inside is None:
                 inside = ask(k=ball, search="exact", hash_limit=0, candidates_limit=0)
             for sampling in samplings:
-                limits = {"hash_limit": _RETRIEVED, "candidates_limit": _RETRIEVED}
+                limits = {"hash_limit": _RESULTS, "candidates_limit": _RESULTS}
                 retrieved_ids = ask(
-                    k=_RETRIEVED, search="tables", sampling=sampling, seed=seed, **limits
+                    k=_RESULTS, search="tables", sampling=sampling, seed=seed, **limits
                 )
                 for ids, hits in zip(inside, retrieved_ids, strict=True):
                     ranks = np.flatnonzero(np.isin(ids, hits))

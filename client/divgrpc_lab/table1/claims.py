@@ -225,13 +225,13 @@ def uniform(spreads: Sequence[Spread]) -> Verdict:
         draws = max(1, sum(spread.counts))
         # Without draws, scipy returns NaN.
         test = stats.chisquare(spread.counts) if sum(spread.counts) else stats.chisquare([1, 1])
-        detected = power(sum(spread.counts), _FALLING, level)
+        test_power = power(sum(spread.counts), _FALLING, level)
         is_rejected = test.pvalue < level
-        signs.append(False if is_rejected else True if detected >= _POWER_MIN else None)
+        signs.append(False if is_rejected else True if test_power >= _POWER_MIN else None)
         sentences.append(
             f"{spread.data}: {'' if is_rejected else 'not '}rejected, chi-square "
             f"{test.statistic:.0f} at {BINS - 1} degrees, p {test.pvalue:.3f}, "
-            f"{sum(spread.counts):,} draws, power {detected:.2f}, {spread.counts[0] / draws:.0%} "
+            f"{sum(spread.counts):,} draws, power {test_power:.2f}, {spread.counts[0] / draws:.0%} "
             f"of them in the nearest tenth of {spread.ball:,}, "
             f"{spread.counts[-1] / draws:.0%} in the farthest"
         )

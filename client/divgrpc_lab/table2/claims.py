@@ -15,7 +15,8 @@ from divgrpc_lab.table2.methods import DEFAULT, EVERYTHING, FIGURES, MODES, PAPE
 from divgrpc_lab.table2.paper import PRINTED, impossible
 from divgrpc_lab.verdicts import Verdict, above, times_as_fast
 
-OURS: Final = "LSH-SDiv"
+# The method of the paper, which the claims compare with others.
+_METHOD: Final = "LSH-SDiv"
 _LETTERS: Final = dict(zip(FIGURES, ("P", "R", "f", "D", "h"), strict=True))
 _RIVALS: Final = ("LEML", "MMR", "PCA-Hash", "LSH-Div")
 # Speed-ups that the paper's text claims to exceed.
@@ -30,11 +31,11 @@ _SAME: Final = (
 def verdicts(rows: Sequence[LabelRow], times: Sequence[LabelTime] = ()) -> list[Verdict]:
     """Return the verdicts on the paper's claims, in the paper's order."""
     return [
-        *(_above(rows, "precision", OURS, "LSH-Div", mode) for mode in MODES),
-        *(_above(rows, "drank", OURS, "LEML", mode) for mode in MODES),
-        *(_above(rows, "h_score", OURS, rival, mode) for mode in MODES for rival in _RIVALS),
+        *(_above(rows, "precision", _METHOD, "LSH-Div", mode) for mode in MODES),
+        *(_above(rows, "drank", _METHOD, "LEML", mode) for mode in MODES),
+        *(_above(rows, "h_score", _METHOD, rival, mode) for mode in MODES for rival in _RIVALS),
         _above(rows, "precision", "LEML", "Greedy", "embedding"),
-        *(_above(rows, name, "LEML", OURS, m) for name in ("recall", "f_score") for m in MODES),
+        *(_above(rows, name, "LEML", _METHOD, m) for name in ("recall", "f_score") for m in MODES),
         *(_faster(rows, rival, mode) for rival in _SPEED_UPS for mode in MODES),
         *(_faster_at_size(times, rival, mode) for rival in _SPEED_UPS for mode in MODES),
         h_is_possible(),
@@ -62,7 +63,7 @@ def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: M
         values = row.result.values[name] - slow.result.values[name]
         if not np.isnan(values).all():
             differences += mean_intervals(values[:, np.newaxis])
-    where = f", {MODES[mode]}" if OURS in (method, rival) else ""
+    where = f", {MODES[mode]}" if _METHOD in (method, rival) else ""
     is_same = rival == "LSH-Div" and any(row.same_as_lsh_div for row, _ in pairs)
     claim = f"{_LETTERS[name]} of {method} is above that of {rival}{where}"
     return above(claim, "The difference", differences, _SAME if is_same else "")
@@ -73,13 +74,13 @@ def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Verdict:
     goal = _SPEED_UPS[rival]
     ratios = [
         slow.microseconds / row.microseconds
-        for row, slow in _pairs(rows, OURS, rival, mode)
+        for row, slow in _pairs(rows, _METHOD, rival, mode)
         if row.case.setting == PAPERS
     ]
     counts = [row.candidates for row in rows]
     size = f"{min(counts):,} to {max(counts):,}" if counts else "few"
     return times_as_fast(
-        f"{OURS} is more than {goal:g} times as fast as {rival}, {MODES[mode]}",
+        f"{_METHOD} is more than {goal:g} times as fast as {rival}, {MODES[mode]}",
         ratios,
         goal,
         f"; but these sets have {size} labels or documents where the paper has 259,000 and 603,000",
@@ -88,13 +89,13 @@ def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Verdict:
 
 def _faster_at_size(times: Sequence[LabelTime], rival: str, mode: Mode) -> Verdict:
     goal = _SPEED_UPS[rival]
-    claim = f"{OURS} is more than {goal:g} times as fast as {rival}, {MODES[mode]}, at its size"
+    claim = f"{_METHOD} is more than {goal:g} times as fast as {rival}, {MODES[mode]}, at its size"
     by_case = {(time.method, time.mode, time.setting): time.microseconds for time in times}
     slow = by_case.get((rival, "embedding", EVERYTHING))
     ratios = {
-        setting: slow / by_case[OURS, mode, setting]
+        setting: slow / by_case[_METHOD, mode, setting]
         for setting in (PAPERS, DEFAULT)
-        if slow is not None and (OURS, mode, setting) in by_case
+        if slow is not None and (_METHOD, mode, setting) in by_case
     }
     if not ratios:
         return Verdict(claim, None, "It was not measured.")
@@ -114,7 +115,7 @@ def _pairs(
         for row in rows
         if row.case.method in _EXHAUSTIVE or (row.case.mode == mode and row.is_hashed)
     }
-    settings = (PAPERS, DEFAULT) if OURS in (method, rival) else (EVERYTHING,)
+    settings = (PAPERS, DEFAULT) if _METHOD in (method, rival) else (EVERYTHING,)
     for data in dict.fromkeys(row.data for row in rows):
         for setting in settings:
             first, second = (

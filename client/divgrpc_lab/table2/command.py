@@ -71,8 +71,8 @@ def measure(
     begin, data, rows, curves = time.monotonic(), [], [], []  # type: ignore[var-annotated]
     for split in sets:
         bench = LabelBench(split, documents)
-        asked = f"{bench.documents:,} of the documents to test with"
-        data.append({"name": bench.name, **split.described(), "asked": asked})
+        selection = f"{bench.documents:,} of the documents to test with"
+        data.append({"name": bench.name, **split.described(), "asked": selection})
         rows += bench.rows()
         curves += bench.curves
     split = labelled_documents(*size)

@@ -57,14 +57,14 @@ class Case:
 
     def grid(self, **axes: Any) -> LabelGrid:
         """Return the grid of an evaluation, in which `axes` replace the axes of the case."""
-        fixed = {
+        case_axes = {
             "modes": (self.mode,),
             "selectors": (self.selector,),
             "diversities": (0.0,) if self.selector == "nearest" else _DIALS,
             "thresholds": _THRESHOLDS,
             "top_ks": (TOP_K,),
         }
-        return LabelGrid(**(_GRIDS[self.setting] | fixed | axes))
+        return LabelGrid(**(_GRIDS[self.setting] | case_axes | axes))
 
 
 WITHOUT_HASHING: Final = (

@@ -46,8 +46,8 @@ def main(target):
         answer = stub.Query(query, timeout=5)
         # The request has one query row, so all ids and scores are its results, in rank order. A
         # score is the cosine of a point with the query.
-        for found, score in zip(answer.ids, answer.scores, strict=True):
-            print(f"id {found} score {score:.4f}")
+        for point_id, score in zip(answer.ids, answer.scores, strict=True):
+            print(f"id {point_id} score {score:.4f}")
 
 
 if __name__ == "__main__":

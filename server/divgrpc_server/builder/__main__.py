@@ -58,8 +58,8 @@ class Upload:
 
     def accept(self) -> None:
         """Tell the caller that it may send chunks."""
-        accepted = index_pb2.BuildAccepted(chunk_bytes=LIMITS["chunk_bytes"])
-        self._send(index_pb2.BuildResponse(accepted=accepted))
+        reply = index_pb2.BuildAccepted(chunk_bytes=LIMITS["chunk_bytes"])
+        self._send(index_pb2.BuildResponse(accepted=reply))
 
     def label_chunks(self) -> Iterator[labels_pb2.LabelChunk]:
         """Yield the label chunks, and stop at the first message of another kind."""

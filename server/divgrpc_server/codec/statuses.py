@@ -132,9 +132,9 @@ class Log(Protocol):
 
 def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Status:
     """Return the status of any error, and log the error if it is a fault of the server."""
-    intended = expected(error)
-    if intended is not None:
-        return status_of(intended, request_id)
+    expected_error = expected(error)
+    if expected_error is not None:
+        return status_of(expected_error, request_id)
     error_id = secrets.token_hex(8)
     log.error("fault", error_id=error_id, request_id=request_id, exc_info=error)
     status = status_pb2.Status(

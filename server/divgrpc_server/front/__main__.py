@@ -66,7 +66,7 @@ class Front:
             config,
             log,
             report=lambda serial: self._send(control.Message("lost", serial)),
-            changed=self._health_is_stale.set,
+            on_change=self._health_is_stale.set,
             stamp=self._stamp,
         )
         self._jobs = Jobs(config, process.channel, self._pool, root)
@@ -137,11 +137,11 @@ class Front:
             await self._health.set(service, answer.SERVING if serving else answer.NOT_SERVING)
 
     def _obey(self) -> None:
-        received = self._process.channel.receive()
-        if received is None:
+        delivery = self._process.channel.receive()
+        if delivery is None:
             self._access.flush()
             os._exit(1)  # the supervisor is gone
-        message, descriptor = received
+        message, descriptor = delivery
         if message.kind == "worker" and descriptor < 0:
             self._send(control.Message("again", message.number))
         elif message.kind == "worker":

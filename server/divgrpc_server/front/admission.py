@@ -51,10 +51,10 @@ class _Line:
         self._full_until = 0.0
         self._answers = 0
 
-    def release(self, *, answered: bool) -> None:
+    def release(self, *, is_answered: bool) -> None:
         """Remove a call from the count."""
         self.held -= 1
-        self._answers += answered
+        self._answers += is_answered
 
     def measure(self, now: float, *, full: bool) -> None:
         """Update the pace from the number of answers since the window began."""
@@ -109,10 +109,10 @@ class Admission:
         self._calls += 1
         self._bytes += len(request.payload)
 
-    def release(self, request: Request, *, answered: bool = False) -> None:
-        """Remove a call from the count; `answered` says whether it counts towards the pace."""
+    def release(self, request: Request, *, is_answered: bool = False) -> None:
+        """Remove a call from the count; `is_answered` says whether it counts towards the pace."""
         if request.op not in TO_ALL:
-            self._lines[kind_of(request.payload)].release(answered=answered)
+            self._lines[kind_of(request.payload)].release(is_answered=is_answered)
             self._calls -= 1
             self._bytes -= len(request.payload)
 

@@ -67,9 +67,9 @@ class WorkerLink:
         # The number of packets of each kind that may still be sent. It is negative while a lent
         # credit is spent, because the previous batch has not ended.
         self.credits = dict(_CREDITS)
-        # `lent` is 1 while a credit is lent, that is from before the last slice of a batch until
+        # `loan` is 1 while a credit is lent, that is from before the last slice of a batch until
         # the batch ends. Otherwise it is 0.
-        self.lent = 0
+        self.loan = 0
         self.outstanding: dict[int, PoolCall] = {}
         self.life_time = time.monotonic()
         self.is_blocked = False
@@ -82,14 +82,14 @@ class WorkerLink:
 
     def room(self, kind: Kind) -> int:
         """Return how many more packets of a kind the worker can accept."""
-        return self.credits[kind] + (self.lent if kind == "large" else 0)
+        return self.credits[kind] + (self.loan if kind == "large" else 0)
 
 
 class Pool:
     """The workers of a front, and the calls that wait for them.
 
     report: called with the serial number of a worker that hangs or has closed its socket.
-    changed: called when the number of workers changes.
+    on_change: called when the number of workers changes.
     stamp: returns, for the name of an index, a value that changes with every generation.
     """
 
@@ -99,7 +99,7 @@ class Pool:
         log: Logger,
         *,
         report: Callable[[int], None],
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         stamp: Callable[[str], object],
     ) -> None:
         # The error message for calls that reach the time limit `worker_wait` while no worker is
@@ -108,7 +108,7 @@ class Pool:
         self._config = config
         self._log = log
         self._report = report
-        self._changed = changed
+        self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._workers: list[WorkerLink] = []
         self._queues: dict[Kind, OrderedDict[int, PoolCall]] = {
@@ -133,7 +133,7 @@ class Pool:
         worker = WorkerLink(serial, link)
         self._workers.append(worker)
         self._loop.add_reader(link.fileno(), self._read, worker)
-        self._changed()
+        self._on_change()
         self._dispatch()
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ class Pool:
         # Prefer a worker that has not lent a credit, because a worker that has lent a credit is
         # still running a batch.
         return max(
-            free, key=lambda worker: (worker.room(kind), -worker.lent, -len(worker.outstanding))
+            free, key=lambda worker: (worker.room(kind), -worker.loan, -len(worker.outstanding))
         )
 
     def _next_calls(self, kind: Kind) -> list[PoolCall]:
@@ -323,15 +323,15 @@ class Pool:
             return
         worker.life_time = time.monotonic()
         worker.is_blocked = False
-        small, large, lent = packets.unpack_credits(packet)
+        small, large, loan = packets.unpack_credits(packet)
         worker.credits["small"] += small
         worker.credits["large"] += large
-        worker.lent += lent
+        worker.loan += loan
         for reply in packets.unpack_replies(packet, memfd):
             call = worker.outstanding.pop(reply.id, None)
             if call is None:
                 continue
-            self._admission.release(call.request, answered=True)
+            self._admission.release(call.request, is_answered=True)
             if reply.outcome != Outcome.LOST:
                 call.deliver(reply)
             else:
@@ -368,7 +368,7 @@ class Pool:
                 self._suspects[call.request.id] = call
             else:
                 self._condemn(call)
-        self._changed()
+        self._on_change()
         self._dispatch()
         self._log.warning("worker lost", worker=worker.serial, calls=len(worker.outstanding))
 

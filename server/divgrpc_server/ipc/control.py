@@ -123,9 +123,9 @@ def enter() -> Process:
     os.set_inheritable(channel.fileno(), False)
     with open(os.devnull, "rb") as devnull:
         os.dup2(devnull.fileno(), 0)
-    received = channel.receive()
-    if received is None:
+    delivery = channel.receive()
+    if delivery is None:
         raise SystemExit(1)
-    message, _ = received
+    message, _ = delivery
     root, config = json.loads(message.text)
     return Process(channel, Config.from_json(config), Path(root), message.number)

@@ -38,10 +38,10 @@ def serve_call(
     pack_error: returns the status of an error of `work`, given the request id of the call.
     reusable: whether to report to the supervisor that the process is ready for another call.
     """
-    received = process.channel.receive()
-    if received is None or received[1] < 0:
+    delivery = process.channel.receive()
+    if delivery is None or delivery[1] < 0:
         return False
-    message, descriptor = received
+    message, descriptor = delivery
     with packets.adopt(descriptor) as link, contextlib.suppress(OSError):
         try:
             with ending_on_hang_up(link, process.channel):
@@ -63,13 +63,13 @@ def serve_call(
 @contextlib.contextmanager
 def ending_on_hang_up(link: socket.socket, channel: control.Channel) -> Iterator[None]:
     """Exit this process if the front or the supervisor hangs up while the block runs."""
-    stopper, stopped = socket.socketpair()
+    end_sender, end_receiver = socket.socketpair()
 
     def watch() -> None:
         poller = select.poll()
-        for descriptor in (link.fileno(), channel.fileno(), stopped.fileno()):
+        for descriptor in (link.fileno(), channel.fileno(), end_receiver.fileno()):
             poller.register(descriptor, select.POLLRDHUP)
-        if stopped.fileno() not in [descriptor for descriptor, _ in poller.poll()]:
+        if end_receiver.fileno() not in [descriptor for descriptor, _ in poller.poll()]:
             os._exit(1)
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -77,6 +77,6 @@ def ending_on_hang_up(link: socket.socket, channel: control.Channel) -> Iterator
     try:
         yield
     finally:
-        stopper.close()
+        end_sender.close()
         watcher.join()
-        stopped.close()
+        end_receiver.close()

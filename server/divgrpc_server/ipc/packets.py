@@ -178,13 +178,13 @@ def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
             at += length
 
 
-def pack_credits(small: int, large: int, lent: int = 0) -> bytes:
+def pack_credits(small: int, large: int, loan: int = 0) -> bytes:
     """Return the head of a reply packet.
 
-    `small` and `large` are the credits to return. `lent` is 1 to lend a credit, -1 to take it back,
+    `small` and `large` are the credits to return. `loan` is 1 to lend a credit, -1 to take it back,
     and otherwise 0.
     """
-    return _CREDITS.pack(small, large, lent)
+    return _CREDITS.pack(small, large, loan)
 
 
 def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
@@ -195,9 +195,9 @@ def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
 
 
 def unpack_credits(packet: memoryview) -> tuple[int, int, int]:
-    """Return `small`, `large` and `lent` of a reply packet, as given to `pack_credits`."""
-    small, large, lent = _CREDITS.unpack_from(packet)
-    return small, large, lent
+    """Return `small`, `large` and `loan` of a reply packet, as given to `pack_credits`."""
+    small, large, loan = _CREDITS.unpack_from(packet)
+    return small, large, loan
 
 
 def unpack_replies(packet: memoryview, memfd: int) -> Iterator[Reply]:

@@ -104,11 +104,11 @@ class Child:
             self.expiry.cancel()
 
     def _read(self, handle: Callable[["Child", control.Message], None]) -> None:
-        received = self.channel.receive()
-        if received is None:
+        delivery = self.channel.receive()
+        if delivery is None:
             self.hang_up()
         else:
-            handle(self, received[0])
+            handle(self, delivery[0])
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)

@@ -85,11 +85,11 @@ class Supervisor:
 
         Only one worker is started until the kernels are compiled.
         """
-        expected = self._config.fronts if role == "front" else self._config.workers
+        count = self._config.fronts if role == "front" else self._config.workers
         if role == "worker" and not self._warm:
-            expected = 1
+            count = 1
         try:
-            while len(self._of(role)) < expected and not self._stopping:
+            while len(self._of(role)) < count and not self._stopping:
                 self._start(role)
         except OSError as error:
             self._log.warning("cannot start a child", role=role, reason=str(error))
@@ -106,8 +106,8 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Announce that the server is ready, once all children are ready."""
-        expected = self._config.workers + self._config.fronts
-        if self._serving or len(self._ready("worker")) + len(self._ready("front")) < expected:
+        count = self._config.workers + self._config.fronts
+        if self._serving or len(self._ready("worker")) + len(self._ready("front")) < count:
             return
         self._serving = True
         for front in self._ready("front"):

@@ -57,7 +57,7 @@ class FrontLink:
         self.sliced = 0
         self.owed_small = 0
         self.owed_large = 0
-        self.lent = 0
+        self.loan = 0
         self.is_gone = False
         self._items: list[bytes] = []
         self._size = 0
@@ -102,11 +102,11 @@ class FrontLink:
         """Send the queued replies, and return the credits that are due."""
         small = self.owed_small if self.sliced <= _BATCHES_MAX else 0
         large, self.owed_large = self.owed_large, 0
-        lent, self.lent = self.lent, 0
+        loan, self.loan = self.loan, 0
         self.owed_small -= small
-        if self._items or small or large or lent:
+        if self._items or small or large or loan:
             items, self._items, self._size = self._items, [], 0
-            self._send(packets.pack_credits(small, large, lent) + b"".join(items), -1)
+            self._send(packets.pack_credits(small, large, loan) + b"".join(items), -1)
 
     def show_life(self) -> None:
         """Send an empty packet if none was sent for `_ALIVE_SECONDS`."""
@@ -209,10 +209,10 @@ class Worker:
         return ready
 
     def _obey(self) -> bool:
-        received = self._control.receive()
-        if received is None:
+        delivery = self._control.receive()
+        if delivery is None:
             return False
-        message, descriptor = received
+        message, descriptor = delivery
         if message.kind == "front" and descriptor >= 0:
             front = FrontLink(packets.Link(packets.adopt(descriptor)))
             self._fronts[front.link.fileno()] = front
@@ -287,14 +287,14 @@ class Worker:
 
     def _serve_slice(self, task: Task) -> None:
         front, batch, is_large = task
-        lent = 0
+        loan = 0
         try:
             if not batch.is_withdrawn:
                 _check_deadline(batch)
                 if is_large and batch.ends_soon:
                     # Lend a credit, so that the next batch arrives while this batch ends. Waiting
                     # for the next batch would cost a fifth of the throughput.
-                    lent = front.lent = 1
+                    loan = front.loan = 1
                     front.flush()
                 reply = batch.answer_slice()
                 if reply is None:
@@ -304,7 +304,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # becomes the status of the call
             front.reply(batch.pack_error(error, self._log))
         front.sliced -= 1
-        front.lent -= lent
+        front.loan -= loan
         self._end(task)
 
     def _end(self, task: Task) -> None:

@@ -170,9 +170,9 @@ class IndexCache:
         If the current generation was prepared, the entry uses it. If it is already open, the entry
         uses it with new defaults. Otherwise a thread opens it.
         """
-        prepared = self._prepared.pop(name, None)
-        if prepared is not None and prepared.manifest == entry.serving_manifest():
-            entry.set(stamp, prepared)
+        engine = self._prepared.pop(name, None)
+        if engine is not None and engine.manifest == entry.serving_manifest():
+            entry.set(stamp, engine)
         elif entry.index is not None and entry.index.manifest == entry.serving_manifest():
             entry.set(stamp, _with_new_defaults(entry.index, entry.folder))
         else:

@@ -39,7 +39,7 @@ class Line:
         """Answer `calls` calls after `seconds` seconds in which every worker was busy."""
         self.now += seconds
         for _ in range(calls):
-            self.admission.release(self.held.pop(), answered=True)
+            self.admission.release(self.held.pop(), is_answered=True)
         self.full()
 
 
@@ -108,7 +108,7 @@ def test_idle_time_is_not_measured() -> None:
         call = line.ask(2.0)
         line.now += 0.008
         line.held.remove(call)
-        line.admission.release(call, answered=True)
+        line.admission.release(call, is_answered=True)
         line.admission.measure("large", full=True)
 
 
@@ -119,7 +119,7 @@ def test_large_calls_do_not_count_in_the_wait_of_small_calls() -> None:
     line.ask(2.01)
     line.now += 1.0
     for call in others:
-        line.admission.release(call, answered=True)
+        line.admission.release(call, is_answered=True)
     line.held = [call for call in line.held if call not in others]
     line.full()  # 11 small calls at 0.1 seconds each; the window had no small answer
     with pytest.raises(QueueFullError):

@@ -94,7 +94,7 @@ class Parts:
     def __init__(self, access: AccessLog | None = None) -> None:
         log = logs.configure(CONFIG, "test")
         self.pool = Pool(
-            CONFIG, log, report=lambda _: None, changed=lambda: None, stamp=lambda _: None
+            CONFIG, log, report=lambda _: None, on_change=lambda: None, stamp=lambda _: None
         )
         self.catalog = Catalog(
             CONFIG, Path("/nowhere"), self.pool, lambda: True, lambda: (117, 117)

@@ -30,7 +30,7 @@ class Stage:
             self.config,
             logs.configure(self.config, "test"),
             report=self._report,
-            changed=lambda: None,
+            on_change=lambda: None,
             stamp=lambda _: self.stamp,
         )
 

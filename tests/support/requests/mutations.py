@@ -78,7 +78,7 @@ _NAMED: Final[QueryOptions] = {
     "hash_limit": 800,
     "candidates_limit": 200,
 }
-_OURS: Final = "/divgrpc.v1.DiverseIndex/"
+_SERVICE: Final = "/divgrpc.v1.DiverseIndex/"
 _REFLECTION: Final = "grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 
 
@@ -121,14 +121,14 @@ class Caller:
                         self._build(draw)
                 case "BuildOnce":
                     with self._building:
-                        self._one(_OURS + method, method, draw)
+                        self._one(_SERVICE + method, method, draw)
                 case "Reflection":
                     path = "/" + _REFLECTION.format(draw.choice(("v1", "v1alpha")))
                     self._exchange(path, [mutated(draw, self._seeds.request(method, draw))])
                 case "Watch" | "Check":
                     self._one(f"/grpc.health.v1.Health/{method}", method, draw)
                 case _:
-                    self._one(_OURS + method, method, draw)
+                    self._one(_SERVICE + method, method, draw)
         except grpc.RpcError as error:
             self._tally.note(number, method, error.code().name, error.details() or "")
         else:
@@ -170,7 +170,7 @@ class Caller:
                 payloads.pop(draw.randrange(len(payloads)))
             case 2:
                 draw.shuffle(payloads)
-        self._exchange(_OURS + "Build", payloads)
+        self._exchange(_SERVICE + "Build", payloads)
 
     def _stream(self, number: int, draw: Draw) -> None:
         payloads = []
@@ -178,7 +178,7 @@ class Caller:
             item = self._seeds.item(draw, place)
             whole = draw.random() < 0.4
             payloads.append(item.SerializeToString() if whole else mutated(draw, item))
-        answers = self._exchange(_OURS + "QueryStream", payloads)
+        answers = self._exchange(_SERVICE + "QueryStream", payloads)
         for answer in answers:
             self._note_item(number, answer)
         for _ in range(len(payloads) - len(answers)):
