@@ -133,8 +133,8 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     ]
 
     def part(top: int) -> FloatArray:
-        # A coarse cell without points of the sample gets one cell, whose centre is that of the
-        # coarse cell.
+        # A coarse cell without points of the sample gets one cell, which has the centre
+        # of the coarse cell.
         if not len(members[top]):
             return coarse[top : top + 1]
         return _k_means(sample[members[top]], firsts[top])

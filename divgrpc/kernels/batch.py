@@ -8,8 +8,8 @@ the query keeps, and one more block. If `Span.together` is set, `query.answer` c
 results in `BatchScratch`.
 
 The kernels take the registers of an `Index` and a `Scratch`, and plain tuples of the fields of
-`Plan` and `Queries`. They search `count` queries, at most BATCH_QUERIES, of which the first is
-query row `first`.
+`Plan` and `Queries`. They search `count` query rows, at most BATCH_QUERIES, from
+row `first` on.
 """
 
 import numpy as np

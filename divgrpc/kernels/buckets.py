@@ -12,10 +12,10 @@ of a query are 0.
 
 A heap generates the probes in this order. A mask whose highest rank is r has two children: one has
 r + 1 in place of r (shift), the other has r + 1 in addition (expand). Each mask has exactly one
-parent, and neither the mask nor its cost is below that of the parent. The heap starts with the
-empty mask of each table, so it yields every probe once and in order. The cost of a mask is always
-summed from rank 0 upwards. If it were computed from the cost of the parent, rounding would depend
-on the path to the mask.
+parent, which has a smaller mask and no greater cost. The heap starts with the empty mask of each
+table, so it yields every probe once and in order. The cost of a mask is always summed from rank 0
+upwards. If it were computed from the cost of the parent, rounding would depend on the path to the
+mask.
 """
 
 import numpy as np

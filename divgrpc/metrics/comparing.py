@@ -78,8 +78,9 @@ def ratio_intervals(
 def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> float:
     """Return (values - nearest) / (best - nearest), computed from the means of the arguments.
 
-    The share is 0 if the mean of `values` equals that of `nearest`, and 1 if it equals that of
-    `best`. It may be below 0 or above 1. It is NaN if the means of `best` and `nearest` are equal.
+    The share is 0 if `values` and `nearest` have the same mean, and 1 if `values` and `best` have
+    the same mean. It may be below 0 or above 1. It is NaN if the means of `best` and `nearest` are
+    equal.
 
     Each argument is a number or an array (nq,) over the same queries. A query is skipped if any of
     the arrays has NaN for it.

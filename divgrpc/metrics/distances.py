@@ -126,7 +126,7 @@ def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) 
 def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values:
     """Return distances of pairs of vectors from their inner products.
 
-    `a` holds the squared length of the first vector of each pair, and `b` that of the second.
+    `a` and `b` hold the squared lengths of the first and the second vector of each pair.
     """
     if metric == "euclidean":
         return np.maximum(0.0, a + b - 2 * products)

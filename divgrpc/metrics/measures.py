@@ -154,9 +154,9 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
     """Return the intent-aware expected reciprocal rank at k, 0 to 1.
 
     All sub-topics have equal weight. `alpha` is the probability that a relevant result satisfies
-    the user, who then stops reading. As in TREC's ndeval, the value is divided by that of a list in
-    which every result has every sub-topic. Lists of results with one sub-topic each therefore stay
-    far below 1.
+    the user, who then stops reading. As in TREC's ndeval, the value is divided by the value of a
+    list in which every result has every sub-topic. Lists of results with one sub-topic each
+    therefore stay far below 1.
 
     Chapelle et al., "Expected reciprocal rank for graded relevance" (CIKM 2009).
 

@@ -249,7 +249,7 @@ class SearchTable:
         above the greatest measured number, `auto` chooses `scan` if two conditions hold, and
         `exact` otherwise. The conditions are that `scan` is the choice for the greatest measured
         number, and that `scan` missed at most half as much recall there as the target allows. The
-        returned number of probes is always that of the search `tables`.
+        returned number of probes always belongs to the search `tables`.
         """
         if not self._sizes:
             return self._otherwise

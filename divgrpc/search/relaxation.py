@@ -222,7 +222,7 @@ def round_up(shares: Shares, k: int) -> IntArray:
 def exchange(candidates: CandidateSet, picks: IntArray, relevance: float, beta: float) -> IntArray:
     """Exchange one pick at a time for another candidate while this decreases the objective.
 
-    `picks` and the result are positions of candidates. The objective is that of `relax`, with the
+    `picks` and the result are positions of candidates. It is the objective of `relax`, with the
     share 1 for picks and 0 for other candidates. Exchanging stops after eight rounds, or when no
     single exchange decreases the objective.
     """

@@ -248,7 +248,7 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
     cosine. The value of a pick is its contribution to the objective.
 
     The remainder of a candidate is the factor by which picking it multiplies det S. A remainder
-    below 1e-5, such as that of a copy, is replaced by 1e-5. If the remainders of all candidates
+    below 1e-5, which a copy has, is replaced by 1e-5. If the remainders of all candidates
     left are below 1e-5, the next picks are the candidates of smallest cost.
 
     The logarithm of a determinant is submodular but not monotone, so no share of the greatest

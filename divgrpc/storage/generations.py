@@ -128,7 +128,7 @@ class IndexFolder:
         """Change fields of the current generation's `Defaults`; return the new defaults.
 
         Readers notice the change because the stamp of the pointer changes too. Raises
-        `IndexChangedError` if `manifest` is not that of the current generation, and
+        `IndexChangedError` if `manifest` does not belong to the current generation, and
         `BuildUnderWayError` during a build.
         """
         with _build_lock(self.path):

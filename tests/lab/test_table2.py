@@ -207,7 +207,7 @@ def test_claims_of_figures() -> None:
     """
     base = [row("LEML", 0.5, EVERYTHING), row("Greedy", 0.4, EVERYTHING)]
     high = [row("LSH-SDiv", 0.6), row("LSH-SDiv", 0.6, DEFAULT)]
-    claim = "h of LSH-SDiv is above that of LEML, embedding"
+    claim = "h of LSH-SDiv is above h of LEML, embedding"
     assert holds([*base, *high], claim) is True
     assert holds([*base, high[0], row("LSH-SDiv", 0.4, DEFAULT)], claim) is False
     noisy = with_result(high[0], values=dict.fromkeys(FIGURES, 0.5 + _NOISE[::-1]))
@@ -222,16 +222,16 @@ def test_claims_of_figures() -> None:
         row("LSH-SDiv", 0.6, mode="neighbour_vote"),
         row("LSH-Div", 0.3, mode="neighbour_vote"),
     ]
-    assert holds([*base, *votes], "P of LSH-SDiv is above that of LSH-Div, votes") is True
-    assert holds(base, "P of LEML is above that of Greedy") is True
-    assert holds([*base, *high], "R of LEML is above that of LSH-SDiv, embedding") is False
+    assert holds([*base, *votes], "P of LSH-SDiv is above P of LSH-Div, votes") is True
+    assert holds(base, "P of LEML is above P of Greedy") is True
+    assert holds([*base, *high], "R of LEML is above R of LSH-SDiv, embedding") is False
 
 
 def test_verdicts_say_if_families_are_equivalent() -> None:
     """If two families draw the same hyperplanes, the verdict says so."""
     rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
     verdict = label_claims.verdicts(rows)[0]
-    assert verdict.claim == "P of LSH-SDiv is above that of LSH-Div, embedding"
+    assert verdict.claim == "P of LSH-SDiv is above P of LSH-Div, embedding"
     assert "same distribution" in verdict.sentence
     assert "same distribution" not in label_claims.verdicts([row("LSH-SDiv", 0.6)])[0].sentence
 

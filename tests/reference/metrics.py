@@ -125,7 +125,7 @@ def alpha_dcg(subtopics: Sequence[int], alpha: float) -> float:
 
 
 def alpha_ndcg(one: List, alpha: float = 0.5) -> float:
-    """Return the gain divided by that of a list with the best relevant point at each place."""
+    """Return the gain divided by the gain of a list with the best relevant point at each place."""
     left = [one.points[i][1] for i in sorted(one.relevant) if one.points[i][1] >= 0]
     best: list[int] = []
     while left and len(best) < len(one.ids):

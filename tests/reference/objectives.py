@@ -20,8 +20,8 @@ def objective(query: Floats, chosen: Floats, diversity: float) -> float:
 def gap_closed(value: float, nearest: float, exhaustive: float) -> float:
     """Return the share of the gap in J that an answer closes.
 
-    The share is 0 if the answer's J is that of the nearest neighbours. It is 1 if the answer's J is
-    that of greedy over all points.
+    The share is 0 if the answer has the J of the nearest neighbours. It is 1 if the answer has the
+    J of greedy over all points.
     """
     return (nearest - value) / (nearest - exhaustive)
 

@@ -19,8 +19,8 @@ from divgrpc_client.messages.options import explained
 
 TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
 TARGET_DEFAULT: Final = "127.0.0.1:50051"
-# Default timeout of the command line. It is longer than that of `Client`, because a person can wait
-# longer than a service.
+# Default timeout of the command line. It is longer than the default of `Client`, because a person
+# can wait longer than a service.
 TIMEOUT_SECONDS: Final = 30.0
 SPLIT: Final = (
     *("--split", "FILE[:COLUMN]"),

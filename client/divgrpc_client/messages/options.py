@@ -97,7 +97,7 @@ class LabelGridOptions(TypedDict, total=False):
 
 
 # Sources of the defaults and explanations of each table of options. `BuildParameters` comes last so
-# that its `seed` replaces that of `LabelParameters`: a label model has the seed of its build.
+# that its `seed` replaces the one in `LabelParameters`: a label model has the seed of its build.
 _TABLES: Final[dict[type, tuple[type, ...]]] = {
     QueryOptions: (QueryParameters,),
     PredictOptions: (PredictParameters,),

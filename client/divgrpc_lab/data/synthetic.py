@@ -16,7 +16,7 @@ labels. The synthetic documents have:
 
 Words have random numbers and are weighted like visual words. The structure of the data is also
 available as a label model of rank r, the planted model. Every topic has a random direction in r
-dimensions, with a falling spectrum, and every label has a direction near that of its topic. The
+dimensions, with a falling spectrum, and every label has a direction near its topic. The
 feature map sends a word to the direction of its topic or label, and a background word to 0. So a
 document is mapped to about the sum of its labels' directions. The norm of a label's factors is the
 square root of the number of documents with that label.

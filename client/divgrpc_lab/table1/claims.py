@@ -75,8 +75,8 @@ def paper_verdicts(
 def difference(one: Row, rival: Row, name: str = "h_score") -> Interval:
     """Return the mean difference of a figure between two rows, with its interval.
 
-    The difference is the figure of `one` minus that of `rival`, averaged over queries. Both rows
-    must have the same queries.
+    The difference is the figure of `one` minus the figure of `rival`, averaged over queries. Both
+    rows must have the same queries.
     """
     return interval(one.values[name] - rival.values[name], one.categories)
 
@@ -434,7 +434,7 @@ def keeps_the_gain(cases: Sequence[Gain], family: str) -> Verdict:
         f"hash + greedy keeps {SHARE_GOAL:g} of the gain: {family}, limits by folds",
         in_all_cells([g.share.value >= SHARE_GOAL for g in cases if g.share]),
         "Mean shares decide; their intervals stand beside. The gain is the h of the best of "
-        f"{', '.join(EXHAUSTIVE)} over all points less that of nearest neighbours, where it is "
+        f"{', '.join(EXHAUSTIVE)} over all points minus the h of nearest neighbours, where it is "
         f"above {GAIN_MIN:g}. {'; '.join(sentences)}.",
     )
 

@@ -71,7 +71,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     if arguments.quick:
         for name in values:
             option = name.replace("_", "-")
-            raise InvalidArgumentError(name, f"--quick has its own: leave --{option} out")
+            raise InvalidArgumentError(name, f"--quick sets this option: leave --{option} out")
         return QUICK
     for name, least in (("per_category", QUICK.per_category), ("seeds", 1)):
         if values.get(name, least) < least:

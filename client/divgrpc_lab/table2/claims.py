@@ -57,7 +57,7 @@ def h_is_possible() -> Verdict:
 
 
 def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: Mode) -> Verdict:
-    """Judge whether a figure of `method` is above that of `rival` in all data sets and settings."""
+    """Judge whether `method` has a greater figure than `rival` in all data sets and settings."""
     pairs, differences = list(_pairs(rows, method, rival, mode)), []
     for row, slow in pairs:
         values = row.result.values[name] - slow.result.values[name]
@@ -65,7 +65,8 @@ def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: M
             differences += mean_intervals(values[:, np.newaxis])
     where = f", {MODES[mode]}" if _METHOD in (method, rival) else ""
     is_same = rival == "LSH-Div" and any(row.same_as_lsh_div for row, _ in pairs)
-    claim = f"{_LETTERS[name]} of {method} is above that of {rival}{where}"
+    letter = _LETTERS[name]
+    claim = f"{letter} of {method} is above {letter} of {rival}{where}"
     return above(claim, "The difference", differences, _SAME if is_same else "")
 
 

@@ -96,7 +96,7 @@ def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]
 
 
 def _describe_v1() -> None:
-    """Derive the descriptor of v1 from that of v1alpha, and add it to the default pool."""
+    """Derive the descriptor of v1 from the one of v1alpha, and add it to the default pool."""
     file = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(file)
     file.name = file.name.replace("v1alpha", "v1")

@@ -270,7 +270,7 @@ class OurPicker:
         return f"our {self.selector}"
 
     def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # as Pyversity's
-        """Return the dial to start from: the target itself, because our dial is that of J."""
+        """Return the dial to start from: the target itself, because our dial weights J."""
         return diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002

@@ -1,7 +1,7 @@
 """Reference servers, run as programs: an empty echo, and a hand-written service.
 
 `echo BYTES` answers every Query with that many zero bytes. It neither parses nor builds messages,
-so its cost is that of gRPC itself.
+so its cost is the cost of gRPC.
 
 `by-hand FOLDER` is a grpc.aio service around hnswlib and pyversity, as a good engineer would write
 it. It answers Query calls of one dense vector with ids and scores. Its search settings are

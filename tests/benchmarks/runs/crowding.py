@@ -149,8 +149,8 @@ def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float |
     - "distinct": number of distinct items among the k results.
     - "of topic": number of distinct items of the topic that the query asked for.
     - "relevant": share of the places with a point of this topic.
-    - "of best": mean cosine, divided by that of the k nearest distinct items.
-    - "of nearest": mean cosine, divided by that of plain nearest neighbours.
+    - "of best": mean cosine, divided by the mean cosine of the k nearest distinct items.
+    - "of nearest": mean cosine, divided by the mean cosine of plain nearest neighbours.
     - "h" and "J": the h-score, and the objective at `diversity`.
     - "gap closed": share of the gap in J between plain neighbours and greedy over all points, None
       if the gap is less than 1 % of J.

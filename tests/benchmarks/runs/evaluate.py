@@ -39,7 +39,7 @@ _PAUSE_SECONDS: Final = 0.005
     workers=Option([1, 2], "workers"),
     queries=Option(1_000, "queries"),
     dials=Option(10, "dials of two selectors"),
-    rounds=Option(3, "calls, the quietest of which is shown"),
+    rounds=Option(3, "calls; the quietest is shown"),
 )
 def evaluate(options: Options) -> Iterator[Output]:
     """Time of Evaluate calls, and of queries to a server that runs one.

@@ -185,9 +185,9 @@ async def _take_turns(services: Sequence[Service], options: Options) -> list[Loo
 def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> Iterator[Row]:
     """Yield a row for each entry from its loops; the last entry is the hand-written service.
 
-    "times per CPU" is the number of calls per second of server CPU, divided by that of the
-    hand-written service. "of its p99" is the p99 divided by that of the hand-written service. Both
-    are None if one of the two services does not close the gap or does not answer.
+    "times per CPU" is the number of calls per second of server CPU, divided by the same number of
+    the hand-written service. "of its p99" is the p99 divided by the p99 of the hand-written
+    service. Both are None if one of the two services does not close the gap or does not answer.
     """
     closed = [min(loads, key=lambda load: sum(load.cpu.values())) for loads, _ in loops]
     open_loops = [min(offers, key=lambda offer: offer.latency[99]) for _, offers in loops]

@@ -30,8 +30,8 @@ _STREAMED: Final = ", QueryStream"
 _ECHO: Final = "echo"
 # Goals for the server. _CPU_GOALS limits CPU divided by its floor, for each number of workers.
 # _P50_GOAL is in microseconds above the floor of p50. _STREAM_GOAL limits the front CPU of a stream
-# divided by that of unary calls. _BATCH_GOAL is the least rate of a batch divided by the rate in
-# process.
+# divided by the front CPU of unary calls. _BATCH_GOAL is the least rate of a batch divided by the
+# rate in process.
 _CPU_GOALS: Final = {1: 1.25, 2: 1.45}
 _P50_GOAL, _STREAM_GOAL, _BATCH_GOAL = 250, 0.6, 0.95
 

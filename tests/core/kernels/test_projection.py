@@ -211,7 +211,7 @@ def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> N
 def test_pca_hash_uses_each_component_in_one_table_only(
     rows: int, dims: int, n_tables: int, n_bits: int
 ) -> None:
-    """With too few components, first the number of tables is reduced, and then that of bits."""
+    """With too few components, first the number of tables is reduced, then the number of bits."""
     filled = core.fill_defaults(BuildParameters(hash_family="pca_hash"), rows, dims)
     assert (filled.n_tables, filled.n_bits) == (n_tables, n_bits)
     with pytest.raises(InvalidArgumentError, match="n_tables"):

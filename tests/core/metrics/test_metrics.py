@@ -380,9 +380,9 @@ def test_ir_measures_agrees_on_short_lists() -> None:
 
 
 def test_scikit_learn_agrees() -> None:
-    """Precision, recall and F score equal those of a classifier that accepts the k results.
+    """Precision, recall and F score are the same for a classifier that accepts the k results.
 
-    Average precision equals that of a ranking of all points.
+    Average precision is the same for a ranking of all points.
     """
     ids, query_categories, labels = draw_lists(5)
     ours = measure(judge(ids, query_categories, labels))

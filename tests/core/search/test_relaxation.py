@@ -193,7 +193,7 @@ def test_means_are_weighted_by_shares(case: Case) -> None:
 def test_results_report_the_rounding_and_the_duality_gap() -> None:
     """With `qp_relax` each row has a duality gap; other selectors report none.
 
-    `exchange` reaches an objective no worse than that of `top_k`.
+    The objective of `exchange` is no worse than the objective of `top_k`.
     """
     points = np.random.default_rng(0).standard_normal((400, 12)).astype(np.float32)
     index = Index.build(points)

@@ -42,7 +42,7 @@ def test_a_small_query_is_served_before_a_slice_of_a_batch(
         front = Front(control.Channel(supervisor_end))
         for number, size in ((1, 100_000), (2, 100), (3, 100)):
             front.send(Request(number, math.inf, Op.QUERY, "tag", bytes(size)))
-        one._tasks.append(())  # type: ignore[arg-type]  # of which a slice is due
+        one._tasks.append(())  # type: ignore[arg-type]  # a batch with a slice to answer
         one.run()
         front.link.close()
     assert order == [1, 2, "slice"]

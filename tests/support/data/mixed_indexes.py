@@ -120,7 +120,7 @@ def queries(count: int, metric: Metric) -> FloatArray:
 
 
 def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int = 0) -> None:
-    """Compare every row of a result with that of the reference implementation."""
+    """Compare every row of a result with the reference implementation."""
     for row, query in enumerate(asked):
         check_row(twin_of(index), query, result, row, at_least=at_least)
 
