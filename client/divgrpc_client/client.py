@@ -185,6 +185,22 @@ class _Methods:
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[ChannelOption] = (),
     ) -> None:
+        """Set the options of a client; it connects at its first call.
+
+        target: the server's host:port, such as "localhost:50051".
+        channels: number of connections, used in turn. Each connection reaches one front process of
+            the server, so a server with several front processes needs several connections.
+        timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. It does not
+            apply to Build, QueryStream and evaluations, which have no deadline by default.
+        idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message
+            is sent or received for this many seconds while the client waits for the server.
+        retries: whether calls that only read are repeated if the server is unavailable. A call has
+            at most three attempts.
+        credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no
+            TLS.
+        options: channel arguments of gRPC, as pairs of name and value. They override the arguments
+            that the client sets.
+        """
         self._target = target
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
@@ -492,29 +508,15 @@ class _Methods:
 class Client(_Methods):
     """Client of a divgrpc server; its methods may be called from any thread.
 
-    target: the server's host:port, such as "localhost:50051".
-    channels: number of connections, used in turn. Each connection reaches one front process of the
-        server, so a server with several front processes needs several connections.
-    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. It does not apply
-        to Build, QueryStream and evaluations, which have no deadline by default.
-    idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message is
-        sent or received for this many seconds while the client waits for the server.
-    retries: whether calls that only read are repeated if the server is unavailable. A call has at
-        most three attempts.
-    credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
-    options: channel arguments of gRPC, as pairs of name and value. They override the arguments that
-        the client sets.
-
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
     of the whole call in seconds; its default is the client's `timeout`, or no deadline where that
     does not apply. `request_id` is printable ASCII text that identifies the call in the server's
     log.
 
-    The client connects at the first call. Every method raises `RpcError` if its call fails,
-    `InvalidArgumentError` with the name of the field if an argument cannot be sent, and
-    `ClientStateError` after `close` or in a forked child. If the core has a class for an error of
-    the server, the `RpcError` is an instance of that class too, so `except IndexNotFoundError`
-    works as it does in process.
+    Every method raises `RpcError` if its call fails, `InvalidArgumentError` with the name of the
+    field if an argument cannot be sent, and `ClientStateError` after `close` or in a forked child.
+    If the core has a class for an error of the server, the `RpcError` is an instance of that class
+    too, so `except IndexNotFoundError` works as it does in process.
     """
 
     def __enter__(self) -> Self:
@@ -537,21 +539,8 @@ class Client(_Methods):
 class AsyncClient(_Methods):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
-    target: the server's host:port, such as "localhost:50051".
-    channels: number of connections, used in turn. Each connection reaches one front process of the
-        server, so a server with several front processes needs several connections.
-    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. It does not apply
-        to Build, QueryStream and evaluations, which have no deadline by default.
-    idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message is
-        sent or received for this many seconds while the client waits for the server.
-    retries: whether calls that only read are repeated if the server is unavailable. A call has at
-        most three attempts.
-    credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
-    options: channel arguments of gRPC, as pairs of name and value. They override the arguments that
-        the client sets.
-
-    Methods and errors are those of `Client`. Await the results, and iterate `query_stream`,
-    `evaluate` and `evaluate_labels` with `async for`.
+    It has the options and methods of `Client` and raises its errors. Await the results, and iterate
+    `query_stream`, `evaluate` and `evaluate_labels` with `async for`.
     """
 
     _stack = async_stack
@@ -568,7 +557,7 @@ class AsyncClient(_Methods):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Calls in progress are cancelled, and later calls are refused."""
+        """Close the connections, as `Client.close` does."""
         for connection in self._pool.close():
             await cast(Any, connection.channel).close()
 
