@@ -123,6 +123,8 @@ def _memory(tables: list[Table]) -> None:
 def _evaluate(tables: list[Table]) -> None:
     [row] = tables[0].rows
     assert row["ratio"] == pytest.approx(row["call s"] / row["its queries s"])
+    cpu = sum(row[f"CPU {role} s"] for role in ("front", "worker", "evaluator"))
+    assert row["CPU ratio"] == pytest.approx(cpu / row["its queries s"])
 
 
 def _start(tables: list[Table]) -> None:

@@ -47,8 +47,10 @@ def evaluate(options: Options) -> Iterator[Output]:
     "ratio" compares the time of a call with the time of its queries. The time of a call reaches
     from the request to its last row. The time of its queries is what the rows report, one query at
     a time on one thread, divided by the number of workers. A ratio of 1 means that nothing but
-    queries took time. Of several rounds, the one with the lowest ratio is shown. A small call has
-    one query and one setting. The first call starts a process, which later calls reuse.
+    queries took time. "CPU ratio" divides the CPU time of all processes by the time of the queries;
+    other programs on the machine hardly change it. Of several rounds, the one with the lowest ratio
+    is shown. A small call has one query and one setting. The first call starts a process, which
+    later calls reuse.
     """
     [data] = topics.load([_DATA])
     # The pool holds rows that are not indexed, so they can serve as queries.
@@ -97,12 +99,14 @@ def _call(
     seconds, after = time.perf_counter() - begin, _cpu_seconds(program)
     settings = [row for row in answers if not row.by_fold]
     query_seconds = sum(row.microseconds.mean * row.queries for row in settings) / 1e6
+    cpu = {role: after[role] - before[role] for role in after}
     return {
         "workers": workers,
         "call s": seconds,
         "its queries s": query_seconds,
         "ratio": seconds * workers / query_seconds,
-        **{f"CPU {role} s": after[role] - before[role] for role in after},
+        "CPU ratio": sum(cpu.values()) / query_seconds,
+        **{f"CPU {role} s": value for role, value in cpu.items()},
     }
 
 
