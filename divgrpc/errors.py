@@ -6,7 +6,7 @@ how to fix it. A message contains no path and no traceback, because it is sent t
 server.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class DivgrpcError(Exception):
@@ -18,10 +18,18 @@ class DivgrpcError(Exception):
 class InvalidArgumentError(DivgrpcError, ValueError):
     """An argument is invalid for every index.
 
-    `field` is the name of the argument as the caller wrote it, such as ``"diversity"``.
+    `field` is the name of the argument as the caller wrote it, such as ``"diversity"``. Errors of
+    the gRPC clients also have the attributes of `divgrpc_client.RpcError`.
     """
 
     reason = "INVALID_ARGUMENT"
+    # The clients set these, whether the client or the server found the error. In process, the code
+    # is None.
+    code: Any = None
+    detail: str = ""
+    field_violations: tuple[tuple[str, str], ...] = ()
+    retry_after: float | None = None
+    request_id: str = ""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)

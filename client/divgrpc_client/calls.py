@@ -4,6 +4,7 @@ The parameter `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both 
 names.
 """
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from types import ModuleType
 from typing import Any, Final, Generic, TypeVar
@@ -18,7 +19,7 @@ from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST
-from divgrpc_client.rpc.errors import StallError
+from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
 MessageT = TypeVar("MessageT")
@@ -50,6 +51,7 @@ class Feed(Generic[MessageT]):
                 self._on_request()
                 yield request
         except Exception as error:  # noqa: BLE001  # the caller's data may raise anything
+            add_call_attributes(error)
             self.failure = error
 
 
@@ -75,29 +77,48 @@ async def ask_all(
 
 
 async def wait_until_ready(stack: ModuleType, call: RpcCall, connection: Callable[[], Any]) -> None:
-    """Wait until the server's health service reports SERVING."""
-    while not await _becomes_ready(stack, call, connection().watch):
-        await stack.sleep(_READY_PAUSE_SECONDS)
+    """Wait until the server's health service reports SERVING.
+
+    Raises `UnavailableError` after the deadline, chained to the last known obstacle.
+    """
+    obstacle: RpcError | None = None
+    while True:
+        seconds = call.seconds_left() if obstacle is None else call.seconds_or_unready(obstacle)
+        latest = await _obstacle(stack, call, connection().watch, seconds)
+        if latest is None:
+            return
+        if obstacle is None or latest.code is grpc.StatusCode.UNAVAILABLE:
+            obstacle = latest
+        await stack.sleep(min(_READY_PAUSE_SECONDS, math.inf if seconds is None else seconds))
 
 
-async def _becomes_ready(stack: ModuleType, call: RpcCall, watch: Callable[..., Any]) -> bool:
-    """Watch the server's health; return False if the server goes away before it is ready."""
-    statuses = watch(
-        WATCH_REQUEST,
-        timeout=call.seconds_left(),
-        metadata=call.metadata,
-        wait_for_ready=True,
-    )
+async def _obstacle(
+    stack: ModuleType, call: RpcCall, watch: Callable[..., Any], seconds: float | None
+) -> RpcError | None:
+    """Watch the server's health for `seconds`, and return why it is not ready, or None if it is.
+
+    The code of the error is UNAVAILABLE if the reason is known, else DEADLINE_EXCEEDED. Other
+    errors are raised, because they do not pass: the server may lack the health service.
+    """
+    has_answered = False
+    # The call does not wait for a connection, because gRPC would then report no reason why it
+    # cannot connect.
+    statuses = watch(WATCH_REQUEST, timeout=seconds, metadata=call.metadata)
     try:
         async for status in stack.iterate(statuses):
+            has_answered = True
             if status == SERVING:
-                return True
+                return None
     except grpc.RpcError as error:
-        if error.code() is not grpc.StatusCode.UNAVAILABLE:
-            raise call.failed(error) from error
+        code = error.code()
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and has_answered:
+            return call.not_serving()
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return call.failed(error)
+        raise call.failed(error) from error
     finally:
         statuses.cancel()
-    return False
+    return call.not_serving()
 
 
 async def build(

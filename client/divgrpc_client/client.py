@@ -32,6 +32,7 @@ from typing import (
 import grpc
 import numpy.typing as npt
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.signatures import declare_return_type
 from divgrpc.types import (
@@ -69,6 +70,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
+from divgrpc_client.rpc.errors import add_call_attributes
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2
 
@@ -147,7 +149,7 @@ def _copy_methods(client: type) -> None:
             del copy.__dict__["__wrapped__"]
             copy.__kwdefaults__ = method.__kwdefaults__
             copy.__qualname__ = f"{client.__name__}.{name}"
-            setattr(client, name, copy)
+            setattr(client, name, _with_call_attributes(copy))
 
 
 def _make_asynchronous(client: type) -> None:
@@ -163,9 +165,27 @@ def _make_asynchronous(client: type) -> None:
 def _awaiting(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     async def awaiting(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
-        return await method(*arguments, **options)
+        try:
+            return await method(*arguments, **options)
+        except InvalidArgumentError as error:
+            add_call_attributes(error)
+            raise
 
     return awaiting
+
+
+def _with_call_attributes(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the argument errors of a method the attributes that errors of the server have."""
+
+    @wraps(method)
+    def checked(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
+        try:
+            return method(*arguments, **options)
+        except InvalidArgumentError as error:
+            add_call_attributes(error)
+            raise
+
+    return checked
 
 
 class _Methods:
@@ -482,7 +502,8 @@ class _Methods:
 
         timeout: seconds to wait. None waits without limit.
 
-        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout` seconds.
+        Raises `UnavailableError` after `timeout` seconds. Its `__cause__` is the last obstacle:
+        the connection was refused, for example, or the server still compiles its kernels.
         """
         call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
         return self._stack.run(calls.wait_until_ready(self._stack, call, self._connection))
@@ -513,10 +534,10 @@ class Client(_Methods):
     does not apply. `request_id` is printable ASCII text that identifies the call in the server's
     log.
 
-    Every method raises `RpcError` if its call fails, `InvalidArgumentError` with the name of the
-    field if an argument cannot be sent, and `ClientStateError` after `close` or in a forked child.
-    If the core has a class for an error of the server, the `RpcError` is an instance of that class
-    too, so `except IndexNotFoundError` works as it does in process.
+    Every method raises `RpcError` if its call fails, `InvalidArgumentError` with the code and the
+    field of such an error of the server if an argument cannot be sent, and `ClientStateError` after
+    `close` or in a forked child. If the core has a class for an error of the server, the `RpcError`
+    is an instance of that class too, so `except IndexNotFoundError` works as it does in process.
     """
 
     def __enter__(self) -> Self:

@@ -16,6 +16,8 @@ REQUEST_ID_KEY: Final = "x-request-id"
 _STATUS_KEY: Final = "grpc-status-details-bin"
 # Reason of an error for an expired deadline, the same as the server's.
 _LATE: Final = "LATE"
+# Reason of an error for a server whose health service reports that it does not serve queries.
+_NOT_SERVING: Final = "NOT_SERVING"
 # Timeouts of three years and more mean no deadline. With a timeout of some centuries, gRPC's clock
 # would overflow and the call would end at once.
 _ENDLESS_SECONDS: Final = 1e8
@@ -73,6 +75,22 @@ class RpcCall:
             raise self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
         return remaining
 
+    def seconds_or_unready(self, obstacle: RpcError) -> float | None:
+        """Return `seconds_left`, or raise the error for a server that was not ready in time.
+
+        `obstacle` is why it was not ready, and becomes the cause of the error.
+        """
+        try:
+            return self.seconds_left()
+        except RpcError:
+            detail = f"nothing answered at {self._target}"
+            if obstacle.reason == _NOT_SERVING:
+                detail = f"the server at {self._target} is not ready"
+            if obstacle.code is grpc.StatusCode.UNAVAILABLE:
+                detail = f"{detail}: {obstacle.detail}"
+            unavailable = grpc.StatusCode.UNAVAILABLE
+            raise self._error_here(unavailable, unavailable.name, detail) from obstacle
+
     def start(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # either stack's call
         """Call a method of a stub with a request or an iterator of requests."""
         return method(request, timeout=self.seconds_left(), metadata=self.metadata)
@@ -110,6 +128,13 @@ class RpcCall:
         """Return the error for a stream without any message for `seconds`."""
         detail = f"nothing moved for {seconds:g} s"
         return self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
+
+    def not_serving(self) -> RpcError:
+        """Return the error for a server that answers, but does not serve queries yet."""
+        detail = (
+            "it still compiles its kernels, which takes about 30 s once, or none of its workers runs"
+        )
+        return self._error_here(grpc.StatusCode.UNAVAILABLE, _NOT_SERVING, detail)
 
     def broken(self, detail: str) -> RpcError:
         """Return the error for an answer that violates the API."""

@@ -77,6 +77,17 @@ class RpcError(core.DivgrpcError):
         return rpc_error, (self.failure,)
 
 
+def add_call_attributes(error: BaseException) -> None:
+    """Give an argument error of the client the attributes of `RpcError`, with their values.
+
+    The server would have answered with the same code and field. Other errors are left unchanged.
+    """
+    if isinstance(error, core.InvalidArgumentError) and not isinstance(error, RpcError):
+        error.code = grpc.StatusCode.INVALID_ARGUMENT
+        error.detail = str(error)
+        error.field_violations = ((error.field, error.detail),)
+
+
 class StallError(Exception):
     """A stream had no message for too long; the clients convert this error to an `RpcError`."""
 

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import multiprocessing
 import pickle
+import socket
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from divgrpc.errors import (
     LimitExceededError,
     UnavailableError,
 )
-from divgrpc.parameters import BuildParameters
+from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc_client import AsyncClient, Client, ClientStateError, RpcError
 from divgrpc_client.rpc.channels import SERVICE
 from support.processes.both_clients import Stack
@@ -308,6 +309,7 @@ def test_clients_are_checked_when_they_are_made(
     with pytest.raises(InvalidArgumentError, match=field) as caught:
         kind(**settings)
     assert caught.value.field == field
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
     assert repr(value) in str(caught.value)
 
 
@@ -336,6 +338,46 @@ def test_calls_are_checked_before_they_are_made(
         call(method, "images", *data.get(method, []), **{field: value})
     assert caught.value.field == field
     assert not script.calls
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "options", "field"),
+    [
+        ("query", [QUERY], {"k": 0}, "k"),
+        ("query", [QUERY], {"timeout": "2"}, "timeout"),
+        ("query_stream", [[QUERY]], {"diversity": 2}, "diversity"),
+        ("query_stream", [[QUERY, np.ones((1, 1, 1))]], {}, "queries"),
+        ("build", [np.ones((2, 2))], {"n_tables": 0}, "n_tables"),
+        ("build", [np.ones(2)], {}, "vectors"),
+        ("predict_labels", [QUERY], {"top_k": 0}, "top_k"),
+    ],
+)
+def test_argument_errors_of_the_client_are_like_those_of_the_server(
+    call: Stack, method: str, data: list[Any], options: dict[str, Any], field: str
+) -> None:
+    """One handler reads the code and the fields of an error, wherever it was found."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        call(method, "images", *data, **options)
+    error = caught.value
+    assert not isinstance(error, RpcError)
+    assert error.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert (error.reason, error.field, error.detail) == ("INVALID_ARGUMENT", field, str(error))
+    assert error.field_violations == ((field, str(error)),)
+    assert (error.retry_after, error.request_id) == (None, "")
+
+
+@pytest.mark.parametrize("method", ["evaluate", "evaluate_labels"])
+def test_argument_errors_of_evaluations_have_a_code(method: str) -> None:
+    """The arguments of an evaluation are checked before its rows are asked for."""
+    with Client("127.0.0.1:1") as client, pytest.raises(InvalidArgumentError) as caught:
+        getattr(client, method)("images", np.ones((4, 2)), np.ones((4, 1)), folds=-1)
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_argument_errors_in_process_have_no_code() -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        QueryParameters(k=0)
+    assert caught.value.code is None
 
 
 def test_an_infinite_idle_timeout_is_accepted(call: Stack) -> None:
@@ -385,11 +427,50 @@ def test_methods_bear_the_name_of_their_client(client: type) -> None:
         client("127.0.0.1:1", pools=2)
 
 
-def test_waiting_for_an_absent_server_ends() -> None:
-    """`wait_until_ready` raises DEADLINE_EXCEEDED after its timeout."""
-    with Client("127.0.0.1:1") as client, pytest.raises(RpcError) as caught:
-        client.wait_until_ready(timeout=0.3)
-    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+@pytest.mark.parametrize("awaited", [False, True])
+def test_waiting_for_an_absent_server_ends(awaited: bool) -> None:  # noqa: FBT001  # parametrized
+    """`wait_until_ready` says that nothing answers, and its cause is the refused connection."""
+    call = Stack("127.0.0.1:1", awaited=awaited)
+    with pytest.raises(UnavailableError, match=r"^nothing answered at 127\.0\.0\.1:1: ") as caught:
+        call("wait_until_ready", timeout=0.5)
+    error, cause = caught.value, caught.value.__cause__
+    assert isinstance(error, RpcError)
+    assert isinstance(cause, RpcError)
+    assert error.code is cause.code is UNAVAILABLE
+    assert "Connection refused" in cause.detail
+    assert cause.detail in error.detail
+
+
+def test_waiting_for_a_silent_server_ends() -> None:
+    """A server that accepts connections, but says nothing, leaves no reason but the deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Client(target) as client, pytest.raises(UnavailableError) as caught:
+            client.wait_until_ready(timeout=0.3)
+    assert str(caught.value).startswith(f"nothing answered at {target} (UNAVAILABLE")
+    assert isinstance(caught.value.__cause__, RpcError)
+    assert caught.value.__cause__.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_waiting_for_a_server_that_compiles_ends() -> None:
+    """The error says that the server answers, and its cause says what the server may lack."""
+    health = HealthServicer()
+    health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+    with ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads)
+        add_HealthServicer_to_server(health, server)
+        target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        with Client(target) as client:
+            for _ in range(60):  # a busy machine may need longer until it answers
+                with pytest.raises(UnavailableError) as caught:
+                    client.wait_until_ready(timeout=0.5)
+                if "is not ready" in str(caught.value):
+                    break
+        server.stop(0).wait(60)
+    assert str(caught.value).startswith(f"the server at {target} is not ready: it still compiles")
+    assert isinstance(caught.value.__cause__, RpcError)
+    assert caught.value.__cause__.reason == "NOT_SERVING"
 
 
 def test_waiting_goes_on_until_the_server_serves() -> None:
