@@ -534,10 +534,11 @@ class Client(_Methods):
     does not apply. `request_id` is printable ASCII text that identifies the call in the server's
     log.
 
-    Every method raises `RpcError` if its call fails, `InvalidArgumentError` with the code and the
-    field of such an error of the server if an argument cannot be sent, and `ClientStateError` after
-    `close` or in a forked child. If the core has a class for an error of the server, the `RpcError`
-    is an instance of that class too, so `except IndexNotFoundError` works as it does in process.
+    Every method raises `RpcError` if its call fails, and `ClientStateError` after `close` or in a
+    forked child. If an argument cannot be sent, it raises `InvalidArgumentError` with the code and
+    the field that the server's error would have. If the core has a class for an error of the
+    server, the `RpcError` is an instance of that class too, so `except IndexNotFoundError` works as
+    it does in process.
     """
 
     def __enter__(self) -> Self:

@@ -272,6 +272,23 @@ def test_a_full_queue_refuses_queries(strict: Served) -> None:
         assert len(call.result().ids) == 10
 
 
+def test_a_full_queue_slows_a_stream_down(strict: Served) -> None:
+    """Every query of a stream is answered, though the queue holds fewer calls than the window."""
+    messages = (
+        query_pb2.QueryStreamRequest(correlation_id=number, query=query(seed=number))
+        for number in range(64)
+    )
+    with stopped(*strict.server.pids("worker")):
+        answers = strict.stub.QueryStream(messages, timeout=60)
+        await_front(strict.stub, 2)
+        unary = strict.stub.Query.future(query(), timeout=60)
+        await_front(strict.stub, 3)
+    responses = list(answers)
+    assert sorted(response.correlation_id for response in responses) == list(range(64))
+    assert all(response.HasField("response") for response in responses)
+    assert len(unary.result().ids) == 10
+
+
 def test_an_idle_upload_is_ended(strict: Served) -> None:
     """After `--upload-idle` seconds the call is DEADLINE_EXCEEDED and leaves no file."""
     held = Held(strict.stub, "still")

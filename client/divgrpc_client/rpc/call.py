@@ -131,9 +131,7 @@ class RpcCall:
 
     def not_serving(self) -> RpcError:
         """Return the error for a server that answers, but does not serve queries yet."""
-        detail = (
-            "it still compiles its kernels, which takes about 30 s once, or none of its workers runs"
-        )
+        detail = "it still compiles its kernels, which is done once, or none of its workers runs"
         return self._error_here(grpc.StatusCode.UNAVAILABLE, _NOT_SERVING, detail)
 
     def broken(self, detail: str) -> RpcError:

@@ -13,9 +13,15 @@ is measured only while the kind is full, which means that workers are running an
 packet of this kind. While the kind is not full, calls are sent without waiting, so no call is
 refused because of its deadline. For example, a worker that answers a batch for a minute still
 answers small calls in between.
+
+Queries of streams are never refused. A stream waits with its next query until the front has room,
+and flow control slows down its caller. Streams hold at most half of the queue, so that they leave
+places for unary calls.
 """
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -28,9 +34,13 @@ Kind = Literal["small", "large"]
 
 # Operations that are sent to every worker. They are not queued, counted or retried.
 TO_ALL: Final = (Op.PREPARE,)
+# The member of `Op`, because a look-up in an enum takes a noticeable part of the time of admission.
+_STREAM: Final = Op.STREAM
 # A call is refused if its expected wait exceeds this share of the time to its deadline.
 _WAIT_SHARE_MAX: Final = 0.5
 _WINDOW_SECONDS: Final = 0.05
+# The queries of all streams hold at most this share of the front's calls.
+_STREAM_SHARE_MAX: Final = 0.5
 
 
 def kind_of(payload: bytes) -> Kind:
@@ -90,9 +100,13 @@ class Admission:
         self._lines: dict[Kind, _Line] = {"small": _Line(), "large": _Line()}
         self._calls = 0
         self._bytes = 0
+        self._stream_calls_max = int(_STREAM_SHARE_MAX * config.queue_calls)
+        self._stream_calls = 0
+        # Streams that wait for room, the longest wait first.
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def check(self, payload: bytes, deadline: float) -> None:
-        """Raise `QueueFullError` if the call must be refused."""
+        """Raise `QueueFullError` if a unary call must be refused."""
         if self._calls >= self._calls_max or self._bytes + len(payload) > self._bytes_max:
             raise QueueFullError("the queue of the server is full; try again shortly")
         line = self._lines[kind_of(payload)]
@@ -103,11 +117,46 @@ class Admission:
                 "the server has too much to do to answer before the deadline; try again shortly"
             )
 
+    async def wait_for_room(self, payload: bytes) -> None:
+        """Wait until a stream may submit a query; a stream need not wait if no stream has one."""
+        if self._has_room(payload):
+            return
+        while not self._has_room(payload):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self._wake_stream()
+                raise
+        # One large query may have left room for several small ones.
+        self._wake_stream()
+
+    def _has_room(self, payload: bytes) -> bool:
+        if not self._stream_calls:
+            return True
+        return (
+            self._stream_calls < self._stream_calls_max
+            and self._calls < self._calls_max
+            and self._bytes + len(payload) <= self._bytes_max
+        )
+
+    def _wake_stream(self) -> None:
+        """Let the stream that has waited longest try again."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
     def take(self, request: Request) -> None:
         """Add a call to the count."""
         self._lines[kind_of(request.payload)].held += 1
         self._calls += 1
         self._bytes += len(request.payload)
+        if request.op is _STREAM:
+            self._stream_calls += 1
 
     def release(self, request: Request, *, is_answered: bool = False) -> None:
         """Remove a call from the count; `is_answered` says whether it counts towards the pace."""
@@ -115,6 +164,10 @@ class Admission:
             self._lines[kind_of(request.payload)].release(is_answered=is_answered)
             self._calls -= 1
             self._bytes -= len(request.payload)
+            if request.op is _STREAM:
+                self._stream_calls -= 1
+            if self._waiting:
+                self._wake_stream()
 
     def measure(self, kind: Kind, *, full: bool) -> None:
         """Update the pace of a kind.

@@ -120,6 +120,7 @@ class Pool:
         self._quarantine = Quarantine(stamp)
         self._ids = itertools.count(1)
         self._admission = Admission(config)
+        self.wait_for_room = self._admission.wait_for_room
         self._empty_since = time.monotonic()
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
@@ -159,9 +160,11 @@ class Pool:
     ) -> PoolCall:
         """Queue a request; `deliver` is called with the reply unless the call is withdrawn.
 
-        Raises `QueueFullError` and `PoisonError`.
+        Raises `PoisonError`, and `QueueFullError` for a unary call. A stream must call
+        `wait_for_room` first.
         """
-        self._admission.check(payload, deadline)
+        if op is not Op.STREAM:
+            self._admission.check(payload, deadline)
         if self._quarantine.holds(op, payload):
             raise PoisonError("this request ended two workers a moment ago and is not tried again")
         call = PoolCall(Request(next(self._ids), deadline, op, tag, payload), deliver)

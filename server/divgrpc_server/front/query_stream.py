@@ -2,8 +2,9 @@
 
 One task reads messages and submits them. The task of the call writes answers as they arrive. A
 query is in flight from the moment it is read until its answer is written. The window is the maximum
-number of queries in flight. While the window is full, no message is read, so gRPC's flow control
-slows down a caller that sends too fast or reads too slowly.
+number of queries in flight. While the window or the front's queue is full, no message is read, so
+gRPC's flow control slows down a caller that sends too fast or reads too slowly. So no query of a
+stream is refused because the server has too much to do.
 """
 
 import asyncio
@@ -101,6 +102,12 @@ class QueryStream:
                 return
             self._in_flight += 1
             self._on_message(message)
+            try:
+                await self._pool.wait_for_room(message)
+            except asyncio.CancelledError:
+                if self._draining:
+                    self._submit(message)
+                raise
             self._submit(message)
 
     def _submit(self, message: bytes) -> None:

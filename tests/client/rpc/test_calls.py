@@ -428,7 +428,7 @@ def test_methods_bear_the_name_of_their_client(client: type) -> None:
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_waiting_for_an_absent_server_ends(awaited: bool) -> None:  # noqa: FBT001  # parametrized
+def test_waiting_for_an_absent_server_ends(awaited: bool) -> None:
     """`wait_until_ready` says that nothing answers, and its cause is the refused connection."""
     call = Stack("127.0.0.1:1", awaited=awaited)
     with pytest.raises(UnavailableError, match=r"^nothing answered at 127\.0\.0\.1:1: ") as caught:

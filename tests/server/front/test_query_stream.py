@@ -29,11 +29,7 @@ def test_a_stream_returns_the_results_of_single_calls(client: Client, served: Se
 
 
 def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Served) -> None:
-    """The test sends 2,000 messages at once, and each is answered once.
-
-    The deadline is far away, because the front refuses queries that would miss it at the pace of a
-    worker that a busy machine has stopped for a moment.
-    """
+    """The test sends 2,000 messages at once, and each is answered once."""
     count = 2_000
     messages = (question(n, served.name, served.queries[n % 64]) for n in range(count))
     answers = list(stub.QueryStream(messages, timeout=150))
