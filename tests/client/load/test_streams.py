@@ -82,8 +82,9 @@ def test_a_broken_stream_is_replaced() -> None:
 
 def test_a_query_that_is_not_answered_misses_its_deadline() -> None:
     script = Breaking(silent_at=20)
-    settings = Settings(warm_up=0, channels=1, seed=1, timeout=0.5)
+    # The timeout also limits how long a busy machine may take for the other answers.
+    settings = Settings(warm_up=0, channels=1, seed=1, timeout=3)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:
         report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 99, "DEADLINE_EXCEEDED": 1}
-    assert report["latency"]["max"] >= 0.5e6
+    assert report["latency"]["max"] >= 3e6

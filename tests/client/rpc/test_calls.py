@@ -181,11 +181,11 @@ def test_changes_are_not_retried(call: Stack, script: ScriptedIndex) -> None:
 def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
     """By default a query's deadline is two seconds; the client or the call may set another."""
     call("query", "images", QUERY)
-    assert 1 < script.seconds_left < 2.5
-    call("query", "images", QUERY, settings={"timeout": 7})
-    assert 6 < script.seconds_left < 7.5
-    call("query", "images", QUERY, timeout=5)
-    assert 4 < script.seconds_left < 5.5
+    assert 0 < script.seconds_left < 2.5
+    call("query", "images", QUERY, settings={"timeout": 700})
+    assert 600 < script.seconds_left < 701
+    call("query", "images", QUERY, timeout=500)
+    assert 400 < script.seconds_left < 501
     for endless in (float("inf"), 1e12):
         call("query", "images", QUERY, timeout=endless)
         assert not 0 <= script.seconds_left < 3600
@@ -427,15 +427,27 @@ def test_methods_bear_the_name_of_their_client(client: type) -> None:
         client("127.0.0.1:1", pools=2)
 
 
+def failure_to_become_ready(call: Stack) -> tuple[RpcError, RpcError]:
+    """Return the error of `wait_until_ready` and its cause.
+
+    A busy machine may take longer than the first timeout to find the cause.
+    """
+    for timeout in (0.3, 3.0, 30.0):
+        with pytest.raises(UnavailableError) as caught:
+            call("wait_until_ready", timeout=timeout)
+        error, cause = caught.value, caught.value.__cause__
+        assert isinstance(error, RpcError)
+        assert isinstance(cause, RpcError)
+        if cause.code is UNAVAILABLE:
+            break
+    return error, cause
+
+
 @pytest.mark.parametrize("awaited", [False, True])
 def test_waiting_for_an_absent_server_ends(awaited: bool) -> None:
     """`wait_until_ready` says that nothing answers, and its cause is the refused connection."""
-    call = Stack("127.0.0.1:1", awaited=awaited)
-    with pytest.raises(UnavailableError, match=r"^nothing answered at 127\.0\.0\.1:1: ") as caught:
-        call("wait_until_ready", timeout=0.5)
-    error, cause = caught.value, caught.value.__cause__
-    assert isinstance(error, RpcError)
-    assert isinstance(cause, RpcError)
+    error, cause = failure_to_become_ready(Stack("127.0.0.1:1", awaited=awaited))
+    assert str(error).startswith("nothing answered at 127.0.0.1:1: ")
     assert error.code is cause.code is UNAVAILABLE
     assert "Connection refused" in cause.detail
     assert cause.detail in error.detail
@@ -461,16 +473,10 @@ def test_waiting_for_a_server_that_compiles_ends() -> None:
         add_HealthServicer_to_server(health, server)
         target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         server.start()
-        with Client(target) as client:
-            for _ in range(60):  # a busy machine may need longer until it answers
-                with pytest.raises(UnavailableError) as caught:
-                    client.wait_until_ready(timeout=0.5)
-                if "is not ready" in str(caught.value):
-                    break
+        error, cause = failure_to_become_ready(Stack(target, awaited=False))
         server.stop(0).wait(60)
-    assert str(caught.value).startswith(f"the server at {target} is not ready: it still compiles")
-    assert isinstance(caught.value.__cause__, RpcError)
-    assert caught.value.__cause__.reason == "NOT_SERVING"
+    assert str(error).startswith(f"the server at {target} is not ready: it still compiles")
+    assert cause.reason == "NOT_SERVING"
 
 
 def test_waiting_goes_on_until_the_server_serves() -> None:

@@ -162,12 +162,13 @@ def test_time_of_the_caller_does_not_count_as_idle(call: Stack) -> None:
     """The caller may take long to yield queries and to take results."""
 
     def queries() -> Iterator[VectorsLike]:
-        for n in range(3):
-            time.sleep(0.15)  # a slow caller is what is tested
+        for n in range(2):
+            time.sleep(1.2)  # a slow caller is what is tested
             yield [float(n), 1.0]
 
-    results = call("query_stream", "images", queries(), settings={"idle_timeout": 0.1})
-    assert len(results) == 3
+    # The idle timeout also limits how long a busy machine may take for an answer.
+    results = call("query_stream", "images", queries(), settings={"idle_timeout": 1.0})
+    assert len(results) == 2
 
 
 def test_an_upload_is_sent_in_chunks(call: Stack, script: ScriptedIndex) -> None:

@@ -8,8 +8,18 @@ import pytest
 from divgrpc_server.worker.batches import Pace
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace the monotonic clock by one whose seconds are the only item of the list."""
+    seconds = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    return seconds
+
+
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, True), (0.05, False)])
-def test_a_last_slice_is_short_if_earlier_rows_were_fast(seconds: float, *, ends: bool) -> None:
+def test_a_last_slice_is_short_if_earlier_rows_were_fast(
+    clock: list[float], seconds: float, *, ends: bool
+) -> None:
     """The last slice is short only if earlier rows were fast.
 
     Before the first row is answered, the time per row is unknown.
@@ -20,7 +30,7 @@ def test_a_last_slice_is_short_if_earlier_rows_were_fast(seconds: float, *, ends
     stop = 0
     while stop < rows - 1 and not pace.ends_soon:
         with pace.step() as stop:
-            time.sleep(seconds)
+            clock[0] += seconds
     assert pace.stop() == rows
     assert pace.ends_soon == ends
 
@@ -32,12 +42,12 @@ def test_the_end_of_a_batch_of_one_slice_is_unknown() -> None:
     assert not pace.ends_soon
 
 
-def test_slices_have_a_minimum_for_rows_searched_together() -> None:
+def test_slices_have_a_minimum_for_rows_searched_together(clock: list[float]) -> None:
     """Even slow slices have 8 rows, because fewer rows would lose the gain of a common search."""
     pace, stops = Pace(np.zeros((30, 4), np.float32), "greedy"), [0]
     pace.set_shared_rows(16)
     while stops[-1] < 30:
         with pace.step() as stop:
-            time.sleep(0.02)
+            clock[0] += 0.02
         stops.append(stop)
     assert stops == [0, 8, 16, 24, 30]

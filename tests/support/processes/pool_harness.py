@@ -52,6 +52,16 @@ class Stage:
         self.reported.append(serial)
         self.report_made.set()
 
+    def age(self, seconds: float) -> None:
+        """Let all workers be silent for `seconds` more, and let the pool look for silent workers.
+
+        The test need not wait, so a busy machine that stops it for a while does no harm.
+        """
+        for worker in self.pool._workers:
+            worker.life_time -= seconds
+        self.pool._ticker.cancel()
+        self.pool._tick()
+
     def ask(self, payload: bytes, seconds: float = FOREVER) -> "asyncio.Task[Reply]":
         """Send a request whose deadline is in `seconds`; return the task that awaits its reply."""
         deadline = time.monotonic() + seconds

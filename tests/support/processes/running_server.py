@@ -145,7 +145,7 @@ def cpu_seconds(pid: int) -> float:
     return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Poll a condition until it is true, and fail the test after `seconds` seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
