@@ -132,7 +132,7 @@ def health(server: RunningServer) -> int:
     """Return the status of the health service."""
     with server.channel() as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=5).status)
+        return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=30).status)
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def await_front(stub: DiverseIndexStub, calls: int = 1) -> None:
     method, so as many calls of GetServerInfo suffice.
     """
     for _ in range(calls):
-        stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=5)
+        stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=30)
 
 
 def asking(client: Client, stop: threading.Event) -> int:

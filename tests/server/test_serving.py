@@ -27,8 +27,8 @@ def test_a_server_that_serves_is_healthy(channel: grpc.Channel, service: str) ->
     """Check and Watch return SERVING for the whole server, and for the service by its name."""
     health = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
-    assert health.Check(request, timeout=5).status == SERVING
-    watch = health.Watch(request, timeout=5)
+    assert health.Check(request, timeout=30).status == SERVING
+    watch = health.Watch(request, timeout=30)
     assert next(watch).status == SERVING
     watch.cancel()
 
@@ -42,13 +42,13 @@ def test_reflection_answers_both_versions(channel: grpc.Channel, version: str) -
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
     )
     question = reflection_pb2.ServerReflectionRequest(list_services="")
-    (answer,) = ask(iter([question]), timeout=5)
+    (answer,) = ask(iter([question]), timeout=30)
     names = {service.name for service in answer.list_services_response.service}
     assert {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} <= names
     symbols = [
         reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names
     ]
-    for answer in ask(iter(symbols), timeout=5):
+    for answer in ask(iter(symbols), timeout=30):
         assert answer.file_descriptor_response.file_descriptor_proto, answer
 
 
@@ -84,7 +84,7 @@ def test_indexes_are_listed_in_pages(
     listed_names: list[str] = []
     request = index_pb2.ListIndexesRequest(page_size=2)
     while True:
-        page = stub.ListIndexes(request, timeout=5)
+        page = stub.ListIndexes(request, timeout=30)
         assert len(page.indexes) <= 2
         listed_names += [info.name for info in page.indexes]
         if not page.next_page_token:
@@ -92,7 +92,7 @@ def test_indexes_are_listed_in_pages(
         request.page_token = page.next_page_token
     assert listed_names == names_
     with pytest.raises(grpc.RpcError) as caught:
-        stub.ListIndexes(index_pb2.ListIndexesRequest(page_size=-1), timeout=5)
+        stub.ListIndexes(index_pb2.ListIndexesRequest(page_size=-1), timeout=30)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -161,10 +161,10 @@ def test_a_request_id_cannot_forge_a_line(server: RunningServer, stub: DiverseIn
     """If the caller's request id has quotes or is too long, the server replaces it."""
     for forged in ('x", "code": "OK', "y" * 500):
         stub.GetServerInfo(
-            index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", forged),), timeout=5
+            index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", forged),), timeout=30
         )
     stub.GetServerInfo(
-        index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", "after-forged"),), timeout=5
+        index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", "after-forged"),), timeout=30
     )
     eventually(lambda: access_lines(server, "after-forged"))
     assert forged not in server.log

@@ -180,7 +180,7 @@ def test_changes_are_not_retried(call: Stack, script: ScriptedIndex) -> None:
 
 def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
     """By default a query's deadline is two seconds; the client or the call may set another."""
-    call("query", "images", QUERY)
+    call("query", "images", QUERY, settings=None)
     assert 0 < script.seconds_left < 2.5
     call("query", "images", QUERY, settings={"timeout": 700})
     assert 600 < script.seconds_left < 701
@@ -233,7 +233,7 @@ def test_an_unreachable_server_is_unavailable() -> None:
 
 def test_a_closed_client_refuses_calls(target: str) -> None:
     """A call on a closed client raises an error; closing the client again does nothing."""
-    client = Client(target)
+    client = Client(target, timeout=30)
     client.query("images", QUERY)
     client.close()
     client.close()
@@ -253,7 +253,7 @@ def test_a_forked_child_gets_an_error(target: str) -> None:
     """In a forked child, a client of the parent raises an error instead of hanging."""
     fork = multiprocessing.get_context("fork")
     answers, writer = fork.Pipe(duplex=False)
-    with Client(target) as client, answers, writer:
+    with Client(target, timeout=30) as client, answers, writer:
         client.query("images", QUERY)
         child = fork.Process(target=_ask_in_child, args=(client, writer))
         child.start()
@@ -269,7 +269,7 @@ def test_a_forked_child_gets_an_error(target: str) -> None:
 
 def test_async_clients_belong_to_their_loop(target: str) -> None:
     """Using a client in a second event loop raises an error."""
-    client = AsyncClient(target)
+    client = AsyncClient(target, timeout=30)
     asyncio.run(client.query("images", QUERY))
     with pytest.raises(ClientStateError, match="event loop"):
         asyncio.run(client.query("images", QUERY))
@@ -278,7 +278,7 @@ def test_async_clients_belong_to_their_loop(target: str) -> None:
 def test_connections_take_turns(script: ScriptedIndex, target: str) -> None:
     """A client opens as many connections as `channels`, and calls alternate between them."""
     peers = set()
-    with Client(target, channels=3) as client:
+    with Client(target, channels=3, timeout=30) as client:
         for _ in range(6):
             client.query("images", QUERY)
             peers.add(script.peer)

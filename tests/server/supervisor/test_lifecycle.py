@@ -222,7 +222,7 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> No
         everyone = all_processes(server)
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
         server.process.kill()
-        eventually(lambda: not any(map(alive, everyone)), 2)
+        eventually(lambda: not any(map(alive, everyone)))
         port = int(server.target.rpartition(":")[2])
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -17,9 +17,11 @@ class Stack:
     def __call__(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
         """Make a client, call one of its methods and return the result.
 
-        `settings` are the arguments of the client. `each` is called with every result of a stream.
+        `settings` are the arguments of the client, or None for its defaults; otherwise the timeout
+        is long enough for a busy machine. `each` is called with every result of a stream.
         """
         settings = options.pop("settings", {})
+        settings = {} if settings is None else {"timeout": 30.0} | settings
         if self._awaited:
             return asyncio.run(self._call_async(method, settings, arguments, options))
         with Client(self._target, **settings) as client:
