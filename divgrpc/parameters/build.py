@@ -72,10 +72,11 @@ class BuildParameters:
     hash_family: How to divide space into buckets or cells; auto lets Build choose.
     hyperplanes: How to draw random directions.
     centred: Subtract the mean of the points before hashing; not with inner_product.
-    n_tables: Number of hash tables, 1 to 256; not with cells.
-    n_bits: Number of bits in the key of a bucket, 1 to 24; not with cells.
+    n_tables: Number of hash tables, 1 to 256; not with cells. Build chooses the default.
+    n_bits: Number of bits in the key of a bucket, 1 to 24; not with cells. Build chooses the
+        default.
     n_components: Number of principal components of the points that hashing uses, at most the number
-        of dimensions.
+        of dimensions. Build chooses the default.
     target_recall: Minimum share of the true nearest points that must be among a query's candidates
         with the search auto, above 0 and at most 1.
     zero_vectors: Whether to reject or to skip zero vectors under cosine.

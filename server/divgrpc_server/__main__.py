@@ -21,17 +21,21 @@ _EXTRA_MODULES: Final = ("numba", "scipy", "structlog", "grpc_health", "grpc_ref
 _DESCRIPTION = """\
 Serves diverse retrieval over gRPC: results that are near the query and different from one another.
 
-  divgrpc-server                               indexes in memory, 127.0.0.1:50051
-  divgrpc-server --data-dir /var/lib/divgrpc   indexes on disk, which outlive the server
-  divgrpc-server --listen 127.0.0.1:0          a free port; `serving HOST:PORT` is printed
-"""
-_EPILOG = """\
 Each option may also be set by the environment (--data-dir: DIVGRPC_DATA_DIR) or in the TOML file
 that --config names (data_dir = "..."). Arguments win over the environment, which wins over the
 file.
 
 Once the server serves it prints one line, `serving HOST:PORT`, on standard output; logs go to
 standard error. SIGTERM or SIGINT lets running calls finish; a second signal ends them.
+"""
+_EPILOG = """\
+Examples:
+  divgrpc-server                               indexes in memory, 127.0.0.1:50051
+  divgrpc-server --data-dir /var/lib/divgrpc   indexes on disk, which outlive the server
+  divgrpc-server --listen 127.0.0.1:0          a free port; `serving HOST:PORT` is printed
+  divgrpc-server --config divgrpc.toml --workers 4
+
+Ask the server with divgrpc --help, or with a client of any language.
 """
 
 
@@ -50,14 +54,22 @@ def parser() -> argparse.ArgumentParser:
     for field in dataclasses.fields(configuration.Config):
         flag = "--" + field.name.replace("_", "-")
         text = field.metadata["help"]
+        shown = _shown(field.default)
         if field.type is bool:
             command.add_argument(
-                flag, action=argparse.BooleanOptionalAction, help=f"{text} (default: yes)"
+                flag, action=argparse.BooleanOptionalAction, help=f"{text} (default: {shown})"
             )
         else:
-            default_text = f" (default: {field.default})" if field.default != "" else ""
-            command.add_argument(flag, metavar=_metavar(field), help=text + default_text)
+            note = f" (default: {shown})" if shown else ""
+            command.add_argument(flag, metavar=_metavar(field), help=text + note)
     return command
+
+
+def _shown(default: object) -> str:
+    """Return a default as the help shows it: yes and no, numbers without a needless .0."""
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _metavar(field: "dataclasses.Field[object]") -> str:

@@ -52,7 +52,12 @@ class Config:
     data_dir: str = _option(
         "", "folder of the indexes; without it they live in memory and end with the server"
     )
-    workers: int = _option(max(1, _cores() - 1), "processes that answer queries", low=1, high=1024)
+    workers: int = _option(
+        max(1, _cores() - 1),
+        "processes that answer queries; by default one fewer than the cores",
+        low=1,
+        high=1024,
+    )
     fronts: int = _option(1, "processes that speak gRPC, sharing the port", low=1, high=256)
     log_format: str = _option(
         "auto",
@@ -64,15 +69,15 @@ class Config:
     )
     access_log: bool = _option(True, "one line per call, at level info")
     reflection: bool = _option(True, "let tools such as grpcurl list the methods")
-    ready_file: str = _option("", "file to write host:port to once the server serves")
+    ready_file: str = _option("", "file that gets host:port once the server serves")
     grace: float = _option(10.0, "seconds to finish running calls after a signal to stop", low=0)
     max_builds: int = _option(2, "builds at a time, over all indexes", low=1, high=64)
     upload_idle: float = _option(
         60.0, "seconds without a message after which an upload is cancelled", low=0.01
     )
-    queue_calls: int = _option(1024, "queries that a front queues before it refuses more", low=1)
+    queue_calls: int = _option(1024, "queries that a front queues; further ones are refused", low=1)
     queue_bytes: int = _option(
-        64 * 2**20, "bytes of queries that a front queues before it refuses more", low=1
+        64 * 2**20, "bytes of queries that a front queues; further ones are refused", low=1
     )
     pending_calls: int = _option(
         20_000,

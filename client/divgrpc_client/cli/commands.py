@@ -106,14 +106,14 @@ def query(arguments: argparse.Namespace) -> None:
 def predict(arguments: argparse.Namespace) -> None:
     """Predict labels for the documents of FILE, from the labels of the index NAME.
 
+    The score of a label is the inner product of its factors with the embedded document. In the mode
+    neighbour_vote it is the label's share of the votes.
+
     Examples:
       divgrpc predict papers test.txt                     five labels each, with their names
       divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
       divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
       divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
-
-    The score of a label is the inner product of its factors with the embedded document. In the mode
-    neighbour_vote it is the label's share of the votes.
     """
     documents, rows = _read_documents(arguments, arguments.file)
     with _client(arguments) as client:
@@ -195,19 +195,37 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
 
 
 def ls(arguments: argparse.Namespace) -> None:
-    """List the indexes."""
+    """List the indexes of a server.
+
+    Examples:
+      divgrpc ls
+      divgrpc ls --target 10.0.0.5:50051 --json
+    """
     with _client(arguments) as client:
         _show(arguments, client.list_indexes(timeout=arguments.timeout), "indexes")
 
 
 def info(arguments: argparse.Namespace) -> None:
-    """Show the parameters of an index and the reasons for those that Build chose."""
+    """Show the parameters of an index and the reasons for those that Build chose.
+
+    It also shows the recall and the cost of each search, and the size of each array.
+
+    Examples:
+      divgrpc info images
+      divgrpc info images --json
+    """
     with _client(arguments) as client:
         _show(arguments, client.get_index(arguments.name, timeout=arguments.timeout), "index")
 
 
 def rm(arguments: argparse.Namespace) -> None:
-    """Delete an index."""
+    """Delete an index and its files; this cannot be undone.
+
+    Queries that are running still finish.
+
+    Examples:
+      divgrpc rm images
+    """
     with _client(arguments) as client:
         generation = client.delete_index(arguments.name, timeout=arguments.timeout)
     if arguments.json:
@@ -224,10 +242,6 @@ def warm(arguments: argparse.Namespace) -> int:
     start of a server compiles them. Only a computer that searches needs kernels. A client needs
     none.
 
-    Examples:
-      divgrpc warm                                      into the user's cache folder
-      DIVGRPC_KERNEL_CACHE=/srv/kernels divgrpc warm    into a folder that an image keeps
-
     The folder may be copied, because kernels do not depend on where divgrpc is installed. They are
     compiled for the processor of this computer. To compile them for several processors, set these
     variables to the oldest of the processors, both here and where the kernels are used:
@@ -236,6 +250,10 @@ def warm(arguments: argparse.Namespace) -> int:
 
     The command removes kernels of other releases that no process has loaded for 30 days. Its exit
     code is 1 if the folder cannot be written.
+
+    Examples:
+      divgrpc warm                                      into the user's cache folder
+      DIVGRPC_KERNEL_CACHE=/srv/kernels divgrpc warm    into a folder that an image keeps
     """
     with extra("warm", "compiling kernels", "server"):
         from divgrpc.warmup import warm_ahead

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.cli.options import add_options, add_reading, add_texts, extra, options_in
+from divgrpc_client.cli.options import SLICE, add_options, add_reading, add_texts, extra, options_in
 from divgrpc_client.formats import json_output
 from divgrpc_client.messages.options import QueryOptions
 
@@ -36,15 +36,6 @@ def load(arguments: argparse.Namespace) -> int:
     Latency is measured from the time at which a call was due, even if it was sent later. So the
     latencies include the delays that a stalling server causes.
 
-    Examples:
-      divgrpc load images --data queries.npy --rate 500 --duration 30
-      divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
-      divgrpc load images --data queries.npy --schedule '100..1000/30s'    a ramp
-      divgrpc load images --data queries.npy --schedule '100:10s,200:10s'  steps
-      divgrpc load images --data queries.npy --objective 'p99<20ms'        find the highest rate
-      divgrpc load images --data queries.npy --closed 64    keep 64 calls in flight
-      divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
-
     A mix is a TOML file of [[call]] tables. Each table must have index and data. It may have key,
     rows, batch, share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc
     query or predict. If a value is a list, the table describes one kind of call for each item.
@@ -53,6 +44,15 @@ def load(arguments: argparse.Namespace) -> int:
     that the load generator, not the server, was the bottleneck. More --processes may help, or a
     generator on another machine. Ctrl-C ends a run early, and the report then covers the calls made
     so far.
+
+    Examples:
+      divgrpc load images --data queries.npy --rate 500 --duration 30
+      divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
+      divgrpc load images --data queries.npy --schedule '100..1000/30s'    a ramp
+      divgrpc load images --data queries.npy --schedule '100:10s,200:10s'  steps
+      divgrpc load images --data queries.npy --objective 'p99<20ms'        find the highest rate
+      divgrpc load images --data queries.npy --closed 64    keep 64 calls in flight
+      divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
     """
     with extra("load", "load", "cli"):
         from divgrpc_client.load.report import write_report
@@ -193,14 +193,28 @@ def _make_folder(name: str, file: str | None) -> None:
 def add_load(verb: argparse.ArgumentParser) -> None:
     """Add the options of `load`."""
     verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
-    add_texts(verb, ("--data", "FILE", "A file of queries, one vector per row."))
+    add_texts(
+        verb,
+        ("--data", "FILE", "A file of queries, one vector per row; needed unless --mix is given."),
+    )
     add_reading(verb)
-    add_texts(verb, ("--rows", "START:STOP", "Draw from these rows of the file alone."))
+    add_texts(verb, ("--rows", "START:STOP", f"Draw from only these rows, {SLICE}."))
     verb.add_argument(
         "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
     )
-    add_texts(verb, ("--mix", "TOML", "Send a mix of calls instead of NAME."))
-    _add_rates(verb.add_argument_group("rates"))
+    add_texts(
+        verb,
+        (
+            "--mix",
+            "TOML",
+            "Send a mix of calls, described in this file, instead of queries of NAME.",
+        ),
+    )
+    _add_rates(
+        verb.add_argument_group(
+            "rates; one of --rate, --schedule, --closed and --objective is needed"
+        )
+    )
     _add_calls(verb.add_argument_group("calls"))
     group = verb.add_argument_group("reports")
     group.add_argument(
@@ -211,8 +225,12 @@ def add_load(verb: argparse.ArgumentParser) -> None:
     )
     add_texts(
         group,
-        ("--save", "JSON", "Write the report to this file."),
-        ("--report", "HTML", "Write a page; needs divgrpc[report]."),
+        ("--save", "JSON", "Write the report to this file as JSON."),
+        (
+            "--report",
+            "HTML",
+            "Write the report to this file as a page with charts; needs divgrpc[report].",
+        ),
     )
     add_options(verb, QueryOptions)
 
@@ -221,20 +239,27 @@ def _add_rates(group: "argparse._ActionsContainer") -> None:
     for flag, kind, metavar, text in (
         (
             *("--rate", float, "N"),
-            "Calls a second, whether or not they are answered; --objective begins at 100.",
+            "Calls a second, whether or not they are answered (default 100 with --objective).",
         ),
         (
             *("--duration", float, "SECONDS"),
-            "How long to hold the rate, or each rate that is tried (default 10).",
+            "How long to hold the rate, or each rate that --objective tries (default 10).",
         ),
-        ("--schedule", str, "STEPS", "Change the rate over time."),
+        (
+            *("--schedule", str, "STEPS"),
+            "Change the rate over time: steps of RATE:SECONDS, or ramps of FROM..TO/SECONDS, such "
+            "as 100:10s,100..500/30s.",
+        ),
         (
             *("--closed", int, "N"),
-            "Calls to keep under way instead of a rate; latencies then leave out waiting.",
+            "Calls to keep in flight instead of a rate; latencies then leave out the wait before a "
+            "call is sent.",
         ),
     ):
         group.add_argument(flag, type=kind, metavar=metavar, help=text)
-    _add_flag(group, "--poisson", "Send calls at random times.")
+    _add_flag(
+        group, "--poisson", "Send calls at random times (a Poisson process), not evenly spaced."
+    )
     group.add_argument(
         "--objective",
         **_BOUND,
@@ -248,14 +273,14 @@ def _add_rates(group: "argparse._ActionsContainer") -> None:
 def _add_calls(group: "argparse._ActionsContainer") -> None:
     """Add an option for each of `Settings`; the explanations there are for Python."""
     for flag, kind, metavar, text in (
-        ("--warm-up", float, "SECONDS", "Send calls before any count (default 2)."),
+        ("--warm-up", float, "SECONDS", "Send calls for this long before any count (default 2)."),
         ("--processes", int, "N", "Number of processes that send calls (default 1)."),
         ("--channels", int, "N", "Number of connections that each process opens (default 4)."),
         ("--retries", int, "N", "Number of retries after UNAVAILABLE (default 0)."),
         (
             *("--max-in-flight", int, "N"),
-            "Limit of calls under way; calls due beyond it are not sent and count as errors "
-            "(default 10000).",
+            "Maximum number of calls in flight; calls due beyond it are not sent and count as "
+            "errors (default 10000).",
         ),
         (
             *("--quality", float, "SHARE"),

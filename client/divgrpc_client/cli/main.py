@@ -35,17 +35,31 @@ from divgrpc_client.rpc.errors import RpcError
 _TOP: Final = """\
 Search for results that are near the query and different from one another.
 
-Start a server with divgrpc-server, then:
-
+The commands call a server, which divgrpc-server starts. Every command explains its options:
+divgrpc query --help
+"""
+_END: Final = """\
+Examples:
   divgrpc build images vectors.npy         index the rows of a file
   divgrpc query images queries.npy -k 10   ten diverse results for each row
   divgrpc predict papers documents.txt     five labels for each document
   divgrpc info images                      what Build chose, and what it measured
 
-Every command explains its options: divgrpc query --help
+Exit codes:
+  0    done
+  1    the server refused or could not be reached, or the output could not be written
+  2    the command itself is wrong: an unknown option, an unreadable file
+  3    a load test missed a required bound
+  4    a load test was void: its generator, not the server, was the bottleneck
+  130  interrupted; a build in progress was cancelled
 """
 # Tables of options whose names occur in messages of the server.
 _TABLES: Final = (BuildOptions, QueryOptions, PredictOptions)
+# Sources of a column of numbers.
+_SOURCE: Final = (
+    "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for those "
+    "of the svmlight file"
+)
 # Attributes of the parsed arguments that are not options.
 _NO_OPTIONS: Final = {"run", "table", "name", "file"}
 
@@ -141,7 +155,10 @@ def _complain(error: DivgrpcError, *, as_json: bool) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="divgrpc", description=_TOP, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="divgrpc",
+        description=_TOP,
+        epilog=_END,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=divgrpc.__version__)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -168,17 +185,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_build(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb, nargs="?")
-    source = (
-        "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for "
-        "those of the svmlight file"
-    )
     options.add_texts(
         verb,
-        ("--ids", "SOURCE", f"Take one id per row from {source}."),
-        ("--categories", "SOURCE", "Take one category per row, -1 for none."),
-        ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none."),
+        ("--ids", "SOURCE", f"Take one id per row from {_SOURCE} (default 0, 1, 2 and so on)."),
+        ("--categories", "SOURCE", "Take one category per row, -1 for none; SOURCE as for --ids."),
+        ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none; SOURCE as for --ids."),
     )
-    verb.add_argument("--replace", action="store_true", help="Replace an index of that name.")
+    verb.add_argument(
+        "--replace",
+        action="store_true",
+        help="Replace an index of that name; without it, such a build fails.",
+    )
     group = verb.add_argument_group("labels, for divgrpc predict")
     options.add_documents(group, ", instead of FILE")
     edges = "two numbers a line or an .npy; nodes below L are the labels"
@@ -202,7 +219,7 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
 
 def _add_query(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb)
-    options.add_texts(verb, ("--rows", "START:STOP", "Ask these rows of the file alone."))
+    options.add_texts(verb, ("--rows", "START:STOP", f"Send only these rows, {options.SLICE}."))
     options.add_options(verb, QueryOptions)
 
 
@@ -210,7 +227,8 @@ def _add_predict(verb: argparse.ArgumentParser) -> None:
     options.add_file(
         verb, f"A file with one document per row: {FORMATS}, or text as build takes it."
     )
-    options.add_texts(verb, options.SPLIT, ("--rows", "START:STOP", "Ask about these rows alone."))
+    rows = f"Send only these rows, {options.SLICE}."
+    options.add_texts(verb, options.SPLIT, ("--rows", "START:STOP", rows))
     options.add_options(verb, PredictOptions)
 
 
@@ -218,10 +236,17 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb)
     options.add_texts(
         verb,
-        ("--categories", "SOURCE", "Take the points of each row's category as relevant."),
-        ("--relevant", "FILE", "Take the relevant ids of each row from a line of this file."),
+        (
+            *("--categories", "SOURCE"),
+            f"Take the points of each row's category as relevant; SOURCE is {_SOURCE}.",
+        ),
+        (
+            *("--relevant", "FILE"),
+            "Take the relevant ids of each row from a line of this text file, instead of "
+            "--categories.",
+        ),
     )
-    _add_choosing(verb, "Make the best choice the default of this index.")
+    _add_choosing(verb, "Make the best choice the default of this index, until it is built again.")
     verb.add_argument(
         "--per-query", action="store_true", help="Show figures per query too, with --json."
     )
@@ -252,7 +277,7 @@ def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
     options.add_name(verb)
     options.add_documents(verb)
     options.add_reading(verb)
-    options.add_texts(verb, ("--rows", "START:STOP", "Go by these rows alone."))
+    options.add_texts(verb, ("--rows", "START:STOP", f"Use only these rows, {options.SLICE}."))
     _add_choosing(verb, "Make the best threshold of each mode the default of this index.")
     verb.add_argument(
         "--per-document", action="store_true", help="Show figures per document too, with --json."
@@ -269,4 +294,4 @@ def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
         help=f"Number of folds to choose by; 0 makes no choices (default {FOLDS}).",
     )
     verb.add_argument("--set-default", action="store_true", help=set_default)
-    verb.add_argument("--csv", action="store_true", help="Print CSV.")
+    verb.add_argument("--csv", action="store_true", help="Print CSV instead of a table.")

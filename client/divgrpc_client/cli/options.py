@@ -4,8 +4,10 @@ import argparse
 import inspect
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import dropwhile
 from types import NoneType
 from typing import Any, Final, Literal, cast, get_args, get_origin
 
@@ -22,6 +24,15 @@ TARGET_DEFAULT: Final = "127.0.0.1:50051"
 # Default timeout of the command line. It is longer than the default of `Client`, because a person
 # can wait longer than a service.
 TIMEOUT_SECONDS: Final = 30.0
+# What `--timeout` limits and its default, for the commands in which they differ.
+_TIMEOUTS: Final = {
+    "build": ("the whole build", "none"),
+    "evaluate": ("the whole evaluation", "none"),
+    "evaluate-labels": ("the whole evaluation", "none"),
+    "load": ("a call", "10"),
+}
+# What --rows takes.
+SLICE: Final = "counted from 0, without row STOP: 0:3 is the first three, 9: all but the first nine"
 SPLIT: Final = (
     *("--split", "FILE[:COLUMN]"),
     "Take the rows that a column of this file lists, counted from 1.",
@@ -29,12 +40,17 @@ SPLIT: Final = (
 
 
 def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type
-    """Add a command that calls `run`; it has the name of `run` and its docstring as help."""
-    text = inspect.getdoc(run) or ""
+    """Add a command that calls `run`; it has the name of `run` and its docstring as help.
+
+    The examples at the end of the docstring stand at the end of the help, after the options.
+    """
+    text, heading, examples = (inspect.getdoc(run) or "").partition("Examples:\n")
+    text = text.strip()
     verb: argparse.ArgumentParser = verbs.add_parser(
         run.__name__.replace("_", "-"),
         help=first_sentence(text),
         description=text,
+        epilog=f"{heading}{examples}".strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verb.set_defaults(run=run)
@@ -43,19 +59,23 @@ def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa
 
 def add_common(verb: argparse.ArgumentParser) -> None:
     """Add the options of every command that calls a server."""
+    name = verb.prog.split()[-1]
+    limited, default = _TIMEOUTS.get(name, ("a request", f"{TIMEOUT_SECONDS:g}"))
     verb.add_argument(
         "--target",
+        metavar="HOST:PORT",
         default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
-        help=f"Ask the server at this host:port (${TARGET_VARIABLE}; default {TARGET_DEFAULT}).",
+        help=f"Address of the server (default ${TARGET_VARIABLE}, else {TARGET_DEFAULT}).",
     )
     verb.add_argument(
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help=f"Timeout of a request in seconds (default {TIMEOUT_SECONDS:g}; 10 for load; none for "
-        "build and evaluate).",
+        help=f"Fail if {limited} takes longer than this (default {default}).",
     )
-    verb.add_argument("--json", action="store_true", help="Print JSON, errors too.")
+    verb.add_argument(
+        "--json", action="store_true", help="Print JSON; errors are JSON on standard error."
+    )
 
 
 @contextmanager
@@ -106,7 +126,9 @@ def add_file(
 def add_reading(verb: argparse.ArgumentParser) -> None:
     """Add the options that say how a file of rows is read."""
     verb.add_argument(
-        "--key", help="Read this array of an .npz; needed where it has several matrices."
+        "--key",
+        metavar="ARRAY",
+        help="Read this array of an .npz; needed where it has several matrices.",
     )
     verb.add_argument(
         "--index-base",
@@ -153,7 +175,7 @@ def add_fields(
         flags = [f"--{name.replace('_', '-')}"]
         if len(name) == 1:
             flags.insert(0, f"-{name}")
-        help_text = f"{first_sentence(text)[:-1]}{_default(default)}."
+        help_text = f"{first_sentence(text)[:-1]}{_default(default)}.{_how_chosen(text, default)}"
         group.add_argument(
             *flags, dest=name, default=argparse.SUPPRESS, help=help_text, **_reading(name, kind)
         )
@@ -167,8 +189,19 @@ def options_in(arguments: argparse.Namespace, table: type) -> Any:  # noqa: ANN4
 def _default(default: object) -> str:
     if default in (None, (None,), ((None, None),)):
         return ""
+    if isinstance(default, bool):
+        return f" (default {'yes' if default else 'no'})"
     words = default if isinstance(default, tuple) else (default,)
     return f" (default {' '.join(map(str, words))})"
+
+
+def _how_chosen(text: str, default: object) -> str:
+    """Return the sentences of an explanation that say how a default is chosen, after a space."""
+    _, *sentences = re.split(r"(?<=\.) ", text)
+    if _default(default):
+        return ""
+    kept = dropwhile(lambda sentence: "default" not in sentence.lower(), sentences)
+    return "".join(f" {sentence}" for sentence in kept).replace("`", "")
 
 
 def _reading(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type

@@ -51,7 +51,8 @@ class GridOptions(TypedDict, total=False):
     variants: Try these readings of the paper's Algorithm 1.
     roundings: Try these ways to round the shares of qp_relax.
     searches: Try these ways to find points.
-    limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit.
+    limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit. Default: one pair,
+        the defaults of a single call.
     diversities: Try these diversities, from 0 to 1.
     ks: Try these numbers of results per query.
     seed: Seed of random draws; the same seed gives the same answers.
@@ -75,7 +76,8 @@ class LabelGridOptions(TypedDict, total=False):
     modes: Try these modes: embedding searches label factors, neighbour_vote lets neighbours vote.
     selectors: Try these ways to pick from the candidates.
     searches: Try these ways to find labels, or neighbours.
-    limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit.
+    limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit. Default: one pair,
+        the defaults of a single call.
     thresholds: Try these minimum scores; none means no minimum.
     diversities: Try these diversities, from 0 to 1.
     top_ks: Try these numbers of labels per document.

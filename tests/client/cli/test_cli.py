@@ -251,7 +251,8 @@ def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> Non
     for name, field in kind.__dataclass_fields__.items():
         assert f"--{name.replace('_', '-')} " in text
         if field.default is not None:
-            assert f"(default {field.default})" in text
+            shown = "no" if field.default is False else field.default
+            assert f"(default {shown})" in text
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
