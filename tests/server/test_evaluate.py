@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 from divgrpc import Index
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError, InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
+from divgrpc.parameters.query import DEFAULT_DIVERSITY
 from divgrpc.types import EvaluateRow, FloatArray, Progress
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import evaluate as messages_of_evaluate
@@ -147,6 +148,21 @@ def test_a_new_default_applies_at_once(
     place(server, "tuned", random_points(N))
     assert client.get_index("tuned").query_default is None
     assert client.query("tuned", queries[:1]).parameters.diversity == 0.15
+
+
+def test_an_evaluation_of_the_built_in_values_takes_a_default_back(
+    server: RunningServer, client: Client, queries: FloatArray
+) -> None:
+    """An evaluation whose grid has the built-in values alone makes queries as without a default."""
+    rows = np.arange(N)
+    place(server, "back", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
+    before = client.query("back", queries).parameters
+    grid: dict[str, Any] = {"set_default": True, "folds": 4}
+    list(client.evaluate("back", queries, CATEGORIES, diversities=[0.7], **grid))
+    assert client.query("back", queries).parameters != before
+    built_in = {"selectors": ["greedy"], "diversities": [DEFAULT_DIVERSITY]}
+    list(client.evaluate("back", queries, CATEGORIES, **built_in, **grid))
+    assert client.query("back", queries).parameters == before
 
 
 def test_queries_of_several_messages_are_evaluated_as_one(
