@@ -70,7 +70,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
-from divgrpc_client.rpc.errors import add_call_attributes
+from divgrpc_client.rpc.errors import add_call_attributes, with_call_attributes
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2
 
@@ -149,7 +149,7 @@ def _copy_methods(client: type) -> None:
             del copy.__dict__["__wrapped__"]
             copy.__kwdefaults__ = method.__kwdefaults__
             copy.__qualname__ = f"{client.__name__}.{name}"
-            setattr(client, name, _with_call_attributes(copy))
+            setattr(client, name, with_call_attributes(copy))
 
 
 def _make_asynchronous(client: type) -> None:
@@ -172,20 +172,6 @@ def _awaiting(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return awaiting
-
-
-def _with_call_attributes(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the argument errors of a method the attributes that errors of the server have."""
-
-    @wraps(method)
-    def checked(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
-        try:
-            return method(*arguments, **options)
-        except InvalidArgumentError as error:
-            add_call_attributes(error)
-            raise
-
-    return checked
 
 
 class _Methods:

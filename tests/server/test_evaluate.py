@@ -160,7 +160,7 @@ def test_an_evaluation_of_the_built_in_values_takes_a_default_back(
     grid: dict[str, Any] = {"set_default": True, "folds": 4}
     list(client.evaluate("back", queries, CATEGORIES, diversities=[0.7], **grid))
     assert client.query("back", queries).parameters != before
-    built_in = {"selectors": ["greedy"], "diversities": [DEFAULT_DIVERSITY]}
+    built_in: dict[str, Any] = {"selectors": ["greedy"], "diversities": [DEFAULT_DIVERSITY]}
     list(client.evaluate("back", queries, CATEGORIES, **built_in, **grid))
     assert client.query("back", queries).parameters == before
 

@@ -5,9 +5,10 @@ Every failure of a call is an `RpcError`. If a core error has the server's reaso
 gRPC and in process.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Final
+from functools import cache, wraps
+from typing import Any, Final
 
 import grpc
 
@@ -86,6 +87,20 @@ def add_call_attributes(error: BaseException) -> None:
         error.code = grpc.StatusCode.INVALID_ARGUMENT
         error.detail = str(error)
         error.field_violations = ((error.field, error.detail),)
+
+
+def with_call_attributes(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method whose argument errors have the attributes of `RpcError`."""
+
+    @wraps(method)
+    def checked(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
+        try:
+            return method(*arguments, **options)
+        except core.InvalidArgumentError as error:
+            add_call_attributes(error)
+            raise
+
+    return checked
 
 
 class StallError(Exception):
