@@ -216,7 +216,11 @@ def add_load(verb: argparse.ArgumentParser) -> None:
         )
     )
     _add_calls(verb.add_argument_group("calls"))
-    group = verb.add_argument_group("reports")
+    _add_reports(verb.add_argument_group("reports"))
+    add_options(verb, QueryOptions)
+
+
+def _add_reports(group: "argparse._ActionsContainer") -> None:
     group.add_argument(
         "--require",
         **_BOUND,
@@ -232,7 +236,6 @@ def add_load(verb: argparse.ArgumentParser) -> None:
             "Write the report to this file as a page with charts; needs divgrpc[report].",
         ),
     )
-    add_options(verb, QueryOptions)
 
 
 def _add_rates(group: "argparse._ActionsContainer") -> None:
