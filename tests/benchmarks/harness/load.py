@@ -1,30 +1,23 @@
-"""Load generators: closed loops over gRPC, and an open loop that writes HTTP/2 frames itself.
+"""Load generators over gRPC: closed loops and an open loop.
 
 All requests are serialised before the measurement starts, to keep the cost of the caller low.
 
 A closed loop sends a call only after an earlier call was answered. It slows down together with the
-server, which is fine for measuring the cost per call. (`divgrpc load` is not used, because it calls
-GetServerInfo first, which neither the echo nor the hand-written service implements.)
+server, which is fine for measuring the cost per call. An open loop sends calls at a fixed rate.
 
-An open loop sends calls at a fixed rate. With gRPC's caller, a call costs the caller about as much
-CPU as it costs a front process. On two cores such a caller could not overload a server. The open
-loop therefore writes a call as HTTP/2 frames in a single write, and reads only the frame headers
-and the status of responses. It asks for headers without compression. It observes both flow-control
-windows and MAX_CONCURRENT_STREAMS, answers pings, and cancels calls whose deadline has passed.
+`divgrpc load` is not used, because the overload benchmark must know which refused calls carry a
+time to retry.
 """
 
 import asyncio
 import itertools
-import struct
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TypeAlias
 
-import grpc
 from grpc import aio
 from hdrh.histogram import HdrHistogram
 
@@ -165,21 +158,6 @@ def _load(
     return Load(calls=calls, per_second=calls / elapsed, cpu=cpu, latency=latency)
 
 
-_HEAD: Final = struct.Struct(">HBBBI")
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _AWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
-_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
-_TABLE_SIZE, _STREAMS_MAX, _STREAM_WINDOW, _TRUE_BINARY = 1, 3, 4, 0xFE03
-_WINDOW_BYTES: Final = 65_535  # of a connection, until more is granted
-_FRAME_BYTES: Final = 16_384
-_WIDE: Final = 2**30
-_CANCEL: Final = 8
-# The statuses that gRPC assigns to error codes of HTTP/2 stream resets.
-_OF_RESET: Final = {7: "UNAVAILABLE", 8: "CANCELLED", 11: "RESOURCE_EXHAUSTED"}
-_NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode}
-_TICK_SECONDS: Final = 0.001
-
-
 # The outcome of a call that was refused with a time to try again.
 REFUSED_UNTIL: Final = "RESOURCE_EXHAUSTED, RetryInfo"
 # The outcome of a call that was answered after sending ended. Such a call does not count as
@@ -220,125 +198,6 @@ class Offered:
         return self.codes["OK"] / self.seconds
 
 
-class _Tally:
-    """Counts the outcomes of the calls that are due between `begin` and `end`."""
-
-    def __init__(self, begin: float, end: float) -> None:
-        self.begin, self.end = begin, end
-        self.codes: Counter[str] = Counter()
-        self.answered, self.late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
-
-    def note(self, code: str, due: float) -> None:
-        now = time.perf_counter()
-        if code == "OK":
-            self.answered.record_value(max(1, round((now - due) * 1e6)))
-            code = "OK" if now < self.end else _AFTERWARDS
-        self.codes[code] += 1
-
-
-class _Connection(asyncio.Protocol):
-    """An HTTP/2 connection of the open loop.
-
-    Calls wait in a queue until the limit of streams and the flow-control window let them be sent.
-    """
-
-    def __init__(self, tally: _Tally, timeout: float) -> None:
-        self._tally, self._timeout = tally, timeout
-        self._transport: asyncio.WriteTransport | None = None
-        self._rest = b""
-        self._waiting: deque[tuple[float, float, bytes, bytes]] = deque()
-        self._open: dict[int, float] = {}
-        self._deadlines: deque[tuple[float, int]] = deque()
-        self._next, self._room, self._streams_max = 1, _WINDOW_BYTES, 2**31
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the settings of the connection.
-
-        The settings ask for uncompressed headers, and set wide windows so that the server need not
-        wait before it sends responses.
-        """
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
-        settings = ((_TABLE_SIZE, 0), (_STREAM_WINDOW, _WIDE), (_TRUE_BINARY, 1))
-        wishes = b"".join(struct.pack(">HI", *setting) for setting in settings)
-        wide = struct.pack(">I", _WIDE)
-        transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, wishes) + _frame(_WINDOW, 0, 0, wide))
-
-    @property
-    def busy(self) -> bool:
-        """Whether calls are queued or in flight."""
-        return bool(self._waiting or self._open)
-
-    def call(self, due: float, head: bytes, body: bytes) -> None:
-        """Queue a call with its headers and its message."""
-        now = time.perf_counter()
-        self._tally.late.record_value(max(1, round((now - due) * 1e6)))
-        self._waiting.append((now + self._timeout, due, head, body))
-
-    def turn(self) -> None:
-        """Send queued calls as far as limits permit, and end calls whose deadline has passed."""
-        now, out = time.perf_counter(), []
-        while self._waiting and (self._waiting[0][0] <= now or self._may_send()):
-            deadline, due, head, body = self._waiting.popleft()
-            if deadline <= now:
-                self._tally.note("DEADLINE_EXCEEDED", due)
-                continue
-            number = self._next
-            self._next += 2
-            self._open[number] = due
-            self._deadlines.append((deadline, number))
-            self._room -= len(body)
-            out.append(_frame(_HEADERS, _END_HEADERS, number, head))
-            out.append(_frame(_DATA, _END_STREAM, number, body))
-        while self._deadlines and self._deadlines[0][0] <= now:
-            number = self._deadlines.popleft()[1]
-            if number in self._open:
-                self._tally.note("DEADLINE_EXCEEDED", self._open.pop(number))
-                out.append(_frame(_RESET, 0, number, struct.pack(">I", _CANCEL)))
-        if out:
-            self._write(b"".join(out))
-
-    def data_received(self, data: bytes) -> None:
-        """Read the complete frames in the data, and keep an incomplete last frame for later."""
-        data, at = self._rest + data, 0
-        while (start := at + _HEAD.size) <= len(data):
-            high, low, kind, flags, number = _HEAD.unpack_from(data, at)
-            end = start + (high << 8) + low
-            if end > len(data):
-                break
-            self._take(kind, flags, number, data[start:end])
-            at = end
-        self._rest = data[at:]
-
-    def _take(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if kind == _HEADERS and flags & _END_STREAM:
-            self._end(number, _status(payload))
-        elif kind == _RESET:
-            self._end(number, _OF_RESET.get(int.from_bytes(payload), "INTERNAL"))
-        elif kind == _WINDOW and number == 0:
-            self._room += int.from_bytes(payload)
-        elif kind == _SETTINGS and not flags & _ACK:
-            for name, value in struct.iter_unpack(">HI", payload):
-                self._streams_max = value if name == _STREAMS_MAX else self._streams_max
-            self._write(_frame(_SETTINGS, _ACK, 0, b""))
-        elif kind == _PING and not flags & _ACK:
-            self._write(_frame(_PING, _ACK, 0, payload))
-        elif kind == _AWAY:
-            raise ConnectionError(f"the server hung up: {payload!r}")
-
-    def _end(self, number: int, code: str) -> None:
-        due = self._open.pop(number, None)
-        if due is not None:
-            self._tally.note(code, due)
-
-    def _may_send(self) -> bool:
-        return self._room >= len(self._waiting[0][3]) and len(self._open) < self._streams_max
-
-    def _write(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
-
-
 async def open_loop(
     program: Program,
     requests: Sequence[bytes],
@@ -348,63 +207,36 @@ async def open_loop(
     timeout: float,
     channels: int = 4,
 ) -> Offered:
-    """Call Query `rate` times a second for some seconds; `timeout` is the deadline of each call.
+    """Call Query `rate` times a second for some seconds; `timeout` is the deadline of each call."""
+    codes: Counter[str] = Counter()
+    answered, late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
+    begin = time.perf_counter()
+    async with _calls(program, channels) as calls:
 
-    Raises `ValueError` if a request does not fit into one frame.
-    """
-    bodies = [b"\0" + struct.pack(">I", len(request)) + request for request in requests]
-    if max(map(len, bodies)) > _FRAME_BYTES:
-        raise ValueError(f"a request may have {_FRAME_BYTES - 5} bytes at most")
-    loop, (host, port) = asyncio.get_running_loop(), program.address.rsplit(":", 1)
-    begin = time.perf_counter() + 0.1
-    tally = _Tally(begin, begin + seconds)
-    head = _head(program.address, timeout)
-    transports = [
-        await loop.create_connection(partial(_Connection, tally, timeout), host, int(port))
-        for _ in range(channels)
-    ]
-    connections = [connection for _, connection in transports]
-    number, count = 0, round(rate * seconds)
-    while number < count or any(connection.busy for connection in connections):
-        while number < count and begin + number / rate <= time.perf_counter():
-            due = begin + number / rate
-            connections[number % channels].call(due, head, bodies[number % len(bodies)])
-            number += 1
-        for connection in connections:
-            connection.turn()
-        await asyncio.sleep(_TICK_SECONDS)
-    for transport, _ in transports:
-        transport.close()
-    late = float(tally.late.get_value_at_percentile(99))
-    return Offered(rate, seconds, tally.codes, percentiles(tally.answered), late)
+        async def one(request: bytes, due: float) -> None:
+            late.record_value(max(1, round((time.perf_counter() - due) * 1e6)))
+            code = await _outcome(next(calls), request, timeout)
+            now = time.perf_counter()
+            if code == "OK":
+                answered.record_value(max(1, round((now - due) * 1e6)))
+                code = "OK" if now < begin + seconds else _AFTERWARDS
+            codes[code] += 1
+
+        async with asyncio.TaskGroup() as group:
+            for number, request in zip(range(round(rate * seconds)), itertools.cycle(requests)):
+                due = begin + number / rate
+                await asyncio.sleep(due - time.perf_counter())
+                group.create_task(one(request, due))
+    lateness = float(late.get_value_at_percentile(99))
+    return Offered(rate, seconds, codes, percentiles(answered), lateness)
 
 
-def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
-    return _HEAD.pack(len(payload) >> 8, len(payload) & 255, kind, flags, number) + payload
-
-
-def _head(address: str, timeout: float) -> bytes:
-    """Return the encoded headers of a Query.
-
-    The method and the scheme are entries of HPACK's static table; all other values are literals.
-    """
-    fields = (
-        (b"\x04", QUERY),
-        (b"\x01", address),
-        (b"\x0f\x10", "application/grpc"),
-        (b"\x00\x02te", "trailers"),
-        (b"\x00\x0cgrpc-timeout", f"{round(timeout * 1e3)}m"),
-    )
-    return b"\x83\x86" + b"".join(
-        name + bytes([len(value)]) + value.encode() for name, value in fields
-    )
-
-
-def _status(trailers: bytes) -> str:
+async def _outcome(call: Call, request: bytes, timeout: float) -> str:
     """Return the name of a call's status, or `REFUSED_UNTIL` for a refusal with RetryInfo."""
-    place = trailers.find(b"grpc-status")
-    if place < 0:
-        raise ValueError(f"trailers without a status that can be read: {trailers!r}")
-    size = trailers[place + 11]
-    name = _NAMES[int(trailers[place + 12 : place + 12 + size])]
-    return REFUSED_UNTIL if name == "RESOURCE_EXHAUSTED" and b"RetryInfo" in trailers else name
+    try:
+        await call(request, timeout=timeout)
+    except aio.AioRpcError as error:
+        details = dict(error.trailing_metadata()).get("grpc-status-details-bin", b"")
+        name = error.code().name
+        return REFUSED_UNTIL if name == "RESOURCE_EXHAUSTED" and b"RetryInfo" in details else name
+    return "OK"
