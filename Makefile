@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large bench-labels docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -90,22 +90,11 @@ processors: .venv/ready  ## compile the kernels for AVX2 and compare the answers
 	cp docs/examples/node/package.json docs/examples/node/package-lock.json .venv/node
 	-cd .venv/node && npm ci --ignore-scripts --no-audit --no-fund && touch ready
 
-bench: .venv/ready .venv/rivals  ## measure quality and speed; ARGS="quality --help" says how
+bench: .venv/ready .venv/rivals  ## measure quality and speed; ARGS="peers --help" says how
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 
 bench-large: .venv/ready  ## train labels in the size of LSHTC3, some ten minutes; ARGS="--share 0.1" is shorter
 	PYTHONPATH=tests $(BIN)/python -m benchmarks training --share 1 $(ARGS)
-
-bench-labels: .venv/ready .rivals/ready  ## labels beside napkinXC and PECOS; wants DIVGRPC_DATA
-	PYTHONPATH=tests $(BIN)/python -m benchmarks labels --rivals .rivals/bin/python $(ARGS)
-
-# PECOS wants a numpy older than ours, so both live apart. Most of what they say they need is for
-# models that are not asked here, and takes gigabytes.
-.rivals/ready:
-	$(PYTHON) -m venv .rivals
-	.rivals/bin/python -m pip install --quiet 'numpy<2' 'scipy<1.14' 'scikit-learn==1.9.1'
-	.rivals/bin/python -m pip install --quiet --no-deps napkinxc==0.7.2 libpecos==1.2.8
-	touch $@
 
 # hnswlib is source alone, so a compiler is asked for; where there is none, benchmarks say so and go on.
 .venv/rivals: .venv/ready
@@ -169,4 +158,4 @@ lock: .venv/ready    ## resolve the dependencies anew
 	    --output-file requirements-engine.lock -
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .rivals .docs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .venv .docs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

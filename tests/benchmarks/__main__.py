@@ -17,7 +17,7 @@ from benchmarks.harness import records
 from benchmarks.harness.runner import RUNS, show
 
 _MODULES: Final = (
-    *("gap", "crowding", "labels", "selectors"),
+    *("crowding", "labels", "selectors"),
     *("large", "peers", "service"),
     *("wire", "overload", "builds", "evaluate"),
 )

@@ -1,6 +1,5 @@
 """Every benchmark runs from end to end at its smallest size, on digits if it needs a data set."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -28,21 +27,13 @@ def column(table: Table, name: str) -> list[Any]:
 
 def _labels(tables: list[Table]) -> None:
     [table] = tables
-    assert len(table.rows) == 6
-    assert all(row["P@1"] > 90 and 0 < row["h"] < 1 for row in table.rows)
+    assert first(table) == ["plain ridge", "LEML"]
+    assert all(row["P@1"] > 90 for row in table.rows)
 
 
 def _metrics(tables: list[Table]) -> None:
     assert len(tables[0].rows) == 3
     assert column(tables[0], "scan: recall") == [1, 1, 1]
-
-
-def _quality(tables: list[Table]) -> None:
-    [table] = tables
-    gaps = dict(zip(first(table), column(table, "gap closed"), strict=True))
-    assert gaps["all points, marginal"] == 1
-    assert gaps["any, exact, marginal"] > 0.5
-    assert "lsh_div, scan_hamming, corrected" in gaps
 
 
 def _selectors(tables: list[Table]) -> None:
@@ -133,18 +124,12 @@ def _start(tables: list[Table]) -> None:
     assert first(queries) == ["lsh_div"]
 
 
-def _chaos(tables: list[Table]) -> None:
-    [row] = tables[0].rows
-    assert (row["kills"], row["failed"]) == (1, 0)
-
-
 _PEERS: Final = (
     "--k 5 --queries 6 --tuning 3 --diversity 0.3 --gap 0.7 --links 8 --ef-construction 50"
 )
 SMALL: Final[dict[str, tuple[str, Check]]] = {
-    "labels": (f"--rivals {sys.executable}", _labels),
+    "labels": ("", _labels),
     "metrics": ("--queries 3 --families lsh_div", _metrics),
-    "quality": ("--queries 12 --tuning 2 --diversity 0.3 --families lsh_div auto", _quality),
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
@@ -162,7 +147,6 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
         "--families lsh_div --rounds 1 --cold 0 --indexes 3 --points 2000",
         _start,
     ),
-    "chaos": ("--kills 1 --seconds 2 --callers 2", _chaos),
 }
 # Benchmarks that other files test. `service` is tested only without the libraries that it compares
 # with.
@@ -192,8 +176,6 @@ def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     check(tables)
     printed = capsys.readouterr().out
     assert all(f"## {table.title}" in printed for table in tables)
-    if name == "labels":
-        assert "PECOS XR-Linear on digits: ModuleNotFoundError" in printed
 
 
 @pytest.mark.parametrize("name", ["peers", "large", "selectors"])

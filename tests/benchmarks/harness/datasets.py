@@ -23,7 +23,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from divgrpc.index import Index
-from divgrpc.metrics import JudgedLabels, LabelTree, PointCategories, precision_at
+from divgrpc.metrics import JudgedLabels, PointCategories, precision_at
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
 from divgrpc.vectors import RowsLike
@@ -202,14 +202,6 @@ def hashed_search(index: Index, family: str, queries: RowsLike) -> Search:
     if family == "auto" or index.engine.resolve(QueryParameters(), queries).search in hashing:
         return "auto"
     return "tables" if family == "cells" else "scan"
-
-
-def tree_of(split: Split) -> LabelTree | None:
-    """Return the tree of the labels, or None if they have no hierarchy."""
-    if split.hierarchy is None:
-        return None
-    parents, children = split.hierarchy.T
-    return LabelTree.of_edges(parents, children, split.labels.shape[1], split.roots)
 
 
 def precisions(split: Split, labels: IntArray) -> dict[str, float]:

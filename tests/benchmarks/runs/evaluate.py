@@ -1,16 +1,11 @@
-"""Benchmarks of evaluations over gRPC, and of a server whose workers are killed."""
+"""The benchmark of evaluations over gRPC."""
 
 import itertools
-import os
-import random
-import signal
 import statistics
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +17,7 @@ from benchmarks.harness.runner import Option, Options, Output, Row, Table, bench
 from divgrpc.index import Index
 from divgrpc.types import EvaluateRow, FloatArray, IntArray
 from divgrpc_client import Client
-from divgrpc_client.rpc.errors import RpcError
-from support.data.served_index import random_points
-from support.processes.running_server import RunningServer, cpu_seconds
+from support.processes.running_server import cpu_seconds
 
 _INDEX: Final = "bench"
 _DATA: Final = "cifar100_dense256"
@@ -156,65 +149,3 @@ def _beside(client: Client, queries: tuple[FloatArray, IntArray], dials: int) ->
 def _cpu_seconds(program: Program) -> dict[str, float]:
     # The threads of an evaluator end with the call, so the CPU time of the whole process is read.
     return program.cpu_seconds() | {"evaluator": sum(map(cpu_seconds, program.find("evaluator")))}
-
-
-_ROWS, _DIMS, _BATCH_ROWS = 20_000, 64, 100
-# The seconds that a call took, and its error; without an error, an empty string.
-_Call = tuple[float, str]
-
-
-@benchmark(
-    "chaos",
-    long=True,
-    kills=Option(20, "killed workers"),
-    seconds=Option(60.0, "seconds in all"),
-    callers=Option(4, "callers at a time"),
-    seed=Option(0, "seed of the draws"),
-)
-def chaos(options: Options) -> Iterator[Output]:
-    """Workers killed at random under load, without a failed call.
-
-    The server has two workers, and the callers do not retry. At regular intervals a random worker
-    gets `kill -9`. The benchmark ends with an error if any call fails.
-    """
-    calls = _calls(options)
-    failures = Counter(failure for _, failure in calls if failure)
-    yield {
-        "kills": options.kills,
-        "calls": len(calls),
-        "slowest ms": 1e3 * max(seconds for seconds, _ in calls),
-        "failed": failures.total(),
-    }
-    if failures:
-        raise RuntimeError(f"{failures.total()} calls failed: {dict(failures)}")
-
-
-def _calls(options: Options) -> list[_Call]:
-    stop, draw = threading.Event(), random.Random(options.seed)
-    with tempfile.TemporaryDirectory(prefix="divgrpc-chaos-") as temporary:
-        folder = Path(temporary)
-        Index.build(random_points(_ROWS, dims=_DIMS), path=folder / "data" / "chaos")
-        arguments = ("--data-dir", str(folder / "data"), "--workers", "2")
-        with RunningServer(folder, *arguments) as server, ThreadPoolExecutor() as callers:
-            asking = [
-                callers.submit(_ask, server.target, stop, seed) for seed in range(options.callers)
-            ]
-            for _ in range(options.kills):
-                stop.wait(options.seconds / options.kills)
-                os.kill(draw.choice(server.pids("worker")), signal.SIGKILL)
-            stop.set()
-            return [call for future in asking for call in future.result()]
-
-
-def _ask(target: str, stop: threading.Event, seed: int) -> list[_Call]:
-    draw, calls = np.random.default_rng(seed), list[_Call]()
-    with Client(target, timeout=30, retries=False) as client:
-        while not stop.is_set():
-            queries = draw.standard_normal((_BATCH_ROWS if draw.integers(10) == 0 else 1, _DIMS))
-            begin, failure = time.monotonic(), ""
-            try:
-                client.query("chaos", queries)
-            except RpcError as error:
-                failure = f"{error.code.name} {error.reason}"
-            calls.append((time.monotonic() - begin, failure))
-    return calls
