@@ -103,7 +103,7 @@ def _build(tables: list[Table]) -> None:
 
 
 def _memory(tables: list[Table]) -> None:
-    _, upload, sharing = tables
+    upload, sharing = tables
     assert upload.rows[0]["samples"] > 2
     # Shared memory counts proportionally as unbacked, but never as private.
     more = upload.rows[0]["without files MB more"], upload.rows[0]["private MB more"]

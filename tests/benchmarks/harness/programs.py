@@ -20,40 +20,17 @@ from typing import Final, TypeAlias
 from support.processes.running_server import RunningServer
 
 _INTERVAL_SECONDS: Final = 0.05
-
+_STOP_SECONDS: Final = 15
+_TESTS: Final = str(Path(__file__).parents[2])
 
 # Bytes by kind of memory. "private" counts all private pages. "unbacked" leaves out file pages.
 Held: TypeAlias = "Counter[str]"
-# Memory of the processes of each role.
-Roles: TypeAlias = dict[str, Held]
 _KINDS: Final = {
     "Private_Clean": "private",
     "Private_Dirty": "private",
     "Pss_Anon": "unbacked",
     "Pss_Shmem": "unbacked",
 }
-
-
-def total(roles: Roles) -> Held:
-    return sum(roles.values(), Counter())
-
-
-@dataclass
-class Peak:
-    """Two of several samples: that with the most private and that with the most unbacked memory.
-
-    Unbacked memory has no file pages.
-    """
-
-    private: Roles = field(default_factory=dict)
-    unbacked: Roles = field(default_factory=dict)
-    samples: int = 0
-
-    def note(self, roles: Roles) -> None:
-        """Add a sample."""
-        self.samples += 1
-        self.private = max(self.private, roles, key=lambda sample: total(sample)["private"])
-        self.unbacked = max(self.unbacked, roles, key=lambda sample: total(sample)["unbacked"])
 
 
 def held(pid: int) -> Held:
@@ -68,44 +45,45 @@ def held(pid: int) -> Held:
     return memory
 
 
-def family(pid: int) -> dict[int, str]:
-    """Return the roles of a process and all its descendants by process id.
-
-    The role is the word after `divgrpc-` in the command line.
-    """
-    processes, queue = {}, [pid]
+def held_by_family(pid: int) -> Held:
+    """Return the memory of a process and all its descendants by kind."""
+    memory, queue = held(pid), [pid]
     while queue:
-        parent = queue.pop()
         with suppress(OSError):
-            words = Path(f"/proc/{parent}/cmdline").read_bytes().decode().split("\0")
-            roles = [word.removeprefix("divgrpc-") for word in words if word[:8] == "divgrpc-"]
-            processes[parent] = roles[0] if roles else "supervisor"
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                queue += map(int, (task / "children").read_text().split())
-    return processes
+            for task in Path(f"/proc/{queue.pop()}/task").iterdir():
+                children = [int(child) for child in (task / "children").read_text().split()]
+                memory += sum(map(held, children), Counter())
+                queue += children
+    return memory
 
 
-def by_role(pid: int) -> Roles:
-    roles: Roles = {}
-    for process, role in family(pid).items():
-        roles[role] = roles.get(role, Counter()) + held(process)
-    return roles
+@dataclass
+class Watch:
+    """Samples of the memory of a process and all its descendants."""
+
+    first: Held
+    peak: Held = field(default_factory=Counter)
+    samples: int = 0
+
+    def rise(self, kind: str) -> int:
+        """Return how many bytes of a kind the greatest sample has more than the first one."""
+        return self.peak[kind] - self.first[kind]
 
 
 @contextmanager
-def watching(pid: int) -> Iterator[Peak]:
+def watching(pid: int) -> Iterator[Watch]:
     """Sample the memory of a process and all its descendants until the block ends."""
-    peak, over = Peak(), threading.Event()
+    watch, over = Watch(held_by_family(pid)), threading.Event()
 
-    def watch() -> None:
+    def sample() -> None:
         while not over.wait(_INTERVAL_SECONDS):
-            peak.note(by_role(pid))
+            watch.samples += 1
+            watch.peak |= held_by_family(pid)  # the greater of both, kind by kind
 
-    peak.note(by_role(pid))
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=sample)
     watcher.start()
     try:
-        yield peak
+        yield watch
     finally:
         over.set()
         watcher.join()
@@ -123,10 +101,6 @@ def mapped(pid: int, folder: Path) -> dict[str, int]:
             # and path.
             inside = f" {folder}/" in line
     return total
-
-
-_STOP_SECONDS: Final = 15
-_TESTS: Final = str(Path(__file__).parents[2])
 
 
 @dataclass(frozen=True)

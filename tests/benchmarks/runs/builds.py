@@ -17,7 +17,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.harness import programs
 from benchmarks.harness.datasets import Manifold
-from benchmarks.harness.programs import total
 from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, Search
@@ -289,36 +288,22 @@ def memory(options: Options) -> Iterator[Output]:
             Client(server.target, timeout=_PATIENCE_SECONDS) as client,
         ):
             client.wait_until_ready(timeout=_PATIENCE_SECONDS)
-            yield from _upload(server, client, vectors)
+            yield Table("The upload")
+            yield _upload(server, client, vectors)
             yield Table("One index in all workers")
             yield _share(server, client, vectors, folder / "data" / _INDEX)
 
 
-def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Iterator[Output]:
-    pid = server.process.pid
-    idle = programs.by_role(pid)
+def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Row:
     begin_time = time.monotonic()
-    with programs.watching(pid) as peak:
+    with programs.watching(server.process.pid) as memory:
         client.build(_INDEX, vectors)
-    seconds = time.monotonic() - begin_time
-    yield Table("MB held by each role")
-    samples = (idle, peak.private, peak.unbacked)
-    for role in sorted({role for roles in samples for role in roles}):
-        sizes = [roles.get(role, Counter()) for roles in samples]
-        yield {
-            "role": role,
-            "private, idle": sizes[0]["private"] / _MB,
-            "at the peak": sizes[1]["private"] / _MB,
-            "without files, idle": sizes[0]["unbacked"] / _MB,
-            "at its peak": sizes[2]["unbacked"] / _MB,
-        }
-    yield Table("The upload")
-    yield {
+    return {
         "uploaded MB": vectors.nbytes / _MB,
-        "served after s": seconds,
-        "private MB more": (total(peak.private)["private"] - total(idle)["private"]) / _MB,
-        "without files MB more": (total(peak.unbacked)["unbacked"] - total(idle)["unbacked"]) / _MB,
-        "samples": peak.samples,
+        "served after s": time.monotonic() - begin_time,
+        "private MB more": memory.rise("private") / _MB,
+        "without files MB more": memory.rise("unbacked") / _MB,
+        "samples": memory.samples,
     }
 
 

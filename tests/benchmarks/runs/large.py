@@ -118,8 +118,8 @@ class _Bench:
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
         for family in self._options.families:
             folder = self._folder / family
-            with programs.watching(os.getpid()) as peak:
-                before, begin_time = programs.held(os.getpid())["unbacked"], time.perf_counter()
+            with programs.watching(os.getpid()) as memory:
+                begin_time = time.perf_counter()
                 index = Index.build(
                     points,
                     ids=ids,
@@ -128,10 +128,7 @@ class _Bench:
                     target_recall=self._options.target_recall,
                 )
                 seconds = time.perf_counter() - begin_time
-            building = {
-                "built in s": seconds,
-                "memory MB": (programs.total(peak.unbacked)["unbacked"] - before) / 1e6,
-            }
+            building = {"built in s": seconds, "memory MB": memory.rise("unbacked") / 1e6}
             with threadpool_limits(1):
                 for search in searches(family):
                     width = self._fastest(index, search, near, _FIRST_ID)
