@@ -203,13 +203,13 @@ def test_runs_small(
     monkeypatch.delenv("DIVGRPC_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     words = f"--sets made-3 cifar --points 600 --shares 50 --queries 8 --half {half} --timed 2 "
-    words += "--searches defaults --selectors dpp --baselines mmr"
+    words += "--searches defaults --selectors dpp"
     run = RUNS["crowding"]
     *tables, goals = run.measure(run.parse(words))
     assert [table.title.split(": ")[1] for table in tables] == 2 * list(crowded_points.KINDS)
     for table in tables:
         names = {row["family, search, setting"].split(", ")[-1] for row in table.rows}
-        assert names == {"nearest", "defaults", "dpp 0.3", "best items", "mmr 0.3 of 200"}
+        assert names == {"nearest", "defaults", "dpp 0.3", "best items"}
         for row in table.rows:
             assert 1 <= row["distinct"] <= 10
             assert row.get("x nearest") is None or row["x nearest"] > 0

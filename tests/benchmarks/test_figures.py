@@ -87,15 +87,6 @@ def test_a_build_is_compared_by_its_best_rounds() -> None:
     assert row["rest"] == 1
 
 
-@pytest.mark.parametrize("needed", [1, 2, 5, 8, 13])
-def test_faiss_gets_as_few_probes_as_reach_the_recall(needed: int) -> None:
-    """The least number of probes is found, even if it is between two steps of the ladder.
-
-    If no number reaches the recall, the last step of the ladder is returned.
-    """
-    assert large.fewest(lambda probes: probes >= needed, [2, 4, 8]) == min(needed, 8)
-
-
 def test_exponents_need_the_recall_at_all_sizes() -> None:
     """If the cost grows like the root of n, the exponent is one half.
 

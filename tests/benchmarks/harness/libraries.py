@@ -14,11 +14,14 @@ import math
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from benchmarks.harness.datasets import blocks
 from benchmarks.harness.truth import Neighbours
 from divgrpc.index import Index
 from divgrpc.kernels import greedy, records
@@ -33,9 +36,8 @@ Ladders: TypeAlias = Sequence[Sequence[Effort]]
 # points that are refined by exact distances.
 _FACTORS: Final = (1.0, 1.5, 2.0, 4.0, 8.0)
 _REFINED: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
-_LSH_REFINED: Final = (4.0, 16.0, 64.0)
 _PROBES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-_LSH_BITS: Final = 2
+_TRAINED: Final = 1_000_000
 
 
 @dataclass(eq=False)
@@ -99,29 +101,26 @@ class Faiss:
     seconds: float
     bytes: int
     axes: tuple[str, ...]
-    lists: int
-    _inner: Any = field(init=False)
-    _set: tuple[float, ...] = field(init=False, default=(-1.0,))
+    _set: Effort = ()
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _inner(self) -> Any:  # noqa: ANN401  # faiss has no types
         import faiss
 
-        inner = self.index.base_index if "k_factor" in self.axes else self.index
-        self._inner = faiss.downcast_index(inner)
+        return faiss.downcast_index(
+            self.index.base_index if "k_factor" in self.axes else self.index
+        )
 
     def ladders(self) -> Ladders:
-        """Return a ladder of values of nprobe for each refinement factor.
-
-        An index without refinement has a single ladder.
-        """
-        probes = [float(probes) for probes in _PROBES if probes <= self.lists]
-        if self.axes == ("nprobe",):
-            return [[(count,) for count in probes]]
-        if self.axes == ("nprobe", "k_factor"):
-            return [[(count, factor) for count in probes] for factor in _REFINED]
-        if self.kind == "faiss LSH":
-            return [[(factor,) for factor in _LSH_REFINED]]
-        return [[(factor,) for factor in (_FACTORS if self.axes == ("ef",) else _REFINED)]]
+        """Return a ladder of values of the first axis for each value of the other axis, if any."""
+        lists = int(getattr(self._inner, "nlist", 0))
+        values: dict[str, Sequence[float]] = {
+            "ef": _FACTORS,
+            "nprobe": [probes for probes in _PROBES if probes <= lists],
+            "k_factor": _REFINED,
+        }
+        first, *others = (values[axis] for axis in self.axes)
+        return [[(value, *rest) for value in first] for rest in product(*others)]
 
     def describe(self, effort: Effort, count: int) -> str:
         """Describe the values of the axes."""
@@ -160,18 +159,19 @@ def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...
     lists = min(most, 1 << round(math.log2(4 * rows**0.5)))
     coarse = min(most, 1024)
     whole, half = (math.gcd(dims, parts) for parts in (128, 64))
-    axes_refined = ("nprobe", "k_factor")
     return {
         "faiss HNSW": ("HNSW32,Flat", ("ef",)),
         "faiss IVF": (f"IVF{lists},Flat", ("nprobe",)),
-        "faiss IVF-RaBitQ": (f"IVF{lists},RaBitQ,RFlat", axes_refined),
         "faiss PQ": (f"PQ{whole}x4fs,RFlat", ("k_factor",)),
-        "faiss IVF-PQ": (f"IVF{coarse},PQ{half}x4fs,RFlat", axes_refined),
-        "faiss LSH": (f"LSH{_LSH_BITS * dims}r,RFlat", ("k_factor",)),
+        "faiss IVF-PQ": (f"IVF{coarse},PQ{half}x4fs,RFlat", ("nprobe", "k_factor")),
     }
 
 
 def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
+    """Build indexes of faiss on all cores; `base` (n, d) may be a memmap that does not fit memory.
+
+    At most a million points train an index, and points are added block by block.
+    """
     import faiss
 
     factories = faiss_factories(*base.shape)
@@ -179,14 +179,13 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
         faiss.omp_set_num_threads(os.cpu_count() or 1)
         begin = time.perf_counter()
         index: Any = faiss.index_factory(base.shape[1], config)
-        index.train(base)
-        index.add(base)
+        index.train(np.ascontiguousarray(base[:: -(-len(base) // _TRAINED)]))
+        for _, block in blocks(base):
+            index.add(np.ascontiguousarray(block))
         seconds = time.perf_counter() - begin
         faiss.omp_set_num_threads(1)
-        inner = faiss.downcast_index(index.base_index if "k_factor" in axes else index)
-        lists = int(getattr(inner, "nlist", 0))
         # An index with refinement stores the vectors only once, so one copy of them is subtracted.
-        yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes, lists)
+        yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes)
 
 
 def _size(index: Any) -> int:  # noqa: ANN401  # faiss has no types

@@ -26,8 +26,6 @@ from divgrpc.types import FloatArray, IntArray
 Points: TypeAlias = Any
 # Row numbers (nq, m), nearest first, and their squared distances (nq, m).
 Neighbours: TypeAlias = tuple[IntArray, FloatArray]
-# Maximum memory of the products that `mmr` computes for a block of queries.
-_BLOCK_BYTES: Final = 2**28
 _ODDS: Final = (0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
 
 
@@ -81,21 +79,7 @@ def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntAr
 
 def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntArray:
     """Return the rows (nq, k) that MMR (Carbonell & Goldstein 1998) picks among all of `base`."""
-    picks = np.full((len(queries), k), -1, np.int64)
-    some = max(1, _BLOCK_BYTES // (4 * len(base)))
-    for begin in range(0, len(queries), some):
-        near = queries[begin : begin + some] @ base.T
-        near *= np.float32(1 - diversity)
-        alike: FloatArray = np.zeros_like(near)
-        for step in range(k):
-            values = near - alike
-            block = picks[begin : begin + some]
-            _exclude(values, block[:, :step])
-            block[:, step] = values.argmax(axis=1)
-            products = base[block[:, step]] @ base.T
-            products *= np.float32(diversity)
-            alike = products if step == 0 else np.maximum(alike, products, out=alike)
-    return picks
+    return np.array([mmr_of_one(base, query, k, diversity) for query in queries])
 
 
 def _exclude(values: FloatArray, picks: IntArray) -> None:

@@ -47,43 +47,28 @@ _HOPELESS: Final = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A finder, and a picker that selects among the candidates that it finds.
+    """A finder, and a picker that selects among the candidates that it finds."""
 
-    `twin` is a faster picker with the same picks. The twin replaces the picker when dials are
-    tuned.
-    """
-
-    finder: Finder
+    source: Finder
     picker: Picker
     k: int
-    twin: Picker | None = None
-
-    @property
-    def tuned(self) -> Picker:
-        """The picker whose dial is tuned: the twin if there is one, else the picker."""
-        return self.twin or self.picker
 
     @property
     def name(self) -> str:
         """The names of the finder and the picker."""
-        return f"{self.finder.kind} + {self.picker.name}"
-
-    @property
-    def source(self) -> Finder:
-        """The finder that was built."""
-        return self.finder
+        return f"{self.source.kind} + {self.picker.name}"
 
     def ladders(self) -> Ladders:
         """Return the ladders of the finder."""
-        return self.finder.ladders()
+        return self.source.ladders()
 
     def describe(self, effort: Effort, count: int) -> str:
         """Describe the finder, its effort and the number of candidates."""
-        return f"{self.finder.config}, {self.finder.describe(effort, count)}, {count:,} fetched"
+        return f"{self.source.config}, {self.source.describe(effort, count)}, {count:,} fetched"
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
         """Return the k rows that are picked for a query (d,)."""
-        return self.picker.pick(query, self.finder.nearest(query, count, effort), self.k, dial)
+        return self.picker.pick(query, self.source.nearest(query, count, effort), self.k, dial)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,11 +84,14 @@ class Build:
 
 @dataclass(frozen=True, eq=False)
 class Ours:
-    """divgrpc in process, with an index of some family and a search."""
+    """divgrpc in process, with an index of some family and a search.
+
+    `picker` picks the same points from exact candidates, to tune the dial.
+    """
 
     name: str
     source: Build
-    tuned: Picker
+    picker: Picker
     k: int
     search: Search = "auto"
     selector: Selector = "greedy"
@@ -149,7 +137,6 @@ class Ours:
         )
 
 
-# Pair and Ours both have the `name` of their kind, the `source` that was built, and `ladders`.
 Contestant: TypeAlias = Pair | Ours
 
 
@@ -271,7 +258,7 @@ class Target:
 
     def entry(self, contestant: Contestant, count: int, effort: Effort) -> Entry | None:
         """Answer the reported queries; return None if a query has fewer than k results."""
-        queries, dial = self.reported.queries, self.dial(contestant.tuned, count)[0]
+        queries, dial = self.reported.queries, self.dial(contestant.picker, count)[0]
 
         def ask(number: int) -> IntArray:
             return contestant.pick(queries[number], count, effort, dial)
@@ -308,7 +295,7 @@ class Target:
         target.
         """
         least = np.inf
-        for count in self._counts(contestant.tuned):
+        for count in self._counts(contestant.picker):
             for ladder in contestant.ladders():
                 for effort in ladder:
                     entry = self.entry(contestant, count, effort)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import product
+from operator import itemgetter
 from typing import Any, Final, get_args
 
 import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import libraries, truth
+from benchmarks.harness import truth
 from benchmarks.harness.datasets import topics
 from benchmarks.harness.runner import (
     Ask,
@@ -30,8 +31,6 @@ from divgrpc.types import EffectiveParameters, FloatArray, HashFamily, IntArray,
 from support.data import crowded_points
 from support.data.crowded_points import KINDS, Crowd, Queries
 
-# Maximum number of products of queries and points in memory.
-_BLOCK_PRODUCTS: Final = 1 << 26
 # "gap closed" is left out if the gap in J is less than this share of J.
 _LEAST_GAP: Final = 0.01
 
@@ -57,17 +56,15 @@ class Truth:
     @classmethod
     def of(cls, crowd: Crowd, kind: str, queries: Queries, k: int, count: int) -> "Truth":
         """Find the nearest `count` points and the best `k` items by exhaustive search."""
-        count = min(count, crowd.points.shape[0])
-        best_of_items = _best_of_items(crowd.items)
-        blocks: list[tuple[IntArray, FloatArray, IntArray]] = []
-        step = max(1, _BLOCK_PRODUCTS // crowd.points.shape[0])
-        for start in range(0, queries.rows.shape[0], step):
-            products = _dense(queries.rows[start : start + step] @ crowd.points.T)
-            rows = _largest(products, count)
-            near = np.take_along_axis(products, rows, 1)
-            blocks.append((rows, near, best_of_items(products, k)))
-        nearest, near, distinct = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        return cls(crowd, kind, queries, k, nearest, near, distinct)
+        nearest, near, distinct = [], [], np.full((queries.rows.shape[0], k), -1)
+        for row in range(len(distinct)):
+            products = _dense(queries.rows[[row]] @ crowd.points.T)[0]
+            order = np.argsort(-products, kind="stable")
+            first_of_items = np.sort(np.unique(crowd.items[order], return_index=True)[1])[:k]
+            distinct[row, : len(first_of_items)] = order[first_of_items]
+            nearest.append(order[:count])
+            near.append(products[order[:count]])
+        return cls(crowd, kind, queries, k, np.array(nearest), np.array(near), distinct)
 
     @cached_property
     def plain(self) -> metrics.ListDistances:
@@ -183,36 +180,6 @@ def _distinct(items: IntArray, mask: np.typing.NDArray[np.bool_]) -> float:
     return float(np.mean([len(np.unique(row[places])) for row, places in pairs]))
 
 
-def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
-    """Return a function from products (nq, n) and k to the best rows (nq, k) of different items."""
-    order = np.argsort(items, kind="stable")
-    starts = np.flatnonzero(np.diff(items[order], prepend=-1))
-    number = np.zeros(len(items), np.int64)
-    number[starts[1:]] = 1
-    number = number.cumsum()
-
-    def best(products: FloatArray, k: int) -> IntArray:
-        by_item = products[:, order]
-        most = np.maximum.reduceat(by_item, starts, axis=1)
-        rows = np.full((len(products), k), -1)
-        for i, items_best in enumerate(_largest(most, min(k, len(starts)))):
-            at = np.flatnonzero(np.isin(number, items_best) & (by_item[i] == most[i][number]))
-            # Of equal products, the one with the smallest row is taken.
-            first = dict(zip(number[at][::-1], order[at][::-1], strict=True))
-            rows[i, : len(items_best)] = [first[item] for item in items_best]
-        return rows
-
-    return best
-
-
-def _largest(products: FloatArray, count: int) -> IntArray:
-    """Return the columns (nq, count) of the greatest products; smaller columns win ties."""
-    at = np.argpartition(-products, count - 1, axis=1)[:, :count]
-    at.sort(axis=1)
-    order = np.argsort(-np.take_along_axis(products, at, 1), axis=1, kind="stable")
-    return np.take_along_axis(at, order, 1)
-
-
 def _dense(rows: Any) -> FloatArray:  # noqa: ANN401  # scipy has no types
     return np.asarray(rows.toarray() if sparse.issparse(rows) else rows, np.float32)
 
@@ -228,10 +195,8 @@ _REAL: Final = {
 _SETS: Final = ("made-1", "made-3", "made-10", "made-30", "made-power", *_REAL)
 _GREEDY: Final = ("greedy:corrected", "greedy:marginal", "greedy:printed")
 _SELECTORS: Final = (*_GREEDY, "mmr", "dpp", "max_sum", "rerank")
-_BASELINES: Final = ("mmr", "msd", "dpp")
 # The recall of candidates is measured on this many nearest points.
 _RECALL_POINTS: Final = 1_000
-_BASELINE_CANDIDATES: Final = 200
 # The share of the gap in J that `marginal` must close at each dial, if near-copies are kept.
 _GAP_GOALS: Final = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 
@@ -295,7 +260,6 @@ class Setting:
     dials=Option([0.3], "dials of the selectors"),
     candidates=Option([], "candidate limits, the index's without any", kind=int),
     duplicate_thresholds=Option([], f"cosines of collapsed copies, or {OFF}"),
-    baselines=Option(list(_BASELINES), "strategies of pyversity", _BASELINES),
     timed=Option(40, "queries timed of each kind, 0 for none"),
 )
 def crowding(options: Options) -> Iterator[Output]:
@@ -378,12 +342,6 @@ def _of_kind(indexes: dict[str, Index], truth: Truth, options: Options) -> Itera
             }
     best = "truth, exact, best items"
     yield {"family, search, setting": best, **figures(truth, truth.distinct, options.dials[0])}
-    counts = options.candidates or [_BASELINE_CANDIDATES]
-    baselines = [] if libraries.missing("pyversity") else options.baselines
-    for strategy, dial, count in product(baselines, options.dials, counts):
-        name = f"pyversity, exact, {Setting(strategy, dial, count).name}"
-        picks = _pyversity(truth, strategy, dial, count)
-        yield {"family, search, setting": name, **figures(truth, picks, dial)}
 
 
 def settings_of(options: Options, search: str | None) -> Iterator[Setting]:
@@ -412,23 +370,6 @@ def _times(
     return take_turns(asks, timed, k)
 
 
-def _pyversity(truth: Truth, strategy: str, diversity: float, count: int) -> IntArray:
-    """Return the rows (nq, k) that pyversity picks among the nearest `count` points of a query."""
-    k = truth.k
-    dial = libraries.msd_dial(diversity, k) if strategy == "msd" else diversity
-    picks = np.full((len(truth.nearest), k), -1)
-    for i, rows in enumerate(truth.nearest[:, :count]):
-        vectors = truth.crowd.points[rows]
-        if hasattr(vectors, "toarray"):
-            # Words that occur in no candidate have only zeros in their columns and change no
-            # product, so these columns are left out.
-            vectors = vectors[:, np.unique(vectors.indices)].toarray()
-        scores = truth.near[i, : len(rows)]
-        places = libraries.pyversity(strategy, vectors, scores, k, dial)
-        picks[i, : len(places)] = rows[places]
-    return picks
-
-
 def goals(every: Sequence[Row]) -> Iterator[Row]:
     """Yield the goals of the default setting, each with the worst value and its case.
 
@@ -449,28 +390,28 @@ def goals(every: Sequence[Row]) -> Iterator[Row]:
         gap = exact["gap closed"] if exact else None
         return row["gap closed"] / gap if gap and gap > 0 and row["gap closed"] else None
 
-    yield from _goal("distinct items", crowded_rows, lambda row: row["distinct"], 9.0)
-    yield from _goal(
-        "items of the topic, as a share of the best items'", crowded_rows, of_best, 0.9
-    )
-    yield from _goal("mean cosine of best", crowded_rows, lambda row: row["of best"], 0.95)
     apart = [row for row in defaults if not row["crowded"]]
-    yield from _goal(
-        "mean cosine of nearest, uncrowded", apart, lambda row: row["of nearest"], 0.98
-    )
-    yield from _goal(
-        "recall of candidates less target_recall",
-        defaults_rows,
-        lambda row: row["recall"] - row["target recall"],
-        0.0,
-    )
+    greedy = [row for row in defaults_rows if ", greedy" in row[name]]
+    cases: list[tuple[str, Sequence[Row], Callable[[Row], float | None], float]] = [
+        ("distinct items", crowded_rows, itemgetter("distinct"), 9.0),
+        ("items of the topic, as a share of the best items'", crowded_rows, of_best, 0.9),
+        ("mean cosine of best", crowded_rows, itemgetter("of best"), 0.95),
+        ("mean cosine of nearest, uncrowded", apart, itemgetter("of nearest"), 0.98),
+        (
+            "recall of candidates less target_recall",
+            defaults_rows,
+            lambda row: row["recall"] - row["target recall"],
+            0.0,
+        ),
+        ("gap closed by greedy, as a share of exact's", greedy, of_exact, 0.97),
+    ]
     for dial, least in _GAP_GOALS.items():
         ending = f"greedy:marginal {dial:g} collapse off"
         marginal = [row for row in defaults_rows if row[name].endswith(ending)]
         title = f"gap closed by marginal {dial:g}, nothing collapsed"
-        yield from _goal(title, marginal, lambda row: row["gap closed"], least)
-    greedy = [row for row in defaults_rows if ", greedy" in row[name]]
-    yield from _goal("gap closed by greedy, as a share of exact's", greedy, of_exact, 0.97)
+        cases.append((title, marginal, itemgetter("gap closed"), least))
+    for case in cases:
+        yield from _goal(*case)
 
 
 def _exact_name(name: str) -> str:

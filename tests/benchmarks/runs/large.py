@@ -5,9 +5,8 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +14,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import libraries, programs, truth
-from benchmarks.harness.datasets import Manifold, blocks, searches
-from benchmarks.harness.libraries import Faiss, faiss_factories
+from benchmarks.harness.datasets import Manifold, searches
+from benchmarks.harness.libraries import Effort, build_faiss
 from benchmarks.harness.runner import (
     FAMILIES,
     FOLDER,
@@ -46,7 +45,6 @@ _PATIENCE: Final = 3.0
 _CHOOSING: Final = 60
 # External ids begin at this number, so that no id equals its row number.
 _FIRST_ID: Final = 7
-_TRAINED: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -209,56 +207,22 @@ class _Bench:
         return ask
 
     def _faiss(self, points: FloatArray, near: IntArray) -> Row:
-        """Measure faiss IVF, built block by block; its results are the first k candidates."""
-        begin_time = time.perf_counter()
-        finder = _lists(points)
-        seconds = time.perf_counter() - begin_time
-
-        @cache
-        def recall(probes: int) -> float:
-            rows = (finder.nearest(query, _CANDIDATES, (probes,))[0] for query in self._queries)
-            return truth.recall(rows, near)
-
-        ladder = [int(probes) for (probes,) in finder.ladders()[0]]
-        probes = fewest(lambda probes: recall(probes) >= self._options.recall, ladder)
+        """Measure faiss IVF; its results are the first k candidates."""
+        [finder] = build_faiss(points, ["faiss IVF"])
+        effort: Effort = ()
+        recall = 0.0
+        for effort in finder.ladders()[0]:
+            found = (finder.nearest(query, _CANDIDATES, effort)[0] for query in self._queries)
+            recall = truth.recall(found, near)
+            if recall >= self._options.recall:
+                break
 
         def ask(number: int) -> IntArray:
-            rows = finder.nearest(self._queries[number], _CANDIDATES, (probes,))[0]
+            rows = finder.nearest(self._queries[number], _CANDIDATES, effort)[0]
             return rows[: self._options.k]
 
-        row = self._row(finder.config, _Width(probes, 0, recall(probes)), ask)
-        return {**row, "built in s": seconds, "on top": finder.bytes / points.nbytes}
-
-
-def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
-    """Return the lowest number that reaches the recall, or the last number if no number does."""
-    few = 0
-    for upper in ladder:
-        if reaches(upper):
-            break
-        few = upper
-    else:
-        return ladder[-1]
-    while upper - few > 1:
-        middle = (few + upper) // 2
-        few, upper = (few, middle) if reaches(middle) else (middle, upper)
-    return upper
-
-
-def _lists(points: FloatArray) -> Faiss:
-    """Build an IVF index of faiss with only a few blocks of vectors in memory at a time."""
-    import faiss
-
-    config, axes = faiss_factories(*points.shape)["faiss IVF"]
-    faiss.omp_set_num_threads(os.cpu_count() or 1)
-    index: Any = faiss.index_factory(points.shape[1], config)
-    index.train(np.ascontiguousarray(points[:: max(1, len(points) // _TRAINED)]))
-    for _, block in blocks(points):
-        index.add(np.ascontiguousarray(block))
-    faiss.omp_set_num_threads(1)
-    # Besides the vectors, an index stores the number of each vector and the centre of each list.
-    size = 8 * len(points) + 4 * index.nlist * points.shape[1]
-    return Faiss("faiss IVF", config, index, 0.0, size, axes, index.nlist)
+        row = self._row(finder.config, _Width(int(effort[0]), 0, recall), ask)
+        return {**row, "built in s": finder.seconds, "on top": finder.bytes / points.nbytes}
 
 
 def on_top(index: Index) -> float:

@@ -3,10 +3,10 @@
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import Final
+from typing import Final, Literal
 
 from threadpoolctl import threadpool_limits
 
@@ -44,16 +44,15 @@ from benchmarks.runs.contestants import (
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.kernels import records
-from divgrpc.types import HashFamily
+from divgrpc.types import FloatArray, HashFamily
 
 _FAISS: Final = list(faiss_factories(1, 1))
 _FINALISTS: Final = 2
 # Values of target_recall for our builds.
 _RECALLS: Final = (0.9, 0.99)
-# Our indexes are built so quickly that a disturbance would distort the time. Such a build is
-# repeated, and the median time counts.
+# Our indexes are built so quickly that a disturbance would distort the time of one build. The
+# median of this many builds counts.
 _BUILDS: Final = 3
-_BUILDS_SECONDS: Final = 3.0
 # Maximum seconds for a block of queries. For comparison, one query over all of a million points
 # takes about 0.2 seconds.
 _PATIENCE: Final = 0.5
@@ -90,21 +89,23 @@ def peers(options: Options) -> Iterator[Output]:
         yield f"{name} is not installed and does not take part"
     for source in options.points:
         points = load(source, options.queries, options.tuning)
-        field = _Field.build(points, options)
+        builds = list(_builds(points.base, options.families))
+        finders = list(_finders(points.base, options))
         yield Table(f"Building: {points.name}", points.described())
-        for item in (*field.builds, *field.finders):
+        for item in (*builds, *finders):
             name = f"{item.kind}, {item.config}"
             yield {"index": name, "built in s": item.seconds, "MB on top": item.bytes / 1e6}
-        yield from _graph_recalls(points, field.graphs)
+        yield from _graph_recalls(points, [item for item in finders if isinstance(item, Graph)])
         targets: list[tuple[float, Objective]] = [(item, "J") for item in options.diversity]
         targets.append((sorted(options.diversity)[len(options.diversity) // 2], "MMR"))
         ratios: list[Row] = []
         for diversity, objective in targets:
             target = Target.of(points, options.k, options.gap, diversity, objective)
             with threadpool_limits(1):
-                contestants = field.contestants(objective)
+                contestants = _contestants(points.base, builds, finders, objective, options.k)
                 entries = [entry for item in contestants for entry in target.entries(item)]
-                share, results = _fastest(target, entries, field)
+                mmr = OurPicker.over(builds[0].index, records.MMR_RULE)
+                share, results = _fastest(target, entries, mmr)
             title = f"{objective} at diversity {diversity:g}: the fastest to close {share:.3f}"
             yield Table(title, points.described())
             yield from (_row(entry, share) for entry in results)
@@ -116,68 +117,49 @@ def peers(options: Options) -> Iterator[Output]:
         yield from ({name: row[name] for name in row if name != "ours"} for row in ratios)
 
 
-@dataclass(frozen=True, eq=False)
-class _Field:
-    """All indexes that are built over the same points."""
-
-    points: Points
-    k: int
-    builds: Sequence[Build]
-    finders: Sequence[Finder]
-
-    @classmethod
-    def build(cls, points: Points, options: Options) -> "_Field":
-        """Build our indexes and then the others, one after the other on all cores."""
-        builds = list(_builds(points, options.families))
-        finders: list[Finder] = []
-        if not libraries.missing("hnswlib"):
-            axes = product(options.links, options.ef_construction)
-            finders += [Graph.build(points.base, *axis) for axis in axes]
-        if not libraries.missing("faiss"):
-            finders += build_faiss(points.base, options.faiss)
-        return cls(points, options.k, builds, finders)
-
-    @property
-    def graphs(self) -> list[Graph]:
-        """The finders of hnswlib."""
-        return [finder for finder in self.finders if isinstance(finder, Graph)]
-
-    @cached_property
-    def mmr(self) -> OurPicker:
-        """Return our MMR, because the other implementations pick the same points more slowly."""
-        return OurPicker.over(self.builds[0].index, records.MMR_RULE)
-
-    def contestants(self, objective: Objective) -> list[Contestant]:
-        """Return all contestants for an objective."""
-        base, k = self.points.base, self.k
-        first = self.builds[0].index
-        picker = OurPicker.over(first) if objective == "J" else self.mmr
-        ours = partial(Ours, tuned=picker, k=k, selector=picker.selector)
-        contestants: list[Contestant] = [
-            ours(build.kind, build, search=search)
-            for build in self.builds
-            for search in searches(build.kind)
-        ]
-        contestants.append(ours(EXACT, Build(EXACT, "", first), search="exact"))
-        contestants += [Pair(finder, picker, k) for finder in self.finders]
-        for graph in self.graphs if not libraries.missing("pyversity") else ():
-            contestants.append(Pair(graph, Pyversity(base, "mmr"), k, self.mmr))
-            if objective == "J":
-                contestants.append(Pair(graph, Pyversity(base, "msd"), k))
-        return contestants
+def _finders(base: FloatArray, options: Options) -> Iterator[Finder]:
+    if not libraries.missing("hnswlib"):
+        for links, ef_construction in product(options.links, options.ef_construction):
+            yield Graph.build(base, links, ef_construction)
+    if not libraries.missing("faiss"):
+        yield from build_faiss(base, options.faiss)
 
 
-def _builds(points: Points, families: Sequence[HashFamily]) -> Iterator[Build]:
+def _contestants(
+    base: FloatArray,
+    builds: Sequence[Build],
+    finders: Sequence[Finder],
+    objective: Objective,
+    k: int,
+) -> Iterator[Contestant]:
+    """Yield all contestants for an objective."""
+    first = builds[0].index
+    rule = records.MARGINAL_RULE if objective == "J" else records.MMR_RULE
+    picker = OurPicker.over(first, rule)
+    ours = partial(Ours, picker=picker, k=k, selector=picker.selector)
+    for build in builds:
+        for search in searches(build.kind):
+            yield ours(build.kind, build, search=search)
+    yield ours(EXACT, Build(EXACT, "", first), search="exact")
+    strategies: tuple[Literal["mmr", "msd"], ...] = ("mmr", "msd") if objective == "J" else ("mmr",)
+    for finder in finders:
+        yield Pair(finder, picker, k)
+        if isinstance(finder, Graph) and not libraries.missing("pyversity"):
+            for strategy in strategies:
+                yield Pair(finder, Pyversity(base, strategy), k)
+
+
+def _builds(base: FloatArray, families: Sequence[HashFamily]) -> Iterator[Build]:
     for family, recall in product(families, _RECALLS):
         times: list[float] = []
         try:
-            while len(times) < _BUILDS and sum(times) < _BUILDS_SECONDS:
+            for _ in range(_BUILDS):
                 begin = time.perf_counter()
-                index = Index.build(points.base, hash_family=family, target_recall=recall)
+                index = Index.build(base, hash_family=family, target_recall=recall)
                 times.append(time.perf_counter() - begin)
         except UnsupportedError:
             continue
-        size = sum(array.bytes for array in index.info.arrays) - points.base.nbytes
+        size = sum(array.bytes for array in index.info.arrays) - base.nbytes
         yield Build(family, f"recall {recall}", index, statistics.median(times), size)
 
 
@@ -197,10 +179,10 @@ def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
         yield {"hnswlib": graph.config, **recalls}
 
 
-def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[float, list[Entry]]:
+def _fastest(target: Target, tried: Sequence[Entry], mmr: Picker) -> tuple[float, list[Entry]]:
     """Time the fastest entries that close the gap, and return the best entry of each name."""
     share, entries = finalists(tried, target.share, _FINALISTS)
-    entries += _over_all(target, field.mmr)
+    entries += _over_all(target, mmr)
     asks = {entry: entry.ask for entry in entries}
     times = take_turns(asks, len(target.reported.queries), target.k, _PATIENCE)
     timed = (replace(entry, microseconds=times[entry].microseconds) for entry in entries)

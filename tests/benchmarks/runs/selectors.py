@@ -264,7 +264,8 @@ def _searched(index: Index, queries: FloatArray) -> dict[str, float]:
     near = ask(queries, search="exact").ids
 
     def one(search: Search, number: int) -> IntArray:
-        return ask(queries[number], search=search).ids[0]
+        rows: IntArray = ask(queries[number], search=search).ids[0]
+        return rows
 
     times = take_turns({item: partial(one, item) for item in _SEARCHES}, len(queries), _NEAREST)
     figures = {}

@@ -126,8 +126,8 @@ def _start(
     program = stack.enter_context(server(folder, 1))
     services = []
     for entry, contestant in selection.items():
-        if isinstance(contestant, Pair) and isinstance(contestant.finder, Graph):
-            contestant.finder.index.save_index(str(folder / "graph"))
+        if isinstance(contestant, Pair) and isinstance(contestant.source, Graph):
+            contestant.source.index.save_index(str(folder / "graph"))
             np.save(folder / "vectors.npy", points.base)
             ef = round(entry.effort[0] * entry.count)
             rival = by_hand(folder, 2, ef=ef, fetched=entry.count, dial=entry.dial)
