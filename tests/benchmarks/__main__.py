@@ -19,7 +19,7 @@ from benchmarks.harness.runner import RUNS, show
 _MODULES: Final = (
     *("crowding", "labels", "selectors"),
     *("large", "peers", "service"),
-    *("wire", "overload", "builds", "evaluate"),
+    *("wire", "builds", "evaluate"),
 )
 for _module in _MODULES:
     import_module(f"benchmarks.runs.{_module}")

@@ -2,7 +2,6 @@
 
 import ast
 import signal
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +9,14 @@ import pytest
 
 from benchmarks import core_mutations
 from benchmarks.harness.libraries import faiss_factories
-from benchmarks.harness.load import Load, Offered
-from benchmarks.harness.runner import RUNS
+from benchmarks.harness.load import Load
 from benchmarks.runs import builds, large, peers, selectors, service
 from benchmarks.runs.contestants import Build, Entry, finalists
 from benchmarks.runs.wire import Case, rows_of
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import IntArray
+from divgrpc_client.load import Report
 
 INDEX = Index.build(np.eye(4))
 
@@ -157,14 +156,15 @@ def test_a_service_is_shown_by_its_quietest_rounds() -> None:
     def load(cpu: float, p99: float) -> Load:
         return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
 
-    def offered(p99: float, answered: int = 10, lateness: float = 0.0) -> Offered:
-        return Offered(10.0, 1.0, Counter(OK=answered), {50: 1.0, 99: p99}, lateness)
+    def offered(p99: float, answered: int = 10, void: str = "") -> Report:
+        latency = {"p50": 1.0, "p99": p99}
+        return {"offered": 10.0, "rate": answered, "latency": latency, "void": void}
 
     loops = [
         ([load(5, 1), load(3, 2)], [offered(9), offered(8)]),
         ([load(1, 1)], [offered(1)]),
         ([load(1, 1)], [offered(1, answered=9)]),
-        ([load(1, 1)], [offered(1, lateness=50_000)]),
+        ([load(1, 1)], [offered(1, void="late")]),
         ([load(7, 1)], [offered(16)]),
     ]
     gaps = {"a": 0.97, "short": 0.96, "late": 0.98, "void": 0.98, "by hand": 0.97}

@@ -31,11 +31,6 @@ def _labels(tables: list[Table]) -> None:
     assert all(row["P@1"] > 90 for row in table.rows)
 
 
-def _metrics(tables: list[Table]) -> None:
-    assert len(tables[0].rows) == 3
-    assert column(tables[0], "scan: recall") == [1, 1, 1]
-
-
 def _selectors(tables: list[Table]) -> None:
     names = {"greedy", "greedy, marginal", "mmr", "rerank", "max_sum", "dpp", "qp_relax"}
     for table in tables:
@@ -88,14 +83,6 @@ def _wire(tables: list[Table]) -> None:
     assert len(goals.rows) == 4
 
 
-def _overload(tables: list[Table]) -> None:
-    assert len(tables) == 3
-    for table in tables:
-        assert column(table, "times capacity") == [0.5, 1]
-        assert max(column(table, "of peak")) == 1
-        assert all(row["slowest health ms"] > 0 for row in table.rows)
-
-
 def _build(tables: list[Table]) -> None:
     [table] = tables
     assert first(table) == ["lsh_div", "auto"]
@@ -129,7 +116,6 @@ _PEERS: Final = (
 )
 SMALL: Final[dict[str, tuple[str, Check]]] = {
     "labels": ("", _labels),
-    "metrics": ("--queries 3 --families lsh_div", _metrics),
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
@@ -139,7 +125,6 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
         _peers,
     ),
     "wire": ("--families lsh_div --workers 1 --seconds 0.3 --rounds 1 --in-flight 4", _wire),
-    "overload": ("--times 0.5 1 --seconds 0.3 --rounds 1 --rows 40", _overload),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
     "memory": ("--rows 20000 --dims 16 --workers 2", _memory),
     "evaluate": ("--workers 1 --queries 40 --dials 2 --rounds 1", _evaluate),

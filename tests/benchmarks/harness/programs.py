@@ -131,11 +131,6 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
-def peak_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
 @contextmanager
 def echo(reply_bytes: int) -> Iterator[Program]:
     with _service("echo", str(reply_bytes)) as (pid, address):

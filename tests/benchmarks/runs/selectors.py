@@ -1,13 +1,13 @@
-"""Benchmarks of selectors, of batches and of metrics in process."""
+"""Benchmarks of selectors and of batches in process."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.harness import libraries, truth
+from benchmarks.harness import libraries
 from benchmarks.harness.datasets import REAL, Points, hashed_search, load
 from benchmarks.harness.libraries import OurPicker
 from benchmarks.harness.runner import (
@@ -27,7 +27,7 @@ from divgrpc.kernels import records
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
-from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Search
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Search
 from divgrpc_server.worker.batches import Pace
 
 _DIVERSITY: Final = 0.3
@@ -219,57 +219,3 @@ def _slices(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntA
             answers.append(index.engine.answer(rows[answered_rows:stop], parameters).ids.ravel())
         answered_rows = stop
     return np.concatenate(answers)
-
-
-_NEAREST: Final = 10
-_SEARCHES: Final[tuple[Search, ...]] = ("auto", "scan", "tables")
-
-
-@benchmark(
-    "metrics",
-    queries=Option(200, "queries reported"),
-    families=FAMILIES,
-)
-def recall_by_metric(options: Options) -> Iterator[Output]:
-    """Recall of every family under every metric, for vectors of very different lengths.
-
-    Points and queries get lengths from 0.1 to 10, spread evenly in the logarithm. Recall is the
-    share of the true ten nearest points among the results of `nearest` at default limits. Queries
-    run one at a time on one thread.
-    """
-    points = load(REAL, options.queries)
-    random = np.random.default_rng(0)
-    base, queries = (_stretched(rows, random) for rows in (points.base, points.queries))
-    yield Table(f"Recall at {_NEAREST} by metric", points.described())
-    for metric in get_args(Metric):
-        for family in options.families:
-            index = Index.build(base, metric=metric, hash_family=family)
-            family_built = str(index.info.parameters["hash_family"])
-            name = family if family == family_built else f"{family} ({family_built})"
-            with threadpool_limits(1):
-                yield {
-                    "metric, family": f"{metric}, {name}",
-                    "auto takes": index.info.auto_search,
-                    **_searched(index, queries),
-                }
-
-
-def _stretched(rows: FloatArray, random: np.random.Generator) -> FloatArray:
-    lengths = 10 ** random.uniform(-1, 1, (len(rows), 1))
-    return np.ascontiguousarray(rows * lengths, np.float32)
-
-
-def _searched(index: Index, queries: FloatArray) -> dict[str, float]:
-    ask = partial(index.query, k=_NEAREST, selector="nearest")
-    near = ask(queries, search="exact").ids
-
-    def one(search: Search, number: int) -> IntArray:
-        rows: IntArray = ask(queries[number], search=search).ids[0]
-        return rows
-
-    times = take_turns({item: partial(one, item) for item in _SEARCHES}, len(queries), _NEAREST)
-    figures = {}
-    for search, timed in times.items():
-        figures[f"{search}: recall"] = truth.recall(timed.rows, near)
-        figures[f"{search}: us"] = timed.microseconds
-    return figures

@@ -5,10 +5,10 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -17,7 +17,7 @@ from benchmarks.harness import libraries, load
 from benchmarks.harness.datasets import REAL, Points, build_each, searches
 from benchmarks.harness.datasets import load as load_points
 from benchmarks.harness.libraries import Graph, OurPicker, Pyversity
-from benchmarks.harness.load import Load, Offered
+from benchmarks.harness.load import Load
 from benchmarks.harness.programs import Program, by_hand, server
 from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
 from benchmarks.runs.contestants import (
@@ -29,29 +29,27 @@ from benchmarks.runs.contestants import (
     Target,
     finalists,
 )
-from divgrpc_client.messages import requests
-from divgrpc_client.messages.options import QueryOptions
+from divgrpc_client.load import Call, Report, Settings, constant, run_load
 from divgrpc_protos.v1 import query_pb2
 
 # Number of connections, which is large enough that every process behind a port gets some.
 _CHANNELS: Final = 16
-_CALL_SECONDS: Final = 10.0
 # The p99 of an open loop counts only if at least this share of its calls is answered in time.
 _ANSWERED: Final = 0.95
 # The results of the closed and of the open loops of a service.
-Loops: TypeAlias = tuple[Sequence[Load], Sequence[Offered]]
+Loops: TypeAlias = tuple[Sequence[Load], Sequence[Report]]
 
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """A running program, with its entry in process and a request for each query.
+    """A running program, with its entry in process and the calls to it.
 
     The program gives the same answers as the entry.
     """
 
     entry: Entry
     program: Program
-    requests: Sequence[bytes]
+    call: Call
 
 
 @benchmark(
@@ -91,8 +89,9 @@ def service(options: Options) -> Iterator[Output]:
         folder = Path(temporary)
         share, selection = _settings(points, folder / "data", options)
         services = _start(points, selection, folder, stack)
-        asyncio.run(_check(services))
-        loops = asyncio.run(_take_turns(services, options))
+        for item in services:
+            asyncio.run(_check(item))
+        loops = _take_turns(services, options)
     title = f"Closing {share:.3f} of the gap in J at diversity {options.diversity:g}"
     yield Table(title, points.described())
     yield from rows_of(loops, [service.entry for service in services], share)
@@ -132,54 +131,43 @@ def _start(
             ef = round(entry.effort[0] * entry.count)
             rival = by_hand(folder, 2, ef=ef, fetched=entry.count, dial=entry.dial)
             program = stack.enter_context(rival)
-        services.append(Service(entry, program, _requests(points, entry, contestant)))
+        services.append(Service(entry, program, _call(points, entry, contestant)))
     return services
 
 
-def _requests(points: Points, entry: Entry, contestant: Contestant) -> list[bytes]:
-    """Return a request for each query; the hand-written service reads only its vector and k."""
-    options: QueryOptions = {"k": contestant.k}
+def _call(points: Points, entry: Entry, contestant: Contestant) -> Call:
+    """Return the calls to a service; the hand-written one reads only the vector and k."""
+    options: dict[str, Any] = {"k": contestant.k}
     if isinstance(contestant, Ours):
         parameters = asdict(contestant.parameters(entry.count, entry.effort, entry.dial))
-        values = {name: value for name, value in parameters.items() if value is not None}
-        options = cast("QueryOptions", values)
-    fields = requests.query_fields(entry.name, options)
-    return [
-        requests.query(fields, points.queries, number, number + 1).SerializeToString()
-        for number in range(len(points.queries))
-    ]
+        options = {name: value for name, value in parameters.items() if value is not None}
+    return Call(entry.name, points.queries, options)
 
 
-async def _check(services: Sequence[Service]) -> None:
+async def _check(service: Service) -> None:
     """Raise `RuntimeError` if a service returns other results than its entry in process."""
-    for service in services:
-        reply = await load.one(service.program, service.requests[0])
-        ids = list(query_pb2.QueryResponse.FromString(reply).ids)
-        if ids != service.entry.ask(0).tolist():
-            raise RuntimeError(f"{service.entry.name}: the answer is not that in process")
+    [request] = replace(service.call, vectors=service.call.vectors[:1]).messages(seed=0)
+    reply = await load.one(service.program, request)
+    ids = list(query_pb2.QueryResponse.FromString(reply).ids)
+    if ids != service.entry.ask(0).tolist():
+        raise RuntimeError(f"{service.entry.name}: the answer is not that in process")
 
 
-async def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
+def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
     """Run the services in turns, closed loops first and then open loops at equal rates."""
     closed: dict[Service, list[Load]] = defaultdict(list)
-    open_loops: dict[Service, list[Offered]] = defaultdict(list)
+    reports: dict[Service, list[Report]] = defaultdict(list)
     for _ in range(options.rounds):
         for item in services:
-            arguments = (item.program, item.requests, options.in_flight, options.seconds)
-            closed[item].append(await load.unary(*arguments, channels=_CHANNELS))
+            arguments = (item.call.messages(seed=0), options.in_flight, options.seconds, _CHANNELS)
+            closed[item].append(asyncio.run(load.unary(item.program, *arguments)))
     rate = max(loop.per_second for loop in closed[services[-1]]) / 2
+    settings = Settings(channels=_CHANNELS)
     for _ in range(options.rounds):
         for item in services:
-            offer = load.open_loop(
-                item.program,
-                item.requests,
-                rate,
-                options.seconds,
-                timeout=_CALL_SECONDS,
-                channels=_CHANNELS,
-            )
-            open_loops[item].append(await offer)
-    return [(closed[item], open_loops[item]) for item in services]
+            schedule = constant(rate, options.seconds)
+            reports[item].append(run_load(item.program.address, [item.call], schedule, settings))
+    return [(closed[item], reports[item]) for item in services]
 
 
 def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> Iterator[Row]:
@@ -190,23 +178,24 @@ def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> I
     service. Both are None if one of the two services does not close the gap or does not answer.
     """
     closed = [min(loads, key=lambda load: sum(load.cpu.values())) for loads, _ in loops]
-    open_loops = [min(offers, key=lambda offer: offer.latency[99]) for _, offers in loops]
+    reports = [min(reports, key=lambda report: report["latency"]["p99"]) for _, reports in loops]
     cpu = [sum(load.cpu.values()) for load in closed]
     closing = [entry.gap >= share for entry in entries]
     answering = [
-        closes and loop.goodput >= _ANSWERED * loop.rate and not loop.void
-        for closes, loop in zip(closing, open_loops, strict=True)
+        closes and report["rate"] >= _ANSWERED * report["offered"] and not report["void"]
+        for closes, report in zip(closing, reports, strict=True)
     ]
+    last = reports[-1]["latency"]["p99"]
     for i, entry in enumerate(entries):
-        latency, last = open_loops[i].latency, open_loops[-1].latency
+        latency = reports[i]["latency"]
         yield {
             "service": f"{entry.name}: {entry.configuration}",
             "gap closed": entry.gap,
             "calls/s": closed[i].per_second,
             "CPU us": cpu[i],
             "times per CPU": cpu[-1] / cpu[i] if closing[i] and closing[-1] else None,
-            "then at calls/s": open_loops[i].goodput,
-            "p50 us": latency[50],
-            "p99 us": latency[99],
-            "of its p99": latency[99] / last[99] if answering[i] and answering[-1] else None,
+            "then at calls/s": reports[i]["rate"],
+            "p50 us": latency["p50"],
+            "p99 us": latency["p99"],
+            "of its p99": latency["p99"] / last if answering[i] and answering[-1] else None,
         }
