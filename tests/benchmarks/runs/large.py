@@ -6,9 +6,8 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -41,22 +40,20 @@ _PROBED: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 _WORKERS: Final = 2
 _REFERENCE: Final = 100_000
 _PATIENCE: Final = 3.0
-# The fastest of several widths is chosen by the times of this many queries.
-_CHOOSING: Final = 60
 # External ids begin at this number, so that no id equals its row number.
 _FIRST_ID: Final = 7
 
 
-@dataclass(frozen=True)
-class _Width:
-    """The settings that decide how many points a search reads, and the recall that they achieve.
+class _Width(NamedTuple):
+    """The settings that decide how many points a search reads, with their recall and time.
 
-    `probes` is 0 for a search without buckets or cells.
+    `probes` is 0 for a search without buckets or cells. `seconds` is the time of all queries.
     """
 
     probes: int
     limit: int
     recall: float
+    seconds: float = 0.0
 
 
 @benchmark(
@@ -107,13 +104,14 @@ class _Bench:
         points = self._manifold.points(_REFERENCE)
         index = Index.build(points, hash_family="auto", target_recall=options.target_recall)
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
-        self._reference = self._ask(index, "auto", self._fastest(index, "auto", near, 0))
+        self._reference = self._ask(index, "auto", self._fastest(index, "auto", near))
 
     def rows(self, count: int) -> Iterator[Row]:
         """Yield the rows for `count` points, and delete the files afterwards."""
         points = self._manifold.write(self._folder / "points.npy", count)
         ids = np.arange(_FIRST_ID, count + _FIRST_ID)
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
+        near_ids = near + _FIRST_ID
         for family in self._options.families:
             folder = self._folder / family
             with programs.watching(os.getpid()) as memory:
@@ -129,7 +127,7 @@ class _Bench:
             building = {"built in s": seconds, "memory MB": memory.rise("unbacked") / 1e6}
             with threadpool_limits(1):
                 for search in searches(family):
-                    width = self._fastest(index, search, near, _FIRST_ID)
+                    width = self._fastest(index, search, near_ids)
                     name, ask = f"{family}, {search}", self._ask(index, search, width)
                     yield {**self._row(name, width, ask), **building, "on top": on_top(index)}
             del index
@@ -151,53 +149,37 @@ class _Bench:
             f"x auto of {_REFERENCE:,}": times["this"].ratio(times["reference"])[0],
         }
 
-    def _fastest(self, index: Index, search: Search, near: IntArray, first_id: int) -> _Width:
-        """Return the fastest width that reaches the recall, or the one with the greatest recall."""
-        probe_counts = [0]
-        if search == "tables" or (search == "auto" and index.info.auto_search == "tables"):
-            probe_counts = sorted({max(1, round(share * index.info.n_probes)) for share in _PROBED})
-        widths = [self._widen(index, search, near, first_id, probes) for probes in probe_counts]
-        sufficient = [width for width in widths if width.recall >= self._options.recall]
-        if not sufficient:
-            return max(widths, key=lambda width: width.recall)
-        asks = {width: self._ask(index, search, width) for width in sufficient}
-        queries = min(_CHOOSING, len(self._queries))
-        times = take_turns(asks, queries, self._options.k, _PATIENCE)
-        return min(sufficient, key=lambda width: times[width].microseconds)
+    def _fastest(self, index: Index, search: Search, near: IntArray) -> _Width:
+        """Return the fastest width that reaches the recall, or the one with the greatest recall.
 
-    def _widen(
-        self, index: Index, search: Search, near: IntArray, first_id: int, probes: int
-    ) -> _Width:
-        """Return the width at `probes` with enough hashed points to reach the recall.
-
-        `nearest` (nq, 50) are the true nearest points.
+        `near` (nq, 50) are the ids of the true nearest points.
         """
-        recall, limit = 0.0, _CANDIDATES
+        counts, n_probes = [0], index.info.n_probes
+        if (index.info.auto_search if search == "auto" else search) == "tables":
+            counts = sorted({max(1, round(share * n_probes)) for share in _PROBED})
+        widths = [self._widen(index, search, near, probes) for probes in counts]
+        sufficient = [width for width in widths if width.recall >= self._options.recall]
+        if sufficient:
+            return min(sufficient, key=lambda width: width.seconds)
+        return max(widths, key=lambda width: width.recall)
+
+    def _widen(self, index: Index, search: Search, near: IntArray, probes: int) -> _Width:
+        """Return the width at `probes` with enough hashed points to reach the recall."""
+        width = _Width(probes, 0, 0.0)
         for factor in _HASHED:
             limit = min(index.rows, round(factor * _CANDIDATES))
-            parameters = QueryParameters(
-                k=_CANDIDATES,
-                selector="nearest",
-                search=search,
-                candidates_limit=_CANDIDATES,
-                hash_limit=limit,
-                n_probes=probes or None,
-            )
-            ids = index.engine.answer(self._queries, parameters).ids - first_id
-            before, recall = recall, truth.recall(ids, near)
+            parameters = _parameters(search, probes, limit, k=_CANDIDATES, selector="nearest")
+            begin = time.perf_counter()
+            ids = index.engine.answer(self._queries, parameters).ids
+            seconds, before = time.perf_counter() - begin, width.recall
+            width = _Width(probes, limit, truth.recall(ids, near), seconds)
             # If recall no longer rises, the probed buckets hold no further points.
-            if recall >= self._options.recall or 0 < recall == before:
+            if width.recall >= self._options.recall or 0 < width.recall == before:
                 break
-        return _Width(probes, limit, recall)
+        return width
 
     def _ask(self, index: Index, search: Search, width: _Width) -> Ask:
-        parameters = QueryParameters(
-            k=self._options.k,
-            search=search,
-            candidates_limit=_CANDIDATES,
-            hash_limit=width.limit,
-            n_probes=width.probes or None,
-        )
+        parameters = _parameters(search, width.probes, width.limit, k=self._options.k)
 
         def ask(number: int) -> IntArray:
             query = self._queries[number : number + 1]
@@ -225,6 +207,16 @@ class _Bench:
         return {**row, "built in s": finder.seconds, "on top": finder.bytes / points.nbytes}
 
 
+def _parameters(search: Search, probes: int, limit: int, **options: Any) -> QueryParameters:  # noqa: ANN401  # as in the class
+    return QueryParameters(
+        search=search,
+        candidates_limit=_CANDIDATES,
+        hash_limit=limit,
+        n_probes=probes or None,
+        **options,
+    )
+
+
 def on_top(index: Index) -> float:
     """Return the bytes of all data except the vectors, divided by the bytes of the vectors.
 
@@ -243,17 +235,12 @@ def on_top(index: Index) -> float:
 def exponents(every: Sequence[Row]) -> dict[str, float]:
     """Return the exponent of cost against n for each search that reached the recall at all sizes.
 
-    At least two sizes are needed. A family is also listed on its own, with the faster of its
-    searches at each size.
+    At least two sizes are needed.
     """
     costs: dict[str, dict[int, float]] = defaultdict(dict)
-    incomplete = {row["search"] for row in every if not row["reached"]}
     for row in every:
-        family = row["search"].split(",")[0]
-        for name in (row["search"], f"{family}, the faster"):
-            if row["reached"] and name not in incomplete and not family.startswith("IVF"):
-                best = costs[name].get(row["points"], np.inf)
-                costs[name][row["points"]] = min(best, row["us/query"])
+        if row["reached"]:
+            costs[row["search"]][row["points"]] = row["us/query"]
     sizes = {row["points"] for row in every}
     return {
         name: float(np.polyfit(np.log(list(cost)), np.log(list(cost.values())), 1)[0])

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
+
+import numpy as np
 
 from benchmarks.harness import load
 from benchmarks.harness.datasets import REAL, build_each
@@ -51,40 +53,22 @@ class Case:
 Loads: TypeAlias = "defaultdict[Case, list[Load]]"
 
 
-@dataclass(frozen=True, eq=False)
 class _Queries:
-    """An index and its queries, as calls in process, as requests of one row, and as batches."""
+    """An index and its queries (nq, d), as requests of one row and as batches."""
 
-    family: str
-    index: Index
-    queries: FloatArray
-    requests: Sequence[bytes]
-    messages: Sequence[bytes]
-    batches: Sequence[FloatArray]
-    batch_requests: Sequence[bytes]
-
-    @classmethod
-    def of(cls, family: str, index: Index, queries: FloatArray) -> Self:
-        """Make a request for each row of queries (nq, d), and for as many whole batches as fit."""
-
+    def __init__(self, family: str, index: Index, queries: FloatArray) -> None:
         def request(rows: FloatArray) -> query_pb2.QueryRequest:
             return query_pb2.QueryRequest(index=family, queries=arrays.encode_dense(rows))
 
-        batches = [queries[at : at + _BATCH] for at in range(0, len(queries) - _BATCH + 1, _BATCH)]
+        self.family, self.index, self.queries = family, index, queries
+        self.batches = list(queries.reshape(-1, _BATCH, queries.shape[1]))
         single = [request(row[None]) for row in queries]
-        messages = [
-            query_pb2.QueryStreamRequest(correlation_id=number, query=message)
+        self.requests = [message.SerializeToString() for message in single]
+        self.batch_requests = [request(batch).SerializeToString() for batch in self.batches]
+        self.messages = [
+            query_pb2.QueryStreamRequest(correlation_id=number, query=message).SerializeToString()
             for number, message in enumerate(single)
         ]
-        return cls(
-            family,
-            index,
-            queries,
-            [message.SerializeToString() for message in single],
-            [message.SerializeToString() for message in messages],
-            batches,
-            [request(batch).SerializeToString() for batch in batches],
-        )
 
 
 @benchmark(
@@ -113,7 +97,7 @@ def wire(options: Options) -> Iterator[Output]:
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
         indexes = build_each(points.base, options.families, folder / "built")
-        queries = [_Queries.of(*item, points.queries) for item in indexes.items()]
+        queries = [_Queries(*item, points.queries) for item in indexes.items()]
         programs: dict[str, Program] = {}
         for workers in options.workers:
             shutil.copytree(folder / "built", folder / f"server-{workers}" / "data")
@@ -128,10 +112,7 @@ def wire(options: Options) -> Iterator[Output]:
                 asyncio.run(_ask_programs(loads, item, programs, options))
     facts = {"bytes": f"{len(queries[0].requests[0]):,} a request, {reply_bytes:,} a reply"}
     yield Table("One query of k = 10 a call", {**points.described(), **facts})
-    programs_rows = dict(rows_of(loads))
-    yield from programs_rows.values()
-    yield Table("Goals of a call")
-    yield from _goals(programs_rows, options.in_flight)
+    yield from rows_of(loads)
 
 
 async def _check(queries: Sequence[_Queries], programs: Mapping[str, Program]) -> int:
@@ -188,14 +169,12 @@ def _in_process(index: Index, batches: Sequence[FloatArray], seconds: float) -> 
         index.query(batches[len(times) % len(batches)])
         times.append(time.perf_counter() - start)
     cpu_seconds, elapsed = time.process_time() - cpu, time.perf_counter() - begin
-    order = sorted(times)
-    latency = {p: order[int(len(order) * p / 100)] * 1e6 for p in (50.0, 99.0)}
-    return Load(
-        len(times), len(times) / elapsed, {"worker": cpu_seconds / len(times) * 1e6}, latency
-    )
+    p50, p99 = np.percentile(times, (50, 99)) * 1e6
+    cpu_each = {"worker": cpu_seconds / len(times) * 1e6}
+    return Load(len(times), len(times) / elapsed, cpu_each, {50: float(p50), 99: float(p99)})
 
 
-def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[tuple[Case, Row]]:
+def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[Row]:
     """Yield a row for each case from its quietest round, family by family."""
     quietest = {
         case: min(rounds, key=_p50 if case.in_flight == 1 and rounds[0].latency else _cpu)
@@ -203,18 +182,25 @@ def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[tuple[Case, Row]]:
     }
     for case in sorted(quietest, key=lambda case: case.family):
         best = quietest[case]
-        floor = above = share = None
+        floor = above = share = front = goal = None
         is_served = len(best.cpu) > 1
         query = Case(case.family, f"query{_IN_PROCESS}", 1)
         if is_served and case.name.endswith(_BATCHED):
             batch = loads[Case(case.family, _BATCHED + _IN_PROCESS, 1)]
             share = min(map(_cpu, batch)) / best.cpu["worker"]
-        elif is_served and best.latency:  # an echo has no stream, so a stream has no floor
+            goal = f"of in process >= {_BATCH_GOAL}"
+        elif case.name.endswith(_STREAMED):
+            unary = replace(case, name=case.name.removesuffix(_STREAMED))
+            front = best.cpu["front"] / quietest[unary].cpu["front"]
+            goal = f"front of unary <= {_STREAM_GOAL}"
+        elif is_served:
             echo_case = Case("", _ECHO, case.in_flight)
             floor = min(map(_cpu, loads[echo_case])) + min(map(_cpu, loads[query]))
+            goal = f"x floor <= {_CPU_GOALS[1 if case.name.startswith('1 ') else 2]}"
             if case.in_flight == 1:
                 above = _p50(best) - _p50(quietest[echo_case]) - _p50(quietest[query])
-        row = {
+                goal = f"p50 above floor <= {_P50_GOAL}"
+        yield {
             "family, program": ", ".join(filter(None, (case.family, case.name))),
             "in flight": case.in_flight,
             "calls/s": best.per_second,
@@ -226,26 +212,9 @@ def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[tuple[Case, Row]]:
             "p99 us": best.latency.get(99),
             "p50 above floor": above,
             "of in process": share,
+            "front of unary": front,
+            "goal": goal,
         }
-        yield case, row
-
-
-def _goals(programs: Mapping[Case, Row], many: int) -> Iterator[Row]:
-    for case, row in programs.items():
-        name = row["family, program"]
-        if row["p50 above floor"] is not None:
-            value, goal = row["p50 above floor"], f"<= {_P50_GOAL}"
-            yield {"goal": f"{name}: p50 above floor, us", "here": value, "goal is": goal}
-        elif row["x floor"] is not None and case.in_flight == many:
-            goal = f"<= {_CPU_GOALS[1 if case.name.startswith('1 ') else 2]}"
-            yield {"goal": f"{name}: CPU of floor", "here": row["x floor"], "goal is": goal}
-        elif row["of in process"] is not None:
-            value, goal = row["of in process"], f">= {_BATCH_GOAL}"
-            yield {"goal": f"{name}: rate of in process", "here": value, "goal is": goal}
-        elif case.name.endswith(_STREAMED):
-            unary = programs[replace(case, name=case.name.removesuffix(_STREAMED))]
-            value, goal = row["front us"] / unary["front us"], f"<= {_STREAM_GOAL}"
-            yield {"goal": f"{name}: front CPU of unary", "here": value, "goal is": goal}
 
 
 def _cpu(load: Load) -> float:
