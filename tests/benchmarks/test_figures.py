@@ -31,7 +31,7 @@ def entry(name: str, gap: float, microseconds: float = 1.0, seconds: float = 0.0
         return np.empty(0, np.int64)
 
     source = Build(name, "", INDEX, seconds, 10) if seconds else None
-    return Entry(name, "", source, 1, (), 0.3, gap, 0.0, microseconds, ask)
+    return Entry(name, "", source, 1, (), 0.3, gap, microseconds, ask)
 
 
 def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,6 @@ def column(table: Table, name: str) -> list[Any]:
     return [row[name] for row in table.rows if row.get(name) is not None]
 
 
-def _labels(tables: list[Table]) -> None:
-    [table] = tables
-    assert first(table) == ["plain ridge", "LEML"]
-    assert all(row["P@1"] > 90 for row in table.rows)
-
-
 def _selectors(tables: list[Table]) -> None:
     names = {"greedy", "greedy, marginal", "mmr", "rerank", "max_sum", "dpp", "qp_relax"}
     for table in tables:
@@ -115,7 +109,6 @@ _PEERS: Final = (
     "--k 5 --queries 6 --tuning 3 --diversity 0.3 --gap 0.7 --links 8 --ef-construction 50"
 )
 SMALL: Final[dict[str, tuple[str, Check]]] = {
-    "labels": ("", _labels),
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),

@@ -1,6 +1,7 @@
 """By default, crowded points give distinct and near results, and other points lose nothing.
 
-This is a small form of the benchmark `crowding`, which uses larger and real sets of points.
+This is a small form of the benchmark `crowding`, which uses larger and real sets of points. The last
+tests check the points themselves.
 """
 
 from functools import cache
@@ -8,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from benchmarks.runs.crowding import OFF, Recalls, Setting, Truth, figures
 from divgrpc.index import Index
+from divgrpc.metrics import Labels
 from divgrpc.types import QueryResult
 from divgrpc_lab.data import topics
+from divgrpc_lab.data.topics import Topics
 from support.data import crowded_points
-from support.data.crowded_points import KINDS, Crowd
+from support.data.crowded_points import KINDS, STORIES, Crowd
 
 _K = 10
 _POINTS = 8_000
@@ -119,3 +123,92 @@ def test_two_builds_answer_alike() -> None:
     first, second = (each.query(queries, k=_K) for each in (index, again))
     assert again.info.auto_search == index.info.auto_search
     assert np.array_equal(first.ids, second.ids)
+
+
+SEVEN = np.full(3 * STORIES, 7)
+
+
+def real(kind: str) -> Topics:
+    """Return 90 rows of three categories with two sub-topics each, and 90 more rows as the pool."""
+    rng = np.random.default_rng(1)
+    rows = rng.random((180, 12)).astype(np.float32) * (rng.random((180, 12)) < 0.5)
+    rows[:, 0] += 0.1
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    points = rows if kind == "dense" else sparse.csr_array(rows)
+    categories = np.arange(180) % 3
+    labels = Labels.of(categories[:90], np.arange(90) % 6)
+    return Topics(f"{kind} rows", "", points[:90], labels, points[90:], categories[90:], 1.0)
+
+
+def test_made_points_have_the_documented_cosines() -> None:
+    """The mean cosines of copies of an item, items of a topic, and topics are as documented."""
+    crowd = crowded_points.made("seven", SEVEN, 20)
+    points, items = crowd.points, crowd.items
+    topic = crowd.labels.categories
+    near = points @ points.T
+    same_item = items[:, None] == items
+    same_topic = topic[:, None] == topic
+    apart = ~np.eye(len(points), dtype=bool)
+    assert near[same_item & apart].mean() == pytest.approx(0.98, abs=0.002)
+    assert near[same_topic & ~same_item].mean() == pytest.approx(0.61, abs=0.02)
+    assert abs(near[~same_topic].mean()) < 0.1
+    assert np.bincount(items).tolist() == SEVEN.tolist()
+
+
+def test_queries_are_near_what_they_ask_for() -> None:
+    """The nearest points of each kind of query are as intended.
+
+    A document is an indexed point, a new document is a copy of an item, and the queries of other
+    kinds are near their topic.
+    """
+    crowd = crowded_points.made("seven", SEVEN, 20)
+    topic = crowd.labels.categories
+    for kind, (rows, asked) in crowd.queries.items():
+        near = rows @ crowd.points.T
+        assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(20), abs=1e-5)
+        assert (topic[near.argmax(axis=1)] == asked).all()
+        if kind == "documents":
+            assert near.max(axis=1) == pytest.approx(np.ones(20), abs=1e-5)
+        elif kind == "new documents":
+            assert near.max(axis=1).mean() == pytest.approx(0.98, abs=0.01)
+        else:
+            assert near.max() < 0.95
+
+
+def test_copies_follow_a_power_law() -> None:
+    """The most frequent item has ten times as many copies as the tenth most frequent.
+
+    The total number of copies is about the number that the caller requested.
+    """
+    copies = np.sort(crowded_points.power_law_copies(8_000))[::-1]
+    assert 7_000 <= copies.sum() <= 8_000
+    assert copies.min() >= 1
+    assert copies[0] / copies[9] == pytest.approx(10, rel=0.05)
+    assert crowded_points.even_copies(8_000, 30).sum() == pytest.approx(8_000, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_injected_copies_are_near_their_original(kind: str) -> None:
+    """Half of the rows become copies, exact or moved, with the labels of their original."""
+    data = real(kind)
+    crowd = crowded_points.injected(data, 0.5, 6)
+    assert crowd.points.shape == data.points.shape
+    assert len(np.unique(crowd.items)) == 45
+    own, originals = (
+        rows.toarray() if sparse.issparse(rows) else rows
+        for rows in (crowd.points, data.points[crowd.items])
+    )
+    near = (own * originals).sum(axis=1)
+    moved = near < 1 - 1e-6
+    assert moved.sum() == pytest.approx(23, abs=2)
+    assert near[moved].mean() == pytest.approx(0.99, abs=0.008)
+    assert (crowd.labels.categories == data.labels.categories[crowd.items]).all()
+    assert crowd.crowded
+
+
+def test_injecting_no_copies_keeps_the_points() -> None:
+    """If the share of copies is 0, the rows keep their order and every row is an item."""
+    data = real("dense")
+    crowd = crowded_points.injected(data, 0, 6)
+    assert np.array_equal(crowd.points, data.points)
+    assert not crowd.crowded

@@ -165,14 +165,6 @@ def test_a_run_writes_a_record_per_table(tmp_path: Path) -> None:
 
 
 def test_commands_leave_out_files_to_write() -> None:
-    words = [
-        "--json",
-        "a.json",
-        "peers",
-        "--faiss",
-        "faiss IVF",
-        "--record=b.json",
-        "--note",
-        "busy",
-    ]
+    words = ["--record", "a.json", "peers", "--faiss", "faiss IVF", "--record=b.json"]
+    words += ["--note", "busy"]
     assert command(words) == "make bench ARGS=\"peers --faiss 'faiss IVF'\""

@@ -1,9 +1,12 @@
-"""The synthetic data sets: their sizes, their planted structure and their seeds."""
+"""The synthetic data sets: sizes, planted structure and seeds; and learned queries."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from divgrpc.metrics import JudgedLabels, precision_at
+from divgrpc_lab.data import topics
 from divgrpc_lab.data.synthetic import (
     LabelledDocuments,
     labelled_documents,
@@ -122,3 +125,17 @@ def test_visual_words_have_the_statistics_of_the_paper() -> None:
         top = np.argsort(-(data.points @ queries.T), axis=0)[:10]
         shares.append((categories[top] == asked).mean())
     assert 0.2 < shares[0] <= shares[1]
+
+
+def test_learned_queries_are_reused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A second call reads the learned queries from a file.
+
+    The queries ask for every category that has two sub-topics.
+    """
+    monkeypatch.delenv("DIVGRPC_DATA", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    [digits] = topics.load(["whatever"])
+    first, again = digits.queries(2), digits.queries(2)
+    np.testing.assert_array_equal(first.queries, again.queries)
+    np.testing.assert_array_equal(first.categories, [0, 0, 1, 1])
+    np.testing.assert_allclose(np.linalg.norm(first.queries, axis=1), 1, rtol=1e-5)

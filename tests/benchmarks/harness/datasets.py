@@ -15,7 +15,7 @@ therefore the same for any number of points.
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,12 +23,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from divgrpc.index import Index
-from divgrpc.metrics import JudgedLabels, PointCategories, precision_at
-from divgrpc.parameters import QueryParameters
+from divgrpc.metrics import JudgedLabels, precision_at
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
-from divgrpc.vectors import RowsLike
 from divgrpc_lab.data import documents, topics
 from divgrpc_lab.data.documents import Split
+from divgrpc_lab.data.synthetic import LabelledDocuments
 
 DIMS: Final = 128
 LATENT: Final = 24
@@ -139,8 +138,6 @@ class Points:
     base: (n, d), the points to index.
     queries: (nq, d), the queries that are measured and reported.
     tuning: queries on which dials are chosen.
-    labels: categories and sub-topics of `base`, None if there are none.
-    categories: (nq,), the categories of `queries`, empty if there are none.
     """
 
     name: str
@@ -148,8 +145,6 @@ class Points:
     base: FloatArray
     queries: FloatArray
     tuning: FloatArray
-    labels: PointCategories | None = None
-    categories: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def described(self) -> dict[str, str]:
         """Return the facts about the data that tables show."""
@@ -175,7 +170,7 @@ def load(source: str, reported: int, tuning: int = 0) -> Points:
     [data] = topics.load(["cifar100_dense256"])
     base, pool = np.ascontiguousarray(data.points), data.pool
     parts = base, pool[:reported], pool[reported:end]
-    return Points(data.name, data.sha256, *parts, data.labels, data.pool_categories[:reported])
+    return Points(data.name, data.sha256, *parts)
 
 
 def build_each(
@@ -191,20 +186,7 @@ def searches(family: str) -> tuple[Search, ...]:
     return ("auto",) if family == "auto" else ("tables", "scan")
 
 
-def hashed_search(index: Index, family: str, queries: RowsLike) -> Search:
-    """Return the search to measure for a family, `auto` or a search by hashes.
-
-    For the family `auto`, the search is always `auto`. For any other family, another search
-    replaces `auto` in two cases: `auto` would scan all points exactly, or it would not look up the
-    cells of the family `cells`.
-    """
-    hashing = ("tables",) if family == "cells" else ("tables", "scan", "scan_hamming")
-    if family == "auto" or index.engine.resolve(QueryParameters(), queries).search in hashing:
-        return "auto"
-    return "tables" if family == "cells" else "scan"
-
-
-def precisions(split: Split, labels: IntArray) -> dict[str, float]:
+def precisions(split: Split | LabelledDocuments, labels: IntArray) -> dict[str, float]:
     """Return P@1, P@3 and P@5 of labels (nq, 5) in percent."""
     means = precision_at(JudgedLabels.of(labels, split.truth)).mean(axis=0)
     return {f"P@{k}": float(100 * means[k - 1]) for k in (1, 3, 5)}

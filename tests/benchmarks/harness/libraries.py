@@ -1,4 +1,4 @@
-"""Other libraries in comparisons, hnswlib, faiss, pyversity and LangChain, and our selectors.
+"""Other libraries in comparisons, hnswlib, faiss and pyversity, and our selectors.
 
 A finder returns candidates for a query. Finders are built on all cores and searched on one thread.
 An effort is a tuple of settings that decide how much work a search does, such as ef or nprobe.
@@ -232,13 +232,6 @@ def pyversity(
         **options,
     ).indices
     return places
-
-
-def langchain_mmr(query: FloatArray, vectors: FloatArray, k: int, diversity: float) -> list[int]:
-    """Return the places that LangChain's MMR picks; the function computes the relevance itself."""
-    from langchain_core.vectorstores.utils import maximal_marginal_relevance
-
-    return list(maximal_marginal_relevance(query, list(vectors), 1 - diversity, k))
 
 
 @dataclass(frozen=True, eq=False)

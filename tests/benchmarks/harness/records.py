@@ -6,7 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +17,7 @@ from benchmarks.harness.runner import Table
 ROOT: Final = Path(__file__).parents[3]
 _PACKAGES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf")
 # Options about the files that a run writes, not about its figures.
-_FILE_OPTIONS: Final = ("--json", "--record", "--note")
+_FILE_OPTIONS: Final = ("--record", "--note")
 
 
 def environment() -> dict[str, str]:
@@ -90,16 +90,14 @@ def write(
 
 def command(words: Sequence[str]) -> str:
     """Return the make command of a run, without options about the files it writes."""
-    return f'make bench ARGS="{shlex.join(_without_files(words))}"'
-
-
-def _without_files(words: Sequence[str]) -> Iterator[str]:
     remaining = iter(words)
+    kept = []
     for word in remaining:
         if word in _FILE_OPTIONS:
             next(remaining)
         elif not word.startswith(tuple(f"{option}=" for option in _FILE_OPTIONS)):
-            yield word
+            kept.append(word)
+    return f'make bench ARGS="{shlex.join(kept)}"'
 
 
 def _text(head: Mapping[str, object], table: Table) -> str:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
+from scipy.stats import bootstrap
 
 from divgrpc.types import HashFamily, IntArray
 from divgrpc.warmup import warm_kernels
@@ -234,8 +235,9 @@ class Timed:
         ratios = np.array(self.blocks) / np.array(rival.blocks)
         if len(ratios) < _BLOCKS_MIN:
             return float(np.median(ratios)), ""
-        draws = np.random.default_rng(0).choice(ratios, (_RESAMPLES, len(ratios)))
-        low, high = np.percentile(np.median(draws, axis=1), (2.5, 97.5))
+        low, high = bootstrap(
+            (ratios,), np.median, n_resamples=_RESAMPLES, method="percentile", rng=0
+        ).confidence_interval
         return float(np.median(ratios)), f"{low:.2f} to {high:.2f}"
 
 

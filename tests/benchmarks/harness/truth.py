@@ -59,33 +59,23 @@ def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntAr
 
     `base` (n, d) has rows of unit length, dense or sparse. k is at least 2.
     """
-    picks = np.full((len(queries), k), -1, np.int64)
-    total = np.zeros_like(queries)
     weight = np.float32(2 * diversity / (k - 1))
-    for step in range(k):
-        target = np.float32(1 - diversity) * queries - weight * total
-        most = np.full(len(queries), -np.inf, np.float32)
-        for begin, block in blocks(base):
-            values = target @ block.T
-            _exclude(values, picks[:, :step] - begin)
-            at = values.argmax(axis=1)
-            value = np.take_along_axis(values, at[:, None], 1)[:, 0]
-            picks[:, step] = np.where(value > most, at + begin, picks[:, step])
-            most = np.maximum(value, most)
-        rows = base[picks[:, step]]
-        total += rows.toarray() if sparse.issparse(rows) else rows
-    return picks
+    rows = []
+    for query in queries:
+        near = np.float32(1 - diversity) * (base @ query)
+        picks: list[int] = []
+        for _ in range(k):
+            near[picks] = -np.inf
+            picks.append(int(near.argmax()))
+            pick = base[picks[-1:]]
+            near -= weight * (base @ (pick.toarray() if sparse.issparse(pick) else pick)[0])
+        rows.append(picks)
+    return np.array(rows)
 
 
 def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntArray:
     """Return the rows (nq, k) that MMR (Carbonell & Goldstein 1998) picks among all of `base`."""
     return np.array([mmr_of_one(base, query, k, diversity) for query in queries])
-
-
-def _exclude(values: FloatArray, picks: IntArray) -> None:
-    """Set the values (nq, n) of picked points that are in the block to minus infinity."""
-    queries, steps = np.nonzero((picks >= 0) & (picks < values.shape[1]))
-    values[queries, picks[queries, steps]] = -np.inf
 
 
 def mean_objective(

@@ -23,7 +23,7 @@ from benchmarks.harness.libraries import Effort, Finder, Ladders, Picker
 from benchmarks.harness.runner import Ask
 from benchmarks.harness.truth import Neighbours, best_dial, mean_mmr, mean_objective
 from divgrpc.index import Index
-from divgrpc.metrics import gap_closed, h_score, judge, mean
+from divgrpc.metrics import gap_closed
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search, Selector
 
@@ -190,7 +190,6 @@ class Entry:
     effort: Effort
     dial: float
     gap: float
-    h: float
     microseconds: float
     ask: Ask = field(repr=False)
 
@@ -270,7 +269,7 @@ class Target:
             return None
         rows, words = np.array(picks), contestant.describe(effort, count)
         names = (contestant.name, words, contestant.source)
-        figures = (self.reported.gap(rows), self._h(rows), roughly)
+        figures = (self.reported.gap(rows), roughly)
         return Entry(*names, count, effort, dial, *figures, ask)
 
     def over_all(
@@ -278,15 +277,9 @@ class Target:
     ) -> Entry:
         """Return the entry of a selection among all points that picked `rows` (nq, k)."""
         queries, count = self.reported.queries, len(self.points.base)
-        figures = (self.reported.gap(rows), self._h(rows), np.inf)
+        figures = (self.reported.gap(rows), np.inf)
         ask: Ask = lambda number: pick(queries[number])  # noqa: E731
         return Entry(name, "", None, count, (), dial, *figures, ask)
-
-    def _h(self, rows: IntArray) -> float:
-        """Return the mean h of picks (nq, k) for the reported queries, NaN without labels."""
-        if self.points.labels is None:
-            return float("nan")
-        return mean(h_score(judge(rows, self.points.categories, self.points.labels)))
 
     def entries(self, contestant: Contestant) -> Iterator[Entry]:
         """Yield configurations of a contestant; effort rises until the target is reached.

@@ -223,9 +223,7 @@ def _row(entry: Entry, share: float) -> Row:
         "dial": entry.dial,
         "gap closed": entry.gap,
         "reached": entry.gap >= share,
-        "h": entry.h,
         "us/query": entry.microseconds,
-        "queries/s": 1e6 / entry.microseconds,
         "built in s": source.seconds if source and is_measured else None,
         "MB on top": source.bytes / 1e6 if source and is_measured else None,
     }

@@ -8,7 +8,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import libraries
-from benchmarks.harness.datasets import REAL, Points, hashed_search, load
+from benchmarks.harness.datasets import REAL, Points, load
 from benchmarks.harness.libraries import OurPicker
 from benchmarks.harness.runner import (
     FAMILIES,
@@ -35,7 +35,7 @@ _DIVERSITY: Final = 0.3
 _RIVALS: Final[Mapping[str, tuple[str, ...]]] = {
     "greedy, marginal": ("pyversity msd",),
     "max_sum": ("pyversity msd",),
-    "mmr": ("pyversity mmr", "langchain mmr"),
+    "mmr": ("pyversity mmr",),
     "dpp": ("pyversity dpp",),
 }
 
@@ -47,13 +47,12 @@ _RIVALS: Final[Mapping[str, tuple[str, ...]]] = {
     candidates=Option([100, 1_000], "candidates"),
 )
 def selector_times(options: Options) -> Iterator[Output]:
-    """Time of each selector alone, compared with the same method of pyversity and LangChain.
+    """Time of each selector alone, compared with the same method of pyversity.
 
     All selectors pick from the same candidates, which are sorted by distance and whose relevance is
     known. They take turns on one thread. Other libraries get the vectors of the candidates as a
-    contiguous array, while our selectors read them from the index. LangChain computes the relevance
-    itself, and only takes part if langchain-core is installed. "Same picks" is the share of queries
-    for which both selectors picked the same points.
+    contiguous array, while our selectors read them from the index. "Same picks" is the share of
+    queries for which both selectors picked the same points.
     """
     points = load(REAL, options.queries)
     index = Index.build(points.base, hash_family="lsh_div")
@@ -121,15 +120,8 @@ def _theirs(index: Index, queries: FloatArray, ids: IntArray, k: int) -> dict[st
         picks: IntArray = ids[query, places]
         return picks
 
-    def langchain(query: int) -> IntArray:
-        places = libraries.langchain_mmr(queries[query], vectors_of[query], k, _DIVERSITY)
-        picks: IntArray = ids[query, places]
-        return picks
-
     if not libraries.missing("pyversity"):
         asks |= {f"pyversity {item}": partial(pyversity, item) for item in ("msd", "mmr", "dpp")}
-    if not libraries.missing("langchain_core"):
-        asks["langchain mmr"] = langchain
     return asks
 
 
@@ -162,7 +154,7 @@ def _rows(points: Points, options: Options) -> Iterator[Row]:
     """Yield the rows of each family with its search, and of the last one with exact search."""
     for family in options.families:
         index = Index.build(points.base, hash_family=family)
-        search = hashed_search(index, family, points.queries)
+        search: Search = "auto" if family == "auto" else "tables" if family == "cells" else "scan"
         parameters = QueryParameters(search=search)
         searches: dict[str, Search] = {
             index.engine.resolve(parameters, points.queries).search: search
