@@ -20,7 +20,7 @@ SEVEN = np.full(3 * STORIES, 7)
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_truth_equals_plain_loops(kind: str) -> None:
     """Nearest rows and nearest distinct items equal those of a sort of all points."""
-    dense = np.random.default_rng(1).integers(0, 3, (90, 12)).astype(np.float32)
+    dense = np.random.default_rng(1).random((90, 12), np.float32)
     points = dense if kind == "dense" else sparse.csr_array(dense)
     queries = Queries(dense[:6] + 0.5, np.zeros(6, np.int64))
     items = np.arange(90) // 3

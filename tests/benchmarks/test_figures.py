@@ -10,7 +10,7 @@ import pytest
 from benchmarks import core_mutations
 from benchmarks.harness.libraries import faiss_factories
 from benchmarks.harness.load import Load
-from benchmarks.runs import builds, large, peers, selectors, service
+from benchmarks.runs import builds, peers, selectors, service
 from benchmarks.runs.contestants import Build, Entry, finalists
 from benchmarks.runs.wire import Case, rows_of
 from divgrpc.index import Index
@@ -84,24 +84,6 @@ def test_a_build_is_compared_by_its_best_rounds() -> None:
     row = builds.row_of("cells", rounds, 1.0, product=2.0, file=3.0)
     assert (row["hashing, of the product's rate"], row["whole, times the file"]) == (0.5, 2)
     assert row["rest"] == 1
-
-
-def test_exponents_need_the_recall_at_all_sizes() -> None:
-    """If the cost grows like the root of n, the exponent is one half.
-
-    A search that misses the recall at one of the sizes has no exponent.
-    """
-
-    def row(name: str, points: int, cost: float, *, reached: bool = True) -> dict[str, object]:
-        return {"search": name, "points": points, "us/query": cost, "reached": reached}
-
-    rows = [row("auto, auto", n, n**0.5) for n in (10**4, 10**5, 10**6)]
-    rows += [row("cells, scan", n, n, reached=n < 10**6) for n in (10**4, 10**5, 10**6)]
-    rows += [row("cells, tables", n, n**0.25) for n in (10**4, 10**5, 10**6)]
-    slopes = large.exponents(rows)
-    assert slopes["auto, auto"] == pytest.approx(0.5)
-    assert slopes["cells, tables"] == pytest.approx(0.25)
-    assert "cells, scan" not in slopes
 
 
 def test_finalists_are_the_fastest_that_close_the_gap() -> None:

@@ -36,7 +36,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
         sets=Option(["a"], "sets", ("a", "b")),
         dials=Option([], "dials", kind=float),
         per_call=Option(False, "a flag"),
-        folder=runner.FOLDER,
+        folder=Option(None, kind=Path),
     )
     def rows(options: Options) -> Iterator[Output]:
         """Title of the example.

@@ -1,7 +1,7 @@
 """By default, crowded points give distinct and near results, and other points lose nothing.
 
-This is a small form of the benchmark `crowding`, which uses larger and real sets of points. The last
-tests check the points themselves.
+This is a small form of the benchmark `crowding`, which uses larger and real sets of points. The
+last tests check the points themselves.
 """
 
 from functools import cache

@@ -40,8 +40,32 @@ _PROBES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384,
 _TRAINED: Final = 1_000_000
 
 
+class _Finder:
+    """What both libraries have: axes of parameters, and the number of inverted lists."""
+
+    axes: tuple[str, ...] = ("ef",)
+    lists: int = 0
+
+    def ladders(self) -> Ladders:
+        """Return a ladder of values of the first axis for each value of the other axis, if any."""
+        values: dict[str, Sequence[float]] = {
+            "ef": _FACTORS,
+            "nprobe": [probes for probes in _PROBES if probes <= self.lists],
+            "k_factor": _REFINED,
+        }
+        first, *others = (values[axis] for axis in self.axes)
+        return [[(value, *rest) for value in first] for rest in product(*others)]
+
+    def describe(self, effort: Effort, count: int) -> str:
+        """Describe the values of the axes."""
+        parts = dict(zip(self.axes, effort, strict=True))
+        if "ef" in parts:
+            return f"ef {round(parts['ef'] * count):,}"
+        return ", ".join(f"{axis} {value:g}" for axis, value in parts.items())
+
+
 @dataclass(eq=False)
-class Graph:
+class Graph(_Finder):
     """An hnswlib index of unit rows with the inner product.
 
     kind: name of the library in tables.
@@ -69,14 +93,6 @@ class Graph:
         size = int(index.index_file_size()) - base.nbytes
         return cls(f"M {links}, ef_construction {ef_construction}", index, seconds, size)
 
-    def ladders(self) -> Ladders:
-        """Return a single ladder of values of ef, as multiples of the number of candidates."""
-        return [[(factor,) for factor in _FACTORS]]
-
-    def describe(self, effort: Effort, count: int) -> str:
-        """Describe the value of ef."""
-        return f"ef {round(effort[0] * count):,}"
-
     def nearest(self, query: FloatArray, count: int, effort: Effort) -> Neighbours:
         """Return about `count` nearest points of a query (d,), and their squared distances."""
         ef = round(effort[0] * count)
@@ -87,7 +103,7 @@ class Graph:
 
 
 @dataclass(eq=False)
-class Faiss:
+class Faiss(_Finder):
     """A faiss index with squared distances: an inverted file, refined codes, or a graph.
 
     axes: the parameters that the numbers of an effort set. "ef" is given as a multiple of the
@@ -101,6 +117,7 @@ class Faiss:
     seconds: float
     bytes: int
     axes: tuple[str, ...]
+    lists: int
     _set: Effort = ()
 
     @cached_property
@@ -110,24 +127,6 @@ class Faiss:
         return faiss.downcast_index(
             self.index.base_index if "k_factor" in self.axes else self.index
         )
-
-    def ladders(self) -> Ladders:
-        """Return a ladder of values of the first axis for each value of the other axis, if any."""
-        lists = int(getattr(self._inner, "nlist", 0))
-        values: dict[str, Sequence[float]] = {
-            "ef": _FACTORS,
-            "nprobe": [probes for probes in _PROBES if probes <= lists],
-            "k_factor": _REFINED,
-        }
-        first, *others = (values[axis] for axis in self.axes)
-        return [[(value, *rest) for value in first] for rest in product(*others)]
-
-    def describe(self, effort: Effort, count: int) -> str:
-        """Describe the values of the axes."""
-        parts = dict(zip(self.axes, effort, strict=True))
-        if "ef" in parts:
-            return f"ef {round(parts['ef'] * count):,}"
-        return ", ".join(f"{axis} {value:g}" for axis, value in parts.items())
 
     def nearest(self, query: FloatArray, count: int, effort: Effort) -> Neighbours:
         """Return at most `count` nearest points of a query (d,), and their squared distances."""
@@ -184,8 +183,10 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
             index.add(np.ascontiguousarray(block))
         seconds = time.perf_counter() - begin
         faiss.omp_set_num_threads(1)
+        inner = faiss.downcast_index(index.base_index if "k_factor" in axes else index)
+        lists = int(getattr(inner, "nlist", 0))
         # An index with refinement stores the vectors only once, so one copy of them is subtracted.
-        yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes)
+        yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes, lists)
 
 
 def _size(index: Any) -> int:  # noqa: ANN401  # faiss has no types

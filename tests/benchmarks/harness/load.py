@@ -17,6 +17,8 @@ from grpc import aio
 from hdrh.histogram import HdrHistogram
 
 from benchmarks.harness.programs import Program
+from divgrpc.types import IntArray
+from divgrpc_protos.v1 import query_pb2
 
 Call: TypeAlias = "aio.UnaryUnaryMultiCallable[bytes, bytes]"
 
@@ -43,10 +45,14 @@ class Load:
     latency: dict[float, float]
 
 
-async def one(program: Program, request: bytes) -> bytes:
+async def check(name: str, program: Program, request: bytes, ids: IntArray) -> int:
+    """Return the size of the reply to a Query; raise `RuntimeError` if it has other ids."""
     async with aio.insecure_channel(program.address) as channel:
         call: Call = channel.unary_unary(QUERY)
-        return await call(request, timeout=10)
+        reply = await call(request, timeout=10)
+    if list(query_pb2.QueryResponse.FromString(reply).ids) != ids.tolist():
+        raise RuntimeError(f"{name}: the server's answer is not that in process")
+    return len(reply)
 
 
 @asynccontextmanager
@@ -141,7 +147,7 @@ def _load(
     after: dict[str, float],
     histogram: HdrHistogram | None,
 ) -> Load:
-    latency = {}
+    latency: dict[float, float] = {}
     if histogram is not None:
         latency = {p: float(histogram.get_value_at_percentile(p)) for p in _PERCENTILES}
     cpu = {role: (after[role] - before[role]) / calls * 1e6 for role in after}

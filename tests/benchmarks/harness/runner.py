@@ -23,7 +23,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -96,7 +95,6 @@ class Option(NamedTuple):
 
 
 FAMILIES: Final = Option(list(get_args(HashFamily)), "hash families", get_args(HashFamily))
-FOLDER: Final = Option(None, "folder for large files, a temporary one otherwise", kind=Path)
 
 
 @dataclass(frozen=True)

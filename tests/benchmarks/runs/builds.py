@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, get_args
 
-import grpc
 import numpy as np
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.harness import programs
 from benchmarks.harness.datasets import Manifold
@@ -93,12 +91,8 @@ def _serving(folder: Path, environment: dict[str, str] | None = None) -> Iterato
     (folder / "data").mkdir(parents=True, exist_ok=True)
     options = ("--data-dir", str(folder / "data"), "--workers", "1", "--fronts", "1")
     with RunningServer(folder, *options, environment=environment) as running:
-        with running.channel() as channel:
-            grpc.channel_ready_future(channel).result(_WAIT_SECONDS)
-            stub = health_pb2_grpc.HealthStub(channel)
-            for reply in stub.Watch(health_pb2.HealthCheckRequest(), timeout=_WAIT_SECONDS):
-                if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                    break
+        with Client(running.target) as client:
+            client.wait_until_ready(timeout=_WAIT_SECONDS)
         yield running
 
 

@@ -386,7 +386,8 @@ def goals(every: Sequence[Row]) -> Iterator[Row]:
         return float(row["of topic"] / best["of topic"])
 
     def of_exact(row: Row) -> float | None:
-        exact = rows_by_place.get((row["set"], row["kind"], _exact_name(row[name])))
+        exact_name = row[name].replace(f", {DEFAULTS}, ", ", exact, ", 1)
+        exact = rows_by_place.get((row["set"], row["kind"], exact_name))
         gap = exact["gap closed"] if exact else None
         return row["gap closed"] / gap if gap and gap > 0 and row["gap closed"] else None
 
@@ -412,11 +413,6 @@ def goals(every: Sequence[Row]) -> Iterator[Row]:
         cases.append((title, marginal, itemgetter("gap closed"), least))
     for case in cases:
         yield from _goal(*case)
-
-
-def _exact_name(name: str) -> str:
-    family, _, setting = name.split(", ", 2)
-    return f"{family}, exact, {setting}"
 
 
 def _goal(

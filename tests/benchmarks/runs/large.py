@@ -4,8 +4,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +16,6 @@ from benchmarks.harness.datasets import Manifold, searches
 from benchmarks.harness.libraries import Effort, build_faiss
 from benchmarks.harness.runner import (
     FAMILIES,
-    FOLDER,
     Ask,
     Option,
     Options,
@@ -65,7 +63,7 @@ class _Width(NamedTuple):
     queries=Option(200, "queries asked"),
     recall=Option(0.95, "recall to reach"),
     target_recall=Option(0.99, "recall that Build tunes for"),
-    folder=FOLDER,
+    folder=Option(None, "folder for large files, a temporary one otherwise", kind=Path),
 )
 def large(options: Options) -> Iterator[Output]:
     """Growth of the cost with the number of points, up to ten million synthetic points, and faiss.
@@ -77,22 +75,16 @@ def large(options: Options) -> Iterator[Output]:
     times of a ratio come from the same minutes.
 
     faiss IVF has about four times the root of n lists and runs no selector. It gets the smallest
-    number of probes with the same recall. At the end, the exponent of cost against n is fitted.
+    number of probes with the same recall.
 
     "On top" counts all bytes except the vectors: codes, tables or cells, external ids, and the
     scratch memory of two workers. "memory MB" is the peak memory of the build without file pages.
     """
-    every: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="divgrpc-large-", dir=options.folder) as temporary:
         bench = _Bench(Path(temporary), options)
         for count in options.points:
             yield Table(f"{count:,} points, k = {options.k} of {_CANDIDATES} candidates")
-            for row in bench.rows(count):
-                every.append({"points": count, **row})
-                yield row
-    yield Table("Cost grows with n to the power of, where all sizes reach the recall")
-    for name, exponent in exponents(every).items():
-        yield {"search": name, "exponent": exponent}
+            yield from bench.rows(count)
 
 
 class _Bench:
@@ -230,20 +222,3 @@ def on_top(index: Index) -> float:
     memory = arrays_of(searcher._local.memory.scratch)
     scratch = sum(array.nbytes for array in memory if array.base is None)
     return float((sum(arrays.values()) + _WORKERS * scratch) / vectors)
-
-
-def exponents(every: Sequence[Row]) -> dict[str, float]:
-    """Return the exponent of cost against n for each search that reached the recall at all sizes.
-
-    At least two sizes are needed.
-    """
-    costs: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in every:
-        if row["reached"]:
-            costs[row["search"]][row["points"]] = row["us/query"]
-    sizes = {row["points"] for row in every}
-    return {
-        name: float(np.polyfit(np.log(list(cost)), np.log(list(cost.values())), 1)[0])
-        for name, cost in sorted(costs.items())
-        if len(cost) == len(sizes) > 1
-    }

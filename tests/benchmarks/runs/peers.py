@@ -11,7 +11,7 @@ from typing import Final, Literal
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import libraries, truth
-from benchmarks.harness.datasets import REAL, Points, load, searches
+from benchmarks.harness.datasets import REAL, load, searches
 from benchmarks.harness.libraries import (
     Finder,
     Graph,
@@ -56,7 +56,6 @@ _BUILDS: Final = 3
 # Maximum seconds for a block of queries. For comparison, one query over all of a million points
 # takes about 0.2 seconds.
 _PATIENCE: Final = 0.5
-_EF: Final = (10, 20, 50, 100, 200, 400, 800)
 EXACT: Final = "exact pass"
 GREEDY: Final = "greedy over all points"
 MMR: Final = "MMR over all points"
@@ -95,7 +94,6 @@ def peers(options: Options) -> Iterator[Output]:
         for item in (*builds, *finders):
             name = f"{item.kind}, {item.config}"
             yield {"index": name, "built in s": item.seconds, "MB on top": item.bytes / 1e6}
-        yield from _graph_recalls(points, [item for item in finders if isinstance(item, Graph)])
         targets: list[tuple[float, Objective]] = [(item, "J") for item in options.diversity]
         targets.append((sorted(options.diversity)[len(options.diversity) // 2], "MMR"))
         ratios: list[Row] = []
@@ -161,22 +159,6 @@ def _builds(base: FloatArray, families: Sequence[HashFamily]) -> Iterator[Build]
             continue
         size = sum(array.bytes for array in index.info.arrays) - base.nbytes
         yield Build(family, f"recall {recall}", index, statistics.median(times), size)
-
-
-def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
-    """Yield the recall of the ten nearest by hnswlib graphs at several values of ef.
-
-    This recall shows how hard the points are to search.
-    """
-    exact = truth.nearest(points.base, points.queries, 10)[0]
-    if graphs:
-        yield Table(f"Recall of the ten nearest at ef: {points.name}")
-    for graph in graphs:
-        recalls = {}
-        for ef in _EF:
-            near = (graph.nearest(query, 10, (ef / 10,))[0] for query in points.queries)
-            recalls[str(ef)] = truth.recall(near, exact)
-        yield {"hnswlib": graph.config, **recalls}
 
 
 def _fastest(target: Target, tried: Sequence[Entry], mmr: Picker) -> tuple[float, list[Entry]]:

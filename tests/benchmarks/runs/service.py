@@ -30,7 +30,6 @@ from benchmarks.runs.contestants import (
     finalists,
 )
 from divgrpc_client.load import Call, Report, Settings, constant, run_load
-from divgrpc_protos.v1 import query_pb2
 
 # Number of connections, which is large enough that every process behind a port gets some.
 _CHANNELS: Final = 16
@@ -90,7 +89,8 @@ def service(options: Options) -> Iterator[Output]:
         share, selection = _settings(points, folder / "data", options)
         services = _start(points, selection, folder, stack)
         for item in services:
-            asyncio.run(_check(item))
+            [request] = replace(item.call, vectors=points.queries[:1]).messages(seed=0)
+            asyncio.run(load.check(item.entry.name, item.program, request, item.entry.ask(0)))
         loops = _take_turns(services, options)
     title = f"Closing {share:.3f} of the gap in J at diversity {options.diversity:g}"
     yield Table(title, points.described())
@@ -142,15 +142,6 @@ def _call(points: Points, entry: Entry, contestant: Contestant) -> Call:
         parameters = asdict(contestant.parameters(entry.count, entry.effort, entry.dial))
         options = {name: value for name, value in parameters.items() if value is not None}
     return Call(entry.name, points.queries, options)
-
-
-async def _check(service: Service) -> None:
-    """Raise `RuntimeError` if a service returns other results than its entry in process."""
-    [request] = replace(service.call, vectors=service.call.vectors[:1]).messages(seed=0)
-    reply = await load.one(service.program, request)
-    ids = list(query_pb2.QueryResponse.FromString(reply).ids)
-    if ids != service.entry.ask(0).tolist():
-        raise RuntimeError(f"{service.entry.name}: the answer is not that in process")
 
 
 def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
