@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -37,11 +38,8 @@ def environment() -> dict[str, str]:
 
 
 def _cpu_field(cpu: str, field: str) -> str:
-    for line in cpu.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == field:
-            return value.strip()
-    return "unknown"
+    match = re.search(rf"^{field}\s*: (.*)$", cpu, re.MULTILINE)
+    return match[1] if match else "unknown"
 
 
 def _commit() -> str:
