@@ -14,12 +14,9 @@ from benchmarks import core_mutations  # noqa: F401  # registers its run
 from benchmarks.harness import records
 from benchmarks.harness.runner import RUNS, show
 
-_MODULES: Final = (
-    *("crowding", "labels", "selectors"),
-    *("large", "peers", "service"),
-    *("wire", "builds", "evaluate"),
-)
-for _module in _MODULES:
+_IN_PROCESS: Final = ("crowding", "labels", "selectors", "large", "peers")
+_SERVED: Final = ("service", "wire", "builds", "evaluate")
+for _module in (*_IN_PROCESS, *_SERVED):
     import_module(f"benchmarks.runs.{_module}")
 # Names of former runs that appear in older records, each with what replaces it.
 RETIRED: Final = {
@@ -55,16 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, allow_abbrev=False
     )
-    record: dict[str, Any] = {
-        "type": Path,
-        "metavar": "FILE",
-        "help": "write each table as a record: FILE, FILE-2 and so on",
-    }
-    note: dict[str, Any] = {
-        "action": "append",
-        "metavar": "TEXT",
-        "help": "fact about the run for its records, such as a busy machine; may be repeated",
-    }
+    words = "write each table as a record: FILE, FILE-2 and so on"
+    record: dict[str, Any] = {"type": Path, "metavar": "FILE", "help": words}
+    words = "fact about the run for its records, such as a busy machine; may be repeated"
+    note: dict[str, Any] = {"action": "append", "metavar": "TEXT", "help": words}
     parser.add_argument("--record", **record)
     parser.add_argument("--note", default=[], **note)
     names = parser.add_subparsers(dest="run", metavar="RUN")
