@@ -3,28 +3,23 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.cli.options import SLICE, add_options, add_reading, add_texts, extra, options_in
+from divgrpc_client.cli.options import add_options, add_reading, add_texts, extra, options_in
 from divgrpc_client.formats import json_output
 from divgrpc_client.messages.options import QueryOptions
 
 # Every command imports this module, and only `load` needs the package that sends load.
 if TYPE_CHECKING:
-    from divgrpc_client.load.calls import Call
-    from divgrpc_client.load.record import Run
-    from divgrpc_client.load.report import Report
-    from divgrpc_client.load.schedule import Schedule
-    from divgrpc_client.load.settings import Settings
+    from divgrpc_client.load import Call, Report, Schedule, Settings
 
-_EXIT_MISSED: Final = 3
-_EXIT_VOID: Final = 4
-_EXIT_INTERRUPTED: Final = 130
+_MISSED: Final = 3
+_VOID: Final = 4
+_INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
 # Arguments of argparse for an option that takes a bound and may be repeated.
 _BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
@@ -36,15 +31,6 @@ def load(arguments: argparse.Namespace) -> int:
     Latency is measured from the time at which a call was due, even if it was sent later. So the
     latencies include the delays that a stalling server causes.
 
-    A mix is a TOML file of [[call]] tables. Each table must have index and data. It may have key,
-    rows, batch, share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc
-    query or predict. If a value is a list, the table describes one kind of call for each item.
-
-    The exit code is 3 if a bound of --require was missed. It is 4 if the run is VOID, which means
-    that the load generator, not the server, was the bottleneck. More --processes may help, or a
-    generator on another machine. Ctrl-C ends a run early, and the report then covers the calls made
-    so far.
-
     Examples:
       divgrpc load images --data queries.npy --rate 500 --duration 30
       divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
@@ -53,10 +39,19 @@ def load(arguments: argparse.Namespace) -> int:
       divgrpc load images --data queries.npy --objective 'p99<20ms'        find the highest rate
       divgrpc load images --data queries.npy --closed 64    keep 64 calls in flight
       divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
+
+    A mix is a TOML file with a [[call]] table for each kind of call. Each table must have index and
+    data. It may have key, rows, batch, share, method ("Query" or "PredictLabels") and any option of
+    divgrpc query or predict.
+
+    The exit code is 3 if a bound of --require was missed. It is 4 if the run is VOID, which means
+    that the load generator, not the server, was the bottleneck. More --processes may help, or a
+    generator on another machine. Ctrl-C ends a run early, and the report then covers the calls made
+    so far.
     """
     with extra("load", "load", "cli"):
-        from divgrpc_client.load.report import write_report
-        from divgrpc_client.load.session import run_load
+        from divgrpc_client.formats.tables import console
+        from divgrpc_client.load import run_load, write_report
         from divgrpc_client.load.settings import check_target
         from divgrpc_client.load.text import show
     if arguments.report is not None:
@@ -67,17 +62,15 @@ def load(arguments: argparse.Namespace) -> int:
     calls = _calls(arguments)
     for name in ("save", "report"):
         _make_folder(name, getattr(arguments, name))
+    seconds = settings.warm_up + schedule.seconds
+    status = f"Each run takes {seconds:,.0f} s; Ctrl-C ends it with what it has"
     is_watched = sys.stderr.isatty() and not arguments.json
-    with _live(schedule) if is_watched else nullcontext() as tell:
+    with console(stderr=True).status(status) if is_watched else nullcontext():
         report = run_load(
-            arguments.target,
-            calls,
-            schedule,
-            settings,
+            *(arguments.target, calls, schedule, settings),
             closed=arguments.closed or 0,
             objectives=arguments.objective or (),
             require=arguments.require or (),
-            tell=tell,
         )
     if arguments.json:
         json_output.show(report)
@@ -92,38 +85,16 @@ def load(arguments: argparse.Namespace) -> int:
 
 def _code(report: "Report") -> int:
     if report["interrupted"]:
-        return _EXIT_INTERRUPTED
+        return _INTERRUPTED
     if report["void"]:
-        return _EXIT_VOID
+        return _VOID
     is_met = all(outcome["held"] for outcome in report["thresholds"])
     has_rate = report["search"] is None or report["search"]["rate"] > 0
-    return 0 if is_met and has_rate else _EXIT_MISSED
-
-
-@contextmanager
-def _live(schedule: "Schedule") -> Iterator[Callable[["Run"], None]]:
-    """Show a status line on standard error; yield the function that updates it from a run."""
-    from rich.live import Live
-
-    from divgrpc_client.formats.tables import console
-    from divgrpc_client.load.record import codes
-
-    with Live(console=console(stderr=True), transient=True, auto_refresh=False) as line:
-
-        def look(run: "Run") -> None:
-            counts = codes(run.samples())
-            calls = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "0 calls"
-            line.update(
-                f"{schedule.seconds:,.0f} s at each rate: {calls}, {sum(run.in_flight):,} in "
-                "flight; Ctrl-C ends it with what it has",
-                refresh=True,
-            )
-
-        yield look
+    return 0 if is_met and has_rate else _MISSED
 
 
 def _settings(arguments: argparse.Namespace) -> "Settings":
-    from divgrpc_client.load.settings import Settings
+    from divgrpc_client.load import Settings
 
     values = {field.name: getattr(arguments, field.name, None) for field in fields(Settings)}
     values["seed"] = arguments.traffic_seed
@@ -131,7 +102,7 @@ def _settings(arguments: argparse.Namespace) -> "Settings":
 
 
 def _schedule(arguments: argparse.Namespace) -> "Schedule":
-    from divgrpc_client.load.schedule import constant, parse_schedule
+    from divgrpc_client.load import constant, parse_schedule
 
     if arguments.schedule is not None:
         _refuse(arguments, "schedule", "rate", "duration", "closed", "objective")
@@ -153,7 +124,7 @@ def _schedule(arguments: argparse.Namespace) -> "Schedule":
 
 
 def _calls(arguments: argparse.Namespace) -> "list[Call]":
-    from divgrpc_client.load.calls import calls_of, read_mix
+    from divgrpc_client.load.calls import call_of, read_mix
 
     options = options_in(arguments, QueryOptions)
     if arguments.mix is not None:
@@ -161,11 +132,10 @@ def _calls(arguments: argparse.Namespace) -> "list[Call]":
         return read_mix(Path(arguments.mix))
     if arguments.name is None or arguments.data is None:
         raise InvalidArgumentError("name", "say what to ask: NAME and --data, or --mix")
-    table = {"index": arguments.name, **options}
-    for name in ("data", "key", "index_base", "dims", "rows", "batch"):
-        if (value := getattr(arguments, name)) is not None:
-            table[name] = value
-    return calls_of(table, Path())
+    names = ("data", "key", "index_base", "dims", "rows", "batch")
+    values = {name: getattr(arguments, name) for name in names}
+    table = {name: value for name, value in values.items() if value is not None}
+    return [call_of({"index": arguments.name, **table, **options}, Path())]
 
 
 def _refuse(arguments: argparse.Namespace, option: str, *names: str) -> None:
@@ -193,106 +163,53 @@ def _make_folder(name: str, file: str | None) -> None:
 def add_load(verb: argparse.ArgumentParser) -> None:
     """Add the options of `load`."""
     verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
-    add_texts(
-        verb,
-        ("--data", "FILE", "A file of queries, one vector per row; needed unless --mix is given."),
-    )
+    add_texts(verb, ("--data", "FILE", "A file of queries, one vector per row."))
     add_reading(verb)
-    add_texts(verb, ("--rows", "START:STOP", f"Draw from only these rows, {SLICE}."))
-    verb.add_argument(
-        "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
-    )
-    add_texts(
-        verb,
-        (
-            "--mix",
-            "TOML",
-            "Send a mix of calls, described in this file, instead of queries of NAME.",
-        ),
-    )
-    _add_rates(
-        verb.add_argument_group(
-            "rates; one of --rate, --schedule, --closed and --objective is needed"
-        )
-    )
+    add_texts(verb, ("--rows", "START:STOP", "Draw from these rows of the file alone."))
+    verb.add_argument("--batch", type=int, metavar="N", help="Rows in a call (default 1).")
+    add_texts(verb, ("--mix", "TOML", "Send a mix of calls instead of NAME."))
+    _add_rates(verb.add_argument_group("rates"))
     _add_calls(verb.add_argument_group("calls"))
-    _add_reports(verb.add_argument_group("reports"))
+    group = verb.add_argument_group("reports")
+    text = "Fail if this is missed, such as p99<20ms, errors<0.1%% or rate>450. May be repeated."
+    group.add_argument("--require", **_BOUND, help=text)
+    add_texts(
+        group,
+        ("--save", "JSON", "Write the report to this file."),
+        ("--report", "HTML", "Write a page; needs divgrpc[report]."),
+    )
     add_options(verb, QueryOptions)
 
 
-def _add_reports(group: "argparse._ActionsContainer") -> None:
-    group.add_argument(
-        "--require",
-        **_BOUND,
-        help="Fail if this is missed, such as p99<20ms, errors<0.1%%, rate>450 or quality>0.95. "
-        "May be repeated.",
-    )
-    add_texts(
-        group,
-        ("--save", "JSON", "Write the report to this file as JSON."),
-        (
-            "--report",
-            "HTML",
-            "Write the report to this file as a page with charts; needs divgrpc[report].",
-        ),
-    )
-
-
 def _add_rates(group: "argparse._ActionsContainer") -> None:
-    for flag, kind, metavar, text in (
-        (
-            *("--rate", float, "N"),
-            "Calls a second, whether or not they are answered (default 100 with --objective).",
-        ),
-        (
-            *("--duration", float, "SECONDS"),
-            "How long to hold the rate, or each rate that --objective tries (default 10).",
-        ),
-        (
-            *("--schedule", str, "STEPS"),
-            "Change the rate over time: steps of RATE:SECONDS, or ramps of FROM..TO/SECONDS, such "
-            "as 100:10s,100..500/30s.",
-        ),
-        (
-            *("--closed", int, "N"),
-            "Calls to keep in flight instead of a rate; latencies then leave out the wait before a "
-            "call is sent.",
-        ),
-    ):
-        group.add_argument(flag, type=kind, metavar=metavar, help=text)
-    _add_flag(
-        group, "--poisson", "Send calls at random times (a Poisson process), not evenly spaced."
+    text = "Calls a second, whether or not they are answered; --objective begins at 100."
+    group.add_argument("--rate", type=float, metavar="N", help=text)
+    text = "How long to hold the rate, or each rate that is tried (default 10)."
+    group.add_argument("--duration", type=float, metavar="SECONDS", help=text)
+    add_texts(group, ("--schedule", "STEPS", "Change the rate over time."))
+    text = "Calls to keep under way instead of a rate; latencies then leave out waiting."
+    group.add_argument("--closed", type=int, metavar="N", help=text)
+    _add_flag(group, "--poisson", "Send calls at random times.")
+    text = (
+        "Find the highest rate that keeps this bound, written as in --require. The search starts "
+        "at --rate (default 100), doubles the rate while the bound holds or quarters it until it "
+        "holds, and then narrows the gap to 5 %%. Each trial lasts --warm-up plus --duration. May "
+        "be repeated."
     )
-    group.add_argument(
-        "--objective",
-        **_BOUND,
-        help="Find the highest rate that keeps this bound, written as in --require. The search "
-        "starts at --rate (default 100), doubles the rate while the bound holds or quarters it "
-        "until it holds, and then narrows the gap to 5 %%. Each trial lasts --warm-up plus "
-        "--duration. May be repeated.",
-    )
+    group.add_argument("--objective", **_BOUND, help=text)
 
 
 def _add_calls(group: "argparse._ActionsContainer") -> None:
-    """Add an option for each of `Settings`; the explanations there are for Python."""
-    for flag, kind, metavar, text in (
-        ("--warm-up", float, "SECONDS", "Send calls for this long before any count (default 2)."),
-        ("--processes", int, "N", "Number of processes that send calls (default 1)."),
-        ("--channels", int, "N", "Number of connections that each process opens (default 4)."),
-        ("--retries", int, "N", "Number of retries after UNAVAILABLE (default 0)."),
-        (
-            *("--max-in-flight", int, "N"),
-            "Maximum number of calls in flight; calls due beyond it are not sent and count as "
-            "errors (default 10000).",
-        ),
-        (
-            *("--quality", float, "SHARE"),
-            "Compare this share of the answers with exact search afterwards, such as 0.01 "
-            "(default 0).",
-        ),
-        ("--traffic-seed", int, "N", "Draw times and calls from this seed (default 0)."),
+    """Add the options for `Settings`; the explanations there are for Python."""
+    text = "Send calls before any count (default 2)."
+    group.add_argument("--warm-up", type=float, metavar="SECONDS", help=text)
+    for flag, text in (
+        ("--processes", "Number of processes that send calls (default 1)."),
+        ("--channels", "Number of connections that each process opens (default 4)."),
+        ("--max-in-flight", "Send no call beyond this many, but count an error (default 10000)."),
+        ("--traffic-seed", "Draw times and calls from this seed (default 0)."),
     ):
-        group.add_argument(flag, type=kind, metavar=metavar, help=text)
+        group.add_argument(flag, type=int, metavar="N", help=text)
     _add_flag(group, "--allow-remote", "Allow a server on another machine.")
 
 

@@ -1,24 +1,21 @@
 """Kinds of calls, whose messages are all encoded before the measured time starts.
 
-A mix is a TOML file that describes kinds of calls. Its paths are relative to the file. If the value
-of `batch` or of an option is a list, the table describes one kind of call for each item:
+A mix is a TOML file with one table for each kind of call. Its paths are relative to the file:
 
     [[call]]
     index = "products"
     data = "queries.npy"       # also .npz (with key), .fvecs, svmlight, scipy's sparse .npz
     share = 3                  # weight among the calls; default 1
-    batch = [1, 16]            # rows per call
-    k = [10, 100]              # any option of divgrpc query
-    diversity = [0, 0.3]
+    batch = 16                 # rows per call; default 1
+    diversity = 0.3            # any option of divgrpc query
 
     [[call]]
-    method = "PredictLabels"   # or "QueryStream": queries on streams that stay open
+    method = "PredictLabels"
     index = "papers"
     data = "documents.npz"
     top_k = 5                  # any option of divgrpc predict
 """
 
-import itertools
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -33,9 +30,8 @@ from divgrpc_client.messages import arguments, requests
 from divgrpc_client.messages.options import PredictOptions, QueryOptions
 from divgrpc_client.messages.vectors import as_matrix
 from divgrpc_protos.arrays import Matrix, picked, row_count, take
-from divgrpc_protos.v1 import query_pb2
 
-Method: TypeAlias = Literal["Query", "QueryStream", "PredictLabels"]
+Method: TypeAlias = Literal["Query", "PredictLabels"]
 
 # Maximum number of messages of one kind of call, and maximum total size of the messages of all
 # kinds. Every process holds a copy of the messages.
@@ -52,9 +48,11 @@ class Call:
     vectors: (n, dims) rows to send, queries or documents.
     options: options of `Client.query`, or of `Client.predict_labels` if `method` is
         "PredictLabels".
-    method: the RPC to call. Each query of a "QueryStream" counts as one call.
-    batch: number of rows in one call.
+    method: the RPC to call, "Query" or "PredictLabels".
+    batch: number of rows in one call, 1 to n.
     share: relative frequency of this kind among all kinds, above 0.
+
+    Raises `InvalidArgumentError` for a value out of range.
     """
 
     index: str
@@ -72,11 +70,10 @@ class Call:
         arguments.count("batch", self.batch)
         if not 0 < self.share < float("inf"):
             raise invalid("share", f"must be above 0, got {self.share!r}")
-        if row_count(self.vectors) < self.batch:
-            raise InvalidArgumentError(
-                "batch",
-                f"a batch of {self.batch} rows cannot be made of {row_count(self.vectors)}",
-            )
+        rows = row_count(self.vectors)
+        if rows < self.batch:
+            reason = f"a batch of {self.batch} rows cannot be made of {rows}"
+            raise InvalidArgumentError("batch", reason)
 
     @property
     def name(self) -> str:
@@ -101,15 +98,11 @@ class Call:
         order = np.random.default_rng([seed, 2]).permutation(row_count(self.vectors))
         whole = len(order) - len(order) % self.batch
         messages: list[bytes] = []
-        size = 0
-        for rows in order[:whole].reshape(-1, self.batch):
+        for rows in order[:whole].reshape(-1, self.batch)[:_MESSAGES_MAX]:
             request = make(fields, picked(self.vectors, rows), 0, self.batch)
-            if self.method == "QueryStream":
-                # The generator prepends the correlation id when it sends the query.
-                request = query_pb2.QueryStreamRequest(query=request)
             messages.append(request.SerializeToString())
-            size += len(messages[-1])
-            if len(messages) == _MESSAGES_MAX or size >= room:
+            room -= len(messages[-1])
+            if room <= 0:
                 break
         return messages
 
@@ -127,40 +120,24 @@ def read_mix(path: Path) -> list[Call]:
     calls = []
     for number, table in enumerate(tables, 1):
         try:
-            calls += calls_of(table, path.parent)
-        except KeyError as error:
-            raise InvalidArgumentError(
-                "mix", f"{path}, call {number}: {error.args[0]} is missing"
-            ) from None
-        except (InvalidArgumentError, TypeError) as error:
-            raise InvalidArgumentError("mix", f"{path}, call {number}: {error}") from None
+            calls.append(call_of(table, path.parent))
+        except (InvalidArgumentError, KeyError, TypeError) as error:
+            reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            raise InvalidArgumentError("mix", f"{path}, call {number}: {reason}") from None
     return calls
 
 
-def calls_of(table: Mapping[str, Any], folder: Path) -> list[Call]:
-    """Return the calls of one table of a mix, one for each combination of its lists.
+def call_of(table: Mapping[str, Any], folder: Path) -> Call:
+    """Return the call that a table of a mix describes; its path is relative to `folder`.
 
-    All combinations have equal shares.
+    Raises `InvalidArgumentError` for a wrong value or file, and KeyError for a missing key.
     """
-    path = folder / table["data"]
-    base = table.get("index_base", "auto")
-    vectors = read_vectors(path, table.get("key"), base=base, dims=table.get("dims"))
+    base, dims = table.get("index_base", "auto"), table.get("dims")
+    vectors = read_vectors(folder / table["data"], table.get("key"), base=base, dims=dims)
     rows = pick_rows(table.get("rows"), row_count(vectors))
-    axes = {name: value for name, value in table.items() if name not in _KEYS}
-    axes["batch"] = table.get("batch", 1)
-    lists = [value if isinstance(value, list) else [value] for value in axes.values()]
-    for name, choices in zip(axes, lists, strict=True):
-        if not choices:
-            raise invalid(name, "is an empty list")
-    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*lists)]
-    return [
-        Call(
-            index=table["index"],
-            vectors=take(vectors, rows.start, rows.stop),
-            method=table.get("method", "Query"),
-            batch=options.pop("batch"),
-            options=options,
-            share=table.get("share", 1) / len(combinations),
-        )
-        for options in combinations
-    ]
+    return Call(
+        index=table["index"],
+        vectors=take(vectors, rows.start, rows.stop),
+        options={name: value for name, value in table.items() if name not in _KEYS},
+        **{name: table[name] for name in ("method", "batch", "share") if name in table},
+    )

@@ -44,6 +44,9 @@ class Step:
             if not (math.isfinite(value) and value >= 0):
                 raise invalid(field, f"must be at least 0, got {value!r}")
 
+    def __str__(self) -> str:
+        return f"{self.begin:g}..{self.end:g}/{self.seconds:g}s"
+
     @property
     def calls(self) -> float:
         """The expected number of arrivals."""
@@ -61,9 +64,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps, one after the other."""
+    """Steps, one after the other; `str` has the form that `parse_schedule` takes."""
 
     steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.steps))
 
     @property
     def seconds(self) -> float:

@@ -1,49 +1,36 @@
 """Runs load tests: starts processes, checks and sends calls, searches for the highest rate."""
 
+import math
 import multiprocessing
-import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import Connection, wait
-from types import FrameType
-from typing import Any, Final, Self, TypeAlias, cast
+from multiprocessing.connection import Connection
+from typing import Any, Final, Self, TypeAlias
 
 import grpc
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError, invalid
 from divgrpc_client.client import Client
 from divgrpc_client.load.calls import BYTES_MAX, Call
-from divgrpc_client.load.generator import STOP, Task, Trial
-from divgrpc_client.load.quality import compare_with_exact, send
-from divgrpc_client.load.record import Part, Run
+from divgrpc_client.load.generator import Task
+from divgrpc_client.load.record import Run, counted
 from divgrpc_client.load.report import Report, build_report, judge, judge_rate
 from divgrpc_client.load.schedule import Schedule, constant
 from divgrpc_client.load.settings import Settings, check_target
 from divgrpc_client.load.thresholds import Threshold, is_time, parse_threshold
 from divgrpc_client.messages.responses import ServerInfo
+from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_client.rpc.errors import RpcError
 
-# Maximum number of replies kept for the comparison with exact search.
-_REPLIES_MAX: Final = 500
-_KINDS_MAX: Final = 1_000
 _CHECK_SECONDS: Final = 60.0
-# Time between sending a trial to the processes and its first call, so that every process has
-# received the trial by then.
+# Time between telling the processes when to begin and the first call, so that all of them know.
 _LEAD_SECONDS: Final = 0.2
-# A process that still runs this long after the deadline of its last call is killed.
-_GRACE_SECONDS: Final = 10.0
-_POLL_SECONDS: Final = 0.1
-_START_SECONDS: Final = 120.0
-_EXIT_SECONDS: Final = 5.0
-# Maximum time to wait for the rest of a message that a process has begun to send.
-_MESSAGE_SECONDS: Final = 10
 # The search ends when the lowest rate that failed is at most this many times the highest rate that
 # held.
 _RATE_RATIO: Final = 1.05
@@ -77,7 +64,7 @@ def run_load(
         lasts as long as the schedule. The first trial has the first rate of the schedule.
     require: bounds on figures of the report, such as "p99<20ms". `thresholds` in the report tells
         whether each bound holds.
-    tell: called once a second with the `Run` so far.
+    tell: called with each `Run` that has ended, so with every trial of a search.
 
     Ctrl-C ends the run and returns the report so far. Raises `InvalidArgumentError` for an invalid
     call or threshold, `RpcError` if the server refuses a call of the mix or does not answer, and
@@ -85,25 +72,16 @@ def run_load(
     """
     goals = [_objective(one) for one in objectives]
     bounds = [_threshold(one, "require") for one in require]
-    if any(bound.name == "quality" for bound in bounds) and not (settings and settings.quality):
-        raise InvalidArgumentError("quality", "require of quality needs quality, a share of calls")
     with Session(target, calls, settings) as session, _interruptible(session):
         if goals:
-            run, trials = session.find_highest_rate(
-                goals, schedule.steps[0].begin, schedule.seconds, tell
-            )
+            rate, seconds = schedule.steps[0].begin, schedule.seconds
+            run, trials = session.find_highest_rate(goals, rate, seconds, tell)
             report = build_report(run, trials)
-            report["objective"] = [goal.text for goal in goals]
+            report["search"]["objective"] = [goal.text for goal in goals]
         else:
             run = session.run(schedule, closed=closed, tell=tell)
             report = build_report(run)
-        if session.settings.quality and not session.interrupted:
-            answers = [
-                (session.calls[kind].method, session.messages[kind][message], reply)
-                for kind, message, reply in run.replies
-            ]
-            report["quality"] = compare_with_exact(target, answers, lambda: session.interrupted)
-        report["thresholds"] = judge(report, run, bounds)
+    report["thresholds"] = judge(report, run, bounds)
     return report
 
 
@@ -120,91 +98,93 @@ def _threshold(threshold: Threshold | str, field: str) -> Threshold:
 
 
 class Session:
-    """Context manager for the processes that send calls to one server, in one or more runs."""
+    """Sends calls to one server, in one or more runs.
+
+    As a context manager, it first sends one call of every kind. Raises `InvalidArgumentError` for a
+    wrong call or target, and `RpcError` if the server refuses a kind of call.
+    """
 
     def __init__(
         self, target: str, calls: Sequence[Call], settings: Settings | None = None
     ) -> None:
         self.settings = settings or Settings()
         self.target = check_target(target, allow_remote=self.settings.allow_remote)
-        if not 0 < len(calls) <= _KINDS_MAX:
-            raise InvalidArgumentError(
-                "mix", f"there must be 1 to {_KINDS_MAX} kinds of call, got {len(calls)}"
-            )
+        if not calls:
+            raise InvalidArgumentError("mix", "there must be at least one kind of call")
         self.calls = list(calls)
         room = BYTES_MAX // len(calls)
         self.messages = [call.messages(self.settings.seed, room) for call in calls]
         self.server: ServerInfo | None = None
-        self.interrupted = False
-        self._stack = ExitStack()
-        self._generators: list[Process] = []
+        self._generators: list[Connection] = []
+        self._interrupted_at = math.inf
 
     def __enter__(self) -> Self:
-        methods = [call.method for call in self.calls]
-        shares = [call.share for call in self.calls]
-        with self._stack:
-            for place in range(self.settings.processes):
-                task = Task(self.target, methods, self.messages, shares, place, self.settings)
-                process = Process(task)
-                self._stack.callback(process.close)
-                self._generators.append(process)
-            # Wait for all processes to start, so that none of them starts the run late.
-            for process in self._generators:
-                receive(process.connection, _START_SECONDS)
-            self._check()
-            self._stack = self._stack.pop_all()
+        """Send one call of every kind, so that a refused kind is reported before any load."""
+        with Client(self.target, timeout=_CHECK_SECONDS, retries=False) as client:
+            try:
+                self.server = client.server_info()
+            except RpcError as error:
+                # Other servers of the API may lack GetServerInfo but can be load-tested too.
+                if error.code is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+        with grpc.insecure_channel(self.target) as channel:
+            for call, messages in zip(self.calls, self.messages, strict=True):
+                rpc = RpcCall(call.method, self.target, timeout=_CHECK_SECONDS, request_id=None)
+                try:
+                    rpc.start(channel.unary_unary(f"/{SERVICE}/{call.method}"), messages[0])
+                except grpc.RpcError as error:
+                    raise rpc.failed(error) from None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        """Do nothing: the processes of a run end with the run."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` was called."""
+        return self._interrupted_at < math.inf
 
     def interrupt(self) -> None:
         """End the current run with the calls made so far; safe in a signal handler."""
-        self.interrupted = True
+        self._interrupted_at = min(self._interrupted_at, time.monotonic())
+        for generator in self._generators:
+            with suppress(OSError):
+                generator.send(None)
 
     def run(self, schedule: Schedule, *, closed: int = 0, tell: Tell | None = None) -> Run:
-        """Send the calls of a schedule, or keep `closed` calls in flight while it lasts."""
-        settings = self.settings
-        warm_up = settings.warm_up if closed or schedule.steps[0].begin else 0.0
-        begin = time.monotonic() + _LEAD_SECONDS
-        run = Run(
-            *(self.target, self.calls, self.messages, settings, self.server, schedule, closed),
-            begin=begin + warm_up,
-            end=begin + warm_up + schedule.seconds,
-        )
-        for process in self._generators:
-            process.connection.send(Trial(begin, schedule.after(warm_up), closed))
-        self._collect(run, tell)
-        return run
+        """Send the calls of a schedule, or keep `closed` calls in flight while it lasts.
 
-    def _collect(self, run: Run, tell: Tell | None) -> None:
-        """Record the parts that processes send until all are done; kill overdue processes."""
-        next_look = run.begin
-        overdue = run.end + self.settings.timeout + _GRACE_SECONDS
-        waiting = {process.connection: n for n, process in enumerate(self._generators)}
-        while waiting:
-            for ready in wait(list(waiting), _POLL_SECONDS):
-                connection = cast(Connection, ready)
-                part = receive(connection)
-                if part is None:
-                    del waiting[connection]
-                else:
-                    run.add(waiting[connection], part, time.monotonic())
-                    del run.replies[_REPLIES_MAX:]
-            now = time.monotonic()
-            if self.interrupted and not run.interrupted:
-                run.interrupt(now)
-                for process in self._generators:
-                    with suppress(OSError):
-                        process.connection.send(STOP)
-            if tell is not None and now >= next_look:
-                next_look += 1.0
-                tell(run)
-            if now > overdue:
-                for place in waiting.values():
-                    self._generators[place].program.kill()
-                run.ended = False
-                return
+        `tell` is called with the run when it has ended. Raises `UnavailableError` if a process of
+        the run dies.
+        """
+        warm_up = self.settings.warm_up if closed or schedule.steps[0].begin else 0.0
+        common = self.target, [(c.method, c.share) for c in self.calls], self.messages
+        sent = self.settings, schedule.after(warm_up), closed
+        tasks = [Task(*common, place, *sent) for place in range(self.settings.processes)]
+        with ExitStack() as stack:
+            generators = [stack.enter_context(_generator(task)) for task in tasks]
+            # Wait for all processes to start, so that none of them starts the run late.
+            for generator in generators:
+                _receive(generator)
+            begin = time.monotonic() + _LEAD_SECONDS
+            for generator in generators:
+                generator.send(begin)
+            self._generators = generators
+            if self.interrupted:
+                self.interrupt()
+            outcomes = [_receive(generator) for generator in generators]
+            self._generators = []
+        begin += warm_up
+        end = max(begin, min(begin + schedule.seconds, self._interrupted_at))
+        run = Run(
+            *(self.target, self.calls, self.settings, self.server, schedule, closed, begin, end),
+            interrupted=self.interrupted,
+            busy=[busy for _, busy in outcomes],
+            samples=counted([samples for samples, _ in outcomes], begin, end),
+        )
+        if tell is not None:
+            tell(run)
+        return run
 
     def find_highest_rate(
         self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
@@ -232,20 +212,6 @@ class Session:
         run.interrupted = self.interrupted
         return run, trials
 
-    def _check(self) -> None:
-        """Send one call of every kind, so that a refused kind is reported before the run."""
-        with Client(self.target, timeout=_CHECK_SECONDS, retries=False) as client:
-            try:
-                self.server = client.server_info()
-            except RpcError as error:
-                # Other implementations of the API may lack GetServerInfo but can be load-tested
-                # too.
-                if error.code is not grpc.StatusCode.UNIMPLEMENTED:
-                    raise
-        with grpc.insecure_channel(self.target) as channel:
-            for call, messages in zip(self.calls, self.messages, strict=True):
-                send(channel, self.target, call.method, messages[0])
-
 
 def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> None:
     """Call `holds` with different rates until the highest rate that holds is known within 5 %.
@@ -267,65 +233,45 @@ def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> 
             return
 
 
-class Process:
-    """The process of one load generator, and the connection to it."""
-
-    def __init__(self, task: Task) -> None:
-        self.connection, remote = multiprocessing.Pipe()
-        limit_pauses(self.connection)
-        with remote:
-            number = remote.fileno()
-            command = [sys.executable, "-m", "divgrpc_client.load", str(number)]
-            self.program = subprocess.Popen(command, pass_fds=[number])  # noqa: S603  # our own program
-        self.connection.send(task)
-
-    def close(self) -> None:
-        """Close the connection, which makes the process exit; kill it if it does not."""
-        self.connection.close()
-        try:
-            self.program.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.program.kill()
-            self.program.wait()
-
-
-def limit_pauses(connection: Connection) -> None:
-    """Limit the time that `recv` waits for the rest of a message."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-        limit = struct.pack("ll", _MESSAGE_SECONDS, 0)
-        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-
-
-def receive(connection: Connection, seconds: float | None = None) -> Part | None:
-    """Return the next part, or None if the process is done; raises `UnavailableError`.
-
-    `seconds` is the maximum time to wait for the message to begin, None for no maximum.
-    """
+@contextmanager
+def _generator(task: Task) -> Iterator[Connection]:
+    """Start a process that does a task, and kill it in the end; yield the connection to it."""
+    connection, remote = multiprocessing.Pipe()
+    with remote:
+        number = remote.fileno()
+        command = [sys.executable, "-m", "divgrpc_client.load", str(number)]
+        program = subprocess.Popen(command, pass_fds=[number])  # noqa: S603  # our own program
     try:
-        if not connection.poll(seconds):
-            raise UnavailableError("a load generator did not start")
-        part: Part | str = connection.recv()
-    except BlockingIOError:
-        raise UnavailableError("a load generator stopped in the middle of a message") from None
+        with connection:
+            connection.send(task)
+            yield connection
+    finally:
+        program.kill()
+        program.wait()
+
+
+def _receive(generator: Connection) -> Any:  # noqa: ANN401  # READY or the outcome of a run
+    """Return the next message of a generator; raises `UnavailableError` if it died."""
+    try:
+        return generator.recv()
     except (EOFError, OSError):
         raise UnavailableError("a load generator died; its last words are above") from None
-    return part if isinstance(part, Part) else None
 
 
 @contextmanager
 def _interruptible(session: Session) -> Iterator[None]:
     """Let the first Ctrl-C end the run early and a second one end the program."""
+
+    def handle(*_: object) -> None:
+        if session.interrupted:
+            raise KeyboardInterrupt
+        session.interrupt()
+
     if threading.current_thread() is not threading.main_thread():
         # Signals reach the main thread alone.
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        session.interrupt()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, handle)
+    before = signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:

@@ -15,11 +15,11 @@ class Settings:
     warm_up: Seconds of calls at the start that are not counted.
     processes: Number of processes that send calls.
     channels: Number of connections that each process opens.
-    timeout: Timeout of a call in seconds, retries included.
-    retries: Number of retries after UNAVAILABLE.
+    timeout: Timeout of a call in seconds.
+    retries: Must be 0. A retry would hide the error that a load test should count.
     max_in_flight: Maximum number of calls in flight; further calls are not sent and count as
         errors.
-    quality: Compare this share of the answers, 0 to 1, with exact search afterwards.
+    quality: Must be 0. `divgrpc evaluate` measures the quality of results.
     seed: Draw times and calls from this seed.
     allow_remote: Allow a server on another machine.
     """
@@ -39,15 +39,11 @@ class Settings:
         for name in ("processes", "channels", "max_in_flight"):
             arguments.count(name, getattr(self, name))
         arguments.duration("timeout", self.timeout)
-        for name, limit in (
-            *(("warm_up", 3600), ("timeout", 3600), ("retries", 10)),
-            *(("quality", 1), ("seed", 2**63)),
-        ):
+        limits = {"warm_up": 3600, "timeout": 3600, "retries": 0, "quality": 0, "seed": 2**63}
+        for name, limit in limits.items():
             value = getattr(self, name)
             if not 0 <= value <= limit:
-                raise invalid(name, f"must be 0 to {limit}, got {value!r}")
-        if not isinstance(self.retries, int):
-            raise invalid("retries", f"must be a whole number, got {self.retries!r}")
+                raise invalid(name, f"must be {f'0 to {limit}' if limit else 0}, got {value!r}")
 
 
 def check_target(target: str, *, allow_remote: bool = False) -> str:
@@ -63,19 +59,11 @@ def check_target(target: str, *, allow_remote: bool = False) -> str:
 
 
 def _is_loopback(target: str) -> bool:
-    """Tell whether every address of a target is a loopback address."""
+    """Tell whether a target is a socket file or a host:port with a loopback address."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
-    for prefix in ("dns:///", "dns:", "ipv4:", "ipv6:"):
-        target = target.removeprefix(prefix)
-    hosts = [
-        address if address.endswith("]") else address.rpartition(":")[0] or address
-        for address in target.split(",")
-    ]
+    host = target.removeprefix("dns:///").rpartition(":")[0].strip("[]")
     try:
-        return all(
-            host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-            for host in hosts
-        )
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

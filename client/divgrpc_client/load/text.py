@@ -5,14 +5,9 @@ from typing import Any, Final
 
 from divgrpc_client.formats.tables import console, table
 from divgrpc_client.load.report import Report
-from divgrpc_client.load.thresholds import is_time, parse_threshold, spaced
+from divgrpc_client.load.thresholds import is_time, parse_threshold
 
-TIMES: Final = ("p50", "p90", "p99", "p99.9", "max", "mean")
-
-
-def ms(microseconds: float | None) -> str:
-    """Return a time in milliseconds."""
-    return "" if microseconds is None else f"{microseconds / 1e3:,.2f}"
+_TIMES: Final = ("p50", "p90", "p99", "p99.9", "max", "mean")
 
 
 def summary(report: Report) -> str:
@@ -21,14 +16,9 @@ def summary(report: Report) -> str:
     return (
         f"{loop[0].upper()}{loop[1:]}: {report['calls']:,} calls in "
         f"{report['seconds']:,.1f} s, {report['offered']:,.1f} a second offered, "
-        f"{report['rate']:,.1f} answered OK; p50 {ms(latency['p50']) or '-'} ms, "
-        f"p99 {ms(latency['p99']) or '-'} ms; {report['errors']:.2%} errors."
+        f"{report['rate']:,.1f} answered OK; p50 {_ms(latency['p50']) or '-'} ms, "
+        f"p99 {_ms(latency['p99']) or '-'} ms; {report['errors']:.2%} errors."
     )
-
-
-def objective(report: Report) -> str:
-    """Return the objective of a search, or an empty string if there was no search."""
-    return " and ".join(map(spaced, report["objective"]))
 
 
 def notes(report: Report) -> Iterator[str]:
@@ -42,57 +32,56 @@ def notes(report: Report) -> Iterator[str]:
             "Closed loop: every call waits for the one before it, so a server that stalls is asked "
             "less meanwhile, and these percentiles are not those that users would see."
         )
-    search, quality = report["search"], report["quality"]
-    if search:
+    if search := report["search"]:
         rate = f"{search['rate']:,.0f} calls a second" if search["rate"] else "none that was tried"
-        bounds = f"with {objective(report)}" if report["objective"] else "that holds"
-        yield f"Highest rate {bounds}: {rate}. The other figures are those of that trial."
-    if quality:
-        yield f"Quality: {quality['rows']:,} rows were compared with exact search."
-        if quality["same_ids"] is not None:
-            yield f"{quality['same_ids']:.2%} of the ids of exact search were found."
-        for name, why in (("replaced", "index replaced"), ("unanswered", quality["refusal"])):
-            if quality[name]:
-                yield f"{quality[name]:,} rows could not be compared: {why}"
+        bounds = " and ".join(search["objective"])
+        yield f"Highest rate with {bounds}: {rate}. The other figures are those of that trial."
 
 
 def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
     """Yield the heads and the rows of each table of a report; the first column holds names."""
     times = [("latency, from when due", report["latency"])]
     if not report["setting"]["closed"]:
-        times += [("service time, from when sent", report["service_time"])]
-        times += [("lateness of sending", report["lateness"])]
+        times.append(("lateness of sending", report["lateness"]))
     if len(report["by_call"]) > 1:
         times += [(entry["call"], entry["latency"]) for entry in report["by_call"]]
-    yield ("times in ms", *TIMES), [(name, *(ms(row[p]) for p in TIMES)) for name, row in times]
+    yield ("times in ms", *_TIMES), [(name, *(_ms(row[p]) for p in _TIMES)) for name, row in times]
     if report["search"]:
+        trials = sorted(report["search"]["trials"], key=lambda trial: float(trial["rate"]))
+        heads = ("rate tried", "answered", "p50 ms", "p99 ms", "errors", "verdict")
+        yield heads, [*map(_trial, trials)]
+    if set(report["codes"]) - {"OK"}:
+        codes, total = report["codes"].items(), report["calls"]
         yield (
-            ("rate tried", "answered", "p50 ms", "p99 ms", "errors", "verdict"),
-            [
-                (
-                    *(f"{trial['rate']:,.0f}", f"{trial['answered']:,.0f}"),
-                    *(ms(trial["latency"]["p50"]), ms(trial["latency"]["p99"])),
-                    f"{trial['errors']:.2%}",
-                    "void" if trial["void"] else "held" if trial["held"] else "missed",
-                )
-                for trial in sorted(report["search"]["trials"], key=lambda one: float(one["rate"]))
-            ],
+            ("status", "calls", "share"),
+            [(name, f"{count:,}", f"{count / total:.2%}") for name, count in codes],
         )
-    if set(report["codes"]) - {"OK"} or report["retries"]:
-        total = max(report["calls"], 1)
-        rows = [(n, f"{count:,}", f"{count / total:.2%}") for n, count in report["codes"].items()]
-        yield ("status", "calls", "share"), [*rows, ("retries", f"{report['retries']:,}", "")]
     if report["thresholds"]:
         yield ("required", "measured", "verdict"), [*map(_outcome, report["thresholds"])]
 
 
-def _outcome(outcome: dict[str, Any]) -> tuple[str, str, str]:
+def _ms(microseconds: float | None) -> str:
+    """Return a time in milliseconds."""
+    return "" if microseconds is None else f"{microseconds / 1e3:,.2f}"
+
+
+def _trial(trial: dict[str, Any]) -> Sequence[str]:
+    """Return the cells of one rate of a search."""
+    return (
+        *(f"{trial['rate']:,.0f}", f"{trial['answered']:,.0f}"),
+        *(_ms(trial["latency"]["p50"]), _ms(trial["latency"]["p99"])),
+        f"{trial['errors']:.2%}",
+        "void" if trial["void"] else "held" if trial["held"] else "missed",
+    )
+
+
+def _outcome(outcome: dict[str, Any]) -> Sequence[str]:
     """Return three cells: the text of a threshold, the measured figure and the verdict."""
     name, value = parse_threshold(outcome["text"]).name, outcome["value"]
     if value is None:
         figure = "not measured"
     elif is_time(name):
-        figure = f"{ms(value)} ms"
+        figure = f"{_ms(value)} ms"
     else:
         figure = f"{value:,.1f} a second" if name == "rate" else f"{value:.2%}"
     verdict = "held" if outcome["held"] else "missed"

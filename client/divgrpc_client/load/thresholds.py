@@ -1,10 +1,8 @@
-"""Thresholds, bounds on figures of a run: `p99<20ms`, `errors<0.1%`, `rate>=450`, `quality>0.95`.
+"""Thresholds, bounds on figures of a run: `p99<20ms`, `errors<0.1%`, `rate>=450`.
 
 p50, p99.9, max, mean   latency from the time a call was due, in us, ms or s
-service_p99, ...        latency from the time a call was sent, in us, ms or s
 errors                  share of calls that were not answered OK or not sent
 rate                    number of calls per second that were answered OK
-quality                 share of the ids found by exact search that the call found too
 """
 
 import operator
@@ -18,7 +16,7 @@ from divgrpc.errors import InvalidArgumentError, invalid
 _FORM: Final = re.compile(
     r"(?P<name>[a-z_]+[\d.]*)\s*(?P<sign><=|>=|<|>)\s*(?P<number>\d+\.?\d*)\s*(?P<unit>us|ms|s|%|)"
 )
-_PERCENTILE: Final = re.compile(r"(service_)?p(?P<percent>\d+(\.\d+)?)")
+_PERCENTILE: Final = re.compile(r"p(?P<percent>\d+(\.\d+)?)")
 _SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -26,7 +24,7 @@ _SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
 }
 _UNITS: Final = {"us": 1.0, "ms": 1e3, "s": 1e6, "%": 0.01, "": 1.0}
-_UNITS_OF: Final = {"errors": ("%", ""), "quality": ("%", ""), "rate": ("",)}
+_UNITS_OF: Final = {"errors": ("%", ""), "rate": ("",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +49,21 @@ def parse_threshold(text: str, field: str = "require") -> Threshold:
     name, unit = match["name"], match["unit"]
     units = ("us", "ms", "s") if is_time(name) else _UNITS_OF.get(name)
     if units is None:
-        raise invalid(field, f"knows p50, p99.9, max, mean, errors, rate and quality: {text!r}")
+        raise invalid(field, f"knows p50, p99.9, max, mean, errors and rate: {text!r}")
     if unit not in units:
         unit_names = " or ".join(filter(None, units)) or "none"
         raise InvalidArgumentError(field, f"the unit of {name} is {unit_names}: {text!r}")
     return Threshold(text.strip(), name, match["sign"], float(match["number"]) * _UNITS[unit])
 
 
-def spaced(text: str) -> str:
-    """Return the text of a threshold for people: "p99 < 20 ms" for p99<20ms."""
-    match = _FORM.fullmatch(text)
-    if match is None:
-        return text
-    name, sign, number, unit = match.group("name", "sign", "number", "unit")
-    return f"{name} {sign} {number}{' ' * (unit not in ('', '%'))}{unit}"
-
-
 def is_time(name: str) -> bool:
     """Tell whether a figure is a latency."""
-    return name.removeprefix("service_") == "mean" or percent_of(name) is not None
+    return name == "mean" or percent_of(name) is not None
 
 
 def percent_of(name: str) -> float | None:
     """Return the percentage of a figure such as p99, 100 for the maximum, None for others."""
-    if name.removeprefix("service_") == "max":
+    if name == "max":
         return 100.0
     match = _PERCENTILE.fullmatch(name)
     return float(match["percent"]) if match and 0 < float(match["percent"]) < 100 else None

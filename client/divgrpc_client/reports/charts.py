@@ -135,35 +135,22 @@ def lines(
     y: str,
     title: str,
     *,
-    x_scale: Literal["linear", "log2", "percentile"] = "linear",
+    x_scale: Literal["linear", "log2"] = "linear",
     log_y: bool = False,
 ) -> Chart:
-    """Draw curves as lines, with the axis labels `x` and `y`.
-
-    With the x scale "percentile", values are from 0 to below 100, and the ranges 0 to 90, 90 to 99,
-    99 to 99.9 and so on have equal widths.
-    """
+    """Draw curves as lines, with the axis labels `x` and `y`."""
 
     def paint(axes: Axes) -> Sequence[Line2D]:
         axes.set(xlabel=x, ylabel=y, yscale="log" if log_y else "linear")
         keys = []
         for curve in curves:
-            values, heights = _finite(curve.points)
-            if x_scale == "percentile":
-                values = 1 / (1 - values / 100)
             colour = _colour(curve.look)
-            axes.plot(values, heights, color=colour, zorder=3)
+            axes.plot(*_finite(curve.points), color=colour, zorder=3)
             keys.append(Line2D([], [], label=curve.name, color=colour))
-        if x_scale != "linear":
-            axes.set_xscale("log", base=10 if x_scale == "percentile" else 2)
+        if x_scale == "log2":
+            axes.set_xscale("log", base=2)
             axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.xaxis.set_major_formatter(
-                FuncFormatter(
-                    lambda value, _: (
-                        f"{100 - 100 / value:.6g}" if x_scale == "percentile" else f"{value:g}"
-                    )
-                )
-            )
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if log_y:
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         else:

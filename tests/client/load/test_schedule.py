@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import multiprocessing
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.load.generator import Generator, Task, Trial
+from divgrpc_client.load.generator import Generator, Task
 from divgrpc_client.load.schedule import Schedule, Step, constant, parse_schedule
 from divgrpc_client.load.settings import Settings
 
@@ -94,6 +93,12 @@ def test_schedules_are_read() -> None:
     )
 
 
+def test_the_text_of_a_schedule_can_be_read() -> None:
+    schedule = parse_schedule("100..1000/30s,7.5:1m")
+    assert str(schedule) == "100..1000/30s,7.5..7.5/60s"
+    assert parse_schedule(str(schedule)) == schedule
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "100", "100:10", "100..:10s", "..100:10s", "-5:10s", "1:10s,,1:10s", "0:10s", "a:1s"],
@@ -113,12 +118,11 @@ def test_a_warm_up_holds_the_first_rate() -> None:
 @pytest.mark.parametrize("processes", [2, 3])
 def test_traffic_does_not_depend_on_the_number_of_processes(processes: int) -> None:
     async def arrivals(place: int, processes: int) -> list[tuple[int, float, tuple[int, int]]]:
-        near, far = multiprocessing.Pipe()
         messages = [[b"a"] * 5, [b"b"] * 9]
         sent = Settings(processes=processes, channels=1, poisson=True, seed=7)
-        task = Task("localhost:1", ["Query"] * 2, messages, [3, 1], place, sent)
-        with near, far:
-            return list(Generator(task, near).arrivals(Trial(0, constant(300, 10))))
+        kinds = [("Query", 3.0), ("Query", 1.0)]
+        task = Task("localhost:1", kinds, messages, place, sent, constant(300, 10))
+        return list(Generator(task).arrivals())
 
     alone = asyncio.run(arrivals(0, 1))
     together = [

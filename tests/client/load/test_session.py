@@ -1,12 +1,10 @@
 """Load on servers that stall, fail or answer, and the exit codes of `divgrpc load`."""
 
 import json
-import os
 import signal
-import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,7 @@ import pytest
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client, RpcError
 from divgrpc_client.cli import main
-from divgrpc_client.load import Call, Settings, constant, read_mix, run_load
-from divgrpc_client.load import session as sessions
-from divgrpc_client.load.generator import DONE
-from divgrpc_client.load.record import Run
+from divgrpc_client.load import Call, Settings, constant, parse_threshold, read_mix, run_load
 from divgrpc_client.load.report import build_report
 from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
@@ -53,12 +48,6 @@ class Stalling(ScriptedIndex):
         return super().Query(request, context)
 
 
-def once(act: Callable[[], object]) -> Callable[[Run], object]:
-    """Return a callback that calls `act` the first time it is called, at the beginning of a run."""
-    acts = [act]
-    return lambda _: acts.pop()() if acts else None
-
-
 @pytest.mark.parametrize("closed", [0, 1])
 def test_a_stall_counts_for_every_call_that_was_due(closed: int) -> None:
     """In an open loop every call that was due during the stall is late.
@@ -88,17 +77,6 @@ def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
         report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 91, "RESOURCE_EXHAUSTED": 7, "INTERNAL": 2}
     assert report["errors"] == pytest.approx(0.09)
-    assert report["retries"] == 0
-
-
-def test_retries_are_counted_apart(script: ScriptedIndex, target: str) -> None:
-    settings = Settings(warm_up=0, retries=5)
-    with Session(target, [Call("images", QUERIES)], settings) as session:
-        script.failures.extend([grpc.StatusCode.UNAVAILABLE] * 5)
-        report = build_report(session.run(constant(100, 1)))
-    assert report["codes"] == {"OK": 100}
-    assert report["retries"] == 5
-    assert report["latency"]["max"] >= 1e5  # the first pause is 0.1 s
 
 
 def test_calls_beyond_max_in_flight_are_not_sent() -> None:
@@ -139,77 +117,62 @@ def test_a_refused_call_ends_the_run_before_any_load(script: ScriptedIndex, targ
 def test_an_interrupted_run_keeps_its_samples(target: str) -> None:
     """The run ends at once, and its report covers the time before the interruption."""
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
-        looks: list[Run] = []
-
-        def tell(run: Run) -> None:
-            looks.append(run)
-            if len(looks) == 2:
-                session.interrupt()
-
-        run = session.run(constant(50, 600), tell=tell)
+        threading.Timer(4, session.interrupt).start()
+        run = session.run(constant(50, 600))
     assert run.interrupted
-    assert 25 <= len(run.samples()) <= 250
+    assert run.seconds < 5
+    assert len(run.samples) == pytest.approx(50 * run.seconds, abs=5)
 
 
-def test_a_dead_generator_ends_the_run(target: str) -> None:
+def test_an_interrupted_search_makes_no_further_trial(target: str) -> None:
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
-        kill = session._generators[0].program.kill
-        with pytest.raises(UnavailableError, match="died"):
-            session.run(constant(50, 600), tell=once(kill))
+        session.interrupt()
+        run, trials = session.find_highest_rate([parse_threshold("p99<1s")], 50, 600, None)
+    assert run.interrupted
+    assert [trial["held"] for trial in trials] == [False]
 
 
-def test_a_stuck_generator_makes_a_run_void(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A generator that does not end is killed, and the samples of other generators are kept."""
-    monkeypatch.setattr(sessions, "_GRACE_SECONDS", 0.5)
-    settings = Settings(warm_up=0, processes=2, timeout=1)
-    with Session(target, [Call("images", QUERIES)], settings) as session:
-        stop = session._generators[0].program.send_signal
-        run = session.run(constant(100, 1), tell=once(lambda: stop(signal.SIGSTOP)))
-    assert not run.ended
-    assert len(run.samples()) >= 40
+def test_a_dead_generator_ends_the_run(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = subprocess.Popen
+
+    def start_and_kill(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+        program: subprocess.Popen[bytes] = start(*arguments, **options)
+        threading.Timer(3, program.kill).start()
+        return program
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_kill)
+    with (
+        Session(target, [Call("images", QUERIES)], QUICK) as session,
+        pytest.raises(UnavailableError, match="died"),
+    ):
+        session.run(constant(50, 600))
 
 
-def test_a_generator_that_stops_in_a_message_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_MESSAGE_SECONDS", 1)
-    near, far = Pipe()
-    with near, far:
-        sessions.limit_pauses(near)
-        far.send(DONE)
-        assert sessions.receive(near) is None
-        os.write(far.fileno(), struct.pack("!i", 1_000) + b"cut")
-        with pytest.raises(UnavailableError, match="middle"):
-            sessions.receive(near)
-
-
-def test_memory_and_retries_of_generators_are_bounded() -> None:
-    """At most 1,000 kinds of call share a bounded memory. `retries` must be an integer."""
-    with pytest.raises(InvalidArgumentError, match="kinds of call"):
-        Session("localhost:1", [Call("images", QUERIES)] * 1_001)
+def test_the_memory_of_messages_is_bounded() -> None:
+    """All kinds of call share a bounded memory."""
     wide = [Call("images", np.zeros((3, 3_000_000), np.float32))] * 4
     session = Session("localhost:1", wide)
     assert [len(messages) for messages in session.messages] == [2] * 4
-    with pytest.raises(InvalidArgumentError, match="retries"):
-        Settings(retries=1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["retries", "quality"])
+def test_settings_without_effect_are_refused(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be 0, got 1"):
+        Settings(**{name: 1})  # type: ignore[arg-type]  # numbers
 
 
 def test_mixes_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "queries.npy", QUERIES)
     (tmp_path / "mix.toml").write_text(
         '[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 4\nrows = "1:3"\n'
-        "k = [5, 10]\ndiversity = [0, 0.5]\n"
+        "k = 5\ndiversity = 0.5\n"
         '[[call]]\nmethod = "PredictLabels"\nindex = "b"\ndata = "queries.npy"\nbatch = 2\n'
     )
-    *asked, predicted = read_mix(tmp_path / "mix.toml")
-    assert [call.options for call in asked] == [
-        {"k": k, "diversity": diversity} for k in (5, 10) for diversity in (0, 0.5)
-    ]
-    assert {call.share for call in asked} == {1.0}
-    assert [len(call.messages(0)) for call in asked] == [2] * 4
-    assert (predicted.method, predicted.batch, len(predicted.messages(0))) == (
-        "PredictLabels",
-        2,
-        3,
-    )
+    asked, predicted = read_mix(tmp_path / "mix.toml")
+    assert asked.options == {"k": 5, "diversity": 0.5}
+    assert (asked.method, asked.share, len(asked.messages(0))) == ("Query", 4, 2)
+    assert (predicted.method, predicted.share) == ("PredictLabels", 1)
+    assert (predicted.batch, len(predicted.messages(0))) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +185,7 @@ def test_mixes_are_read(tmp_path: Path) -> None:
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nkk = 5', "kk"),
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nmethod = "Build"', "method"),
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nbatch = 7', "batch"),
-        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nk = []', "k is an empty list"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nk = [5, 10]', "k"),
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = [1, 2]', "call 1"),
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 0', "share"),
         ('rate = 5\n[[call]]\nindex = "a"\ndata = "queries.npy"', "nothing else"),
@@ -264,8 +227,7 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
     ran = run(
         "--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact",
-        "--quality", 0.5,
-        "--require", "errors<1%", "--require", "quality>0.99",
+        "--require", "errors<1%",
         "--save", saved, "--report", page,
     )  # fmt: skip
     report = json.loads(saved.read_text())
@@ -273,9 +235,8 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert ran.code == (4 if report["void"] else 0), ran.err
     assert "latency, from when due" in ran.out
     assert report["codes"] == {"OK": 80}
-    assert report["quality"]["same_ids"] == report["quality"]["same_lists"] == 1
     assert report["server"]["workers"] == 2
-    assert report["setting"]["mix"][0]["options"] == {"k": 5, "search": "exact"}
+    assert report["by_call"][0]["call"] == "Query load, k 5, search exact"
     assert "data:image/svg" in page.read_text()
     assert '<span class="good">held</span>' in page.read_text()
 
@@ -296,7 +257,7 @@ def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) ->
     ran = run("--objective", "p50<1us", "--rate", 40, "--duration", 1, "--warm-up", 0, "--json")
     report = json.loads(ran.out)
     search = report["search"]
-    assert report["objective"] == ["p50<1us"]
+    assert search["objective"] == ["p50<1us"]
     assert search["rate"] == 0
     assert search["trials"]
     assert ran.code in (3, 4)
@@ -313,14 +274,13 @@ def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) ->
         (["--schedule", "fast"], "schedule must be"),
         (["--rate", 0.1, "--duration", 1], "not one call"),
         (["--rate", 5, "--require", "p99<20"], "unit"),
-        (["--rate", 5, "--require", "quality>0.9"], "needs quality"),
         (["--rate", 5, "--rows", "90:"], "none of the file"),
         (["--rate", 5, "--batch", 41], "batch"),
         (["--rate", 5, "--processes", 0], "processes"),
         (["--closed", 0], "closed"),
         (["--schedule", "5:5s", "--rate", 0], "means nothing beside"),
         (["--rate", 5, "--mix", "absent.toml", "--diversity", 0], "means nothing beside"),
-        (["--objective", "quality>0.9"], "objective must be"),
+        (["--objective", "quality>0.9"], "objective knows"),
         (["--objective", "rate>60"], "objective must be"),
         (["--objective", "p99>20ms"], "objective must be"),
         (["--rate", 5, "--save", "/dev/null/a.json"], "cannot be written"),
@@ -349,14 +309,11 @@ def test_a_mix_may_predict_labels(
         '[[call]]\nindex = "load-labels"\ndata = "documents.npy"\nmethod = "PredictLabels"\n'
         'mode = "neighbour_vote"\n'
     )
-    ran = run(
-        "--mix", tmp_path / "mix.toml", "--rate", 40, "--duration", 1, "--quality", 1, "--json"
-    )
+    ran = run("--mix", tmp_path / "mix.toml", "--rate", 40, "--duration", 1, "--json")
     client.delete_index("load-labels")
     report = json.loads(ran.out)
     assert report["codes"] == {"OK": 40}
     assert [own["calls"] > 5 for own in report["by_call"]] == [True, True]
-    assert report["quality"]["rows"] > 40
 
 
 def test_ctrl_c_gives_the_report_so_far(
