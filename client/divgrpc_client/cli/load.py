@@ -23,6 +23,8 @@ _INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
 # Arguments of argparse for an option that takes a bound and may be repeated.
 _BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
+# Those for an option without a value.
+_FLAG: Final[dict[str, Any]] = {"action": "store_true", "default": None}
 
 
 def load(arguments: argparse.Namespace) -> int:
@@ -62,8 +64,8 @@ def load(arguments: argparse.Namespace) -> int:
     calls = _calls(arguments)
     for name in ("save", "report"):
         _make_folder(name, getattr(arguments, name))
-    seconds = settings.warm_up + schedule.seconds
-    status = f"Each run takes {seconds:,.0f} s; Ctrl-C ends it with what it has"
+    seconds = f"{settings.warm_up + schedule.seconds:,.0f} s"
+    status = f"Each run takes {seconds}; Ctrl-C ends it with what it has"
     is_watched = sys.stderr.isatty() and not arguments.json
     with console(stderr=True).status(status) if is_watched else nullcontext():
         report = run_load(
@@ -189,7 +191,7 @@ def _add_rates(group: "argparse._ActionsContainer") -> None:
     add_texts(group, ("--schedule", "STEPS", "Change the rate over time."))
     text = "Calls to keep under way instead of a rate; latencies then leave out waiting."
     group.add_argument("--closed", type=int, metavar="N", help=text)
-    _add_flag(group, "--poisson", "Send calls at random times.")
+    group.add_argument("--poisson", **_FLAG, help="Send calls at random times.")
     text = (
         "Find the highest rate that keeps this bound, written as in --require. The search starts "
         "at --rate (default 100), doubles the rate while the bound holds or quarters it until it "
@@ -210,9 +212,5 @@ def _add_calls(group: "argparse._ActionsContainer") -> None:
         ("--traffic-seed", "Draw times and calls from this seed (default 0)."),
     ):
         group.add_argument(flag, type=int, metavar="N", help=text)
-    _add_flag(group, "--allow-remote", "Allow a server on another machine.")
-
-
-def _add_flag(group: "argparse._ActionsContainer", flag: str, text: str) -> None:
-    """Add an option without a value, which is None if it is not given."""
-    group.add_argument(flag, action="store_true", default=None, help=text)
+    text = "Allow a server on another machine."
+    group.add_argument("--allow-remote", **_FLAG, help=text)

@@ -10,6 +10,7 @@ buffer.
 import asyncio
 import gc
 import itertools
+import random
 import selectors
 import struct
 import time
@@ -20,7 +21,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import grpc
-import numpy as np
 from grpc import aio
 
 from divgrpc_client.load.record import NOT_SENT
@@ -36,7 +36,6 @@ _SLEEP_SECONDS_MAX: Final = 0.25
 # If a generator is more than this behind its schedule, it sends no further calls, and the run is
 # void.
 _BEHIND_SECONDS_MAX: Final = 5.0
-_PICKS: Final = 2**16
 
 # Index of the kind of a call, and index of its message.
 Pick: TypeAlias = tuple[int, int]
@@ -157,13 +156,12 @@ class Generator:
 
     def _picks(self) -> Iterator[Pick]:
         """Yield randomly drawn calls without end; the same seed yields the same calls."""
-        draws = np.random.default_rng([self._settings.seed, 1])
-        counts = np.array([len(messages) for messages in self._task.messages])
-        ends = np.cumsum([share for _, share in self._task.kinds])
+        draws = random.Random(self._settings.seed)  # noqa: S311  # no secret
+        kinds = range(len(self._task.kinds))
+        ends = [*itertools.accumulate(share for _, share in self._task.kinds)]
         while True:
-            kinds = np.searchsorted(ends / ends[-1], draws.random(_PICKS), side="right")
-            messages = (draws.random(_PICKS) * counts[kinds]).astype(np.int64)
-            yield from zip(kinds.tolist(), messages.tolist(), strict=True)
+            (kind,) = draws.choices(kinds, cum_weights=ends)
+            yield kind, draws.randrange(len(self._task.messages[kind]))
 
 
 def _busy_seconds() -> float:

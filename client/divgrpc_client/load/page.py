@@ -9,19 +9,9 @@ from typing import Final, Literal
 
 from divgrpc_client.load.report import Report
 from divgrpc_client.load.text import notes, summary, tables
-from divgrpc_client.reports.charts import Curve, lines
-from divgrpc_client.reports.page import (
-    Body,
-    Cell,
-    Column,
-    Figure,
-    Figures,
-    Note,
-    Page,
-    Section,
-    Table,
-    write_page,
-)
+from divgrpc_client.reports import charts, page
+from divgrpc_client.reports.charts import Curve
+from divgrpc_client.reports.page import Column, Figure, Page, Section, Table
 
 _TIMES: Final = (
     "Latency is counted from when a call was due, so calls that waited for a server that stalled "
@@ -37,18 +27,18 @@ _VERDICTS: Final[dict[str, Literal["good", "bad", "open"]]] = {
 
 def write_html(report: Report, path: Path) -> None:
     """Write the page of a report, and create its folder if necessary."""
-    write_page(page(report), path)
+    page.write_page(page_of(report), path)
 
 
-def page(report: Report) -> Page:
+def page_of(report: Report) -> Page:
     """Return the page of a report; equal reports give equal pages."""
     environment, server = report["environment"], report["server"]
     facts = [environment["date"], f"divgrpc {environment['divgrpc']}"]
-    facts.append(f"{environment['cores']} cores")
+    facts.append(f"cores: {environment['cores']}")
     if server:
         facts.append(f"fronts: {server['fronts']}, workers: {server['workers']}")
     names = ", ".join(sorted({call["index"] for call in report["by_call"]}))
-    warnings = [Note(text, bad=text.startswith("VOID")) for text in notes(report)]
+    warnings = [page.Note(text, bad=text.startswith("VOID")) for text in notes(report)]
     outcome = [_table(heads, rows) for heads, rows in tables(report)]
     return Page(
         title=f"Load on {names}",
@@ -62,18 +52,18 @@ def page(report: Report) -> Page:
     )
 
 
-def _figures(report: Report) -> Figures:
+def _figures(report: Report) -> page.Figures:
     def line(name: str, label: str, look: int, scale: float = 1.0) -> Curve:
         values = [(row["second"], row[name]) for row in report["by_second"]]
         return Curve(label, [(s, v / scale) for s, v in values if v is not None], look)
 
     calls = [line("due", "due", 0), line("answered", "answered OK", 2), line("failed", "failed", 7)]
     latency = [line("p50", "p50", 0, 1e3), line("p99", "p99", 2, 1e3)]
-    by_second = lines(latency, "second", "latency, ms", "Latency by second", log_y=True)
-    return Figures(
+    by_second = charts.lines(latency, "second", "latency, ms", "Latency by second", log_y=True)
+    return page.Figures(
         [
             Figure(by_second, "Latency of the calls that were due in each second."),
-            Figure(lines(calls, "second", "calls", "Calls by second"), "Calls by second."),
+            Figure(charts.lines(calls, "second", "calls", "Calls by second"), "Calls by second."),
         ]
     )
 
@@ -88,5 +78,5 @@ def _sent(report: Report) -> list[Table]:
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: bool = True) -> Table:
     columns = [Column(name, numeric=numeric and place > 0) for place, name in enumerate(heads)]
-    cells = [[Cell(text, verdict=_VERDICTS.get(text, "")) for text in row] for row in rows]
-    return Table("", columns, [Body(cells)])
+    cells = [[page.Cell(text, verdict=_VERDICTS.get(text, "")) for text in row] for row in rows]
+    return Table("", columns, [page.Body(cells)])

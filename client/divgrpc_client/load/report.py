@@ -43,7 +43,11 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         "void": void_reasons(run),
         "interrupted": run.interrupted,
         "setting": _setting(run),
-        "environment": _environment(),
+        "environment": {
+            "date": dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "divgrpc": divgrpc.__version__,
+            "cores": len(os.sched_getaffinity(0)),
+        },
         "server": None if run.server is None else asdict(run.server),
         "seconds": round(run.seconds, 3),
         "offered": len(run.samples) / max(run.seconds, 1e-9),
@@ -147,14 +151,6 @@ def _setting(run: Run) -> dict[str, object]:
         "closed": run.closed,
         "schedule": str(run.schedule),
         **{name: getattr(run.settings, name) for name in names},
-    }
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "date": dt.datetime.now(tz=dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "divgrpc": divgrpc.__version__,
-        "cores": str(len(os.sched_getaffinity(0))),
     }
 
 

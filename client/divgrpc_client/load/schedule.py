@@ -44,9 +44,6 @@ class Step:
             if not (math.isfinite(value) and value >= 0):
                 raise invalid(field, f"must be at least 0, got {value!r}")
 
-    def __str__(self) -> str:
-        return f"{self.begin:g}..{self.end:g}/{self.seconds:g}s"
-
     @property
     def calls(self) -> float:
         """The expected number of arrivals."""
@@ -54,8 +51,7 @@ class Step:
 
     def times(self, numbers: Times) -> Times:
         """Return the times of the arrivals `numbers` (n,), in seconds since the step began."""
-        # Solve begin * t + slope * t^2 / 2 = number for t, in a form that is also valid for slope
-        # 0.
+        # Solve begin * t + slope * t^2 / 2 = number for t, in a form that allows slope 0.
         slope = (self.end - self.begin) / self.seconds if self.seconds else 0.0
         root = np.sqrt(np.maximum(self.begin**2 + 2 * slope * numbers, 0))
         under = self.begin + root
@@ -69,7 +65,7 @@ class Schedule:
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        return ",".join(map(str, self.steps))
+        return ",".join(f"{one.begin:g}..{one.end:g}/{one.seconds:g}s" for one in self.steps)
 
     @property
     def seconds(self) -> float:

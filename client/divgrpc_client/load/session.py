@@ -22,7 +22,7 @@ from divgrpc_client.load.record import Run, counted
 from divgrpc_client.load.report import Report, build_report, judge, judge_rate
 from divgrpc_client.load.schedule import Schedule, constant
 from divgrpc_client.load.settings import Settings, check_target
-from divgrpc_client.load.thresholds import Threshold, is_time, parse_threshold
+from divgrpc_client.load.thresholds import Threshold, parse_threshold
 from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVICE
@@ -70,8 +70,12 @@ def run_load(
     call or threshold, `RpcError` if the server refuses a call of the mix or does not answer, and
     `UnavailableError` if a process of the run dies.
     """
-    goals = [_objective(one) for one in objectives]
-    bounds = [_threshold(one, "require") for one in require]
+    goals, bounds = _thresholds(objectives, "objective"), _thresholds(require, "require")
+    for goal in goals:
+        # If a bound of a search holds at one rate, it must hold at all lower rates.
+        if goal.sign not in ("<", "<=") or goal.name == "rate":
+            reason = f"must be a greatest latency or share of errors: {goal.text!r}"
+            raise invalid("objective", reason)
     with Session(target, calls, settings) as session, _interruptible(session):
         if goals:
             rate, seconds = schedule.steps[0].begin, schedule.seconds
@@ -85,16 +89,8 @@ def run_load(
     return report
 
 
-def _objective(objective: Threshold | str) -> Threshold:
-    """Return a bound of a search: if it holds at one rate, it must hold at all lower rates."""
-    goal = _threshold(objective, "objective")
-    if goal.sign not in ("<", "<=") or not (is_time(goal.name) or goal.name == "errors"):
-        raise invalid("objective", f"must be a greatest latency or share of errors: {goal.text!r}")
-    return goal
-
-
-def _threshold(threshold: Threshold | str, field: str) -> Threshold:
-    return threshold if isinstance(threshold, Threshold) else parse_threshold(threshold, field)
+def _thresholds(bounds: Sequence[Threshold | str], field: str) -> list[Threshold]:
+    return [one if isinstance(one, Threshold) else parse_threshold(one, field) for one in bounds]
 
 
 class Session:
@@ -189,48 +185,27 @@ class Session:
     def find_highest_rate(
         self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
     ) -> tuple[Run, list[dict[str, Any]]]:
-        """Return a run and all trials of a search for the highest rate.
+        """Search the highest rate that holds, to 5 %, with trials of `seconds` from `begin` on.
 
-        The run is the one at the highest rate that held or, if no rate held, at the lowest rate.
+        Return the run at the highest rate that held or, if no rate held, at the lowest rate, and
+        the outcomes of all trials.
         """
-        runs: list[Run] = []
+        low, high, rate = 0.0, math.inf, begin
         trials: list[dict[str, Any]] = []
-
-        def holds(rate: float) -> bool:
-            if trials and self.interrupted:
-                return False
+        while True:
             run = self.run(constant(rate, seconds), tell=tell)
             trials.append(judge_rate(run, rate, objectives))
-            # Until a rate holds, the search goes down, and the latest run is kept. After that only
-            # runs at rates that held are kept, and each has a higher rate than the one before.
-            if trials[-1]["held"] or not any(trial["held"] for trial in trials):
-                runs[:] = [run]
-            return bool(trials[-1]["held"])
-
-        search(holds, begin, _CALLS_MIN / seconds)
-        (run,) = runs
-        run.interrupted = self.interrupted
-        return run, trials
-
-
-def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> None:
-    """Call `holds` with different rates until the highest rate that holds is known within 5 %.
-
-    The first rate is `begin`. No other rate below `least` is tried.
-    """
-    low, high, rate = 0.0, float("inf"), begin
-    for _ in range(_TRIALS_MAX):
-        if holds(rate):
-            low = rate
-        else:
-            high = rate
-        if high <= low * _RATE_RATIO:
-            return
-        rate = (low * high) ** 0.5 if low else high / 4
-        if high == float("inf"):
-            rate = 2 * low
-        if rate < least:
-            return
+            if trials[-1]["held"]:
+                low = rate
+            else:
+                high = rate
+            if trials[-1]["held"] or not low:
+                best = run
+            rate = 2 * low if high == math.inf else (low * high) ** 0.5 if low else high / 4
+            is_known = high <= low * _RATE_RATIO or rate < _CALLS_MIN / seconds
+            if is_known or self.interrupted or len(trials) == _TRIALS_MAX:
+                best.interrupted = self.interrupted
+                return best, trials
 
 
 @contextmanager
@@ -267,12 +242,11 @@ def _interruptible(session: Session) -> Iterator[None]:
             raise KeyboardInterrupt
         session.interrupt()
 
-    if threading.current_thread() is not threading.main_thread():
-        # Signals reach the main thread alone.
-        yield
-        return
-    before = signal.signal(signal.SIGINT, handle)
+    # Only the main thread may set the handler of a signal.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, handle) if is_main else None
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if is_main:
+            signal.signal(signal.SIGINT, before)

@@ -1,6 +1,7 @@
 """Settings of a load test, and the check of its target."""
 
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from divgrpc.errors import InvalidArgumentError, invalid
@@ -49,21 +50,14 @@ class Settings:
 def check_target(target: str, *, allow_remote: bool = False) -> str:
     """Return the target; raises `InvalidArgumentError` if it may be on another machine."""
     arguments.target(target)
-    if not allow_remote and not _is_loopback(target):
-        raise InvalidArgumentError(
-            "target",
-            f"{target} may be another machine; --allow-remote (allow_remote=True) permits load on "
-            "it, if it is yours to load",
-        )
-    return target
-
-
-def _is_loopback(target: str) -> bool:
-    """Tell whether a target is a socket file or a host:port with a loopback address."""
-    if target.startswith(("unix:", "unix-abstract:")):
-        return True
     host = target.removeprefix("dns:///").rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    is_local = host == "localhost" or target.startswith(("unix:", "unix-abstract:"))
+    with suppress(ValueError):
+        is_local = is_local or ipaddress.ip_address(host).is_loopback
+    if is_local or allow_remote:
+        return target
+    reason = (
+        f"{target} may be another machine; --allow-remote (allow_remote=True) permits load on it, "
+        "if it is yours to load"
+    )
+    raise InvalidArgumentError("target", reason)

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.load import Call, Settings, constant, parse_threshold, write_report
-from divgrpc_client.load.page import page
+from divgrpc_client.load import Call, Settings, constant, parse_threshold, session, write_report
+from divgrpc_client.load.page import page_of
 from divgrpc_client.load.record import NOT_SENT, SAMPLE, Run, by_second, counted, latencies
 from divgrpc_client.load.record import figures as figures_of
 from divgrpc_client.load.report import Report, build_report, figure, judge, void_reasons
 from divgrpc_client.load.schedule import Schedule
-from divgrpc_client.load.session import Session, search
+from divgrpc_client.load.session import Session
 from divgrpc_client.load.settings import check_target
 from divgrpc_client.load.text import notes, summary
 from divgrpc_client.reports.page import render
@@ -212,10 +212,10 @@ def test_pages_are_the_same_bytes() -> None:
     samples = calls(0.01, 400)
     one = report(samples)
     one["thresholds"] = judge(one, recorded(samples), [parse_threshold("p99<20ms")])
-    text = render(page(one))
-    assert text == render(page(copy.deepcopy(one)))
+    text = render(page_of(one))
+    assert text == render(page_of(copy.deepcopy(one)))
     assert "p99&lt;20ms" in text
-    assert "VOID" in render(page(report()))
+    assert "VOID" in render(page_of(report()))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_highest_rate_is_told_with_its_objective(rate: float, words: str) -> N
     one["search"] = {"rate": rate, "objective": ["p99<1s", "errors<0.1%"], "trials": []}
     (note,) = notes(one)
     assert note.startswith(f"Highest rate with p99<1s and errors<0.1%: {words}.")
-    assert html.escape(note) in render(page(one))
+    assert html.escape(note) in render(page_of(one))
 
 
 def test_notes_name_what_limits_a_report() -> None:
@@ -239,32 +239,41 @@ def test_notes_name_what_limits_a_report() -> None:
     assert closed.startswith("Closed loop")
 
 
-@pytest.mark.parametrize("capacity", [3, 100, 137, 1000, 5000])
+class Played(Session):
+    """A session whose server holds up to `capacity` calls a second, and whose generator too."""
+
+    def __init__(self, capacity: float, generator: float = 1e9) -> None:
+        super().__init__("localhost:1", [CALL])
+        self.capacity, self.generator = capacity, generator
+
+    def run(self, schedule: Schedule, **_: object) -> Run:
+        """Return the run that such a server and generator would give."""
+        rate = schedule.steps[0].begin
+        late = 0.5 if rate > self.generator else 0.0
+        slow = 1.0 if rate > self.capacity else 0.01
+        return recorded(calls(slow + late, round(rate * SECONDS), late=late), rate=rate)
+
+
+GOAL = parse_threshold("p99<20ms")
+
+
+@pytest.mark.parametrize("capacity", [40, 100, 137, 1000])
 def test_search_finds_the_highest_rate(capacity: float) -> None:
-    rates: list[float] = []
-
-    def holds(rate: float) -> bool:
-        rates.append(rate)
-        return rate <= capacity
-
-    search(holds, 100)
-    assert capacity / 1.05 <= max(rate for rate in rates if rate <= capacity) <= capacity
-    assert len(rates) < 20
+    run, trials = Played(capacity).find_highest_rate([GOAL], 100, SECONDS, None)
+    search = build_report(run, trials)["search"]
+    assert capacity / 1.05 <= search["rate"] <= capacity
+    assert run.schedule == constant(search["rate"], SECONDS)
+    assert len(trials) < 20
 
 
-def test_search_ends_if_no_rate_or_every_rate_holds() -> None:
+def test_search_ends_if_no_rate_or_every_rate_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search also stops at a rate with too few calls to judge, or after a number of trials."""
-    rates: list[float] = []
-
-    def never(rate: float) -> bool:
-        rates.append(rate)
-        return False
-
-    search(never, 100, least=5)
-    assert rates == [100, 25, 6.25]
-    rates.clear()
-    search(lambda rate: not never(rate), 1)
-    assert len(rates) == 24
+    run, trials = Played(0).find_highest_rate([GOAL], 100, SECONDS, None)
+    assert [trial["rate"] for trial in trials] == [100, 25, 6.25]
+    assert run.schedule == constant(6.25, SECONDS)
+    monkeypatch.setattr(session, "_TRIALS_MAX", 6)
+    run, trials = Played(1e9).find_highest_rate([GOAL], 100, SECONDS, None)
+    assert [trial["rate"] for trial in trials] == [100, 200, 400, 800, 1600, 3200]
 
 
 @pytest.mark.parametrize(
@@ -277,19 +286,10 @@ def test_a_search_that_is_limited_by_its_generator_is_void(
 
     The search is valid if the server fails first.
     """
-
-    class Played(Session):
-        def run(self, schedule: Schedule, **_: object) -> Run:
-            rate = schedule.steps[0].begin
-            late = 0.5 if rate > generator else 0.0
-            slow = 1.0 if rate > capacity else 0.01
-            return recorded(calls(slow + late, round(rate * SECONDS), late=late), rate=rate)
-
-    session = Played("localhost:1", [CALL])
-    run, trials = session.find_highest_rate([parse_threshold("p99<20ms")], 100, SECONDS, None)
-    found = build_report(run, trials)
-    assert 100 < found["search"]["rate"] <= min(capacity, generator)
-    assert bool(found["void"]) is void
+    run, trials = Played(capacity, generator).find_highest_rate([GOAL], 100, SECONDS, None)
+    one = build_report(run, trials)
+    assert 100 < one["search"]["rate"] <= min(capacity, generator)
+    assert bool(one["void"]) is void
 
 
 @pytest.mark.parametrize(
