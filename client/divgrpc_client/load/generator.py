@@ -85,14 +85,17 @@ class Generator:
     async def run(self, begin: float) -> tuple[bytes, float]:
         """Send the calls from `begin` on, in monotonic seconds.
 
-        Return their records, an array of `SAMPLE` as bytes, and the share of the time until the
-        last answer for which this process ran or waited for a core.
+        Return their records, an array of `SAMPLE` as bytes, and the share of the time, 0 to 1, for
+        which this process ran or waited for a core.
         """
         await asyncio.sleep(begin - time.monotonic())
         before = _busy_seconds()
-        await (self._closed(begin) if self._task.closed else self._open(begin))
-        seconds = time.monotonic() - begin
-        return bytes(self._samples), (_busy_seconds() - before) / max(seconds, 1e-9)
+        calls = asyncio.ensure_future((self._closed if self._task.closed else self._open)(begin))
+        # After the end of the schedule the process only waits for answers, so it is not busy.
+        await asyncio.wait([calls], timeout=self._task.schedule.seconds)
+        busy = (_busy_seconds() - before) / max(time.monotonic() - begin, 1e-9)
+        await calls
+        return bytes(self._samples), busy
 
     async def _open(self, begin: float) -> None:
         under_way: set[asyncio.Task[None]] = set()
