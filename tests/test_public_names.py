@@ -71,7 +71,7 @@ _INTERNAL: Final = {
         "check_one_dial",
         "named_over_default",
     ),
-    *("Index.", "Index.engine", "Call.messages", "Schedule.after", "Schedule.arrivals"),
+    *("Index.", "Index.engine", "Call.messages", "Schedule.arrivals"),
     *("Schedule.times", "Step.times", "Threshold.holds"),
 }
 # The record of a public name. A function has its signature, a constant has None, and a class has

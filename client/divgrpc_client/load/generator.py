@@ -50,10 +50,10 @@ class Task:
     flight, by all generators together, for as long as `schedule` lasts.
     """
 
+    place: int
     target: str
     kinds: Sequence[tuple[str, float]]
     messages: Sequence[Sequence[bytes]]
-    place: int
     settings: Settings
     schedule: Schedule
     closed: int = 0

@@ -77,11 +77,6 @@ class Schedule:
         """The expected number of arrivals."""
         return sum(step.calls for step in self.steps)
 
-    def after(self, warm_up: float) -> "Schedule":
-        """Return the schedule preceded by `warm_up` seconds at its first rate."""
-        first = self.steps[0].begin
-        return Schedule((Step(first, first, warm_up), *self.steps)) if warm_up else self
-
     def times(self, numbers: Times) -> Times:
         """Return the times of the arrivals `numbers` (n,), in seconds from the start.
 

@@ -20,7 +20,7 @@ from divgrpc_client.load.calls import BYTES_MAX, Call
 from divgrpc_client.load.generator import Task
 from divgrpc_client.load.record import Run, counted
 from divgrpc_client.load.report import Report, build_report, judge, judge_rate
-from divgrpc_client.load.schedule import Schedule, constant
+from divgrpc_client.load.schedule import Schedule, Step, constant
 from divgrpc_client.load.settings import Settings, check_target
 from divgrpc_client.load.thresholds import Threshold, parse_threshold
 from divgrpc_client.messages.responses import ServerInfo
@@ -153,10 +153,11 @@ class Session:
         `tell` is called with the run when it has ended. Raises `UnavailableError` if a process of
         the run dies.
         """
-        warm_up = self.settings.warm_up if closed or schedule.steps[0].begin else 0.0
-        common = self.target, [(c.method, c.share) for c in self.calls], self.messages
-        sent = self.settings, schedule.after(warm_up), closed
-        tasks = [Task(*common, place, *sent) for place in range(self.settings.processes)]
+        first, warm_up = schedule.steps[0].begin, self.settings.warm_up
+        whole = Schedule((Step(first, first, warm_up), *schedule.steps))
+        kinds = [(call.method, call.share) for call in self.calls]
+        parts = self.target, kinds, self.messages, self.settings, whole, closed
+        tasks = [Task(place, *parts) for place in range(self.settings.processes)]
         with ExitStack() as stack:
             generators = [stack.enter_context(_generator(task)) for task in tasks]
             # Wait for all processes to start, so that none of them starts the run late.

@@ -51,8 +51,8 @@ def test_even_arrivals_follow_the_rates(steps: list[Step]) -> None:
         assert expected(schedule, due[number]) == pytest.approx(number, abs=1e-4)
 
 
-def test_a_step_of_no_rate_is_a_pause() -> None:
-    due = times(parse_schedule("10:1s,0:5s,10:1s"))
+def test_a_step_of_no_rate_is_a_pause_and_one_of_no_time_is_left_out() -> None:
+    due = times(parse_schedule("10:0s,10:1s,0:5s,10:1s"))
     assert len(due) == 20
     assert due[9] < 1
     assert due[10] >= 6
@@ -109,19 +109,13 @@ def test_invalid_schedules_are_refused(text: str) -> None:
     assert caught.value.field == "schedule"
 
 
-def test_a_warm_up_holds_the_first_rate() -> None:
-    schedule = parse_schedule("100..200/2s")
-    assert schedule.after(3).steps == (Step(100, 100, 3), *schedule.steps)
-    assert schedule.after(0) == schedule
-
-
 @pytest.mark.parametrize("processes", [2, 3])
 def test_traffic_does_not_depend_on_the_number_of_processes(processes: int) -> None:
     async def arrivals(place: int, processes: int) -> list[tuple[int, float, tuple[int, int]]]:
         messages = [[b"a"] * 5, [b"b"] * 9]
         sent = Settings(processes=processes, channels=1, poisson=True, seed=7)
         kinds = [("Query", 3.0), ("Query", 1.0)]
-        task = Task("localhost:1", kinds, messages, place, sent, constant(300, 10))
+        task = Task(place, "localhost:1", kinds, messages, sent, constant(300, 10))
         return list(Generator(task).arrivals())
 
     alone = asyncio.run(arrivals(0, 1))

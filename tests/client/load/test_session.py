@@ -79,6 +79,13 @@ def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
     assert report["errors"] == pytest.approx(0.09)
 
 
+def test_calls_of_the_warm_up_are_sent_and_not_counted(script: ScriptedIndex, target: str) -> None:
+    report = run_load(target, [Call("images", QUERIES)], constant(50, 1), Settings(warm_up=1))
+    assert report["calls"] == 50
+    assert len(script.queries) == 1 + 50 + 50
+    assert report["seconds"] == 1
+
+
 def test_calls_beyond_max_in_flight_are_not_sent() -> None:
     """A server that never answers gets `max_in_flight` calls at a time, and the run still ends."""
     script = Stalling()
@@ -100,6 +107,7 @@ def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
     settings = Settings(warm_up=0, processes=2, poisson=True)
     report = run_load(target, [Call("images", QUERIES, {"k": 3})], constant(120, 1), settings)
     assert report["calls"] == len(script.queries) - 1  # one query checked the call
+    assert report["setting"]["schedule"] == "120..120/1s"
     assert len(report["generators_busy"]) == 2
     asked = {query.queries.dense.data for query in script.queries}
     assert asked == {row.tobytes() for row in QUERIES}
