@@ -36,7 +36,6 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
 
     The caller fills in `thresholds` and the `objective` of a search.
     """
-    total = sum(call.share for call in run.calls)
     report = {
         "format": FORMAT,
         "what": "divgrpc load",
@@ -53,15 +52,7 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         "offered": len(run.samples) / max(run.seconds, 1e-9),
         "rate": run.rate(),
         **record.summary(run.samples),
-        "by_call": [
-            {
-                "call": call.name,
-                "index": call.index,
-                "share": call.share / total,
-                **record.summary(run.samples[run.samples["kind"] == n]),
-            }
-            for n, call in enumerate(run.calls)
-        ],
+        "by_call": _by_call(run),
         "lateness": record.figures(record.lateness(run.samples)),
         "generators_busy": [round(busy, 3) for busy in run.busy],
         "by_second": record.by_second(run),
@@ -76,6 +67,17 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         failures.sort(key=lambda trial: float(trial["rate"]))
         report["void"] = failures[0]["void"] if failures else []
     return report
+
+
+def _by_call(run: Run) -> list[dict[str, Any]]:
+    total, kinds = sum(call.share for call in run.calls), run.samples["kind"]
+    return [
+        {
+            **{"call": call.name, "index": call.index, "share": call.share / total},
+            **record.summary(run.samples[kinds == number]),
+        }
+        for number, call in enumerate(run.calls)
+    ]
 
 
 def void_reasons(run: Run) -> list[str]:
