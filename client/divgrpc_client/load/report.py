@@ -73,7 +73,9 @@ def _by_call(run: Run) -> list[dict[str, Any]]:
     total, kinds = sum(call.share for call in run.calls), run.samples["kind"]
     return [
         {
-            **{"call": call.name, "index": call.index, "share": call.share / total},
+            "call": call.name,
+            "index": call.index,
+            "share": call.share / total,
             **record.summary(run.samples[kinds == number]),
         }
         for number, call in enumerate(run.calls)
