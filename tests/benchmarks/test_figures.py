@@ -10,6 +10,7 @@ import pytest
 from benchmarks import core_mutations
 from benchmarks.harness.libraries import faiss_factories
 from benchmarks.harness.load import Load
+from benchmarks.harness.runner import RUNS
 from benchmarks.runs import builds, peers, selectors, service
 from benchmarks.runs.contestants import Build, Entry, finalists
 from benchmarks.runs.wire import Case, rows_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.cli.options import add_options, add_reading, add_texts, extra, options_in
+from divgrpc_client.cli.options import SLICE, add_options, add_reading, add_texts, extra, options_in
 from divgrpc_client.formats import json_output
 from divgrpc_client.messages.options import QueryOptions
 
@@ -17,9 +17,9 @@ from divgrpc_client.messages.options import QueryOptions
 if TYPE_CHECKING:
     from divgrpc_client.load import Call, Report, Schedule, Settings
 
-_MISSED: Final = 3
-_VOID: Final = 4
-_INTERRUPTED: Final = 130
+_EXIT_MISSED: Final = 3
+_EXIT_VOID: Final = 4
+_EXIT_INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
 # Arguments of argparse for an option that takes a bound and may be repeated.
 _BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
@@ -33,15 +33,6 @@ def load(arguments: argparse.Namespace) -> int:
     Latency is measured from the time at which a call was due, even if it was sent later. So the
     latencies include the delays that a stalling server causes.
 
-    Examples:
-      divgrpc load images --data queries.npy --rate 500 --duration 30
-      divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
-      divgrpc load images --data queries.npy --schedule '100..1000/30s'    a ramp
-      divgrpc load images --data queries.npy --schedule '100:10s,200:10s'  steps
-      divgrpc load images --data queries.npy --objective 'p99<20ms'        find the highest rate
-      divgrpc load images --data queries.npy --closed 64    keep 64 calls in flight
-      divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
-
     A mix is a TOML file with a [[call]] table for each kind of call. Each table must have index and
     data. It may have key, rows, batch, share, method ("Query" or "PredictLabels") and any option of
     divgrpc query or predict.
@@ -50,6 +41,15 @@ def load(arguments: argparse.Namespace) -> int:
     that the load generator, not the server, was the bottleneck. More --processes may help, or a
     generator on another machine. Ctrl-C ends a run early, and the report then covers the calls made
     so far.
+
+    Examples:
+      divgrpc load images --data queries.npy --rate 500 --duration 30
+      divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
+      divgrpc load images --data queries.npy --schedule '100..1000/30s'    a ramp
+      divgrpc load images --data queries.npy --schedule '100:10s,200:10s'  steps
+      divgrpc load images --data queries.npy --objective 'p99<20ms'        find the highest rate
+      divgrpc load images --data queries.npy --closed 64    keep 64 calls in flight
+      divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
     """
     with extra("load", "load", "cli"):
         from divgrpc_client.formats.tables import console
@@ -87,12 +87,12 @@ def load(arguments: argparse.Namespace) -> int:
 
 def _code(report: "Report") -> int:
     if report["interrupted"]:
-        return _INTERRUPTED
+        return _EXIT_INTERRUPTED
     if report["void"]:
-        return _VOID
+        return _EXIT_VOID
     is_met = all(outcome["held"] for outcome in report["thresholds"])
     has_rate = report["search"] is None or report["search"]["rate"] > 0
-    return 0 if is_met and has_rate else _MISSED
+    return 0 if is_met and has_rate else _EXIT_MISSED
 
 
 def _settings(arguments: argparse.Namespace) -> "Settings":
@@ -165,33 +165,50 @@ def _make_folder(name: str, file: str | None) -> None:
 def add_load(verb: argparse.ArgumentParser) -> None:
     """Add the options of `load`."""
     verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
-    add_texts(verb, ("--data", "FILE", "A file of queries, one vector per row."))
+    add_texts(
+        verb,
+        ("--data", "FILE", "A file of queries, one vector per row; needed unless --mix is given."),
+    )
     add_reading(verb)
-    add_texts(verb, ("--rows", "START:STOP", "Draw from these rows of the file alone."))
+    add_texts(verb, ("--rows", "START:STOP", f"Draw from only these rows, {SLICE}."))
     verb.add_argument("--batch", type=int, metavar="N", help="Rows in a call (default 1).")
-    add_texts(verb, ("--mix", "TOML", "Send a mix of calls instead of NAME."))
-    _add_rates(verb.add_argument_group("rates"))
+    text = "Send a mix of calls, described in this file, instead of queries of NAME."
+    add_texts(verb, ("--mix", "TOML", text))
+    title = "rates; one of --rate, --schedule, --closed and --objective is needed"
+    _add_rates(verb.add_argument_group(title))
     _add_calls(verb.add_argument_group("calls"))
     group = verb.add_argument_group("reports")
     text = "Fail if this is missed, such as p99<20ms, errors<0.1%% or rate>450. May be repeated."
     group.add_argument("--require", **_BOUND, help=text)
     add_texts(
         group,
-        ("--save", "JSON", "Write the report to this file."),
-        ("--report", "HTML", "Write a page; needs divgrpc[report]."),
+        ("--save", "JSON", "Write the report to this file as JSON."),
+        (
+            "--report",
+            "HTML",
+            "Write the report to this file as a page with charts; needs divgrpc[report].",
+        ),
     )
     add_options(verb, QueryOptions)
 
 
 def _add_rates(group: "argparse._ActionsContainer") -> None:
-    text = "Calls a second, whether or not they are answered; --objective begins at 100."
+    text = "Calls a second, whether or not they are answered (default 100 with --objective)."
     group.add_argument("--rate", type=float, metavar="N", help=text)
-    text = "How long to hold the rate, or each rate that is tried (default 10)."
+    text = "How long to hold the rate, or each rate that --objective tries (default 10)."
     group.add_argument("--duration", type=float, metavar="SECONDS", help=text)
-    add_texts(group, ("--schedule", "STEPS", "Change the rate over time."))
-    text = "Calls to keep under way instead of a rate; latencies then leave out waiting."
+    text = (
+        "Change the rate over time: steps of RATE:SECONDS, or ramps of FROM..TO/SECONDS, such as "
+        "100:10s,100..500/30s."
+    )
+    add_texts(group, ("--schedule", "STEPS", text))
+    text = (
+        "Calls to keep in flight instead of a rate; latencies then leave out the wait before a "
+        "call is sent."
+    )
     group.add_argument("--closed", type=int, metavar="N", help=text)
-    group.add_argument("--poisson", **_FLAG, help="Send calls at random times.")
+    text = "Send calls at random times (a Poisson process), not evenly spaced."
+    group.add_argument("--poisson", **_FLAG, help=text)
     text = (
         "Find the highest rate that keeps this bound, written as in --require. The search starts "
         "at --rate (default 100), doubles the rate while the bound holds or quarters it until it "
@@ -203,7 +220,7 @@ def _add_rates(group: "argparse._ActionsContainer") -> None:
 
 def _add_calls(group: "argparse._ActionsContainer") -> None:
     """Add the options for `Settings`; the explanations there are for Python."""
-    text = "Send calls before any count (default 2)."
+    text = "Send calls for this long before any count (default 2)."
     group.add_argument("--warm-up", type=float, metavar="SECONDS", help=text)
     for flag, text in (
         ("--processes", "Number of processes that send calls (default 1)."),

@@ -12,7 +12,7 @@ from divgrpc_server.front.admission import Admission
 from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Request
-from support.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
+from support.processes.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
 
 
 class Stream:
