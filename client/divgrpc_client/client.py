@@ -565,7 +565,7 @@ class AsyncClient(_Methods):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections, as `Client.close` does."""
+        """Close the connections. Calls in progress are cancelled, and later calls are refused."""
         for connection in self._pool.close():
             await cast(Any, connection.channel).close()
 
