@@ -89,9 +89,13 @@ def single(single_server: Served) -> Served:
 
 @pytest.fixture(scope="module")
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a server with one worker and low limits."""
+    """Run a server with one worker and low limits.
+
+    Queries wait for a worker for long, because a busy machine may start one slowly.
+    """
     limits = ("--worker-silence", "1", "--queue-calls", "4", "--upload-idle", "0.3")
-    with serving(tmp_path_factory.mktemp("strict"), "--workers", "1", *limits) as served:
+    options = ("--workers", "1", "--worker-wait", "60", *limits)
+    with serving(tmp_path_factory.mktemp("strict"), *options) as served:
         yield served
 
 
