@@ -15,8 +15,9 @@ refused because of its deadline. For example, a worker that answers a batch for 
 answers small calls in between.
 
 Queries of streams are never refused. A stream waits with its next query until the front has room,
-and flow control slows down its caller. Streams hold at most half of the queue, so that they leave
-places for unary calls.
+and flow control slows down its caller. Streams hold at most half of the calls and of the bytes of
+the queue, so that they leave room for unary calls. Streams that wait are served in the order of
+their arrival, so a large query waits until it fits and is not overtaken by smaller ones.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ _STREAM: Final = Op.STREAM
 # A call is refused if its expected wait exceeds this share of the time to its deadline.
 _WAIT_SHARE_MAX: Final = 0.5
 _WINDOW_SECONDS: Final = 0.05
-# The queries of all streams hold at most this share of the front's calls.
+# The queries of all streams hold at most this share of the front's calls, and of its bytes.
 _STREAM_SHARE_MAX: Final = 0.5
 
 
@@ -101,9 +102,11 @@ class Admission:
         self._calls = 0
         self._bytes = 0
         self._stream_calls_max = int(_STREAM_SHARE_MAX * config.queue_calls)
+        self._stream_bytes_max = int(_STREAM_SHARE_MAX * config.queue_bytes)
         self._stream_calls = 0
-        # Streams that wait for room, the longest wait first.
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._stream_bytes = 0
+        # Streams that wait for room, the longest wait first. Only the first one is woken.
+        self._waiting: deque[asyncio.Event] = deque()
 
     def check(self, payload: bytes, deadline: float) -> None:
         """Raise `QueueFullError` if a unary call must be refused."""
@@ -118,37 +121,38 @@ class Admission:
             )
 
     async def wait_for_room(self, payload: bytes) -> None:
-        """Wait until a stream may submit a query; a stream need not wait if no stream has one."""
-        if self._has_room(payload):
+        """Wait until a stream may submit a query, which it must do before it waits for anything.
+
+        A stream does not wait if no stream holds a query and none waits.
+        """
+        if not self._waiting and self._has_room(payload):
             return
-        while not self._has_room(payload):
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():
-                    self._wake_stream()
-                raise
-        # One large query may have left room for several small ones.
-        self._wake_stream()
+        turn = asyncio.Event()
+        self._waiting.append(turn)
+        try:
+            while turn is not self._waiting[0] or not self._has_room(payload):
+                turn.clear()
+                await turn.wait()
+        finally:
+            self._waiting.remove(turn)
+            # There may be room for the next stream too.
+            self._wake_stream()
 
     def _has_room(self, payload: bytes) -> bool:
         if not self._stream_calls:
             return True
+        size = len(payload)
         return (
             self._stream_calls < self._stream_calls_max
+            and self._stream_bytes + size <= self._stream_bytes_max
             and self._calls < self._calls_max
-            and self._bytes + len(payload) <= self._bytes_max
+            and self._bytes + size <= self._bytes_max
         )
 
     def _wake_stream(self) -> None:
         """Let the stream that has waited longest try again."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        if self._waiting:
+            self._waiting[0].set()
 
     def take(self, request: Request) -> None:
         """Add a call to the count."""
@@ -157,6 +161,7 @@ class Admission:
         self._bytes += len(request.payload)
         if request.op is _STREAM:
             self._stream_calls += 1
+            self._stream_bytes += len(request.payload)
 
     def release(self, request: Request, *, is_answered: bool = False) -> None:
         """Remove a call from the count; `is_answered` says whether it counts towards the pace."""
@@ -166,8 +171,8 @@ class Admission:
             self._bytes -= len(request.payload)
             if request.op is _STREAM:
                 self._stream_calls -= 1
-            if self._waiting:
-                self._wake_stream()
+                self._stream_bytes -= len(request.payload)
+            self._wake_stream()
 
     def measure(self, kind: Kind, *, full: bool) -> None:
         """Update the pace of a kind.

@@ -16,10 +16,15 @@ from support.processes.pool_harness import FOREVER, Stage, answer, on_stage, pac
 
 
 class Stream:
-    """A QueryStream of the messages 0, 1, and so on, and the answers that it has written."""
+    """A QueryStream of the messages 0, 1, and so on, and the answers that it has written.
 
-    def __init__(self, stage: Stage, count: int, *, seconds: float = FOREVER) -> None:
-        self.messages = [b"%d" % number for number in range(count)]
+    Spaces before the number make each message at least `size` bytes long.
+    """
+
+    def __init__(
+        self, stage: Stage, count: int, *, seconds: float = FOREVER, size: int = 0
+    ) -> None:
+        self.messages = [(b"%d" % number).rjust(size) for number in range(count)]
         self.answers: list[bytes] = []
         self._unread = iter(self.messages)
         self.stream = QueryStream(
@@ -131,3 +136,38 @@ async def test_a_drained_stream_answers_the_query_that_waits(stage: Stage) -> No
         await stream.run
     worker.cancel()
     assert stream.answers == stream.messages[:2]
+
+
+@on_stage(queue_bytes=80)
+async def test_streams_fill_half_of_the_bytes_of_the_queue(stage: Stage) -> None:
+    """Long queries of streams leave room for unary calls, as many short queries do."""
+    streams = [Stream(stage, 20, size=10) for _ in range(3)]
+    for _ in range(20):
+        await settle()
+    calls = [stage.ask(b"unary ca%d" % number) for number in range(4)]
+    await settle()
+    assert not any(call.done() for call in calls)
+    worker = asyncio.ensure_future(work(stage.attach(1), []))
+    await asyncio.gather(*calls, *(stream.run for stream in streams))
+    worker.cancel()
+
+
+def test_a_long_query_is_not_overtaken() -> None:
+    """The stream that waits longest has the first turn, even if later queries would fit before."""
+
+    async def scene() -> None:
+        admission = Admission(Config(queue_bytes=20))
+        requests = [Request(number, FOREVER, Op.STREAM, "tag", b"four") for number in range(2)]
+        for request in requests:
+            admission.take(request)
+        payloads = b"10 bytes..", b"x"
+        long, short = (asyncio.ensure_future(admission.wait_for_room(one)) for one in payloads)
+        await settle()
+        admission.release(requests[0])
+        late = asyncio.ensure_future(admission.wait_for_room(b"x"))
+        await settle()
+        assert not any(turn.done() for turn in (long, short, late))
+        admission.release(requests[1])
+        await asyncio.wait_for(asyncio.gather(long, short, late), 10)
+
+    asyncio.run(scene())
