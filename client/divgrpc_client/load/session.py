@@ -203,7 +203,9 @@ class Session:
             if trials[-1]["held"] or not low:
                 best = run
             rate = 2 * low if high == math.inf else (low * high) ** 0.5 if low else high / 4
-            is_known = high <= low * _RATE_RATIO or rate < _CALLS_MIN / seconds
+            # A search that still goes up from a low rate reaches rates with enough calls.
+            has_few_calls = high < math.inf and rate < _CALLS_MIN / seconds
+            is_known = high <= low * _RATE_RATIO or has_few_calls
             if is_known or self.interrupted or len(trials) == _TRIALS_MAX:
                 best.interrupted = self.interrupted
                 return best, trials

@@ -276,6 +276,12 @@ def test_search_ends_if_no_rate_or_every_rate_holds(monkeypatch: pytest.MonkeyPa
     assert [trial["rate"] for trial in trials] == [100, 200, 400, 800, 1600, 3200]
 
 
+def test_a_search_from_a_low_rate_goes_up() -> None:
+    """A first trial with too few calls is not the result if its rate holds."""
+    run, _ = Played(1000).find_highest_rate([GOAL], 1, SECONDS, None)
+    assert 1000 / 1.05 <= run.schedule.steps[0].begin <= 1000
+
+
 @pytest.mark.parametrize(
     ("capacity", "generator", "void"), [(300, 1e9, False), (1e9, 300, True), (170, 180, False)]
 )
