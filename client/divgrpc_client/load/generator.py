@@ -124,19 +124,23 @@ class Generator:
 
     async def _closed(self, begin: float) -> None:
         end = begin + self._task.schedule.seconds
-        picks = enumerate(self._picks())
+        # As in the open loop, process i of n makes the calls i, i + n, i + 2n and so on.
+        place, processes = self._task.place, self._settings.processes
+        picks = itertools.islice(enumerate(self._picks()), place, None, processes)
 
         async def loop() -> None:
             while (now := time.monotonic()) < end and not self._stopped:
                 number, (kind, message) = next(picks)
                 await self._call(number, now, kind, message)
 
-        loops = range(self._task.place, self._task.closed, self._settings.processes)
+        loops = range(place, self._task.closed, processes)
         await asyncio.gather(*(loop() for _ in loops))
 
     async def _call(self, number: int, due: float, kind: int, message: int) -> None:
         """Make one call and record it."""
-        method = self._methods[number % self._settings.channels][kind]
+        # The numbers of the calls of one process differ by the number of processes.
+        own_number = number // self._settings.processes
+        method = self._methods[own_number % self._settings.channels][kind]
         request = self._task.messages[kind][message]
         code, sent = grpc.StatusCode.OK, time.monotonic()
         try:

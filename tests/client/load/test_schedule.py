@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 
 import numpy as np
 import pytest
@@ -126,3 +127,31 @@ def test_traffic_does_not_depend_on_the_number_of_processes(processes: int) -> N
     kinds = np.array([kind for _, _, (kind, _) in alone])
     assert (kinds == 0).mean() == pytest.approx(0.75, abs=0.05)
     assert {message for _, _, (kind, message) in alone if kind} == set(range(9))
+
+
+class Counting(Generator):
+    """A generator that notes the numbers of its first three calls and sends none of them."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.numbers: list[int] = []
+
+    async def _call(self, number: int, due: float, kind: int, message: int) -> None:  # noqa: ARG002
+        self.numbers.append(number)
+        if len(self.numbers) == 3:
+            self.stop()
+
+
+@pytest.mark.parametrize("closed", [0, 2])
+def test_processes_send_different_calls(closed: int) -> None:
+    """In both kinds of loop, process i of n sends the calls i, i + n, i + 2n and so on."""
+
+    async def numbers(place: int) -> list[int]:
+        sent = Settings(processes=2, channels=1)
+        kinds, messages = [("Query", 1.0)], [[b"a"]]
+        schedule = constant(1000, 10)
+        counting = Counting(Task(place, "localhost:1", kinds, messages, sent, schedule, closed))
+        await counting.run(time.monotonic())
+        return counting.numbers
+
+    assert [asyncio.run(numbers(place))[:3] for place in (0, 1)] == [[0, 2, 4], [1, 3, 5]]

@@ -114,6 +114,29 @@ def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
     assert {query.k for query in script.queries} == {3}
 
 
+class Peers(ScriptedIndex):
+    """A server that notes from which connections it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peers: set[str] = set()
+
+    def Query(  # noqa: N802  # the contract's name
+        self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
+    ) -> query_pb2.QueryResponse:
+        """Note the connection, then answer."""
+        self.peers.add(context.peer())
+        return super().Query(request, context)
+
+
+def test_every_process_uses_all_its_connections() -> None:
+    script = Peers()
+    settings = Settings(warm_up=0, processes=2, channels=2)
+    with serving(script) as target:
+        run_load(target, [Call("images", QUERIES)], constant(50, 1), settings)
+    assert len(script.peers) == 1 + 2 * 2  # one connection checked the call
+
+
 def test_a_refused_call_ends_the_run_before_any_load(script: ScriptedIndex, target: str) -> None:
     script.failures = [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND]
     with pytest.raises(RpcError) as caught:
