@@ -37,10 +37,10 @@ def load(arguments: argparse.Namespace) -> int:
     data. It may have key, rows, batch, share, method ("Query" or "PredictLabels") and any option of
     divgrpc query or predict.
 
-    The exit code is 3 if a bound of --require was missed. It is 4 if the run is VOID, which means
-    that the load generator, not the server, was the bottleneck. More --processes may help, or a
-    generator on another machine. Ctrl-C ends a run early, and the report then covers the calls made
-    so far.
+    The exit code is 3 if a bound of --require was missed, or if no rate met --objective. It is 4 if
+    the run is VOID, which means that the load generator, not the server, was the bottleneck. More
+    --processes may help, or a generator on another machine. Ctrl-C ends a run early, and the report
+    then covers the calls made so far.
 
     Examples:
       divgrpc load images --data queries.npy --rate 500 --duration 30

@@ -97,6 +97,9 @@ def void_reasons(run: Run) -> list[str]:
     count, due = len(run.samples), run.schedule.calls
     if not run.all_sent():
         reasons.append(f"{count:,} calls were made of {due:,.0f} that were due")
+    # A run that is interrupted during its warm-up says nothing about its generator either.
+    if run.interrupted and not count:
+        return []
     return reasons if count else [*reasons, "not one call was counted"]
 
 

@@ -229,6 +229,13 @@ def test_a_highest_rate_is_told_with_its_objective(rate: float, words: str) -> N
     assert html.escape(note) in render(page_of(one))
 
 
+def test_a_run_interrupted_in_its_warm_up_does_not_blame_the_generator() -> None:
+    run = recorded(busy=1.0)
+    assert "not one call was counted" in build_report(run)["void"]
+    run.interrupted = True
+    assert list(notes(build_report(run))) == ["Interrupted: no call was counted yet."]
+
+
 def test_notes_name_what_limits_a_report() -> None:
     one = report(calls(0.01, 400))
     assert list(notes(one)) == []
