@@ -4,14 +4,17 @@ The setting for a query is chosen on other queries only. If it were chosen on th
 reported h would be too high.
 """
 
+import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.errors import invalid
 from divgrpc.metrics import Values, mean
+from divgrpc.metrics.comparing import check_groups
 from divgrpc.types import IntArray
 
 FOLDS: Final = 5
@@ -53,23 +56,35 @@ class Choice(NamedTuple):
     at: IntArray
 
 
-def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
-    """Return the fold (nq,) int64 of each query.
+def deal_folds(
+    groups: npt.ArrayLike, folds: int = FOLDS, counted: npt.ArrayLike | None = None
+) -> IntArray:
+    """Return the fold (nq,) int64 of each query, so that a group lies wholly in one fold.
 
-    `asked` (nq,) is the category of each query, or the same number for all queries. The queries are
-    sorted by category and dealt to the folds in turn. The sizes of two folds therefore differ by at
-    most one, in total and within each category.
+    groups: (nq,) whole numbers, the group of each query.
+    folds: number of folds, 2 to the number of groups.
+    counted: (nq,) bool, the queries whose numbers the folds should balance first, by default all.
 
-    Raises `InvalidArgumentError` for fewer than two folds and for more folds than queries.
+    The largest group comes first, and each group goes to the fold with the fewest queries so far.
+
+    Raises `InvalidArgumentError` with the field groups, or with the field folds for fewer than two
+    folds and for more folds than groups.
     """
-    keys = np.asarray(asked, np.int64)
-    if not 2 <= folds <= len(keys):
+    numbers = np.asarray(groups)
+    check_groups(numbers, len(numbers))
+    _, group_of_query, sizes = np.unique(numbers, return_inverse=True, return_counts=True)
+    if not 2 <= folds <= len(sizes):
         raise invalid(
-            "folds", f"must be between 2 and the number of queries {len(keys)}, got {folds}"
+            "folds", f"must be between 2 and the number of groups {len(sizes)}, got {folds}"
         )
-    fold_of_query = np.empty(len(keys), np.int64)
-    fold_of_query[np.argsort(keys, kind="stable")] = np.arange(len(keys)) % folds
-    return fold_of_query
+    weights = sizes if counted is None else np.bincount(group_of_query, np.asarray(counted))
+    fold_of_group = np.empty(len(sizes), np.int64)
+    loads = [(0.0, 0, fold) for fold in range(folds)]
+    for group in np.lexsort((-sizes, -weights)).tolist():
+        weight, size, fold = loads[0]
+        fold_of_group[group] = fold
+        heapq.heapreplace(loads, (weight + weights[group], size + sizes[group], fold))
+    return fold_of_group[group_of_query]
 
 
 def choose_by_folds(h: Values, folds: IntArray) -> Chosen:

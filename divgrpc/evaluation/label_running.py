@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
@@ -46,6 +47,7 @@ def evaluate_labels(
     documents: RowsLike,
     labels: RowsLike,
     *,
+    groups: npt.ArrayLike | None = None,
     grid: LabelGrid | None = None,
     folds: int = FOLDS,
     set_default: bool = False,
@@ -56,8 +58,11 @@ def evaluate_labels(
 
     documents: (nq, d), dense or sparse.
     labels: (nq, L), the true labels. A document has label j if column j is not 0.
+    groups: (nq,) whole numbers, the group of each document, by default each its own. Intervals and
+        folds are over groups.
     grid: the settings to measure; by default those of `LabelGrid()`.
-    folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting.
+    folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
+        more folds than groups, and with one group no setting is chosen.
     set_default: store the threshold of the best choice of each mode in the index.
     per_document: include the figures of every document in the rows.
     progress: function that is called with a `Progress` at the start and after each block of
@@ -80,6 +85,7 @@ def evaluate_labels(
         folds=folds,
         set_default=set_default,
         per_row=per_document,
+        groups=None if groups is None else np.asarray(groups),
     ).bounded()
     return study_labels(engine, rows, as_labels(labels, len(rows)), task).run(progress)
 
@@ -116,7 +122,6 @@ def _resolve(
         generation=index.generation,
         parameters=tuple(index.predict(documents[:1], s).parameters for s in settings),
         goal="f_score" if labels.tree is None else "h_score",
-        chooses=bool(task.folds),
         points=index.rows,
         counts=labels.point_counts,
     )
@@ -194,7 +199,7 @@ def choose_threshold(
     rows = as_rows("documents", documents, engine.dims)
     truth = as_labels(labels, len(rows))
     _check_columns(engine, truth)
-    fold_of_row = deal_folds(np.zeros(len(rows), np.int64), folds)
+    fold_of_row = deal_folds(np.arange(len(rows)), folds)
     predictions, scores = _predict(engine, rows, query, None)
     scores = scores[predictions >= 0]
     candidates = _quantiles(scores) if thresholds is None else np.unique(thresholds)

@@ -167,9 +167,6 @@ class LabelTally(Tally[EvaluateLabelRow]):
             labels=judged.labels if self.task.per_row else None,
         )
 
-    def _fold_keys(self, goals: Values) -> IntArray:
-        return np.zeros(goals.shape[1], np.int64)
-
 
 def documents_per_message_max(top_k: int) -> int:
     """Return the maximum number of documents whose result row always fits in a message.

@@ -1,7 +1,7 @@
 """Evaluations of queries at many settings."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.study import Resolution, Study, Tally, Task
 from divgrpc.metrics import Topics, Values, mean, measure, objective
-from divgrpc.metrics.comparing import without_nan
+from divgrpc.metrics.comparing import GROUPS_MIN, without_nan
 from divgrpc.metrics.measures import MEASURES, harmonic_mean_of_means
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, IntArray, Interval, Progress, QueryDefault
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 METRICS: Final = (*MEASURES, "query_distance", "ilad", "ilmd", "objective")
 # Names of the figures of a query at a setting: metrics, time and number of results.
 COLUMNS: Final = (*METRICS, "microseconds", "found")
-# Cross-validation needs at least this many queries with an h, because the queries outside of each
+# A choice needs at least this many groups of queries with an h, because the queries outside of each
 # fold must include a query with an h.
-LEAST_WITH_H: Final = 2
+LEAST_WITH_H: Final = GROUPS_MIN
 
 # Queries are a dense array (nq, d) or a sparse matrix. The code uses only their shape and slices.
 Queries = Any
@@ -74,12 +74,6 @@ class Relevance:
             None if self.relevant is None else self.relevant[rows],
         )
 
-    def fold_keys(self) -> IntArray:
-        """Return the keys of `deal_folds`: the categories, or the same number for all."""
-        if self.categories is not None:
-            return self.categories
-        return np.zeros(len(self.relevant or ()), np.int64)
-
     def topics(self, index: "Engine") -> tuple[Topics, IntArray]:
         """Return the topics, and the name of each query's topic (nq,).
 
@@ -99,15 +93,11 @@ class Relevance:
 class QueryTally(Tally[EvaluateRow]):
     """Tables of the figures of queries, one for each setting, and result rows from the tables.
 
-    A table is (len(COLUMNS), nq). `keys` (nq,) int64 come from `Relevance.fold_keys`.
+    A table is (len(COLUMNS), nq).
     """
 
     table_columns = COLUMNS
     choice_fields = ("selector", "variant", "rounding", "search", "k")
-
-    def __init__(self, task: Task, resolution: Resolution, keys: IntArray) -> None:
-        super().__init__(task, resolution)
-        self._keys = keys
 
     def default(self, rows: Sequence[EvaluateRow]) -> QueryDefault:
         """Return the setting of the row that is marked as the default.
@@ -142,11 +132,6 @@ class QueryTally(Tally[EvaluateRow]):
             queries=self.task.rows,
         )
 
-    def _fold_keys(self, goals: Values) -> IntArray:
-        # Give queries without an h the smallest key, so that `deal_folds` deals them first. All
-        # queries with an h are then dealt in one sequence, so they never end up in a single fold.
-        return np.where(np.isnan(goals[0]), np.iinfo(np.int64).min, self._keys)
-
 
 def evaluate(
     index: "Index",
@@ -154,6 +139,7 @@ def evaluate(
     categories: npt.ArrayLike | None = None,
     *,
     relevant: Sequence[npt.ArrayLike] | None = None,
+    groups: npt.ArrayLike | None = None,
     grid: Grid | None = None,
     folds: int = FOLDS,
     set_default: bool = False,
@@ -165,8 +151,11 @@ def evaluate(
     queries: (nq, d), dense or sparse.
     categories: (nq,), the category of each query. The points of this category are relevant.
     relevant: the ids of the relevant points of each query, in place of `categories`.
+    groups: (nq,) whole numbers, the group of each query; by default its category, or each query
+        alone with `relevant`. Intervals and folds are over groups.
     grid: the settings to measure; by default those of `Grid()`.
-    folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting.
+    folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
+        more folds than groups, and with one group no setting is chosen.
     set_default: make the best choice the index's default for Query.
     per_query: include the figures of every query in the rows.
     progress: function that is called with a `Progress` at the start and after each block of
@@ -190,6 +179,7 @@ def evaluate(
         folds=folds,
         set_default=set_default,
         per_row=per_query,
+        groups=None if groups is None else np.asarray(groups),
     ).bounded()
     relevance = Relevance.of(categories, relevant, count)
     return study_queries(index.engine, queries, relevance, task).run(progress)
@@ -203,8 +193,9 @@ def study_queries(
     Raises `InvalidArgumentError` with the field, or `UnfitIndexError` if the index lacks
     categories or sub-topics that the task needs.
     """
-    resolution = _resolve(index, queries, relevance, task)
-    tally = QueryTally(task, resolution, relevance.fold_keys())
+    if task.groups is None and relevance.categories is not None:
+        task = replace(task, groups=relevance.categories)
+    tally = QueryTally(task, _resolve(index, queries, relevance, task))
 
     def measure_block(rows: slice, setting: QueryParameters) -> Values:
         return _measure(index, queries[rows], relevance[rows], setting)
@@ -220,12 +211,11 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
         )
     index.check_queries(queries)
     topics, names = relevance.topics(index)
-    with_h = int((topics.depths(topics.numbers(names), 1)[:, 0] > 1).sum())
-    chooses = bool(task.folds) and with_h >= LEAST_WITH_H
-    if task.set_default and not chooses:
+    with_h = topics.depths(topics.numbers(names), 1)[:, 0] > 1
+    if task.set_default and len(np.unique(task.group_of_row[with_h])) < LEAST_WITH_H:
         raise UnfitIndexError(
             "set_default",
-            "set_default needs at least two queries with two or more relevant sub-topics",
+            "set_default needs two groups of queries with two or more relevant sub-topics",
         )
     most = LIMITS["k_candidates_dims_max"]
     # Limit k * k * width, because the comparison of all pairs of results reads this many numbers.
@@ -234,7 +224,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {most}"
         )
     parameters = tuple(index.resolve(setting, queries) for setting in task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
-    return Resolution(index.generation, parameters, chooses=chooses)
+    return Resolution(index.generation, parameters)
 
 
 def _measure(

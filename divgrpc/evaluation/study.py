@@ -25,6 +25,7 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation.folds import FOLDS, Choice, choices_of, deal_folds
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.metrics import Values, mean, pareto_front, ratio_intervals
+from divgrpc.metrics.comparing import GROUPS_MIN, check_groups
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Microseconds, Progress
 
@@ -39,13 +40,6 @@ _BLOCK_ROWS_MAX: Final = 512
 # Maximum number of results in a block, which limits memory, because all results of a block are in
 # memory at the same time.
 _BLOCK_RESULTS_MAX: Final = 2**15
-# Number of bootstrap draws. With this number, the ends of an interval vary by about 1 % of its
-# width. More draws would take too long for evaluations with many result rows.
-DRAWS: Final = 2_000
-# Intervals are computed for several columns at a time, within these limits on the number of columns
-# and the total number of values in them.
-_COLUMNS_MAX: Final = 1_024
-_NUMBERS_MAX: Final = 2**22
 
 RowT = TypeVar("RowT", bound=EvaluateRow | EvaluateLabelRow)
 
@@ -56,9 +50,12 @@ class Task:
 
     grid: the settings to measure.
     rows: number of queries or documents.
-    folds: number of cross-validation folds, 2 to `rows`, or 0 to choose no setting.
+    folds: number of cross-validation folds, 2 to `rows`, or 0 to choose no setting. There are
+        never more folds than groups, and with one group no setting is chosen.
     set_default: make the best choice the index's default. This needs folds and a single k.
     per_row: include `values` in the result rows.
+    groups: (rows,) int64, the group of each row. Rows of one group, such as a category, are alike,
+        so intervals count groups, and folds keep a group together. None makes each row a group.
 
     Raises `InvalidArgumentError` with the field.
     """
@@ -68,6 +65,7 @@ class Task:
     folds: int = FOLDS
     set_default: bool = False
     per_row: bool = False
+    groups: IntArray | None = None
 
     # Names that requests and errors use. `rows_field` is the name of the queries or documents.
     # `width_field` is the name of the parameter that sets the number of results for each of them.
@@ -83,12 +81,23 @@ class Task:
             raise invalid(
                 "folds", f"must be 0 or between 2 and the number of {field} {rows}, got {folds}"
             )
+        if self.groups is not None:
+            check_groups(np.asarray(self.groups), rows)
         if self.set_default and not folds:
             raise invalid("set_default", "needs folds to choose by")
         if self.set_default and len(set(self.widths())) > 1:
             raise invalid(
                 "set_default", f"needs one {self.width_field}: several cannot be compared"
             )
+        if self.set_default and len(np.unique(self.group_of_row)) < GROUPS_MIN:
+            raise invalid(
+                "groups", "must be two groups at least for set_default, to choose by folds"
+            )
+
+    @property
+    def group_of_row(self) -> IntArray:
+        """The group of each row, (rows,) int64."""
+        return np.arange(self.rows) if self.groups is None else np.asarray(self.groups, np.int64)
 
     def widths(self) -> list[int]:
         """Return the number of results for each row, k or top_k, at each setting."""
@@ -121,14 +130,11 @@ class Resolution:
     generation: generation of the index.
     parameters: effective parameters of each setting.
     goal: name of the metric that choices maximise.
-    chooses: whether settings are chosen, which requires folds and enough rows to which the goal
-        applies.
     """
 
     generation: int
     parameters: tuple[Any, ...]
     goal: str = "h_score"
-    chooses: bool = True
 
 
 class Tally(ABC, Generic[RowT]):
@@ -169,13 +175,14 @@ class Tally(ABC, Generic[RowT]):
         """Return a row for every setting, then a row for every choice."""
         goals, times = self._goals_and_times()
         front = fronts(self.task.widths(), goals, times)
-        if self.resolution.chooses:
-            folds = deal_folds(self._fold_keys(goals), self.task.folds)
+        folds = self._folds(~np.isnan(goals[0]))
+        if folds is not None:
             kinds = list(map(attrgetter(*self.choice_fields), self.settings))
             self.choices = list(choices_of(kinds, goals, folds))
         settings = [*range(len(self._tables)), *(choice.overall for choice in self.choices)]
         tables = [*self._tables, *(_chosen_table(self._tables, choice) for choice in self.choices)]
-        intervals = _intervals(map(self._ratios, tables), columns_at_once(self.task.rows))
+        groups = self.task.groups
+        intervals = (ratio_intervals(*self._ratios(table), groups) for table in tables)
         rows = [
             replace(self._row(*parts), number=number)
             for number, parts in enumerate(zip(settings, tables, intervals, strict=True))
@@ -187,6 +194,18 @@ class Tally(ABC, Generic[RowT]):
         for number in self._winners(rows) if self.task.set_default else ():
             rows[number] = replace(rows[number], is_default=True)
         return rows
+
+    def _folds(self, with_goal: npt.NDArray[np.bool_]) -> IntArray | None:
+        """Return the fold (n,) of each row, or None if no setting is chosen.
+
+        `with_goal` (n,) says to which rows the goal applies. A choice needs two groups with such
+        rows, because the rows outside of each fold must include one.
+        """
+        groups = self.task.group_of_row
+        count = len(np.unique(groups[with_goal]))
+        if not self.task.folds or count < GROUPS_MIN:
+            return None
+        return deal_folds(groups, min(self.task.folds, count), with_goal)
 
     def _goals_and_times(self) -> tuple[Values, Values]:
         """Return the goal and the microseconds of every row at every setting, (s, n) each."""
@@ -241,10 +260,6 @@ class Tally(ABC, Generic[RowT]):
     @abstractmethod
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> RowT:
         """Return the result row of a table, with defaults for the fields that only choices set."""
-
-    @abstractmethod
-    def _fold_keys(self, goals: Values) -> IntArray:
-        """Return the argument of `deal_folds`, (n,)."""
 
 
 class Study(Generic[RowT]):
@@ -350,45 +365,11 @@ def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]
     return front
 
 
-def columns_at_once(rows: int) -> int:
-    """Return the number of columns (rows,) whose intervals are computed at a time."""
-    return max(1, min(_COLUMNS_MAX, _NUMBERS_MAX // rows))
-
-
 def _summary(times: Values) -> Microseconds:
     """Return the mean and the percentiles of the times (n,) in microseconds."""
     return Microseconds(
         mean(times), *(float(value) for value in np.percentile(times, (50, 90, 99)))
     )
-
-
-def _intervals(ratios: Iterable[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
-    """Yield the intervals of every table's columns.
-
-    The bootstrap draws the same rows for all tables. About `at_once` columns are handled at a time.
-    """
-    group: list[tuple[Values, Values]] = []
-    width = 0
-    for ratio in ratios:
-        columns = ratio[0].shape[1]
-        if group and width + columns > at_once:
-            yield from _group_intervals(group, at_once)
-            group, width = [], 0
-        group.append(ratio)
-        width += columns
-    yield from _group_intervals(group, at_once)
-
-
-def _group_intervals(group: list[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
-    dividends, divisors = (np.concatenate(side, axis=1) for side in zip(*group, strict=True))
-    intervals: list[Interval] = []
-    for start in range(0, dividends.shape[1], at_once):
-        part = slice(start, start + at_once)
-        intervals += ratio_intervals(dividends[:, part], divisors[:, part], draws=DRAWS)
-    start = 0
-    for table, _ in group:
-        yield intervals[start : start + table.shape[1]]
-        start += table.shape[1]
 
 
 def _chosen_table(tables: Sequence[Values], choice: Choice) -> Values:

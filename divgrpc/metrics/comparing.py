@@ -1,18 +1,27 @@
-"""Comparison of methods: means, bootstrap intervals, shares of a gain, and the Pareto front."""
+"""Comparison of methods: means, intervals, tests, shares of a gain, and the Pareto front.
 
-from typing import Final
+Intervals and tests count groups of queries, because queries of one group, such as a category, are
+alike. Every function takes `groups`, (nq,) whole numbers, and without it counts every query as a
+group of its own. All of them use one method, the jackknife that leaves out one group at a time,
+with Student's t of one degree less than there are groups. A group counts if its queries have
+a value other than NaN.
+
+MacKinnon, Nielsen and Webb, "Fast and reliable jackknife and bootstrap methods for cluster-robust
+inference", Journal of Applied Econometrics 38 (2023), where the variance is called CV3.
+"""
+
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.metrics.judging import Values
-from divgrpc.types import Interval
+from divgrpc.metrics.student import critical_t, two_sided_p
+from divgrpc.types import Interval, IntArray
 
-DRAWS: Final = 10_000
-_QUANTILES: Final = (0.025, 0.975)
-# The bootstrap holds at most this many drawn query numbers in memory, which are 16 MiB of int64.
-_BLOCK_NUMBERS: Final = 2**21
+# An interval and a test need at least this many groups.
+GROUPS_MIN: Final = 2
 
 
 def mean(values: npt.ArrayLike) -> float:
@@ -22,22 +31,21 @@ def mean(values: npt.ArrayLike) -> float:
     return float(applicable.mean()) if len(applicable) else float("nan")
 
 
-def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[Interval]:
-    """Return the `mean` of each column of `values` (nq, m) with its 95 % bootstrap interval.
+def mean_intervals(values: Values, groups: npt.ArrayLike | None = None) -> list[Interval]:
+    """Return the `mean` of each column of `values` (nq, m) with its 95 % interval.
 
-    The bootstrap draws nq rows with replacement, `draws` times. The interval reaches from the 2.5 %
-    to the 97.5 % percentile of the means. For few queries the interval is too narrow, and for a
-    single query its width is 0. NaN values are skipped, as in `mean`. A call with many columns
-    takes little longer than a call with one column.
+    groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
 
-    Raises `InvalidArgumentError`, with the field values, unless `values` has two dimensions.
+    NaN values are skipped, as in `mean`. With fewer than two groups the ends are NaN. With few
+    groups an interval may reach beyond the range of the metric.
 
-    Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapter 13.
+    Raises `InvalidArgumentError`, with the field values, unless `values` has two dimensions, and
+    with the field groups for other than nq whole numbers.
     """
     values = np.asarray(values, np.float64)
     if values.ndim != 2:
         raise invalid("values", "must be (queries, metrics)")
-    intervals = ratio_intervals(*without_nan(values), seed, draws)
+    intervals = ratio_intervals(*without_nan(values), groups)
     # Replace the ratio by the value of `mean`, because the ratio sums in another order, so its last
     # digit may differ.
     return [
@@ -57,22 +65,66 @@ def without_nan(values: Values) -> tuple[Values, Values]:
 
 
 def ratio_intervals(
-    gained: Values, possible: npt.ArrayLike, seed: int = 0, draws: int = DRAWS
+    gained: Values, possible: npt.ArrayLike, groups: npt.ArrayLike | None = None
 ) -> list[Interval]:
     """Return sum(gained) / sum(possible) of each column with its 95 % interval.
 
-    `gained` and `possible` are (nq, m). If `seed` and `draws` are equal, the bootstrap draws the
-    same queries as in `mean_intervals`. A ratio is NaN if both sums are 0.
+    gained, possible: (nq, m).
+    groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
+
+    A ratio is NaN if both sums are 0. A group counts unless both of its sums are 0. With fewer than
+    two groups the ends are NaN. Raises `InvalidArgumentError` with the field groups.
     """
-    columns = np.concatenate([gained, np.asarray(possible, np.float64)], axis=1)
-    sums = _draw_sums(columns, seed, draws)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.divide(*np.split(sums, 2, axis=1))
-        values = np.divide(*np.split(columns.sum(axis=0), 2))
+    ratios, errors, degrees = _jackknife(gained, possible, groups)
+    widths = errors * _critical_ts(degrees)
     return [
-        Interval(float(value), *_quantiles(column))
-        for value, column in zip(values, ratios.T, strict=True)
+        Interval(*map(float, ends))
+        for ends in zip(ratios, ratios - widths, ratios + widths, strict=True)
     ]
+
+
+def paired_tests(differences: Values, groups: npt.ArrayLike | None = None) -> Values:
+    """Return p values (m,) of the hypotheses that the columns of `differences` have the mean 0.
+
+    differences: (nq, m), the value of one method minus that of another for each query.
+    groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
+
+    The test is the two-sided t test of the mean and agrees with `mean_intervals`: p is below 0.05
+    if the interval does not contain 0. p is 1 if all differences are 0, and NaN for fewer than two
+    groups. If several methods are compared, correct the p values by `holm`.
+
+    Raises `InvalidArgumentError` with the field differences or groups.
+    """
+    differences = np.asarray(differences, np.float64)
+    if differences.ndim != 2:
+        raise invalid("differences", "must be (queries, comparisons)")
+    means, errors, degrees = _jackknife(*without_nan(differences), groups)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ts = np.where(means == 0, 0.0 * errors, means / errors)
+    return np.array([two_sided_p(t, d) for t, d in zip(ts, degrees, strict=True)])
+
+
+def holm(p_values: npt.ArrayLike) -> Values:
+    """Return `p_values` (m,) adjusted for m tests, (m,).
+
+    If each hypothesis with an adjusted p below 0.05 is rejected, then the probability that any true
+    hypothesis is rejected is below 5 %, however the tests depend on each other. NaN stays NaN, and
+    is not counted as a test.
+
+    Raises `InvalidArgumentError`, with the field p_values, for other shapes and for values outside
+    of [0, 1].
+
+    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6 (1979).
+    """
+    p = np.asarray(p_values, np.float64)
+    if p.ndim != 1 or ((p < 0) | (p > 1)).any():
+        raise invalid("p_values", "must be numbers between 0 and 1, in one dimension")
+    order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]
+    factors = np.arange(len(order), 0, -1)
+    adjusted = np.full(len(p), np.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
+    return adjusted
 
 
 def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> float:
@@ -85,7 +137,8 @@ def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLik
     Each argument is a number or an array (nq,) over the same queries. A query is skipped if any of
     the arrays has NaN for it.
     """
-    gain, possible = _gains(values, nearest, best).mean(axis=1)
+    gains = _gains(values, nearest, best)
+    gain, possible = gains[:, ~np.isnan(gains).any(axis=0)].sum(axis=1)
     return float(gain / possible) + 0.0 if possible else float("nan")
 
 
@@ -95,15 +148,22 @@ gap_closed = gain_share
 
 
 def gain_share_interval(
-    values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike, seed: int = 0
+    values: npt.ArrayLike,
+    nearest: npt.ArrayLike,
+    best: npt.ArrayLike,
+    groups: npt.ArrayLike | None = None,
 ) -> Interval:
-    """Return the `gain_share` with its 95 % bootstrap interval.
+    """Return the `gain_share` with its 95 % interval.
 
-    Each draw takes the same queries from all three arrays. If `best` gains almost nothing over
-    `nearest`, the interval is wide or infinite, so report the possible gain before its share.
+    groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
+
+    If `best` gains almost nothing over `nearest`, the interval means little, so report the possible
+    gain before its share. With fewer than two groups the ends are NaN.
     """
-    gains, possible = _gains(values, nearest, best)
-    (interval,) = ratio_intervals(gains[:, None], possible[:, None], seed, DRAWS)
+    gain, possible = _gains(values, nearest, best)
+    applies = ~np.isnan(gain + possible)
+    gained = np.where(applies, [gain, possible], 0.0)[:, :, None]
+    (interval,) = ratio_intervals(*gained, groups)
     return interval._replace(value=gain_share(values, nearest, best))
 
 
@@ -129,38 +189,55 @@ def pareto_front(h: npt.ArrayLike, seconds: npt.ArrayLike) -> npt.NDArray[np.boo
 
 
 def _gains(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> Values:
-    """Return the gain and the possible gain of each query as an array (2, n).
-
-    Queries with NaN are left out. If no query remains, the result is zeros (2, 1).
-    """
+    """Return the gain and the possible gain of each query as an array (2, nq)."""
     arrays = [np.asarray(array, np.float64) for array in (values, nearest, best)]
     middle, low, high = np.atleast_2d(*np.broadcast_arrays(*arrays))
-    gains = np.concatenate([middle - low, high - low])
-    applicable = gains[:, ~np.isnan(gains).any(axis=0)]
-    return applicable if applicable.shape[1] else np.zeros((2, 1))
+    return np.concatenate([middle - low, high - low])
 
 
-def _draw_sums(columns: Values, seed: int, draws: int) -> Values:
-    """Return the sums (draws, m) of `columns` (nq, m) over nq rows drawn with replacement.
+class _Ratios(NamedTuple):
+    """Ratios (m,), their standard errors (m,), and degrees of freedom (m,)."""
 
-    If nq is 0, the result has no rows.
+    values: Values
+    errors: Values
+    degrees: IntArray
+
+
+def _jackknife(
+    gained: npt.ArrayLike, possible: npt.ArrayLike, groups: npt.ArrayLike | None
+) -> _Ratios:
+    """Return the ratios of the sums of columns (nq, m) with their standard errors.
+
+    A standard error is NaN for fewer than two groups.
     """
-    queries, rng = len(columns), np.random.default_rng(seed)
-    size = max(1, _BLOCK_NUMBERS // max(1, queries))
-    blocks = [np.empty((0, columns.shape[1]))]
-    for start in range(0, draws if queries else 0, size):
-        block = min(size, draws - start)
-        numbers = rng.integers(queries, size=(block, queries))
-        numbers += queries * np.arange(block)[:, None]
-        counts = np.bincount(numbers.ravel(), minlength=block * queries)
-        blocks.append(counts.reshape(block, queries) @ columns)
-    return np.concatenate(blocks)
+    columns = np.stack([np.asarray(side, np.float64) for side in (gained, possible)])
+    if groups is not None:
+        columns = _group_sums(columns, groups)
+    gained, possible = columns
+    total = possible.sum(axis=0)
+    counts = np.count_nonzero((gained != 0) | (possible != 0), axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = gained.sum(axis=0) / total
+        # The ratio changes by this much if the group is left out.
+        changes = (ratios * possible - gained) / (total - possible)
+        errors = np.sqrt((counts - 1) / counts * (changes**2).sum(axis=0))
+    return _Ratios(ratios, np.where(counts < GROUPS_MIN, np.nan, errors), counts - 1)
 
 
-def _quantiles(ratios: Values) -> tuple[float, float]:
-    applicable = ratios[~np.isnan(ratios)]
-    if not len(applicable):
-        return float("nan"), float("nan")
-    with np.errstate(invalid="ignore"):
-        low, high = np.quantile(applicable, _QUANTILES)
-    return float(low), float(high)
+def _group_sums(columns: Values, groups: npt.ArrayLike) -> Values:
+    """Return the sums (2, g, m) of `columns` (2, nq, m) over each of g groups."""
+    numbers = np.asarray(groups)
+    check_groups(numbers, columns.shape[1])
+    order = np.argsort(numbers, kind="stable")
+    starts = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order[:1]] - 1))
+    return np.add.reduceat(columns[:, order], starts, axis=1) if len(starts) else columns
+
+
+def check_groups(groups: npt.NDArray[Any], queries: int) -> None:
+    """Raise `InvalidArgumentError`, with the field groups, unless they are (queries,) integers."""
+    if groups.shape != (queries,) or (groups.dtype.kind not in "iu" and groups.size):
+        raise invalid("groups", f"must be {queries} whole numbers, one for each query")
+
+
+def _critical_ts(degrees: IntArray) -> Values:
+    return np.array([critical_t(d) if d > 0 else np.nan for d in degrees.tolist()])

@@ -187,10 +187,43 @@ def pareto_front(h: Sequence[float], seconds: Sequence[float]) -> list[bool]:
     ]
 
 
-def bootstrap(columns: Floats, draws: int, seed: int) -> list[Floats]:
-    """Return the means (m,) of `draws` bootstrap samples of n rows from rows (n, m)."""
-    rng = np.random.default_rng(seed)
-    return [columns[rng.integers(len(columns), size=len(columns))].mean(0) for _ in range(draws)]
+def jackknife(
+    gained: Sequence[float], possible: Sequence[float], groups: Sequence[int]
+) -> tuple[float, float, int]:
+    """Return sum(gained) / sum(possible), its standard error, and the number of groups.
+
+    The error comes from the ratios that remain when one group is left out. Groups whose values are
+    all 0 are left out from the start.
+    """
+    rows = list(zip(gained, possible, groups, strict=True))
+    own = sorted({group for group in groups if any(a or b for a, b, g in rows if g == group)})
+
+    def ratio(left_out: int | None) -> float:
+        kept = [(a, b) for a, b, group in rows if group != left_out]
+        return math.fsum(a for a, _ in kept) / math.fsum(b for _, b in kept)
+
+    whole = ratio(None)
+    if len(own) == 1:
+        return whole, math.nan, 1
+    squares = math.fsum((ratio(group) - whole) ** 2 for group in own)
+    return whole, math.sqrt((len(own) - 1) / len(own) * squares), len(own)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the least level at which Holm's procedure rejects each hypothesis."""
+    levels = sorted(
+        {min(p * m, 1.0) for p in p_values for m in range(1, len(p_values) + 1)} | {1.0}
+    )
+    adjusted = []
+    for p in p_values:
+        for level in levels:
+            remaining = sorted(p_values)
+            while remaining and remaining[0] * len(remaining) <= level:
+                remaining.pop(0)
+            if not remaining or p < remaining[0]:
+                break
+        adjusted.append(level)
+    return adjusted
 
 
 def cut(labels: Sequence[int], k: int) -> list[int]:

@@ -7,6 +7,7 @@ figures of all messages, with the same code of the core as the server uses.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc.evaluation import LEAST_WITH_H, Grid
+from divgrpc.evaluation import Grid
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.labels import LabelResolution, LabelTally, LabelTask, documents_max
 from divgrpc.evaluation.queries import QueryTally
@@ -246,15 +247,13 @@ class QueryEvaluation(
         return {field: entries[start:stop] for field, entries in self._judgements.items()}
 
     def _tally(self, first: Sequence[EvaluateRow]) -> QueryTally:
-        h = [row.values["h_score"] for _, row in self._answers if not row.number]
-        with_h = int((~np.isnan(np.concatenate(h))).sum())
         resolution = Resolution(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
-            chooses=bool(self._task.folds) and with_h >= LEAST_WITH_H,
         )
-        numbers = np.array(self._judgements.get("categories", [0] * self._count), np.int64)
-        return QueryTally(self._task, resolution, numbers)
+        categories = self._judgements.get("categories")
+        groups = None if categories is None else np.array(categories)
+        return QueryTally(replace(self._task, groups=groups), resolution)
 
 
 def _column(field: str, numbers: npt.ArrayLike, dtype: type[np.signedinteger[Any]]) -> list[int]:
@@ -328,7 +327,6 @@ class LabelEvaluation(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
             goal=first[0].goal,
-            chooses=bool(self._task.folds),
             points=self._points,
             counts=self._counts if self._points else None,
         )

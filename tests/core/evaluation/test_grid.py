@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.evaluation import FOLDS, Grid, choose_by_folds, deal_folds
+from divgrpc.evaluation import Grid, choose_by_folds, deal_folds
 from divgrpc.parameters import LIMITS, QueryParameters
 from support.checks.refusals import refused, wrong
 
@@ -87,17 +87,26 @@ def test_a_grid_above_the_maximum_of_settings_is_refused() -> None:
         Grid(selectors=("greedy",), diversities=(0.5,) * (most + 1))
 
 
-@given(asked=st.lists(st.integers(0, 3), min_size=2, max_size=40), folds=st.integers(2, 7))
-def test_folds_are_even(asked: list[int], folds: int) -> None:
-    """Fold sizes differ by at most one query, in total and within each category."""
-    if folds > len(asked):
+@given(
+    groups=st.lists(st.integers(-3, 5), min_size=1, max_size=40),
+    folds=st.integers(2, 7),
+    seed=st.integers(0, 99),
+)
+def test_a_group_lies_in_one_fold(groups: list[int], folds: int, seed: int) -> None:
+    """No fold is larger than another by more than a group, in the rows that are counted."""
+    if folds > len(set(groups)):
         with pytest.raises(InvalidArgumentError, match="folds must be between 2"):
-            deal_folds(np.array(asked), folds)
+            deal_folds(np.array(groups), folds)
         return
-    dealt = deal_folds(np.array(asked), folds)
-    for own in (np.ones(len(asked), bool), *(np.array(asked) == each for each in set(asked))):
-        sizes = np.bincount(dealt[own], minlength=folds)
-        assert sizes.max() - sizes.min() <= 1
+    counted = np.random.default_rng(seed).integers(0, 2, len(groups)).astype(bool)
+    for mask in (None, counted):
+        dealt = deal_folds(np.array(groups), folds, mask)
+        pairs = set(zip(groups, dealt.tolist(), strict=True))
+        assert len(pairs) == len(set(groups))
+        rows = np.ones(len(groups), bool) if mask is None else mask
+        sizes = np.bincount(dealt[rows], minlength=folds)
+        largest = max(np.count_nonzero(rows & (np.array(groups) == own)) for own in set(groups))
+        assert sizes.max() - sizes.min() <= largest
 
 
 def test_folds_are_two_or_more() -> None:
@@ -106,8 +115,10 @@ def test_folds_are_two_or_more() -> None:
     The default is five folds.
     """
     with pytest.raises(InvalidArgumentError, match="folds"):
-        deal_folds(np.zeros(9, np.int64), 1)
-    assert deal_folds(np.array([7, 7, 7, 3, 3, 3])).max() == FOLDS - 1
+        deal_folds(np.arange(9), 1)
+    assert np.bincount(deal_folds(np.arange(11))).tolist() == [3, 2, 2, 2, 2]
+    with pytest.raises(InvalidArgumentError, match="groups must be"):
+        deal_folds(np.array([0.5, 1]), 2)
 
 
 def test_a_fold_is_reported_at_the_best_setting_of_the_others() -> None:
@@ -127,7 +138,7 @@ def test_choices_by_folds_agree_with_a_plain_loop(seed: int, folds: int) -> None
     """
     rng = np.random.default_rng(seed)
     h = rng.integers(0, 3, (4, 8)) / 2
-    dealt = deal_folds(rng.integers(0, 2, 8), folds)
+    dealt = deal_folds(np.arange(8) // 2, folds)
     chosen = choose_by_folds(h, dealt)
     for fold in range(folds):
         means = [math.fsum(own[dealt != fold]) for own in h]
@@ -137,7 +148,7 @@ def test_choices_by_folds_agree_with_a_plain_loop(seed: int, folds: int) -> None
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_fold_does_not_influence_its_own_setting(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    h, dealt = rng.random((5, 12)), deal_folds(np.zeros(12, np.int64), 3)
+    h, dealt = rng.random((5, 12)), deal_folds(rng.permutation(12) // 2, 3)
     other = np.where(dealt == 1, rng.random(h.shape), h)
     assert choose_by_folds(h, dealt).by_fold[1] == choose_by_folds(other, dealt).by_fold[1]
 

@@ -153,7 +153,7 @@ def test_a_fold_is_reported_at_the_choice_of_the_other_folds(rows: list[Evaluate
     A choice consists of diversity, limits and threshold.
     """
     settings = GRID.settings()
-    choices, folds = rows[len(settings) :], deal_folds(np.zeros(ASKED, np.int64))
+    choices, folds = rows[len(settings) :], deal_folds(np.arange(ASKED))
     kinds = [(each.mode, each.selector, each.search) for each in settings]
     assert len(choices) == len(set(kinds)) == 16
     for choice in choices:
@@ -177,7 +177,7 @@ def test_without_a_hierarchy_the_f_score_chooses() -> None:
     grid = LabelGrid(selectors=("greedy",), thresholds=(None, 0.3), diversities=(0.2, 0.9))
     found = evaluated(built(hierarchy=None), grid=grid, per_document=True)
     f = np.array([row.values["f_score"] for row in found[:4]])
-    folds = deal_folds(np.zeros(ASKED, np.int64))
+    folds = deal_folds(np.arange(ASKED))
     assert found[4].by_fold == tuple(
         int(f[:, folds != fold].mean(axis=1).argmax()) for fold in range(5)
     )

@@ -144,12 +144,13 @@ def test_a_fold_is_reported_at_the_choice_of_the_other_folds(
     index: Index, queries: FloatArray
 ) -> None:
     """The choice is the setting of its kind with the greatest mean h on the other folds."""
-    rows = list(evaluate(index, queries, ASKED, grid=GRID, folds=3, per_query=True))
+    groups = np.arange(len(ASKED)) % 7
+    rows = list(evaluate(index, queries, ASKED, groups=groups, grid=GRID, folds=3, per_query=True))
     settings = GRID.settings()
     choices = rows[len(settings) :]
     with_h = ~np.isnan(rows[0].values["h_score"])
     assert with_h.tolist() == (ASKED != 2).tolist()
-    folds = deal_folds(np.where(with_h, ASKED, -1), 3)
+    folds = deal_folds(groups, 3, with_h)
     assert len(choices) == 6
     for choice in choices:
         kind = (choice.parameters.selector, choice.search)
@@ -183,7 +184,7 @@ def test_lists_of_relevant_ids_replace_categories(index: Index, queries: FloatAr
     relevant = [ids[categories == own] for own in ASKED]
     grid = Grid(ks=(K,))
     told = list(evaluate(index, queries, ASKED, grid=grid, folds=0))
-    found = list(evaluate(index, queries, relevant=relevant, grid=grid, folds=0))
+    found = list(evaluate(index, queries, relevant=relevant, groups=ASKED, grid=grid, folds=0))
     for a, b in zip(told, found, strict=True):
         for name in set(METRICS) - {"majority_accuracy"}:
             np.testing.assert_array_equal(a.metrics[name], b.metrics[name])
