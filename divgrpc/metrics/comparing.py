@@ -1,13 +1,14 @@
 """Comparison of methods: means, intervals, tests, shares of a gain, and the Pareto front.
 
-Intervals and tests count groups of queries, because queries of one group, such as a category, are
-alike. Every function takes `groups`, (nq,) whole numbers, and without it counts every query as a
-group of its own. All of them use one method, the jackknife that leaves out one group at a time,
-with Student's t of one degree less than there are groups. A group counts if its queries have
-a value other than NaN.
+Intervals and tests are by groups of queries, because queries of one group, such as a category, are
+alike. Every function takes `groups`, (nq,) whole numbers. By default each query is its own group.
+One method serves all of them: the standard error called CR2, which corrects for the share of each
+group in all queries, and Student's t with Satterthwaite's degrees of freedom. If all groups have
+the same size, this is the t test of the means of the groups.
 
-MacKinnon, Nielsen and Webb, "Fast and reliable jackknife and bootstrap methods for cluster-robust
-inference", Journal of Applied Econometrics 38 (2023), where the variance is called CV3.
+Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage
+samples", Survey Methodology 28 (2002); Imbens and Kolesar, "Robust standard errors in small
+samples", Review of Economics and Statistics 98 (2016).
 """
 
 from typing import Any, Final, NamedTuple
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.metrics.judging import Values
 from divgrpc.metrics.student import critical_t, two_sided_p
-from divgrpc.types import Interval, IntArray
+from divgrpc.types import Interval
 
 # An interval and a test need at least this many groups.
 GROUPS_MIN: Final = 2
@@ -72,10 +73,10 @@ def ratio_intervals(
     gained, possible: (nq, m).
     groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
 
-    A ratio is NaN if both sums are 0. A group counts unless both of its sums are 0. With fewer than
-    two groups the ends are NaN. Raises `InvalidArgumentError` with the field groups.
+    A ratio is NaN if both sums are 0. A query counts unless both of its values are 0. With fewer
+    than two groups the ends are NaN. Raises `InvalidArgumentError` with the field groups.
     """
-    ratios, errors, degrees = _jackknife(gained, possible, groups)
+    ratios, errors, degrees = _ratios(gained, possible, groups)
     widths = errors * _critical_ts(degrees)
     return [
         Interval(*map(float, ends))
@@ -89,7 +90,7 @@ def paired_tests(differences: Values, groups: npt.ArrayLike | None = None) -> Va
     differences: (nq, m), the value of one method minus that of another for each query.
     groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
 
-    The test is the two-sided t test of the mean and agrees with `mean_intervals`: p is below 0.05
+    The tests are two-sided t tests of the means, and agree with `mean_intervals`: p is below 0.05
     if the interval does not contain 0. p is 1 if all differences are 0, and NaN for fewer than two
     groups. If several methods are compared, correct the p values by `holm`.
 
@@ -98,7 +99,7 @@ def paired_tests(differences: Values, groups: npt.ArrayLike | None = None) -> Va
     differences = np.asarray(differences, np.float64)
     if differences.ndim != 2:
         raise invalid("differences", "must be (queries, comparisons)")
-    means, errors, degrees = _jackknife(*without_nan(differences), groups)
+    means, errors, degrees = _ratios(*without_nan(differences), groups)
     with np.errstate(divide="ignore", invalid="ignore"):
         ts = np.where(means == 0, 0.0 * errors, means / errors)
     return np.array([two_sided_p(t, d) for t, d in zip(ts, degrees, strict=True)])
@@ -200,32 +201,37 @@ class _Ratios(NamedTuple):
 
     values: Values
     errors: Values
-    degrees: IntArray
+    degrees: Values
 
 
-def _jackknife(
+def _ratios(
     gained: npt.ArrayLike, possible: npt.ArrayLike, groups: npt.ArrayLike | None
 ) -> _Ratios:
     """Return the ratios of the sums of columns (nq, m) with their standard errors.
 
-    A standard error is NaN for fewer than two groups.
+    A query counts in a column if it has a value other than 0. The errors and the degrees are NaN
+    for fewer than two groups with such a query.
     """
-    columns = np.stack([np.asarray(side, np.float64) for side in (gained, possible)])
+    gained, possible = np.asarray(gained, np.float64), np.asarray(possible, np.float64)
+    columns = np.stack([gained, possible, (gained != 0) | (possible != 0)])
     if groups is not None:
         columns = _group_sums(columns, groups)
-    gained, possible = columns
+    gained, possible, sizes = columns
     total = possible.sum(axis=0)
-    counts = np.count_nonzero((gained != 0) | (possible != 0), axis=0)
+    few = np.count_nonzero(sizes, axis=0) < GROUPS_MIN
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = gained.sum(axis=0) / total
-        # The ratio changes by this much if the group is left out.
-        changes = (ratios * possible - gained) / (total - possible)
-        errors = np.sqrt((counts - 1) / counts * (changes**2).sum(axis=0))
-    return _Ratios(ratios, np.where(counts < GROUPS_MIN, np.nan, errors), counts - 1)
+        shares = np.where(few, np.nan, sizes / sizes.sum(axis=0))
+        squares = (gained - ratios * possible) ** 2 / (1 - shares)
+        errors = np.sqrt(squares.sum(axis=0)) / abs(total)
+        # Satterthwaite's degrees for queries that are independent and vary alike.
+        parts = shares**2 / (1 - shares)
+        degrees = 1 / ((shares**2 - parts**2).sum(axis=0) + parts.sum(axis=0) ** 2)
+    return _Ratios(ratios, errors, degrees)
 
 
 def _group_sums(columns: Values, groups: npt.ArrayLike) -> Values:
-    """Return the sums (2, g, m) of `columns` (2, nq, m) over each of g groups."""
+    """Return the sums (c, g, m) of `columns` (c, nq, m) over each of g groups."""
     numbers = np.asarray(groups)
     check_groups(numbers, columns.shape[1])
     order = np.argsort(numbers, kind="stable")
@@ -239,5 +245,5 @@ def check_groups(groups: npt.NDArray[Any], queries: int) -> None:
         raise invalid("groups", f"must be {queries} whole numbers, one for each query")
 
 
-def _critical_ts(degrees: IntArray) -> Values:
-    return np.array([critical_t(d) if d > 0 else np.nan for d in degrees.tolist()])
+def _critical_ts(degrees: Values) -> Values:
+    return np.array([critical_t(own) for own in degrees.tolist()])

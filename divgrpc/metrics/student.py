@@ -4,6 +4,7 @@ import math
 from functools import lru_cache
 from typing import Final
 
+_LEVEL: Final = 0.05
 _PRECISION: Final = 1e-15
 # The fraction of `_fraction` needs some sqrt(degrees) terms.
 _TERMS_MAX: Final = 100_000
@@ -12,7 +13,7 @@ _TERMS_MAX: Final = 100_000
 def two_sided_p(t: float, degrees: float) -> float:
     """Return the probability that |T| is at least |t|, for T with `degrees` degrees of freedom.
 
-    `degrees` is above 0 and need not be whole. The result is NaN if t is NaN.
+    `degrees` is 1 or more and need not be whole. The result is NaN if t is NaN.
 
     Abramowitz and Stegun, "Handbook of Mathematical Functions" (1964), 26.7.1 and 26.5.8.
     """
@@ -41,14 +42,14 @@ def two_sided_p(t: float, degrees: float) -> float:
 
 @lru_cache(maxsize=4096)
 def critical_t(degrees: float) -> float:
-    """Return the t above 0 whose `two_sided_p` is 0.05; infinity for less than 0.01 degrees."""
-    if degrees < 0.01:  # noqa: PLR2004  # the t would exceed the largest float
-        return math.inf
+    """Return the t above 0 whose `two_sided_p` is 0.05; NaN if `degrees` is NaN."""
+    if math.isnan(degrees):
+        return math.nan
     low, high = 0.0, 2.0
-    while two_sided_p(high, degrees) > 0.05:  # noqa: PLR2004  # as the docstring says
-        high *= 2
+    while two_sided_p(high, degrees) > _LEVEL:
+        low, high = high, 2 * high
     while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if two_sided_p(middle, degrees) > 0.05 else (low, middle)  # noqa: PLR2004
+        low, high = (middle, high) if two_sided_p(middle, degrees) > _LEVEL else (low, middle)
     return high
 
 

@@ -187,26 +187,33 @@ def pareto_front(h: Sequence[float], seconds: Sequence[float]) -> list[bool]:
     ]
 
 
-def jackknife(
+def cluster_t(
     gained: Sequence[float], possible: Sequence[float], groups: Sequence[int]
-) -> tuple[float, float, int]:
-    """Return sum(gained) / sum(possible), its standard error, and the number of groups.
+) -> tuple[float, float, float]:
+    """Return sum(gained) / sum(possible), its standard error, and its degrees of freedom.
 
-    The error comes from the ratios that remain when one group is left out. Groups whose values are
-    all 0 are left out from the start.
+    They are those of a regression on a constant with clustered errors, from Bell and McCaffrey's
+    formulas with their matrices. The errors of the regression are those of the ratio, and queries
+    whose values are all 0 are left out. With one group the error is NaN.
     """
-    rows = list(zip(gained, possible, groups, strict=True))
-    own = sorted({group for group in groups if any(a or b for a, b, g in rows if g == group)})
-
-    def ratio(left_out: int | None) -> float:
-        kept = [(a, b) for a, b, group in rows if group != left_out]
-        return math.fsum(a for a, _ in kept) / math.fsum(b for _, b in kept)
-
-    whole = ratio(None)
+    rows = [row for row in zip(gained, possible, groups, strict=True) if row[0] or row[1]]
+    whole = math.fsum(a for a, _, _ in rows) / math.fsum(b for _, b, _ in rows)
+    own = sorted({group for _, _, group in rows})
     if len(own) == 1:
-        return whole, math.nan, 1
-    squares = math.fsum((ratio(group) - whole) ** 2 for group in own)
-    return whole, math.sqrt((len(own) - 1) / len(own) * squares), len(own)
+        return whole, math.nan, math.nan
+    n = len(rows)
+    members = [np.array([group == g for _, _, g in rows]) for group in own]
+    residuals = np.array([a - whole * b for a, b, _ in rows])
+    annihilator = np.eye(n) - np.full((n, n), 1 / n)
+    influences = []
+    for member in members:
+        values, vectors = np.linalg.eigh(annihilator[np.ix_(member, member)])
+        root = vectors @ np.diag(values**-0.5) @ vectors.T
+        influences.append(annihilator[:, member] @ root @ np.full(member.sum(), 1 / n))
+    error = math.sqrt(sum((influence @ residuals) ** 2 for influence in influences))
+    products = np.array([[a @ b for a in influences] for b in influences])
+    degrees = np.trace(products) ** 2 / np.trace(products @ products)
+    return whole, error * n / abs(math.fsum(b for _, b, _ in rows)), float(degrees)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
