@@ -63,7 +63,8 @@ def evaluate_labels(
     grid: the settings to measure; by default those of `LabelGrid()`.
     folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
         more folds than groups, and with one group no setting is chosen.
-    set_default: store the threshold of the best choice of each mode in the index.
+    set_default: store the threshold of the best choice of each mode in the index, and yield a row
+        for it.
     per_document: include the figures of every document in the rows.
     progress: function that is called with a `Progress` at the start and after each block of
         documents.
@@ -71,7 +72,8 @@ def evaluate_labels(
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of mode, selector, search and top_k. If the
     index has a hierarchy, the choice is the diversity, limits and threshold with the greatest mean
-    h. Otherwise it is those with the greatest mean f-score.
+    h. Otherwise it is those with the greatest mean f-score. With `set_default`, a row for the best
+    choice of each mode follows. Its figures come from nested folds, so they are not too high.
 
     Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
     `UnfitIndexError` if the index lacks the model, the labels or the hierarchy that a setting

@@ -99,13 +99,9 @@ class QueryTally(Tally[EvaluateRow]):
     table_columns = COLUMNS
     choice_fields = ("selector", "variant", "rounding", "search", "k")
 
-    def default(self, rows: Sequence[EvaluateRow]) -> QueryDefault:
-        """Return the setting of the row that is marked as the default.
-
-        `rows` is the result of `self.rows()`.
-        """
-        (winner,) = (row.number for row in rows if row.is_default)
-        setting = self.settings[self.choices[winner - len(self.settings)].overall]
+    def default(self) -> QueryDefault:
+        """Return the setting of the winner, after `rows` has found it."""
+        setting = self.settings[self.winners[0].overall]
         options = {field.name: getattr(setting, field.name) for field in fields(QueryDefault)}
         return QueryDefault(**options | {"diversity": setting.dial})
 
@@ -156,14 +152,15 @@ def evaluate(
     grid: the settings to measure; by default those of `Grid()`.
     folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
         more folds than groups, and with one group no setting is chosen.
-    set_default: make the best choice the index's default for Query.
+    set_default: make the best choice the index's default for Query, and yield a row for it.
     per_query: include the figures of every query in the rows.
     progress: function that is called with a `Progress` at the start and after each block of
         queries.
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of selector, variant, rounding, search and
-    k. The choice is the diversity and the limits with the greatest mean h.
+    k. The choice is the diversity and the limits with the greatest mean h. With `set_default`, a
+    row for the best choice follows. Its figures come from nested folds, so they are not too high.
 
     Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
     `UnfitIndexError` if the index lacks categories or sub-topics.
@@ -200,7 +197,7 @@ def study_queries(
     def measure_block(rows: slice, setting: QueryParameters) -> Values:
         return _measure(index, queries[rows], relevance[rows], setting)
 
-    return Study(tally, measure_block, lambda rows: index.set_default(tally.default(rows)))
+    return Study(tally, measure_block, lambda _: index.set_default(tally.default()))
 
 
 def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task) -> Resolution:

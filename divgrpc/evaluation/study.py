@@ -13,7 +13,7 @@ not import any dependency but numpy.
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc.evaluation.folds import FOLDS, Choice, choices_of, deal_folds
+from divgrpc.evaluation.folds import FOLDS, Choice, choices_of, deal_folds, winners_of
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.metrics import Values, mean, pareto_front, ratio_intervals
 from divgrpc.metrics.comparing import GROUPS_MIN, check_groups
@@ -156,6 +156,7 @@ class Tally(ABC, Generic[RowT]):
         self.resolution = resolution
         self.settings: Sequence[Any] = task.grid.settings()
         self.choices: list[Choice] = []
+        self.winners: list[Choice] = []
         heights = (
             len(self.table_columns) + (width if self.has_labels else 0) for width in task.widths()
         )
@@ -172,15 +173,13 @@ class Tally(ABC, Generic[RowT]):
         return np.stack(columns if labels is None else [*columns, *labels.T])
 
     def rows(self) -> list[RowT]:
-        """Return a row for every setting, then a row for every choice."""
+        """Return a row for every setting, then for every choice, then for every winner."""
         goals, times = self._goals_and_times()
         front = fronts(self.task.widths(), goals, times)
-        folds = self._folds(~np.isnan(goals[0]))
-        if folds is not None:
-            kinds = list(map(attrgetter(*self.choice_fields), self.settings))
-            self.choices = list(choices_of(kinds, goals, folds))
-        settings = [*range(len(self._tables)), *(choice.overall for choice in self.choices)]
-        tables = [*self._tables, *(_chosen_table(self._tables, choice) for choice in self.choices)]
+        self._choose(goals)
+        choices = [*self.choices, *self.winners]
+        settings = [*range(len(self._tables)), *(choice.overall for choice in choices)]
+        tables = [*self._tables, *(_chosen_table(self._tables, choice) for choice in choices)]
         groups = self.task.groups
         intervals = (ratio_intervals(*self._ratios(table), groups) for table in tables)
         rows = [
@@ -189,11 +188,25 @@ class Tally(ABC, Generic[RowT]):
         ]
         for number in np.flatnonzero(front).tolist():
             rows[number] = replace(rows[number], on_front=True)
-        for number, choice in enumerate(self.choices, len(self._tables)):
-            rows[number] = replace(rows[number], by_fold=choice.by_fold)
-        for number in self._winners(rows) if self.task.set_default else ():
-            rows[number] = replace(rows[number], is_default=True)
+        for number, choice in enumerate(choices, len(self._tables)):
+            is_default = number >= len(rows) - len(self.winners)
+            rows[number] = replace(rows[number], by_fold=choice.by_fold, is_default=is_default)
         return rows
+
+    def _choose(self, goals: Values) -> None:
+        """Make a choice among the settings of each kind, and find the winner for the default.
+
+        In an evaluation of queries there is one winner. In an evaluation of labels there is one for
+        each mode, because each mode has its own default threshold.
+        """
+        folds = self._folds(~np.isnan(goals[0]))
+        if folds is None:
+            return
+        kinds = list(map(attrgetter(*self.choice_fields), self.settings))
+        self.choices = list(choices_of(kinds, goals, folds))
+        if self.task.set_default:
+            modes = [getattr(setting, "mode", None) for setting in self.settings]
+            self.winners = list(winners_of(kinds, modes, goals, folds))
 
     def _folds(self, with_goal: npt.NDArray[np.bool_]) -> IntArray | None:
         """Return the fold (n,) of each row, or None if no setting is chosen.
@@ -215,22 +228,6 @@ class Tally(ABC, Generic[RowT]):
             pairs.append((columns[self.resolution.goal], columns["microseconds"]))
         goals, times = (np.stack(side) for side in zip(*pairs, strict=True))
         return goals, times
-
-    def _winners(self, rows: list[RowT]) -> Iterable[int]:
-        """Return the numbers of the choices with the greatest goal.
-
-        In an evaluation of queries this is one number. In an evaluation of labels there is one
-        number for each mode, because each mode has its own default threshold.
-        """
-        best: dict[Hashable, int] = {}
-        for number in range(len(self._tables), len(rows)):
-            mode = getattr(rows[number].parameters, "mode", None)
-            if mode not in best or self._goal(rows[number]) > self._goal(rows[best[mode]]):
-                best[mode] = number
-        return best.values()
-
-    def _goal(self, row: RowT) -> float:
-        return row.metrics[self.resolution.goal].value
 
     def _row_fields(self, setting: int, columns: dict[str, Values]) -> dict[str, Any]:
         """Return the fields that result rows of queries and of labels have in common.
@@ -321,7 +318,7 @@ class Study(Generic[RowT]):
     def rows(self) -> list[RowT]:
         """Return a row for every setting, then a row for every choice.
 
-        If the task has `set_default`, the index's default is set as well.
+        If the task has `set_default`, the row of the winner follows, and it is made the default.
         """
         rows = self._tally.rows()
         if self._tally.task.set_default:

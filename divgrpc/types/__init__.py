@@ -469,7 +469,11 @@ class TrainingProgress(Progress):
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its 95 % interval; NaN if the metric applies to no query."""
+    """A mean and the ends of its 95 % interval, which is by groups of queries.
+
+    All are NaN if the metric applies to no query. The ends are NaN if it applies only to queries of
+    a single group.
+    """
 
     value: float
     low: float
@@ -512,7 +516,9 @@ class EvaluateRow:
     by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
         other folds. In `metrics`, the queries of the fold have their values at this setting. Empty
         unless the row is a choice.
-    is_default: whether this choice is now the default of the index.
+    is_default: whether this choice is now the default of the index. Such a row follows those of all
+        choices. Each fold is reported at the setting that would be the default if it were chosen on
+        the other folds alone.
     """
 
     number: int
@@ -543,16 +549,16 @@ class EvaluateLabelRow:
     precision_at, recall_at, ndcg_at: means over the documents for k from 1 to top_k.
     propensity_scored_at: ratios of sums over the documents for k from 1 to top_k. Empty if the
         points of the index have no labels.
-    coverage_at: coverage for k from 1 to top_k. Coverage has no interval, because the bootstrap
-        draws documents with replacement. A document that is drawn twice takes the place of another
-        document, but covers no further label.
+    coverage_at: coverage for k from 1 to top_k. Coverage has no interval, because it is not a mean
+        over documents.
     h_of_means: harmonic mean of mean precision and mean drank.
     microseconds: times of single documents.
     documents: number of documents.
     empty: number of documents without predicted labels.
     short: number of documents with fewer than top_k labels.
     scored: mean number of labels or neighbours that were scored exactly.
-    is_default: whether the threshold of this choice is now the default of the index for its mode.
+    is_default: whether the threshold of this choice is now the default of the index for its mode,
+        as in `EvaluateRow`.
     values: metrics of every document if the caller requested them, (nq,) float64 each.
     labels: (nq, top_k) int64, predicted labels of every document in the order of selection, padded
         with -1, if the caller requested them.

@@ -295,7 +295,8 @@ def test_the_best_threshold_of_each_mode_is_stored() -> None:
         choices = [row for row in plain if row.by_fold and row.parameters.mode == mode]
         best = max(choices, key=lambda row: row.metrics["h_score"].value)
         (kept,) = (row for row in found if row.is_default and row.parameters.mode == mode)
-        assert (kept.number, kept.parameters) == (best.number, best.parameters)
+        assert kept.number >= len(plain)
+        assert kept.parameters == best.parameters
         assert index.engine.defaults.thresholds.get(mode) == kept.parameters.threshold
 
 
