@@ -40,6 +40,8 @@ _BLOCK_ROWS_MAX: Final = 512
 # Maximum number of results in a block, which limits memory, because all results of a block are in
 # memory at the same time.
 _BLOCK_RESULTS_MAX: Final = 2**15
+# Median times of the same setting in several evaluations differ by some 3 % on a quiet machine.
+TIME_TOLERANCE: Final = 0.1
 
 RowT = TypeVar("RowT", bound=EvaluateRow | EvaluateLabelRow)
 
@@ -351,14 +353,15 @@ class Study(Generic[RowT]):
 def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]:
     """Return a mask (s,) of the settings that are on the Pareto front of mean h and median time.
 
-    A setting is compared only with settings of the same k. `h` and `times` are (s, n).
+    A setting is compared only with settings of the same k. Times within `TIME_TOLERANCE` count as
+    equal. `h` and `times` are (s, n).
     """
     means = np.array([mean(column) for column in h])
     medians = np.median(times, axis=1)
     front = np.zeros(len(ks), np.bool_)
     for k in set(ks):
         members = np.array([value == k for value in ks])
-        front[members] = pareto_front(means[members], medians[members])
+        front[members] = pareto_front(means[members], medians[members], TIME_TOLERANCE)
     return front
 
 

@@ -168,25 +168,37 @@ def gain_share_interval(
     return interval._replace(value=gain_share(values, nearest, best))
 
 
-def pareto_front(h: npt.ArrayLike, seconds: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+def pareto_front(
+    h: npt.ArrayLike, seconds: npt.ArrayLike, tolerance: float = 0.0
+) -> npt.NDArray[np.bool_]:
     """Return a mask (m,) of the settings that no other setting beats.
 
-    `h` and `seconds` are (m,). Setting a beats setting b if its h is not lower, its time is not
-    longer, and at least one of the two is better. If several settings have equal h and equal time,
-    either all of them are on the front or none is. A setting with NaN is never on the front.
+    h, seconds: (m,) float64.
+    tolerance: a share of a time, 0 or more. Two times count as equal if the longer one is at most
+        1 + `tolerance` times the shorter one, because measured times vary by chance.
+
+    Settings are taken in descending order of h. A setting is on the front if it is faster than all
+    settings on the front with a higher h. Of settings with equal h, those that count as fast as the
+    fastest of them are on the front. So for each setting that is not on the front, there is one on
+    the front whose h is not lower and whose time is not longer. A setting with NaN is never on the
+    front.
 
     Raises `InvalidArgumentError`, with the field seconds, for other shapes.
+
+    Papadimitriou and Yannakakis, "On the approximability of trade-offs", FOCS (2000).
     """
     h, seconds = np.asarray(h, np.float64), np.asarray(seconds, np.float64)
     if h.shape != seconds.shape or h.ndim != 1:
         raise InvalidArgumentError("seconds", "h and seconds must have the same length")
     front = np.zeros(len(h), np.bool_)
-    best = (-np.inf, np.inf)
-    # Visit settings in ascending order of time. Among equal times, the greatest h comes first.
-    for place in np.lexsort((-h, seconds)):
-        if h[place] > best[0] or (h[place], seconds[place]) == best:
-            front[place], best = True, (h[place], seconds[place])
-    return np.asarray(front & ~np.isnan(h) & ~np.isnan(seconds))
+    fastest, slack = np.inf, 1 + tolerance
+    for greatest in np.unique(h[~np.isnan(h + seconds)])[::-1]:
+        faster = (h == greatest) & (slack * seconds < fastest)
+        if faster.any():
+            own = seconds[faster].min()
+            front |= faster & (seconds <= slack * own)
+            fastest = own
+    return front
 
 
 def _gains(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> Values:

@@ -129,7 +129,7 @@ def _interval(row: EvaluateRow) -> str:
 _FOLDS: Final = "diversity in each fold"
 _SETTING: Final = ("method", "diversity", "search", "hash limit", "candidates")
 _FRONT: Final = (
-    "On the Pareto front: no other setting has more h in less time",
+    "On the Pareto front: no other setting has more h in as much time; times within 10 % are equal",
     (*_SETTING, "h", "95 % of h", "µs p50"),
 )
 _ALL: Final = (

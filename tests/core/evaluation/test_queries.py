@@ -15,8 +15,8 @@ from divgrpc import Index
 from divgrpc.errors import UnfitIndexError
 from divgrpc.evaluation import COLUMNS, METRICS, Grid, deal_folds, evaluate
 from divgrpc.evaluation.queries import Relevance, study_queries
-from divgrpc.evaluation.study import Task
-from divgrpc.metrics import judge, measure
+from divgrpc.evaluation.study import TIME_TOLERANCE, Task
+from divgrpc.metrics import judge, measure, pareto_front
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
 from reference import metrics as reference
@@ -174,7 +174,7 @@ def test_the_pareto_front_compares_settings_of_equal_k(index: Index, queries: Fl
         own = [row for row in rows if row.parameters.k == k]
         h = [row.metrics["h_score"].value for row in own]
         times = [row.microseconds.p50 for row in own]
-        assert [row.on_front for row in own] == reference.pareto_front(h, times)
+        assert [row.on_front for row in own] == pareto_front(h, times, TIME_TOLERANCE).tolist()
 
 
 def test_lists_of_relevant_ids_replace_categories(index: Index, queries: FloatArray) -> None:

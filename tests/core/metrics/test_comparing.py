@@ -58,6 +58,29 @@ def test_pareto_front_agrees_with_the_reference(pairs: list[tuple[float, float]]
     assert pareto_front(h, seconds).tolist() == reference.pareto_front(h, seconds)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30)), min_size=1, max_size=12),
+    st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_each_setting_has_one_on_the_front(pairs: list[tuple[int, int]], tolerance: float) -> None:
+    """It is no worse, within the tolerance, and no setting on the front makes another needless."""
+    settings = list(enumerate(pairs))
+    mask = pareto_front([h for h, _ in pairs], [t for _, t in pairs], tolerance)
+    front = [setting for setting in settings if mask[setting[0]]]
+    slack = 1 + tolerance
+    for own, (h, seconds) in settings:
+        assert any(h1 >= h and t1 <= slack * seconds for _, (h1, t1) in front)
+        if mask[own]:
+            assert not any(h1 > h and t1 <= slack * seconds for _, (h1, t1) in front)
+            assert not any(h1 == h and slack * t1 < seconds for _, (h1, t1) in settings)
+
+
+def test_noise_of_times_does_not_decide() -> None:
+    """Two settings with equal results are both on the front, and so is the better of two dials."""
+    h, seconds = [0.5, 0.5, 0.5, 0.4, 0.6], [1.00, 1.03, 1.2, 0.97, 1.5]
+    assert pareto_front(h, seconds, 0.1).tolist() == [True, True, False, False, True]
+
+
 def test_pareto_front_by_hand() -> None:
     h, seconds = [0.5, 0.7, 0.6, 0.7, 0.9, 0.7], [1, 2, 3, 4, 5, 2]
     assert np.flatnonzero(pareto_front(h, seconds)).tolist() == [0, 1, 4, 5]
