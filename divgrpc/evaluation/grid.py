@@ -5,7 +5,7 @@ values is a setting. `Grid` has settings of queries, `LabelGrid` settings of lab
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from math import prod
@@ -15,7 +15,16 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import DEFAULT_VARIANT, LIMITS, QueryParameters
 from divgrpc.parameters.predict import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
 from divgrpc.parameters.suggestions import with_suggestions
-from divgrpc.types import LabelSelector, Mode, Rounding, Search, Selector, Variant, Vote
+from divgrpc.types import (
+    LabelSelector,
+    Mode,
+    Rounding,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+    Vote,
+)
 
 Limits = tuple[int | None, int | None]
 ParametersT = TypeVar("ParametersT", QueryParameters, PredictParameters)
@@ -57,7 +66,9 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
 
         Settings that differ only in a parameter that has no effect are one setting. For example,
         `diversity` has no effect on the selector `nearest`, `variant` has an effect on `greedy` and
-        `qp_relax` only, and `rounding` on `qp_relax` only.
+        `qp_relax` only, and `rounding` on `qp_relax` only. `n_probes` has an effect on the search
+        `tables` only, which `auto` may choose. `sampling` has an effect only if the search has a
+        hash limit and is not `exact`.
         """
         return list(dict.fromkeys(map(self._effective, self._combinations())))
 
@@ -67,6 +78,8 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
         for values in product(*lists):
             options: dict[str, Any] = dict(zip(self._axes, values, strict=True))
             options |= _limits(options.pop("limits"))
+            if "epsilon" in options and options["hash_limit"] is not None:
+                options["epsilon"] = None
             try:
                 yield self._parameters(**options, **shared)
             except InvalidArgumentError as error:
@@ -91,12 +104,15 @@ class Grid(_SettingsGrid[QueryParameters]):
     """Settings of a query, which are all combinations of the values of its axes.
 
     An axis may be any sequence. `limits` has pairs of a `hash_limit` and a `candidates_limit`. A
-    limit of None means the default limit, and 0 means no limit. `seed` and `keep_duplicates` are
-    the same in all settings. All other parameters have the defaults of `QueryParameters`.
+    limit of None means the default limit, and 0 means no limit. An epsilon sets the `hash_limit` of
+    the pairs in which it is None. A value of None in `n_probes` means the number that Build tuned,
+    and in `epsilons` no epsilon. `seed` and `keep_duplicates` are the same in all settings. All
+    other parameters have the defaults of `QueryParameters`.
 
     Raises `InvalidArgumentError`, with the name of the axis as the field, for an axis without
-    values and for values that `QueryParameters` refuses, such as a limit below a value in `ks`. For
-    more combinations than the limit `grid_settings_max`, the field is grid.
+    values and for values that `QueryParameters` refuses, such as a limit below a value in `ks`. The
+    field is epsilons if there is an epsilon and no pair that it applies to. For more combinations
+    than the limit `grid_settings_max`, the field is grid.
     """
 
     selectors: tuple[Selector, ...] = ("nearest", "greedy")
@@ -104,6 +120,9 @@ class Grid(_SettingsGrid[QueryParameters]):
     roundings: tuple[Rounding, ...] = ("exchange",)
     searches: tuple[Search, ...] = ("auto",)
     limits: tuple[Limits, ...] = ((None, None),)
+    epsilons: tuple[float | None, ...] = (None,)
+    n_probes: tuple[int | None, ...] = (None,)
+    samplings: tuple[Sampling, ...] = ("uniform",)
     diversities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     ks: tuple[int, ...] = (10,)
     seed: int = 0
@@ -114,6 +133,9 @@ class Grid(_SettingsGrid[QueryParameters]):
         "k": "ks",
         "search": "searches",
         "limits": "limits",
+        "epsilon": "epsilons",
+        "n_probes": "n_probes",
+        "sampling": "samplings",
         "selector": "selectors",
         "variant": "variants",
         "rounding": "roundings",
@@ -123,11 +145,17 @@ class Grid(_SettingsGrid[QueryParameters]):
     def _check(self) -> None:
         if any(isinstance(dial, str) for dial in self.diversities):
             raise invalid("diversities", "must be numbers: an evaluation compares fixed dials")
+        hash_limits = [_limits(pair)["hash_limit"] for pair in self.limits]
+        if None not in hash_limits and any(epsilon is not None for epsilon in self.epsilons):
+            raise invalid("epsilons", "set hash_limit, but every pair in limits has a hash_limit")
 
     def _effective(self, setting: QueryParameters) -> QueryParameters:
         has_variants = setting.selector in _WITH_VARIANTS
+        samples = setting.search != "exact" and setting.hash_limit != 0
         return replace(
             setting,
+            n_probes=setting.n_probes if _may_probe(setting) else None,
+            sampling=setting.sampling if samples else "uniform",
             variant=setting.variant if has_variants else DEFAULT_VARIANT,
             rounding=setting.rounding if setting.selector == "qp_relax" else "exchange",
             diversity=0.0 if setting.selector == "nearest" else setting.diversity,
@@ -139,16 +167,17 @@ class Grid(_SettingsGrid[QueryParameters]):
 class LabelGrid(_SettingsGrid[PredictParameters]):
     """Settings of a label prediction, which are all combinations of the values of its axes.
 
-    `limits` are as in `Grid`. A threshold of None means no threshold, even if the index has a
-    default threshold. The selector `hierarchy` needs an index with a label hierarchy. `neighbours`,
-    `vote` and `seed` are the same in all settings. All other parameters have the defaults of
-    `PredictParameters`. Raises the same errors as `Grid`.
+    `limits` and `n_probes` are as in `Grid`. A threshold of None means no threshold, even if the
+    index has a default threshold. The selector `hierarchy` needs an index with a label hierarchy.
+    `neighbours`, `vote` and `seed` are the same in all settings. All other parameters have the
+    defaults of `PredictParameters`. Raises the same errors as `Grid`.
     """
 
     modes: tuple[Mode, ...] = ("embedding",)
     selectors: tuple[LabelSelector, ...] = ("nearest", "greedy")
     searches: tuple[Search, ...] = ("auto",)
     limits: tuple[Limits, ...] = ((None, None),)
+    n_probes: tuple[int | None, ...] = (None,)
     thresholds: tuple[float | None, ...] = (None,)
     diversities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     top_ks: tuple[int, ...] = (DEFAULT_TOP_K,)
@@ -162,6 +191,7 @@ class LabelGrid(_SettingsGrid[PredictParameters]):
         "mode": "modes",
         "search": "searches",
         "limits": "limits",
+        "n_probes": "n_probes",
         "selector": "selectors",
         "threshold": "thresholds",
         "diversity": "diversities",
@@ -174,7 +204,20 @@ class LabelGrid(_SettingsGrid[PredictParameters]):
 
     def _effective(self, setting: PredictParameters) -> PredictParameters:
         dial = 0.0 if setting.selector == "nearest" else setting.diversity
-        return replace(setting, diversity=dial, threshold=setting.least)
+        n_probes = setting.n_probes if _may_probe(setting) else None
+        return replace(setting, diversity=dial, threshold=setting.least, n_probes=n_probes)
+
+
+def check_storable(settings: Iterable[QueryParameters]) -> None:
+    """Raise `InvalidArgumentError` if the default of an index cannot hold each of the settings."""
+    for setting in settings:
+        if (setting.epsilon, setting.n_probes, setting.sampling) != (None, None, "uniform"):
+            raise invalid("set_default", "stores no epsilon, n_probes or sampling: set none")
+
+
+def _may_probe(setting: QueryParameters | PredictParameters) -> bool:
+    """Whether the search may look up buckets or cells; `auto` without a hash limit is exact."""
+    return setting.search == "tables" or (setting.search == "auto" and setting.hash_limit != 0)
 
 
 def _limits(pair: Any) -> dict[str, Any]:  # noqa: ANN401  # whatever a caller passes as a pair

@@ -71,9 +71,10 @@ def evaluate_labels(
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of mode, selector, search and top_k. If the
-    index has a hierarchy, the choice is the diversity, limits and threshold with the greatest mean
-    h. Otherwise it is those with the greatest mean f-score. With `set_default`, a row for the best
-    choice of each mode follows. Its figures come from nested folds, so they are not too high.
+    index has a hierarchy, the choice is the diversity, limits, n_probes and threshold with the
+    greatest mean h. Otherwise it is those with the greatest mean f-score. With `set_default`, a row
+    for the best choice of each mode follows. Its figures come from nested folds, so they are not
+    too high.
 
     Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
     `UnfitIndexError` if the index lacks the model, the labels or the hierarchy that a setting

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS
-from divgrpc.evaluation.grid import Grid
+from divgrpc.evaluation.grid import Grid, check_storable
 from divgrpc.evaluation.study import Resolution, Study, Tally, Task
 from divgrpc.metrics import Topics, Values, mean, measure, objective
 from divgrpc.metrics.comparing import GROUPS_MIN, without_nan
@@ -126,6 +126,7 @@ class QueryTally(Tally[EvaluateRow]):
                 columns["precision"][with_d], columns["normalised_entropy"][with_d]
             ),
             queries=self.task.rows,
+            epsilon=self.settings[setting].epsilon,
         )
 
 
@@ -159,8 +160,9 @@ def evaluate(
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of selector, variant, rounding, search and
-    k. The choice is the diversity and the limits with the greatest mean h. With `set_default`, a
-    row for the best choice follows. Its figures come from nested folds, so they are not too high.
+    k. The choice is the diversity, limits, epsilon, n_probes and sampling with the greatest mean h.
+    With `set_default`, a row for the best choice follows. Its figures come from nested folds, so
+    they are not too high.
 
     Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
     `UnfitIndexError` if the index lacks categories or sub-topics.
@@ -207,6 +209,8 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
             "categories", "the index has no categories: set relevant, or build it with categories"
         )
     index.check_queries(queries)
+    if task.set_default:
+        check_storable(task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
     topics, names = relevance.topics(index)
     with_h = topics.depths(topics.numbers(names), 1)[:, 0] > 1
     if task.set_default and len(np.unique(task.group_of_row[with_h])) < LEAST_WITH_H:

@@ -50,6 +50,7 @@ class PredictOptions(TypedDict, total=False):
     neighbours: int
     vote: Vote
     seed: int
+    n_probes: int | None
 
 
 @with_suggestions
@@ -82,6 +83,8 @@ class PredictParameters:
     neighbours: Number of neighbours that vote in the mode neighbour_vote, 1 to 1,000.
     vote: How to weight votes in the mode neighbour_vote.
     seed: Seed of random draws; the same seed gives the same answer.
+    n_probes: Number of buckets or cells to look up with the search tables, 1 or more. The default
+        is tuned by Build.
     """
 
     top_k: int = DEFAULT_TOP_K
@@ -95,6 +98,7 @@ class PredictParameters:
     neighbours: int = DEFAULT_NEIGHBOURS
     vote: Vote = "weighted"
     seed: int = 0
+    n_probes: int | None = None
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -125,6 +129,7 @@ class PredictParameters:
             search=self.search,
             hash_limit=self.hash_limit,
             candidates_limit=self.candidates_limit,
+            n_probes=self.n_probes,
             seed=self.seed,
             keep_duplicates=True,
         )
@@ -178,6 +183,7 @@ class PredictParameters:
             hash_limit=query.hash_limit,
             candidates_limit=query.candidates_limit,
             seed=query.seed,
+            n_probes=query.n_probes,
         )
 
 

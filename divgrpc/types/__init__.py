@@ -76,8 +76,9 @@ class EffectiveParameters:
 class EffectiveLabelParameters:
     """The parameters of a label prediction, with defaults filled in and `auto` resolved.
 
-    `search` and the limits belong to the search for labels, or to the search for neighbours in the
-    mode `neighbour_vote`. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit,
+    `search`, the limits and `n_probes` belong to the search for labels, or to the search for
+    neighbours in the mode `neighbour_vote`. `n_probes` is 0 for a search that does not look up
+    buckets or cells. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit,
     and a `threshold` of None means no threshold.
     """
 
@@ -92,6 +93,7 @@ class EffectiveLabelParameters:
     hash_limit: int
     candidates_limit: int
     seed: int
+    n_probes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -519,6 +521,7 @@ class EvaluateRow:
     is_default: whether this choice is now the default of the index. Such a row follows those of all
         choices. Each fold is reported at the setting that would be the default if it were chosen on
         the other folds alone.
+    epsilon: epsilon of the setting, which sets `parameters.hash_limit`; None if it has none.
     """
 
     number: int
@@ -535,6 +538,7 @@ class EvaluateRow:
     by_fold: tuple[int, ...] = ()
     is_default: bool = False
     values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    epsilon: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -83,6 +83,8 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
     options: dict[str, Any] = {
         "selectors": ["greedy"],
         "limits": [(None, 50), (0, np.int64(0))],
+        "epsilons": [None, np.float32(0.5)],
+        "samplings": ["nearest"],
         "diversities": np.array([0.5]),
         "ks": np.array([3]),
         "seed": 5,
@@ -94,7 +96,7 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
     (sent,) = script.evaluations
     assert sent.queries.dense.rows == 2
     sent.ClearField("queries")
-    limits = evaluate_pb2.EvaluateLimits
+    limits, epsilon = evaluate_pb2.EvaluateLimits, evaluate_pb2.EvaluateEpsilon
     assert sent == evaluate_pb2.EvaluateRequest(
         index="one",
         categories=[0, 1],
@@ -109,6 +111,9 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
         set_default=True,
         per_query=True,
         roundings=[query_pb2.ROUNDING_EXCHANGE],
+        n_probes=[evaluate_pb2.EvaluateProbes()],
+        samplings=[query_pb2.SAMPLING_NEAREST],
+        epsilons=[epsilon(), epsilon(epsilon=0.5)],
     )
     assert script.metadata["x-request-id"] == "mine"
     # The clocks of two processes differ, so the server may see slightly more than 9 seconds left.

@@ -1,5 +1,6 @@
 """Evaluate over the wire: its results, what it refuses, and faults during an evaluation."""
 
+import math
 import os
 import signal
 import threading
@@ -101,6 +102,37 @@ def test_each_rounding_of_qp_relax_is_evaluated(
     }
     wire = evaluate_both(client, core, queries[:20], grid, categories=CATEGORIES[:20])
     assert [row.parameters.rounding for row in wire if row.by_fold] == ["top_k", "exchange"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_parameters_of_the_search_are_axes(
+    client: Client,
+    core: Index,
+    queries: FloatArray,
+    monkeypatch: pytest.MonkeyPatch,
+    several: bool,
+) -> None:
+    """The rows have the value of each setting, and a choice is made among all values."""
+    if several:
+        monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
+    grid: dict[str, Any] = {
+        "selectors": ("nearest",),
+        "searches": ("tables",),
+        "limits": ((0, 0), (None, 20)),
+        "epsilons": (None, 0.5, 1.0),
+        "n_probes": (None, 10, 30),
+        "samplings": ("uniform", "nearest"),
+        "ks": (5,),
+    }
+    wire = evaluate_both(client, core, queries, grid, categories=CATEGORIES)
+    *rows, choice = wire
+    assert [row.parameters.n_probes for row in rows[1:3]] == [10, 30]
+    assert [row.epsilon for row in rows] == [None] * 9 + [0.5] * 6 + [1.0] * 6
+    limits = [math.ceil(2 * N ** (1 / (1 + epsilon))) for epsilon in (0.5, 1.0)]
+    assert [row.parameters.hash_limit for row in rows[9::6]] == limits
+    assert [row.parameters.sampling for row in rows] == ["uniform"] * 3 + 9 * ["uniform", "nearest"]
+    assert choice.by_fold
+    assert len({row.metrics["h_score"].value for row in rows}) > 5
 
 
 def test_relevant_ids_and_sparse_queries_are_evaluated(

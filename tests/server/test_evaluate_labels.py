@@ -76,6 +76,26 @@ def test_the_wire_gives_the_rows_of_the_core(client: Client, core: Index, dense:
     assert {progress.stage for progress in events} == {"evaluating"}
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_probes_are_an_axis(
+    client: Client, core: Index, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    if several:
+        monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
+    grid: dict[str, Any] = {
+        "modes": ("embedding", "neighbour_vote"),
+        "selectors": ("nearest",),
+        "searches": ("tables", "exact"),
+        "limits": ((0, 0),),
+        "n_probes": (None, 1, 10),
+    }
+    wire = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, **grid))
+    assert_same_rows(wire, list(evaluate_labels(core, DOCUMENTS, TRUTH, grid=LabelGrid(**grid))))
+    probes = [row.parameters.n_probes for row in wire[:8]]
+    assert (probes[1:4], probes[5:8]) == ([1, 10, 0], [1, 10, 0])
+    assert wire[1].scored < wire[2].scored < wire[3].scored
+
+
 def test_documents_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

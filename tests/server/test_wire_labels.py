@@ -156,6 +156,8 @@ def test_predictions_equal_the_core(core: Index, client: Client, search: str, mo
         {"mode": "neighbour_vote", "neighbours": 3, "vote": "plain"},
         {"mode": "neighbour_vote", "neighbours": 1000, "candidates_limit": 0, "threshold": 0.2},
         {"seed": 2**64 - 1, "hash_limit": 40, "search": "tables"},
+        {"search": "tables", "n_probes": 3, "hash_limit": 0},
+        {"mode": "neighbour_vote", "search": "tables", "n_probes": 1, "hash_limit": 0},
     ],
     ids=str,
 )

@@ -210,7 +210,7 @@ def _reading(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(kind) is Sequence:
-        return {"nargs": "+", **_reading(name, members[0])}
+        return {"nargs": "+", **_reading_item(name, members[0])}
     if name == "limits":
         return {"type": _limits, "metavar": "HASH:CANDIDATES"}
     if name in ("threshold", "thresholds"):
@@ -222,6 +222,24 @@ def _reading(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     if Auto in members:
         return {"type": _dial, "metavar": "N|auto"}
     return {"type": int if kind is int else float, "metavar": "N"}
+
+
+def _reading_item(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
+    """Return the keyword arguments for an option that takes several values of the type `kind`."""
+    reading = _reading(name, kind)
+    if NoneType not in get_args(kind) or name == "thresholds":
+        return reading
+    return {"type": _or_default(reading["type"]), "metavar": "N|default"}
+
+
+def _or_default(read: Callable[[str], float]) -> Callable[[str], float | None]:
+    """Return a function that reads a number, or `default` as None."""
+
+    def read_or_default(text: str) -> float | None:
+        return None if text == "default" else read(text)
+
+    read_or_default.__name__ = "number or default"
+    return read_or_default
 
 
 def _word(field: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type

@@ -50,6 +50,31 @@ def stage(row: Row) -> str:
     )
 
 
+def _epsilon(row: Row) -> str:
+    epsilon = getattr(row, "epsilon", None)
+    return "" if epsilon is None else f"{epsilon:g}"
+
+
+def _probes(row: Row) -> str:
+    return str(row.parameters.n_probes or "")
+
+
+# Parameters of the search whose values a table shows only if they differ between its rows.
+DETAILS: Final[Mapping[str, Callable[[Row], str]]] = {
+    "epsilon": _epsilon,
+    "probes": _probes,
+    "sampling": lambda row: getattr(row.parameters, "sampling", ""),
+}
+
+
+def varied(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the heads of the `DETAILS` that have several values among settings."""
+    values = {head: {text(row) for row in rows} for head, text in DETAILS.items()}
+    # The search decides whether there are probes at all.
+    values["probes"].discard("")
+    return tuple(head for head, texts in values.items() if len(texts) > 1)
+
+
 def setting(row: Row) -> str:
     """Return a row's setting without k: its method, diversity, search and limits."""
     dial = f" at diversity {diversity(row)}" if diversity(row) else ""
@@ -115,10 +140,11 @@ CELLS: Final[Mapping[str, Callable[[Row], str]]] = {
     "p99": lambda row: f"{row.microseconds.p99:,.0f}",
     "empty": lambda row: f"{row.empty:,}",
     "short": lambda row: f"{row.short:,}",
+    **DETAILS,
     "front": lambda row: "*" if row.on_front else "",
 }
 # Headings of left-aligned columns.
-TEXTS: Final = ("mode", "method", "search", "limits", "front")
+TEXTS: Final = ("mode", "method", "search", "limits", "sampling", "front")
 _TIMES: Final = ("µs p50", "p90", "p99", "front")
 _QUERY_HEADS: Final = (
     *("row", "method", "diversity", "search", "limits", "k"),
@@ -146,9 +172,10 @@ def show(rows: Sequence[Row]) -> None:
     unit = "documents" if isinstance(rows[0], EvaluateLabelRow) else "queries"
     settings = [row for row in rows if not row.by_fold]
     choices = [row for row in rows if row.by_fold]
-    out.print(_table(settings))
+    details = varied(rows)
+    out.print(_table(settings, details))
     if choices:
-        out.print("", _table(choices, f"Chosen by folds, and reported on {unit} held out"))
+        out.print("", _table(choices, details, f"Chosen by folds, and reported on {unit} held out"))
     goal = "f" if getattr(rows[0], "goal", "h_score") == "f_score" else "h"
     out.print(
         f"limits: hash_limit/candidates_limit. *: on the Pareto front of {goal} against time",
@@ -168,9 +195,11 @@ def show(rows: Sequence[Row]) -> None:
             out.print(f"the threshold of {mode} is now {_threshold(row)}")
 
 
-def _table(rows: Sequence[Row], title: str | None = None) -> Table:
+def _table(rows: Sequence[Row], details: Sequence[str], title: str | None = None) -> Table:
     is_of_labels = any(isinstance(row, EvaluateLabelRow) for row in rows)
-    heads = _LABEL_HEADS if is_of_labels else _QUERY_HEADS
+    heads = list(_LABEL_HEADS if is_of_labels else _QUERY_HEADS)
+    after_limits = heads.index("limits") + 1
+    heads[after_limits:after_limits] = details
     names = ["" if head == "front" else head for head in heads]
     grid = tables.table(
         *(name if name in TEXTS or not name else f">{name}" for name in names), title=title
@@ -208,7 +237,8 @@ def _cells(row: Row) -> dict[str, object]:
         elif name in fields:
             value = fields[name]
             cells[name] = _joined(value) if isinstance(value, list) else value
-    return cells | {name: value for name, value in parameters.items() if name not in cells}
+    cells |= {name: value for name, value in parameters.items() if name not in cells}
+    return cells | {name: fields[name] for name in ("epsilon",) if name in fields}
 
 
 def _joined(items: Sequence[object]) -> str:

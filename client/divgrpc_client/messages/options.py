@@ -28,7 +28,16 @@ from divgrpc.parameters.signatures import (
     paragraph,
     spell_out_options,
 )
-from divgrpc.types import LabelSelector, Mode, Rounding, Search, Selector, Variant, Vote
+from divgrpc.types import (
+    LabelSelector,
+    Mode,
+    Rounding,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+    Vote,
+)
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
 
@@ -53,6 +62,9 @@ class GridOptions(TypedDict, total=False):
     searches: Try these ways to find points.
     limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit. Default: one pair,
         the defaults of a single call.
+    epsilons: Try these values of epsilon, which set hash_limit by the paper's rule.
+    n_probes: Try these numbers of buckets or cells to look up with the search tables.
+    samplings: Try these ways to keep points if the search finds more than hash_limit.
     diversities: Try these diversities, from 0 to 1.
     ks: Try these numbers of results per query.
     seed: Seed of random draws; the same seed gives the same answers.
@@ -64,6 +76,9 @@ class GridOptions(TypedDict, total=False):
     roundings: Sequence[Rounding]
     searches: Sequence[Search]
     limits: Sequence[Limits]
+    epsilons: Sequence[float | None]
+    n_probes: Sequence[int | None]
+    samplings: Sequence[Sampling]
     diversities: Sequence[float]
     ks: Sequence[int]
     seed: int
@@ -78,6 +93,7 @@ class LabelGridOptions(TypedDict, total=False):
     searches: Try these ways to find labels, or neighbours.
     limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit. Default: one pair,
         the defaults of a single call.
+    n_probes: Try these numbers of buckets or cells to look up with the search tables.
     thresholds: Try these minimum scores; none means no minimum.
     diversities: Try these diversities, from 0 to 1.
     top_ks: Try these numbers of labels per document.
@@ -90,6 +106,7 @@ class LabelGridOptions(TypedDict, total=False):
     selectors: Sequence[LabelSelector]
     searches: Sequence[Search]
     limits: Sequence[Limits]
+    n_probes: Sequence[int | None]
     thresholds: Sequence[float | None]
     diversities: Sequence[float]
     top_ks: Sequence[int]

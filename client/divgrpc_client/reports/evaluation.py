@@ -16,12 +16,14 @@ from typing import Final
 from divgrpc.types import EvaluateRow
 from divgrpc_client.formats.evaluation_tables import (
     CELLS,
+    DETAILS,
     TEXTS,
     diversity,
     h_range,
     method,
     setting,
     stage,
+    varied,
 )
 from divgrpc_client.reports import charts
 from divgrpc_client.reports.charts import Curve
@@ -94,20 +96,21 @@ def report(
     settings = [row for row in rows if not row.by_fold]
     choices = [row for row in rows if row.by_fold]
     sections = [Section("What was evaluated", _evaluated(rows, settings))]
+    front_table, all_table = _with_details(_FRONT, rows), _with_details(_ALL, rows)
     if settings:
         best = best_of_each(settings, lambda row: (method(row), row.search, row.parameters.k))
         front = sorted((row for row in settings if row.on_front), key=lambda r: r.microseconds.p50)
         sections += [
             Section("Methods side by side", [_methods(choices or best)]),
             Section("Accuracy against diversity", [_TRADE_OFF, *_trade_offs(settings)]),
-            Section("h against time", [_h_against_time(settings), _table(*_FRONT, front)]),
+            Section("h against time", [_h_against_time(settings), _table(*front_table, front)]),
         ]
     if choices:
         sections.append(Section("What was chosen", _choices(choices, rows)))
     if lists:
         sections.append(Section("Results side by side", [_LISTS, *lists]))
     if settings:
-        sections.append(Section("All settings", [_SETTINGS, _table(*_ALL, settings)]))
+        sections.append(Section("All settings", [_SETTINGS, _table(*all_table, settings)]))
     return Page(
         title=f"Diversity and its price: {index}" if index else "Diversity and its price",
         lead=_lead(choices or settings),
@@ -139,6 +142,14 @@ _ALL: Final = (
         *("empty", "short", "front"),
     ),
 )
+
+
+def _with_details(
+    table: tuple[str, Sequence[str]], rows: Sequence[EvaluateRow]
+) -> tuple[str, Sequence[str]]:
+    """Return the caption and the heads of a table, with the `varied` heads of `rows`."""
+    caption, heads = table
+    return caption, (*_SETTING, *varied(rows), *heads[len(_SETTING) :])
 
 
 def _table(
@@ -280,7 +291,7 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
         if row.is_default
     ]
     caption = "Choices, with 95 % bootstrap intervals over queries"
-    heads = (*_SETTING, "h", "95 % of h", "P", "SR", "D", "µs p50", _FOLDS)
+    heads = (*_SETTING, *varied(rows), "h", "95 % of h", "P", "SR", "D", "µs p50", _FOLDS)
     return [_CHOICES, *defaults, _table(caption, heads, choices, {**CELLS, _FOLDS: in_folds})]
 
 
@@ -312,9 +323,19 @@ def _places(rows: Sequence[EvaluateRow]) -> dict[int, str]:
         key = row.search, method(row), diversity(row), str(row.parameters.k)
         places[key] = places.get(key, -1) + 1
         columns.setdefault((row.search, places[key]), []).append(row)
+    heads = varied(rows)
     return {
-        row.number: _place(column) or stage(row) for column in columns.values() for row in column
+        row.number: (_place(column) or stage(row)) + _details(column, heads)
+        for column in columns.values()
+        for row in column
     }
+
+
+def _details(rows: Sequence[EvaluateRow], heads: Sequence[str]) -> str:
+    """Return the `DETAILS` of `heads` as text, without those that vary between `rows`."""
+    values = {head: {DETAILS[head](row) for row in rows} for head in heads}
+    named = ((head, text) for head, (text, *more) in values.items() if text and not more)
+    return "".join(f", {head} {text}" for head, text in named)
 
 
 def _place(rows: Sequence[EvaluateRow]) -> str:

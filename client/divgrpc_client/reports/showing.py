@@ -80,6 +80,7 @@ def side_by_side(
         lists = []
         for row in best:
             options: dict[str, Any] = {name: getattr(row.parameters, name) for name in _OPTIONS}
+            options["n_probes"] = row.parameters.n_probes or None
             query = take(matrix, number, number + 1)
             answer = client.query(index, query, timeout=timeout, **options)
             if answer.generation != row.generation:

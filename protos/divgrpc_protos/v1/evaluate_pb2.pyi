@@ -15,6 +15,7 @@ from collections.abc import (
 from divgrpc_protos.v1.query_pb2 import (
     EffectiveParameters,
     Rounding,
+    Sampling,
     Search,
     Selector,
     Variant,
@@ -63,6 +64,36 @@ class EvaluateLimits(Message):
     def WhichOneof(self, oneof_group: Literal["_hash_limit", b"_hash_limit"]) -> Literal["hash_limit"] | None: ...
 
 @final
+class EvaluateProbes(Message):
+    DESCRIPTOR: Descriptor
+
+    N_PROBES_FIELD_NUMBER: int
+    n_probes: int
+    def __init__(
+        self,
+        *,
+        n_probes: int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["_n_probes", b"_n_probes", "n_probes", b"n_probes"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_n_probes", b"_n_probes", "n_probes", b"n_probes"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["_n_probes", b"_n_probes"]) -> Literal["n_probes"] | None: ...
+
+@final
+class EvaluateEpsilon(Message):
+    DESCRIPTOR: Descriptor
+
+    EPSILON_FIELD_NUMBER: int
+    epsilon: float
+    def __init__(
+        self,
+        *,
+        epsilon: float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["_epsilon", b"_epsilon"]) -> Literal["epsilon"] | None: ...
+
+@final
 class RelevantIds(Message):
     DESCRIPTOR: Descriptor
 
@@ -96,6 +127,9 @@ class EvaluateRequest(Message):
     PER_QUERY_FIELD_NUMBER: int
     ROUNDINGS_FIELD_NUMBER: int
     KEEP_DUPLICATES_FIELD_NUMBER: int
+    N_PROBES_FIELD_NUMBER: int
+    SAMPLINGS_FIELD_NUMBER: int
+    EPSILONS_FIELD_NUMBER: int
     index: str
     seed: int
     folds: int
@@ -122,6 +156,12 @@ class EvaluateRequest(Message):
     def ks(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
     def roundings(self) -> RepeatedScalarFieldContainer[Rounding.ValueType]: ...
+    @property
+    def n_probes(self) -> RepeatedCompositeFieldContainer[EvaluateProbes]: ...
+    @property
+    def samplings(self) -> RepeatedScalarFieldContainer[Sampling.ValueType]: ...
+    @property
+    def epsilons(self) -> RepeatedCompositeFieldContainer[EvaluateEpsilon]: ...
     def __init__(
         self,
         *,
@@ -141,9 +181,12 @@ class EvaluateRequest(Message):
         per_query: bool = ...,
         roundings: Iterable[Rounding.ValueType] | None = ...,
         keep_duplicates: bool = ...,
+        n_probes: Iterable[EvaluateProbes] | None = ...,
+        samplings: Iterable[Sampling.ValueType] | None = ...,
+        epsilons: Iterable[EvaluateEpsilon] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "folds", b"folds", "queries", b"queries", "seed", b"seed"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "folds", b"folds", "index", b"index", "keep_duplicates", b"keep_duplicates", "ks", b"ks", "limits", b"limits", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
+    def ClearField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "epsilons", b"epsilons", "folds", b"folds", "index", b"index", "keep_duplicates", b"keep_duplicates", "ks", b"ks", "limits", b"limits", "n_probes", b"n_probes", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "samplings", b"samplings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_folds", b"_folds"]) -> Literal["folds"] | None: ...
     @overload
@@ -249,6 +292,7 @@ class EvaluateRow(Message):
     BY_FOLD_FIELD_NUMBER: int
     IS_DEFAULT_FIELD_NUMBER: int
     VALUES_FIELD_NUMBER: int
+    EPSILON_FIELD_NUMBER: int
     number: int
     generation: int
     search: Search.ValueType
@@ -258,6 +302,7 @@ class EvaluateRow(Message):
     short: int
     on_front: bool
     is_default: bool
+    epsilon: float
     @property
     def parameters(self) -> EffectiveParameters: ...
     @property
@@ -285,9 +330,11 @@ class EvaluateRow(Message):
         by_fold: Iterable[int] | None = ...,
         is_default: bool = ...,
         values: Iterable[EvaluateValues] | None = ...,
+        epsilon: float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["microseconds", b"microseconds", "parameters", b"parameters"]) -> bool: ...
-    def ClearField(self, field_name: Literal["by_fold", b"by_fold", "empty", b"empty", "generation", b"generation", "h_of_means", b"h_of_means", "is_default", b"is_default", "metrics", b"metrics", "microseconds", b"microseconds", "number", b"number", "on_front", b"on_front", "parameters", b"parameters", "queries", b"queries", "search", b"search", "short", b"short", "values", b"values"]) -> None: ...
+    def HasField(self, field_name: Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon", "microseconds", b"microseconds", "parameters", b"parameters"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_epsilon", b"_epsilon", "by_fold", b"by_fold", "empty", b"empty", "epsilon", b"epsilon", "generation", b"generation", "h_of_means", b"h_of_means", "is_default", b"is_default", "metrics", b"metrics", "microseconds", b"microseconds", "number", b"number", "on_front", b"on_front", "parameters", b"parameters", "queries", b"queries", "search", b"search", "short", b"short", "values", b"values"]) -> None: ...
+    def WhichOneof(self, oneof_group: Literal["_epsilon", b"_epsilon"]) -> Literal["epsilon"] | None: ...
 
 @final
 class EvaluateResponse(Message):

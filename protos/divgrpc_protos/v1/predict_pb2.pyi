@@ -104,6 +104,7 @@ class PredictLabelsRequest(Message):
     NEIGHBOURS_FIELD_NUMBER: int
     VOTE_FIELD_NUMBER: int
     SEED_FIELD_NUMBER: int
+    N_PROBES_FIELD_NUMBER: int
     index: str
     top_k: int
     threshold: float
@@ -116,6 +117,7 @@ class PredictLabelsRequest(Message):
     neighbours: int
     vote: Vote.ValueType
     seed: int
+    n_probes: int
     @property
     def documents(self) -> Vectors: ...
     def __init__(
@@ -134,15 +136,18 @@ class PredictLabelsRequest(Message):
         neighbours: int | None = ...,
         vote: Vote.ValueType = ...,
         seed: int | None = ...,
+        n_probes: int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "hash_limit", b"hash_limit", "neighbours", b"neighbours", "seed", b"seed", "threshold", b"threshold", "top_k", b"top_k"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "hash_limit", b"hash_limit", "index", b"index", "mode", b"mode", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
+    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "hash_limit", b"hash_limit", "n_probes", b"n_probes", "neighbours", b"neighbours", "seed", b"seed", "threshold", b"threshold", "top_k", b"top_k"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_hash_limit", b"_hash_limit", "_n_probes", b"_n_probes", "_neighbours", b"_neighbours", "_seed", b"_seed", "_threshold", b"_threshold", "_top_k", b"_top_k", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "documents", b"documents", "hash_limit", b"hash_limit", "index", b"index", "mode", b"mode", "n_probes", b"n_probes", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_diversity", b"_diversity"]) -> Literal["diversity"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_hash_limit", b"_hash_limit"]) -> Literal["hash_limit"] | None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_n_probes", b"_n_probes"]) -> Literal["n_probes"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_neighbours", b"_neighbours"]) -> Literal["neighbours"] | None: ...
     @overload
@@ -167,6 +172,7 @@ class EffectiveLabelParameters(Message):
     HASH_LIMIT_FIELD_NUMBER: int
     CANDIDATES_LIMIT_FIELD_NUMBER: int
     SEED_FIELD_NUMBER: int
+    N_PROBES_FIELD_NUMBER: int
     top_k: int
     threshold: float
     mode: PredictionMode.ValueType
@@ -178,6 +184,7 @@ class EffectiveLabelParameters(Message):
     hash_limit: int
     candidates_limit: int
     seed: int
+    n_probes: int
     def __init__(
         self,
         *,
@@ -192,9 +199,10 @@ class EffectiveLabelParameters(Message):
         hash_limit: int = ...,
         candidates_limit: int = ...,
         seed: int = ...,
+        n_probes: int = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_threshold", b"_threshold", "threshold", b"threshold"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_threshold", b"_threshold", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "mode", b"mode", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
+    def ClearField(self, field_name: Literal["_threshold", b"_threshold", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "mode", b"mode", "n_probes", b"n_probes", "neighbours", b"neighbours", "search", b"search", "seed", b"seed", "selector", b"selector", "threshold", b"threshold", "top_k", b"top_k", "vote", b"vote"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_threshold", b"_threshold"]) -> Literal["threshold"] | None: ...
 
 @final

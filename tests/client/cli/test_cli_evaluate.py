@@ -148,6 +148,11 @@ def test_the_new_default_is_shown(
         (("--categories", "y", "--limits", "all"), 2, "HASH:CANDIDATES"),
         (("--categories", "y", "--limits", "3:"), 2, "limits"),
         (("--categories", "y", "--selectors", "best"), 2, "--selectors"),
+        (("--categories", "y", "--n-probes", "few"), 2, "number or default"),
+        (("--categories", "y", "--n-probes", "0"), 2, "n_probes"),
+        (("--categories", "y", "--samplings", "uniformly"), 2, "--samplings"),
+        (("--categories", "y", "--epsilons", "-1"), 2, "epsilons"),
+        (("--categories", "y", "--n-probes", "9", "--set-default"), 1, "set_default"),
         ((), 1, "set either --categories or --relevant"),
     ],
 )
@@ -168,6 +173,30 @@ def test_a_missing_part_of_limits_is_the_default(run: Callable[..., Ran], files:
         for row in json.loads(ran.out)["rows"][::3]
     ]
     assert limits == [(60, 200), (0, 0), (800, 200)]
+
+
+def test_parameters_of_the_search_are_shown_where_they_vary(
+    run: Callable[..., Ran], files: Path
+) -> None:
+    words = ("--key", "q", "--categories", "y", "--selectors", "nearest", "--searches", "tables")
+    axes = ("--n-probes", "default", "10", "--epsilons", "default", "0.5", "--folds", "0")
+    ran = run("evaluate", "judged", files, *words, *axes, "--samplings", "nearest")
+    head, *lines = ran.out.splitlines()
+    assert head.split()[:7] == [
+        "row",
+        "method",
+        "diversity",
+        "search",
+        "limits",
+        "epsilon",
+        "probes",
+    ]
+    assert "sampling" not in head
+    assert lines[3].split()[2:6] == ["tables", "90/200", "0.5", "10"]
+    table = run("evaluate", "judged", files, *words, *axes, "--csv")
+    rows = list(csv.DictReader(io.StringIO(table.out)))
+    assert [row["epsilon"] for row in rows] == ["", "", "0.5", "0.5"]
+    assert [row["n_probes"] for row in rows[1::2]] == ["10", "10"]
 
 
 def test_a_terminal_sees_progress(server: RunningServer, files: Path) -> None:

@@ -222,6 +222,18 @@ def test_the_selector_hierarchy_predicts_labels(
     assert " hierarchy" in run(*words[:-1]).out.splitlines()[-1]
 
 
+def test_buckets_are_looked_up(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    words = ("--search", "tables", "--n-probes", "3", "--hash-limit", "0", "--json")
+    told = json.loads(run("predict", index, folder / "asked.txt", *words).out)
+    assert told["parameters"]["n_probes"] == 3
+    told = run("predict", index, folder / "asked.txt", "--n-probes", "0")
+    assert (told.code, "n_probes must be between 1" in told.err) == (2, True)
+    words = ("--searches", "tables", "--n-probes", "default", "3", "--selectors", "nearest")
+    told = run("evaluate-labels", index, "--features", folder / "train.txt", *words, "--csv")
+    rows = list(csv.DictReader(io.StringIO(told.out)))
+    assert [row["n_probes"] for row in rows[1:2]] == ["3"]
+
+
 def test_the_selector_hierarchy_needs_a_hierarchy(run: Callable[..., Ran], folder: Path) -> None:
     words = ("--features", folder / "train.txt", *LEML)
     assert run("build", "flat", *words).code == 0

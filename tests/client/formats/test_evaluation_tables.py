@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -50,13 +51,13 @@ QUERY_HEADS = (
     "number generation search selector variant rounding k diversity hash_limit candidates_limit "
     "METRICS h_of_means microseconds_mean microseconds_p50 microseconds_p90 microseconds_p99 "
     "queries empty short on_front is_default by_fold max_distance sampling seed n_probes "
-    "duplicate_threshold list_collapsed diversity_auto lose_at_most"
+    "duplicate_threshold list_collapsed diversity_auto lose_at_most epsilon"
 )
 LABEL_HEADS = (
     "number generation search mode selector top_k threshold diversity hash_limit candidates_limit "
     "neighbours vote METRICS precision_at recall_at ndcg_at propensity_scored_at coverage_at "
     "h_of_means goal microseconds_mean microseconds_p50 microseconds_p90 microseconds_p99 "
-    "documents empty short scored on_front is_default by_fold seed"
+    "documents empty short scored on_front is_default by_fold seed n_probes"
 )
 
 
@@ -75,6 +76,28 @@ def test_columns_of_csv_keep_their_order(
     columns = " ".join(f"{name} {name}_low {name}_high" for name in metrics)
     expected = heads.replace("METRICS", columns).split()
     assert capsys.readouterr().out.splitlines()[0].split(",") == expected
+
+
+def test_a_table_shows_parameters_of_the_search_that_vary(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An exact search has no probes, which is no second value."""
+    rows = made_rows(selectors=("nearest",), ks=(10,))
+    assert evaluation_tables.varied(rows) == ()
+    tables = rows[1]
+    more = replace(
+        tables,
+        number=5,
+        epsilon=0.5,
+        parameters=replace(tables.parameters, n_probes=20, sampling="nearest"),
+    )
+    assert evaluation_tables.varied([*rows, more]) == ("epsilon", "probes", "sampling")
+    evaluation_tables.show([*rows, more])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[3:9] == ["search", "limits", "epsilon", "probes", "sampling", "k"]
+    assert any(
+        line.split()[2:8] == ["tables", "800/200", "0.5", "20", "nearest", "10"] for line in lines
+    )
 
 
 def test_figures_that_do_not_apply(capsys: pytest.CaptureFixture[str]) -> None:

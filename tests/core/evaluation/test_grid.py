@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, choose_by_folds, deal_folds
+from divgrpc.evaluation.grid import LabelGrid, check_storable
 from divgrpc.parameters import LIMITS, QueryParameters
 from support.checks.refusals import refused, wrong
 
@@ -45,6 +46,68 @@ def test_each_setting_occurs_once() -> None:
     assert told == [("nearest", "marginal", 0.0), *mmr, *greedy]
 
 
+def test_probes_act_only_with_tables() -> None:
+    """`auto` may stand for tables, except without a hash limit, where it is exact."""
+    grid = Grid(
+        selectors=("nearest",),
+        searches=("tables", "auto", "scan", "exact"),
+        limits=((None, None), (0, 0)),
+        n_probes=(None, 10, 20),
+    )
+    probes: dict[tuple[str, int | None], list[int | None]] = {}
+    for each in grid.settings():
+        probes.setdefault((each.search, each.hash_limit), []).append(each.n_probes)
+    every = [None, 10, 20]
+    assert probes == {
+        ("tables", None): every,
+        ("tables", 0): every,
+        ("auto", None): every,
+        ("auto", 0): [None],
+        ("scan", None): [None],
+        ("scan", 0): [None],
+        ("exact", None): [None],
+        ("exact", 0): [None],
+    }
+    labels = LabelGrid(selectors=("nearest",), searches=("tables", "scan"), n_probes=(8, 10))
+    told = [(each.search, each.n_probes) for each in labels.settings()]
+    assert told == [("tables", 8), ("tables", 10), ("scan", None)]
+
+
+def test_samplings_need_a_hash_limit() -> None:
+    """A search without a hash limit drops no points, and neither does an exact search."""
+    grid = Grid(
+        selectors=("nearest",),
+        searches=("tables", "scan", "exact"),
+        limits=((None, None), (0, 0)),
+        samplings=("uniform", "nearest"),
+    )
+    both = ["uniform", "nearest"]
+    for search, hash_limit, expected in (
+        *(("tables", None, both), ("tables", 0, ["uniform"])),
+        *(("scan", None, both), ("exact", None, ["uniform"])),
+    ):
+        settings = [s for s in grid.settings() if (s.search, s.hash_limit) == (search, hash_limit)]
+        assert [setting.sampling for setting in settings] == expected
+
+
+def test_epsilons_set_the_hash_limits_that_are_unset() -> None:
+    grid = Grid(selectors=("nearest",), limits=((None, 0), (90, None)), epsilons=(None, 0.5, 1.0))
+    told = [(each.hash_limit, each.candidates_limit, each.epsilon) for each in grid.settings()]
+    assert told == [(None, 0, None), (None, 0, 0.5), (None, 0, 1.0), (90, None, None)]
+    with refused("epsilons", "every pair in limits has a hash_limit"):
+        Grid(limits=((90, None), (0, 0)), epsilons=(0.5,))
+
+
+@pytest.mark.parametrize(
+    "axis", [{"n_probes": (10,)}, {"samplings": ("nearest",)}, {"epsilons": (0.5,)}]
+)
+def test_a_default_holds_no_parameters_of_the_search(axis: dict[str, Any]) -> None:
+    check_storable(Grid().settings())
+    with refused("set_default", "stores no epsilon, n_probes or sampling"):
+        check_storable(Grid(**axis, searches=("tables",)).settings())
+    check_storable(Grid(n_probes=(10,), searches=("exact",)).settings())
+
+
 def test_axes_may_be_any_sequence() -> None:
     axes: dict[str, Any] = {"diversities": np.array([0.25, 0.5]), "ks": [10], "selectors": ["mmr"]}
     assert [each.diversity for each in Grid(**axes).settings()] == [0.25, 0.5]
@@ -57,6 +120,9 @@ def test_axes_may_be_any_sequence() -> None:
     searches=[("scan", "everywhere")],
     limits=[((9, None),), ((800, 200), (800, 9)), (800, 200), ((1, 2, 3),), ("ab",)],
     diversities=[(0.5, 1.5), (math.nan,), 0.5],
+    epsilons=[(), (0,), (0.5, -1.0), (math.inf,), ("small",), 0.5],
+    n_probes=[(), (0,), (None, 2.5), (2**31,), (True,), ("all",), 10],
+    samplings=[(), ("random",), (None,), "uniform"],
     ks=[(0,), (True,)],
 )
 def test_invalid_grids_are_refused_by_field(field: str, value: Any) -> None:  # noqa: ANN401

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -22,9 +22,9 @@ from divgrpc.storage.generations import Generation
 from divgrpc.storage.writers import part_of
 from divgrpc.types import FloatArray, HashFamily, LabelResult, Metric, Mode, Search, Selector, Vote
 from divgrpc.vectors import RowsLike, SparseRows
+from reference import kernels, near_copies
 from reference import labels as reference
 from reference import labels as reference_labels
-from reference import near_copies
 from reference.index import points_of
 from support.checks.refusals import refused, wrong
 
@@ -290,6 +290,94 @@ def test_votes_agree_with_the_reference(vote: Vote, metric: Metric) -> None:
     assert result.stats.points_scored.tolist() == answers.stats.points_scored.tolist()
 
 
+# Home buckets.
+
+FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
+
+
+def at_home(built: Index, vector: FloatArray) -> list[int]:
+    """Return the rows of the index that are in the bucket of `vector` in one of the tables."""
+    points = points_of(built)
+    (margins,) = kernels.margins(vector, points.hyperplanes, points.thresholds)
+    # The sign of such a margin may depend on rounding.
+    assume(np.abs(margins).min() > 1e-5 * np.linalg.norm(vector))
+    rows: set[int] = set()
+    for table in range(points.n_tables):
+        own = kernels.key(margins >= 0, table, points.n_bits)
+        rows.update(kernels.buckets(points.bits, table, points.n_bits).get(own, []))
+    return sorted(rows)
+
+
+def home_buckets(built: Index) -> dict[str, Any]:
+    """Return the options with which a search finds all points of the home buckets alone."""
+    n_tables = built.engine.manifest.parameters.n_tables
+    return {"search": "tables", "n_probes": n_tables, "hash_limit": 0, "candidates_limit": 0}
+
+
+def one_document(seed: int) -> FloatArray:
+    rng = np.random.default_rng(seed)
+    document = rng.random((1, FEATURES)) * (rng.random((1, FEATURES)) < 0.6)
+    document[0, seed % FEATURES] += 0.5
+    return document.astype(np.float32)
+
+
+@examples
+@given(st.integers(0, 2**32 - 1), st.sampled_from(FAMILIES))
+def test_one_probe_for_each_table_finds_the_labels_of_home_buckets(
+    seed: int, family: HashFamily
+) -> None:
+    """Algorithm 2 of the paper looks up the bucket of the document in each table."""
+    built, document = index(family), one_document(seed)
+    labels = inner(built)
+    embedded = embed(document.copy(), MAP, np.zeros(RANK, np.float32), unit=False)
+    home = points_of(labels).ids[at_home(labels, embedded[0])]
+    options = home_buckets(labels)
+    result = built.predict_labels(document, top_k=LABELS, diversity=0, **options)
+    assert sorted(result.labels[0, : result.counts[0]].tolist()) == sorted(home.tolist())
+    assert result.stats.buckets_probed.tolist() == [options["n_probes"]]
+    assert result.parameters.n_probes == options["n_probes"]
+
+
+@examples
+@given(st.integers(0, 2**32 - 1), st.sampled_from(FAMILIES))
+def test_one_probe_for_each_table_lets_home_buckets_vote(seed: int, family: HashFamily) -> None:
+    built, document = index(family), one_document(seed)
+    home = at_home(built, document[0] / np.linalg.norm(document))
+    options = home_buckets(built)
+    result = built.predict_labels(
+        document,
+        top_k=LABELS,
+        mode="neighbour_vote",
+        vote="plain",
+        neighbours=DOCUMENTS,
+        diversity=0,
+        **options,
+    )
+    sets = [set(Y.indices[Y.indptr[i] : Y.indptr[i + 1]].tolist()) for i in range(DOCUMENTS)]
+    votes = reference_labels.vote(home, [1.0] * len(home), sets) if home else {}
+    shares = dict(zip(result.labels[0].tolist(), result.scores[0].tolist(), strict=True))
+    shares.pop(-1, None)
+    assert shares == pytest.approx({label: share for label, share in votes.items() if share})
+
+
+def test_probes_have_an_effect_with_tables_only() -> None:
+    """By default there are as many probes as Build tuned, and without tables there are none."""
+    built = index()
+    for mode in get_args(Mode):
+        answers = [
+            built.predict_labels(X, mode=mode, search=search, n_probes=n_probes, hash_limit=50)
+            for search in ("scan", "exact")
+            for n_probes in (None, 1, 99)
+        ]
+        assert {answer.parameters.n_probes for answer in answers} == {0}
+        assert len({answer.scores.tobytes() for answer in answers[:3]}) == 1
+        assert len({answer.scores.tobytes() for answer in answers[3:]}) == 1
+        tuned = built.predict_labels(X, mode=mode, search="tables").parameters.n_probes
+        assert tuned > 0
+        again = built.predict_labels(X, mode=mode, search="tables", n_probes=tuned)
+        assert columns(again) == columns(built.predict_labels(X, mode=mode, search="tables"))
+
+
 # Refusals.
 
 
@@ -305,6 +393,7 @@ def test_votes_agree_with_the_reference(vote: Vote, metric: Metric) -> None:
     search=["fast"],
     hash_limit=[4],
     candidates_limit=[4, -1],
+    n_probes=[0, -1, 2.5, True, "ten", 2**31],
     seed=[-1],
 )
 def test_invalid_parameters_are_refused(mode: Mode, field: str, value: Any) -> None:  # noqa: ANN401

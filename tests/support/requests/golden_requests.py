@@ -178,6 +178,12 @@ def _predictions() -> Calls:
             "diversity": 0.3,
         },
         "predict by factors": {"index": "factors", "top_k": 6},
+        "predict from two buckets": {
+            "index": "labels",
+            "mode": votes,
+            "search": query_pb2.SEARCH_TABLES,
+            "n_probes": 2,
+        },
     }
     return {
         name: ("PredictLabels", [predict_pb2.PredictLabelsRequest(documents=_dense(2), **fields)])
@@ -210,7 +216,25 @@ def _evaluations() -> Calls:
     return {
         "evaluate": ("Evaluate", [evaluate_pb2.EvaluateRequest(**grid)]),
         "evaluate relevant ids": ("Evaluate", [plain]),
+        "evaluate searches": ("Evaluate", [_search_axes()]),
     }
+
+
+def _search_axes() -> evaluate_pb2.EvaluateRequest:
+    """Return an evaluation of parameters of the search."""
+    probes, epsilon = evaluate_pb2.EvaluateProbes, evaluate_pb2.EvaluateEpsilon
+    return evaluate_pb2.EvaluateRequest(
+        index="topics",
+        queries=_dense(8),
+        categories=[0, 1, 2, 3] * 2,
+        selectors=[query_pb2.SELECTOR_NEAREST],
+        searches=[query_pb2.SEARCH_TABLES],
+        ks=[4],
+        folds=2,
+        n_probes=[probes(), probes(n_probes=2)],
+        samplings=query_pb2.Sampling.values()[1:],
+        epsilons=[epsilon(), epsilon(epsilon=0.5)],
+    )
 
 
 def _label_sets(start: int, stop: int) -> labels_pb2.LabelSets:
@@ -253,7 +277,22 @@ def _label_evaluations() -> Calls:
     return {
         "evaluate labels": ("EvaluateLabels", [evaluate_labels_pb2.EvaluateLabelsRequest(**grid)]),
         "evaluate labels by votes": ("EvaluateLabels", [votes]),
+        "evaluate labels from buckets": ("EvaluateLabels", [_probe_axis()]),
     }
+
+
+def _probe_axis() -> evaluate_labels_pb2.EvaluateLabelsRequest:
+    """Return an evaluation of votes from several numbers of buckets."""
+    return evaluate_labels_pb2.EvaluateLabelsRequest(
+        index="labels",
+        documents=_dense(3),
+        labels=_label_sets(0, 3),
+        modes=[predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE],
+        selectors=[query_pb2.SELECTOR_NEAREST],
+        searches=[query_pb2.SEARCH_TABLES],
+        n_probes=[evaluate_pb2.EvaluateProbes(), evaluate_pb2.EvaluateProbes(n_probes=2)],
+        folds=0,
+    )
 
 
 def _label_chunk() -> labels_pb2.LabelChunk:
