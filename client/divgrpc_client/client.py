@@ -362,6 +362,7 @@ class _Methods:
         categories: npt.ArrayLike | None = None,
         *,
         relevant: Sequence[npt.ArrayLike] | None = None,
+        groups: npt.ArrayLike | None = None,
         folds: int = FOLDS,
         set_default: bool = False,
         per_query: bool = False,
@@ -377,7 +378,10 @@ class _Methods:
             query.
         relevant: for each row, the ids of the points that are relevant to it. It replaces
             categories.
-        folds: number of folds for choosing the best setting of each k; 0 makes no choice.
+        groups: (rows,) whole numbers, the group of each query. Intervals are over groups, and a
+            group lies wholly in one fold. Default: the categories, or each query alone.
+        folds: number of folds for choosing the best setting of each k; 0 makes no choice. There are
+            never more folds than groups.
         set_default: store the best choice as the index's default for Query. The queries must fit
             one message.
         per_query: whether the rows also have the figures of every single query.
@@ -390,7 +394,9 @@ class _Methods:
         """
         flags = {"folds": folds, "set_default": set_default, "per_query": per_query}
         data = (name, queries, categories)
-        evaluation = QueryEvaluation(*data, options, flags, relevant=relevant, progress=progress)
+        evaluation = QueryEvaluation(
+            *data, options, flags, relevant=relevant, groups=groups, progress=progress
+        )
         call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.Evaluate
         rows = calls.evaluate(
@@ -406,6 +412,7 @@ class _Methods:
         documents: VectorsLike,
         labels: VectorsLike,
         *,
+        groups: npt.ArrayLike | None = None,
         folds: int = FOLDS,
         set_default: bool = False,
         per_document: bool = False,
@@ -419,6 +426,8 @@ class _Methods:
         name: the index, which must have been built with labels.
         documents: (rows, dims), dense or sparse.
         labels: (rows, L), dense or sparse. A nonzero number marks a true label of the row.
+        groups: (rows,) whole numbers, the group of each document, as in `evaluate`. Default: each
+            document alone.
         folds: number of folds for choosing the best setting; 0 makes no choice.
         set_default: store the threshold of the best choice of each mode in the index.
         per_document: whether the rows also have the figures and the predicted labels of every
@@ -429,7 +438,8 @@ class _Methods:
         Raises `IndexNotFoundError` and `UnfitIndexError`.
         """
         flags = {"folds": folds, "set_default": set_default, "per_document": per_document}
-        evaluation = LabelEvaluation(name, documents, labels, options, flags, progress=progress)
+        data = (name, documents, labels)
+        evaluation = LabelEvaluation(*data, options, flags, groups=groups, progress=progress)
         call = RpcCall("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.EvaluateLabels
         rows = calls.evaluate(

@@ -88,6 +88,7 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
         "diversities": np.array([0.5]),
         "ks": np.array([3]),
         "seed": 5,
+        "groups": np.array([7, -(2**40)]),
         "folds": 2,
         "set_default": True,
         "per_query": True,
@@ -114,6 +115,7 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
         n_probes=[evaluate_pb2.EvaluateProbes()],
         samplings=[query_pb2.SAMPLING_NEAREST],
         epsilons=[epsilon(), epsilon(epsilon=0.5)],
+        groups=[7, -(2**40)],
     )
     assert script.metadata["x-request-id"] == "mine"
     # The clocks of two processes differ, so the server may see slightly more than 9 seconds left.

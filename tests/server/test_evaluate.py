@@ -20,7 +20,7 @@ from divgrpc import Index
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError, InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.parameters.query import DEFAULT_DIVERSITY
-from divgrpc.types import EvaluateRow, FloatArray, Progress
+from divgrpc.types import EvaluateRow, FloatArray, Interval, Progress
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_server.evaluator.__main__ import NICENESS
@@ -133,6 +133,40 @@ def test_parameters_of_the_search_are_axes(
     assert [row.parameters.sampling for row in rows] == ["uniform"] * 3 + 9 * ["uniform", "nearest"]
     assert choice.by_fold
     assert len({row.metrics["h_score"].value for row in rows}) > 5
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_intervals_and_folds_are_over_groups(
+    client: Client,
+    core: Index,
+    queries: FloatArray,
+    monkeypatch: pytest.MonkeyPatch,
+    several: bool,
+) -> None:
+    """By default the categories are the groups, and with relevant ids each query is one."""
+    if several:
+        monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
+    groups = np.random.default_rng(1).integers(-(2**40), 2**40, 12)[np.arange(90) % 12]
+    relevant = [np.arange(number, N, 7) * 3 for number in range(len(queries))]
+    grid = {**ONE, "diversities": (0.2, 0.5, 0.8)}
+
+    def h_of(**options: Any) -> list[Interval]:  # noqa: ANN401  # of `evaluate`
+        rows = evaluate_both(client, core, queries, grid, folds=3, **options)
+        return [row.metrics["h_score"] for row in rows]
+
+    by_category = h_of(categories=CATEGORIES)
+    assert by_category == h_of(categories=CATEGORIES, groups=CATEGORIES * 5)
+    by_group = h_of(categories=CATEGORIES, groups=groups)
+    assert [h.value for h in by_group[:3]] == [h.value for h in by_category[:3]]
+    assert [h.low for h in by_group] != [h.low for h in by_category]
+    alone = h_of(relevant=relevant)
+    assert np.allclose(alone, h_of(relevant=relevant, groups=np.arange(90)), rtol=1e-9, atol=0)
+    assert [h.low for h in alone] != [h.low for h in h_of(relevant=relevant, groups=groups)]
+    one = evaluate_both(client, core, queries, grid, relevant=relevant, groups=[4] * 90)
+    assert [row.by_fold for row in one] == [()] * 3
+    assert all(math.isnan(row.metrics["h_score"].low) for row in one)
+    with refused("groups"):
+        list(client.evaluate("evaluated", queries, CATEGORIES, groups=groups[1:]))
 
 
 def test_relevant_ids_and_sparse_queries_are_evaluated(

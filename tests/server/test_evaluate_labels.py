@@ -96,6 +96,28 @@ def test_probes_are_an_axis(
     assert wire[1].scored < wire[2].scored < wire[3].scored
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_intervals_and_folds_are_over_groups(
+    client: Client, core: Index, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    """By default each document is a group."""
+    if several:
+        monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
+    grid: dict[str, Any] = {"selectors": ("greedy",), "diversities": (0.1, 0.5, 0.9)}
+    f_of = {}
+    for name, groups in (("alone", None), ("pairs", np.arange(90) // 2), ("one", [3] * 90)):
+        wire = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, groups=groups, **grid))
+        rows = evaluate_labels(core, DOCUMENTS, TRUTH, groups=groups, grid=LabelGrid(**grid))
+        assert_same_rows(wire, list(rows))
+        f_of[name] = wire[0].metrics["f_score"]
+        assert len(wire) == (3 if name == "one" else 4)
+    assert f_of["pairs"].value == pytest.approx(f_of["alone"].value)
+    assert f_of["alone"].low != f_of["pairs"].low
+    assert np.isnan(f_of["one"].low)
+    with refused("groups"):
+        list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, groups=np.arange(89)))
+
+
 def test_documents_of_several_messages_are_evaluated_as_one(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
     Examples:
       divgrpc evaluate images queries.npz --key q --categories y
-      divgrpc evaluate images queries.npy --relevant ids.txt --csv
+      divgrpc evaluate images queries.npy --relevant ids.txt --groups topics.npy --csv
       divgrpc evaluate images queries.npy --categories y.npy --selectors greedy mmr --ks 10 20 \
           --searches tables exact --limits 800:200 0:0 --diversities 0.1 0.3 0.5
       divgrpc evaluate images queries.npy --categories y.npy --set-default
@@ -143,6 +143,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     queries = _read_queries(arguments)
     categories = None if arguments.categories is None else read_column(arguments.categories, path)
     relevant = None if arguments.relevant is None else read_lists(Path(arguments.relevant))
+    groups = None if arguments.groups is None else read_column(arguments.groups, path)
     with _client(arguments) as client:
         queries = _with_columns_of_index(client, arguments, queries)
         with _bar(arguments, "queries") as progress:
@@ -151,6 +152,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
                 queries,
                 categories,
                 relevant=relevant,
+                groups=groups,
                 per_query=arguments.per_query,
                 progress=progress,
                 **_choice(arguments),
@@ -185,6 +187,7 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
                 arguments.name,
                 documents.rows,
                 cast(Matrix, documents.labels),
+                groups=documents.groups,
                 per_document=arguments.per_document,
                 progress=progress,
                 **_choice(arguments),

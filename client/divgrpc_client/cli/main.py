@@ -286,6 +286,10 @@ def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
+    options.add_texts(
+        verb,
+        ("--groups", "SOURCE", "Compute intervals and folds over these groups, one per row."),
+    )
     verb.add_argument(
         "--folds",
         type=int,

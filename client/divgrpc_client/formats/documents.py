@@ -1,15 +1,15 @@
 """Reads the rows and labels that the command line names into arguments of the client."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import IndexInfo, IntArray
-from divgrpc_client.formats.files import read_lines, read_vectors
+from divgrpc_client.formats.files import read_column, read_lines, read_vectors
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
 
@@ -21,12 +21,16 @@ _LEML: Final = "leml"
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Rows (n, d) of a file, their labels (n, L) or None, and their positions (n,) in the file."""
+    """Rows (n, d) of a file, and their positions (n,) in the file.
+
+    Their labels (n, L) and their groups (n,) may be None.
+    """
 
     path: Path
     rows: Matrix
     labels: Matrix | None
     numbers: IntArray
+    groups: IntArray | None = None
 
     @property
     def is_text(self) -> bool:
@@ -42,7 +46,8 @@ class Documents:
             return picked(matrix, numbers)
 
         labels = None if self.labels is None else pick(self.labels)
-        return Documents(self.path, pick(self.rows), labels, self.numbers[numbers])
+        groups = None if self.groups is None else self.groups[numbers]
+        return Documents(self.path, pick(self.rows), labels, self.numbers[numbers], groups)
 
     def for_index(self, info: IndexInfo, arguments: argparse.Namespace) -> "Documents":
         """Return the documents of a text file, widened to the columns and labels of an index.
@@ -70,7 +75,7 @@ class Documents:
         if labels is not None and info.labels is not None and not vars(arguments).get("labels"):
             labels = widened(labels, info.labels.label_count)
         columns = info.dims if arguments.dims is None else arguments.dims
-        return Documents(self.path, widened(rows, columns), labels, self.numbers)
+        return replace(self, rows=widened(rows, columns), labels=labels)
 
     def refuse_empty(self, field: str) -> None:
         """Raise `InvalidArgumentError` with the line number if a document has no feature."""
@@ -103,11 +108,16 @@ def read_documents(path: Path, arguments: argparse.Namespace) -> Documents:
 def _with_labels(
     path: Path, rows: Matrix, labels: Matrix | None, arguments: argparse.Namespace
 ) -> Documents:
-    """Apply --labels and --split."""
+    """Apply --labels, --groups and --split."""
     if file := vars(arguments).get("labels"):
         labels = read_vectors(Path(file))
     count = row_count(rows)
-    documents = Documents(path, rows, labels, np.arange(count))
+    groups = None
+    if source := vars(arguments).get("groups"):
+        groups = read_column(source, path)
+        if len(groups) != count:
+            raise invalid("groups", f"must be {count}, one for each document, got {len(groups)}")
+    documents = Documents(path, rows, labels, np.arange(count), groups)
     if arguments.split is None:
         return documents
     # The format is FILE or FILE:COLUMN.

@@ -92,6 +92,12 @@ def h_range(row: Row) -> str:
     return f"{low}\N{EN DASH}{high}" if low else ""
 
 
+def _is_of_one_group(row: Row) -> bool:
+    """Whether the goal applies to one group only, so that it has no interval."""
+    goal = row.metrics[getattr(row, "goal", "h_score")]
+    return not math.isnan(goal.value) and math.isnan(goal.low)
+
+
 def _threshold(row: Row) -> str:
     threshold = getattr(row.parameters, "threshold", None)
     return "none" if threshold is None else f"{threshold:g}"
@@ -181,6 +187,8 @@ def show(rows: Sequence[Row]) -> None:
         f"limits: hash_limit/candidates_limit. *: on the Pareto front of {goal} against time",
         style="dim",
     )
+    if any(map(_is_of_one_group, rows)):
+        out.print(f"one group of {unit} with {goal}: no interval, and nothing is chosen by folds")
     for row in rows:
         # Short results of predictions are not reported, because a threshold is meant to leave
         # documents with fewer labels than top_k.

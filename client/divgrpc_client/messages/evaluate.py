@@ -75,19 +75,23 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         matrix: Matrix,
         grid: Grid | LabelGrid,
         flags: Mapping[str, Any],
+        *,
+        groups: npt.ArrayLike | None,
         progress: Tell | None,
     ) -> None:
-        """Store the rows, the grid, and the flags `folds`, `set_default` and `per_row`."""
+        """Store the rows, the grid, the flags `folds`, `set_default` and `per_row`, and groups."""
         for field in ("set_default", self.per_row):
             check_bool(None, field, flags[field])
         self._matrix = matrix
         self._count = row_count(matrix)
+        self._groups = [] if groups is None else _column("groups", groups, np.int64)
         self._task = self.task(
             grid=grid,
             rows=self._count,
             folds=flags["folds"],
             set_default=flags["set_default"],
             per_row=flags[self.per_row],
+            groups=None if groups is None else np.array(self._groups, np.int64),
         )
         self._fields = message_fields(grid, self.request, index=index_name(name))
         self._flags = flags
@@ -119,7 +123,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         return row
 
     def _request(self, start: int, stop: int, flags: Mapping[str, Any]) -> RequestT:
-        message = self.request(**self._fields, **flags, **self._subject(start, stop))
+        subject = self._subject(start, stop) | {"groups": self._groups[start:stop]}
+        message = self.request(**self._fields, **flags, **subject)
         getattr(message, self.task.rows_field).CopyFrom(encode(self._matrix, start, stop))
         return cast(RequestT, message)
 
@@ -227,6 +232,7 @@ class QueryEvaluation(
         flags: Mapping[str, Any],
         *,
         relevant: Sequence[npt.ArrayLike] | None,
+        groups: npt.ArrayLike | None,
         progress: Tell | None,
     ) -> None:
         """Check and store the arguments of a call; see `Evaluation` for `flags`."""
@@ -241,7 +247,9 @@ class QueryEvaluation(
         for field, entries in self._judgements.items():
             if len(entries) != row_count(matrix):
                 raise invalid(field, "must have one entry for each query")
-        super().__init__(name, matrix, Grid(**cast(Any, options)), flags, progress)
+        super().__init__(
+            name, matrix, Grid(**cast(Any, options)), flags, groups=groups, progress=progress
+        )
 
     def _subject(self, start: int, stop: int) -> dict[str, object]:
         return {field: entries[start:stop] for field, entries in self._judgements.items()}
@@ -251,9 +259,10 @@ class QueryEvaluation(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
         )
-        categories = self._judgements.get("categories")
-        groups = None if categories is None else np.array(categories)
-        return QueryTally(replace(self._task, groups=groups), resolution)
+        task, categories = self._task, self._judgements.get("categories")
+        if task.groups is None and categories is not None:
+            task = replace(task, groups=np.array(categories))
+        return QueryTally(task, resolution)
 
 
 def _column(field: str, numbers: npt.ArrayLike, dtype: type[np.signedinteger[Any]]) -> list[int]:
@@ -287,6 +296,7 @@ class LabelEvaluation(
         options: LabelGridOptions,
         flags: Mapping[str, Any],
         *,
+        groups: npt.ArrayLike | None,
         progress: Tell | None,
     ) -> None:
         """Check and store the arguments of a call; see `Evaluation` for `flags`."""
@@ -299,7 +309,9 @@ class LabelEvaluation(
         self._counts = np.zeros(self._sets.cols, np.int64)
         if flags["folds"] and not len(self._sets.indices):
             raise invalid("labels", "must have one label at least")
-        super().__init__(name, matrix, LabelGrid(**cast(Any, options)), flags, progress)
+        super().__init__(
+            name, matrix, LabelGrid(**cast(Any, options)), flags, groups=groups, progress=progress
+        )
 
     def _subject(self, start: int, stop: int) -> dict[str, object]:
         return {"labels": encode_label_sets(self._labels(start, stop))}

@@ -126,7 +126,7 @@ def h(row: EvaluateRow) -> float:
 
 
 def _interval(row: EvaluateRow) -> str:
-    return f"{CELLS['h'](row)} ({h_range(row)})"
+    return f"{CELLS['h'](row)} ({h_range(row) or 'one group: no interval'})"
 
 
 _FOLDS: Final = "diversity in each fold"
@@ -290,7 +290,7 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
         for row in choices
         if row.is_default
     ]
-    caption = "Choices, with 95 % bootstrap intervals over queries"
+    caption = "Choices, with 95 % intervals over groups of queries"
     heads = (*_SETTING, *varied(rows), "h", "95 % of h", "P", "SR", "D", "µs p50", _FOLDS)
     return [_CHOICES, *defaults, _table(caption, heads, choices, {**CELLS, _FOLDS: in_folds})]
 

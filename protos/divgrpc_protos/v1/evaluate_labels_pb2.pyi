@@ -90,6 +90,7 @@ class EvaluateLabelsRequest(Message):
     SET_DEFAULT_FIELD_NUMBER: int
     PER_DOCUMENT_FIELD_NUMBER: int
     N_PROBES_FIELD_NUMBER: int
+    GROUPS_FIELD_NUMBER: int
     index: str
     neighbours: int
     vote: Vote.ValueType
@@ -117,6 +118,8 @@ class EvaluateLabelsRequest(Message):
     def top_ks(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
     def n_probes(self) -> RepeatedCompositeFieldContainer[EvaluateProbes]: ...
+    @property
+    def groups(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -137,9 +140,10 @@ class EvaluateLabelsRequest(Message):
         set_default: bool = ...,
         per_document: bool = ...,
         n_probes: Iterable[EvaluateProbes] | None = ...,
+        groups: Iterable[int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_folds", b"_folds", "_neighbours", b"_neighbours", "_seed", b"_seed", "documents", b"documents", "folds", b"folds", "labels", b"labels", "neighbours", b"neighbours", "seed", b"seed"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_folds", b"_folds", "_neighbours", b"_neighbours", "_seed", b"_seed", "diversities", b"diversities", "documents", b"documents", "folds", b"folds", "index", b"index", "labels", b"labels", "limits", b"limits", "modes", b"modes", "n_probes", b"n_probes", "neighbours", b"neighbours", "per_document", b"per_document", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "thresholds", b"thresholds", "top_ks", b"top_ks", "vote", b"vote"]) -> None: ...
+    def ClearField(self, field_name: Literal["_folds", b"_folds", "_neighbours", b"_neighbours", "_seed", b"_seed", "diversities", b"diversities", "documents", b"documents", "folds", b"folds", "groups", b"groups", "index", b"index", "labels", b"labels", "limits", b"limits", "modes", b"modes", "n_probes", b"n_probes", "neighbours", b"neighbours", "per_document", b"per_document", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "thresholds", b"thresholds", "top_ks", b"top_ks", "vote", b"vote"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_folds", b"_folds"]) -> Literal["folds"] | None: ...
     @overload

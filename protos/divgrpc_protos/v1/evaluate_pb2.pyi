@@ -130,6 +130,7 @@ class EvaluateRequest(Message):
     N_PROBES_FIELD_NUMBER: int
     SAMPLINGS_FIELD_NUMBER: int
     EPSILONS_FIELD_NUMBER: int
+    GROUPS_FIELD_NUMBER: int
     index: str
     seed: int
     folds: int
@@ -162,6 +163,8 @@ class EvaluateRequest(Message):
     def samplings(self) -> RepeatedScalarFieldContainer[Sampling.ValueType]: ...
     @property
     def epsilons(self) -> RepeatedCompositeFieldContainer[EvaluateEpsilon]: ...
+    @property
+    def groups(self) -> RepeatedScalarFieldContainer[int]: ...
     def __init__(
         self,
         *,
@@ -184,9 +187,10 @@ class EvaluateRequest(Message):
         n_probes: Iterable[EvaluateProbes] | None = ...,
         samplings: Iterable[Sampling.ValueType] | None = ...,
         epsilons: Iterable[EvaluateEpsilon] | None = ...,
+        groups: Iterable[int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "folds", b"folds", "queries", b"queries", "seed", b"seed"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "epsilons", b"epsilons", "folds", b"folds", "index", b"index", "keep_duplicates", b"keep_duplicates", "ks", b"ks", "limits", b"limits", "n_probes", b"n_probes", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "samplings", b"samplings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
+    def ClearField(self, field_name: Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "epsilons", b"epsilons", "folds", b"folds", "groups", b"groups", "index", b"index", "keep_duplicates", b"keep_duplicates", "ks", b"ks", "limits", b"limits", "n_probes", b"n_probes", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "samplings", b"samplings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_folds", b"_folds"]) -> Literal["folds"] | None: ...
     @overload

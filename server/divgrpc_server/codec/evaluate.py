@@ -26,7 +26,8 @@ from divgrpc_server.codec.results import parse_label_sets, set_values
 Request = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
 # The fields of requests that `_grid_options` leaves out, because they are not axes of the grid.
 _NO_GRID: Final = {
-    *("index", "categories", "relevant", "folds", "set_default", "per_query", "per_document"),
+    *("index", "categories", "relevant", "groups"),
+    *("folds", "set_default", "per_query", "per_document"),
 }
 
 
@@ -126,7 +127,8 @@ class LabelCall(_Call):
 
 def _task_options(request: Request) -> dict[str, Any]:
     folds = {"folds": request.folds} if request.HasField("folds") else {}
-    return {"set_default": request.set_default, **folds}
+    groups = np.array(request.groups, np.int64) if request.groups else None
+    return {"set_default": request.set_default, "groups": groups, **folds}
 
 
 def _grid_options(request: Request) -> dict[str, Any]:

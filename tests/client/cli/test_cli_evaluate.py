@@ -148,6 +148,9 @@ def test_the_new_default_is_shown(
         (("--categories", "y", "--limits", "all"), 2, "HASH:CANDIDATES"),
         (("--categories", "y", "--limits", "3:"), 2, "limits"),
         (("--categories", "y", "--selectors", "best"), 2, "--selectors"),
+        (("--categories", "y", "--groups", "z"), 2, "z"),
+        (("--categories", "y", "--groups", "q"), 2, "groups"),
+        (("--categories", "y", "--groups", "missing.npy"), 2, "missing.npy"),
         (("--categories", "y", "--n-probes", "few"), 2, "number or default"),
         (("--categories", "y", "--n-probes", "0"), 2, "n_probes"),
         (("--categories", "y", "--samplings", "uniformly"), 2, "--samplings"),
@@ -173,6 +176,19 @@ def test_a_missing_part_of_limits_is_the_default(run: Callable[..., Ran], files:
         for row in json.loads(ran.out)["rows"][::3]
     ]
     assert limits == [(60, 200), (0, 0), (800, 200)]
+
+
+def test_groups_are_read_like_categories(run: Callable[..., Ran], files: Path) -> None:
+    groups = files.with_name("groups.txt")
+    groups.write_text("\n".join(str(number // 4) for number in range(QUERIES)))
+    words = ("--key", "q", "--categories", "y", "--json", *GRID)
+    by_file, by_categories, default = (
+        json.loads(run("evaluate", "judged", files, *words, *source).out)["rows"][0]["metrics"]
+        for source in (("--groups", groups), ("--groups", "y"), ())
+    )
+    assert by_categories == default
+    assert by_file["h_score"]["value"] == default["h_score"]["value"]
+    assert by_file["h_score"]["low"] != default["h_score"]["low"]
 
 
 def test_parameters_of_the_search_are_shown_where_they_vary(

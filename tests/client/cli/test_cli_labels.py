@@ -244,6 +244,23 @@ def test_the_selector_hierarchy_needs_a_hierarchy(run: Callable[..., Ran], folde
     assert run("rm", "flat").code == 0
 
 
+def test_groups_are_those_of_the_rows(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    """There is one group for each document of the file, of which --rows and --split take some."""
+    files = ("--features", folder / "x.npz", "--labels", folder / "y.npz", "--folds", "0")
+    words = ("evaluate-labels", index, *files, "--rows", ":20", "--selectors", "nearest", "--json")
+    low = []
+    for number, group_of_row in enumerate((np.arange(200), np.arange(200) // 100)):
+        np.save(folder / f"groups{number}.npy", group_of_row)
+        told = run(*words, "--groups", folder / f"groups{number}.npy")
+        (row,) = json.loads(told.out)["rows"]
+        low.append(row["metrics"]["f_score"]["low"])
+    assert low[0] < row["metrics"]["f_score"]["value"]
+    assert low[1] is None
+    np.save(folder / "groups.npy", np.arange(20))
+    told = run(*words, "--groups", folder / "groups.npy")
+    assert (told.code, "groups must be 200, one for each document" in told.err) == (2, True)
+
+
 def test_evaluate_labels_needs_true_labels(
     run: Callable[..., Ran], index: str, folder: Path
 ) -> None:

@@ -100,6 +100,20 @@ def test_a_table_shows_parameters_of_the_search_that_vary(
     )
 
 
+def test_one_group_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = made_rows(("greedy",), ("exact",), (10,), choices=False)[:1]
+    evaluation_tables.show([row])
+    assert "no interval" not in capsys.readouterr().out
+    h = row.metrics["h_score"].value
+    evaluation_tables.show(
+        [replace(row, metrics={**row.metrics, "h_score": Interval(h, math.nan, math.nan)})]
+    )
+    said = "one group of queries with h: no interval, and nothing is chosen by folds"
+    assert said in capsys.readouterr().out
+    evaluation_tables.show([without_h(row)])
+    assert "no interval" not in capsys.readouterr().out
+
+
 def test_figures_that_do_not_apply(capsys: pytest.CaptureFixture[str]) -> None:
     """Their cells are empty; a list has nan in their places, so that the others keep theirs."""
     evaluation_tables.show_csv([LABEL_ROW])

@@ -19,7 +19,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
     """Return an evaluation in several messages; the last documents have no labels."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 400)
     told: Any = {"selectors": ["nearest"], "top_ks": [2]}
-    return LabelEvaluation("one", DOCUMENTS, LABELS, told, FLAGS, progress=None)
+    return LabelEvaluation("one", DOCUMENTS, LABELS, told, FLAGS, groups=None, progress=None)
 
 
 def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabelsResponse:

@@ -88,7 +88,9 @@ def without_h(row: EvaluateRow) -> EvaluateRow:
 
 # Fields that are not compared: measured times, values that depend on times, and fields that are
 # compared separately below.
-_NOT_COMPARED = {"microseconds", "on_front", "metrics", "values", "h_of_means", "labels"}
+_BY_RANK = ("precision_at", "recall_at", "ndcg_at", "propensity_scored_at", "coverage_at")
+_WITH_NAN = ("h_of_means", "labels", *_BY_RANK)
+_NOT_COMPARED = {"microseconds", "on_front", "metrics", "values", *_WITH_NAN}
 
 
 def assert_same_rows(
@@ -104,6 +106,6 @@ def assert_same_rows(
             assert list(columns) == list(expected)
             for column in set(columns) - {"microseconds"}:
                 np.testing.assert_array_equal(columns[column], expected[column])
-        for name in ("h_of_means", "labels"):
+        for name in _WITH_NAN:
             np.testing.assert_array_equal(getattr(ours, name, 0), getattr(theirs, name, 0))
         assert ours.microseconds.p50 > 0

@@ -234,6 +234,7 @@ def _search_axes() -> evaluate_pb2.EvaluateRequest:
         n_probes=[probes(), probes(n_probes=2)],
         samplings=query_pb2.Sampling.values()[1:],
         epsilons=[epsilon(), epsilon(epsilon=0.5)],
+        groups=[0, 1, 2, 3, 4, 0, 1, 2],
     )
 
 
@@ -291,6 +292,7 @@ def _probe_axis() -> evaluate_labels_pb2.EvaluateLabelsRequest:
         selectors=[query_pb2.SELECTOR_NEAREST],
         searches=[query_pb2.SEARCH_TABLES],
         n_probes=[evaluate_pb2.EvaluateProbes(), evaluate_pb2.EvaluateProbes(n_probes=2)],
+        groups=[8, -9, 8],
         folds=0,
     )
 
