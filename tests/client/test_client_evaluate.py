@@ -15,6 +15,19 @@ from divgrpc_protos.v1 import evaluate_pb2, query_pb2
 from support.processes.scripted_server import ScriptedIndex
 
 QUERIES = np.ones((2, 3))
+OPTIONS: dict[str, Any] = {
+    "selectors": ["greedy"],
+    "limits": [(None, 50), (0, np.int64(0))],
+    "epsilons": [None, np.float32(0.5)],
+    "samplings": ["nearest"],
+    "diversities": np.array([0.5]),
+    "ks": np.array([3]),
+    "seed": 5,
+    "groups": np.array([7, -(2**40)]),
+    "folds": 2,
+    "set_default": True,
+    "per_query": True,
+}
 
 
 def rows_of(
@@ -80,20 +93,7 @@ def test_progress_of_the_sync_client_may_raise_stop_async_iteration(target: str)
 
 def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited: bool) -> None:
     """If an axis of the grid is left out, the client sends its default values."""
-    options: dict[str, Any] = {
-        "selectors": ["greedy"],
-        "limits": [(None, 50), (0, np.int64(0))],
-        "epsilons": [None, np.float32(0.5)],
-        "samplings": ["nearest"],
-        "diversities": np.array([0.5]),
-        "ks": np.array([3]),
-        "seed": 5,
-        "groups": np.array([7, -(2**40)]),
-        "folds": 2,
-        "set_default": True,
-        "per_query": True,
-    }
-    rows_of(target, awaited=awaited, timeout=9, request_id="mine", **options)
+    rows_of(target, awaited=awaited, timeout=9, request_id="mine", **OPTIONS)
     (sent,) = script.evaluations
     assert sent.queries.dense.rows == 2
     sent.ClearField("queries")
