@@ -382,8 +382,8 @@ class _Methods:
             group lies wholly in one fold. Default: the categories, or each query alone.
         folds: number of folds for choosing the best setting of each k; 0 makes no choice. There are
             never more folds than groups.
-        set_default: store the best choice as the index's default for Query. The queries must fit
-            one message.
+        set_default: store the best choice as the index's default for Query, and yield a row for it
+            with figures of nested folds. The queries must fit one message.
         per_query: whether the rows also have the figures of every single query.
         progress: called with a `divgrpc.types.Progress` during the evaluation.
 
@@ -429,7 +429,8 @@ class _Methods:
         groups: (rows,) whole numbers, the group of each document, as in `evaluate`. Default: each
             document alone.
         folds: number of folds for choosing the best setting; 0 makes no choice.
-        set_default: store the threshold of the best choice of each mode in the index.
+        set_default: store the threshold of the best choice of each mode in the index, and yield a
+            row for it.
         per_document: whether the rows also have the figures and the predicted labels of every
             document.
         progress: called with a `divgrpc.types.Progress` during the evaluation.

@@ -173,15 +173,19 @@ _CSV_FIELDS: Final = (
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print a table of the settings, a table of the choices and the default that was set."""
+    """Print tables of the settings, of the choices and of the defaults that were set."""
     out = tables.console()
     unit = "documents" if isinstance(rows[0], EvaluateLabelRow) else "queries"
     settings = [row for row in rows if not row.by_fold]
-    choices = [row for row in rows if row.by_fold]
+    choices = [row for row in rows if row.by_fold and not row.is_default]
+    defaults = [row for row in rows if row.is_default]
     details = varied(rows)
     out.print(_table(settings, details))
     if choices:
         out.print("", _table(choices, details, f"Chosen by folds, and reported on {unit} held out"))
+    if defaults:
+        title = "The best choice, now the default, chosen anew for each fold on the other folds"
+        out.print("", _table(defaults, details, title))
     goal = "f" if getattr(rows[0], "goal", "h_score") == "f_score" else "h"
     out.print(
         f"limits: hash_limit/candidates_limit. *: on the Pareto front of {goal} against time",

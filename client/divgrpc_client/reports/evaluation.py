@@ -94,7 +94,7 @@ def report(
 ) -> Page:
     """Return the page that `write_report` writes."""
     settings = [row for row in rows if not row.by_fold]
-    choices = [row for row in rows if row.by_fold]
+    choices = [row for row in rows if row.by_fold and not row.is_default]
     sections = [Section("What was evaluated", _evaluated(rows, settings))]
     front_table, all_table = _with_details(_FRONT, rows), _with_details(_ALL, rows)
     if settings:
@@ -286,8 +286,9 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
         return " ".join(f"{settings[n].parameters.diversity:g}" for n in row.by_fold)
 
     defaults = [
-        f"{setting(row)} (k = {row.parameters.k}) is the index's default for Query now."
-        for row in choices
+        f"{setting(row)} (k = {row.parameters.k}) is the index's default for Query now. Chosen anew"
+        f" for each fold on the other folds, it reaches h {_interval(row)}."
+        for row in rows
         if row.is_default
     ]
     caption = "Choices, with 95 % intervals over groups of queries"

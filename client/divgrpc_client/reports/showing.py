@@ -71,7 +71,8 @@ def side_by_side(
     total = row_count(matrix)
     k = min((row.parameters.k for row in rows), default=0)
     candidates = [row for row in rows if row.parameters.k == k]
-    best = best_of_each([row for row in candidates if row.by_fold] or candidates, method)
+    choices = [row for row in candidates if row.by_fold and not row.is_default]
+    best = best_of_each(choices or candidates, method)
     best.sort(key=lambda row: row.parameters.selector != "nearest")
     sections = []
     for number in np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist():

@@ -100,6 +100,15 @@ def test_a_table_shows_parameters_of_the_search_that_vary(
     )
 
 
+def test_the_new_default_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = made_rows(("greedy",), ("exact",), (10,))
+    evaluation_tables.show([*rows, replace(rows[-1], number=4, is_default=True)])
+    settings, choices, default = capsys.readouterr().out.split("\n\n")
+    assert [part.count("greedy") for part in (settings, choices)] == [3, 1]
+    assert "chosen anew for each fold" in default
+    assert "the default for Query is now greedy" in default
+
+
 def test_one_group_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = made_rows(("greedy",), ("exact",), (10,), choices=False)[:1]
     evaluation_tables.show([row])
