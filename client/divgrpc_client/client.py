@@ -380,8 +380,7 @@ class _Methods:
             categories.
         groups: (rows,) whole numbers, the group of each query. Intervals are over groups, and a
             group lies wholly in one fold. Default: the categories, or each query alone.
-        folds: number of folds for choosing the best setting of each k; 0 makes no choice. There are
-            never more folds than groups.
+        folds: number of folds, at most one per group, for the best setting of each k; 0: no choice.
         set_default: store the best choice as the index's default for Query, and yield a row for it
             with figures of nested folds. The queries must fit one message.
         per_query: whether the rows also have the figures of every single query.
