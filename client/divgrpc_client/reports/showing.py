@@ -80,10 +80,8 @@ def side_by_side(
         ids = None if relevant is None else {int(point) for point in np.asarray(relevant[number])}
         lists = []
         for row in best:
-            options: dict[str, Any] = {name: getattr(row.parameters, name) for name in _OPTIONS}
-            options["n_probes"] = row.parameters.n_probes or None
             query = take(matrix, number, number + 1)
-            answer = client.query(index, query, timeout=timeout, **options)
+            answer = client.query(index, query, timeout=timeout, **_options(row))
             if answer.generation != row.generation:
                 raise IndexChangedError(f"index {index!r} was replaced since it was evaluated")
             points = [int(point) for point in answer.ids[0] if point >= 0]
@@ -96,6 +94,12 @@ def side_by_side(
         heading = f"Query {number}" + ("" if category is None else f", category {category}")
         sections.append(ResultLists(heading, lists))
     return sections
+
+
+def _options(row: EvaluateRow) -> dict[str, Any]:
+    """Return the parameters of a query that repeats those of a row."""
+    options = {name: getattr(row.parameters, name) for name in _OPTIONS}
+    return options | {"n_probes": row.parameters.n_probes or None}
 
 
 def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None) -> Result:
