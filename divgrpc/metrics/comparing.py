@@ -163,8 +163,8 @@ def gain_share_interval(
     """
     gain, possible = _gains(values, nearest, best)
     applies = ~np.isnan(gain + possible)
-    gained = np.where(applies, [gain, possible], 0.0)[:, :, None]
-    (interval,) = ratio_intervals(*gained, groups)
+    gains, divisors = np.where(applies, [gain, possible], 0.0)[:, :, None]
+    (interval,) = ratio_intervals(gains, divisors, groups)
     return interval._replace(value=gain_share(values, nearest, best))
 
 
@@ -224,17 +224,17 @@ def _ratios(
     A query counts in a column if it has a value other than 0. The errors and the degrees are NaN
     for fewer than two groups with such a query.
     """
-    gained, possible = np.asarray(gained, np.float64), np.asarray(possible, np.float64)
-    columns = np.stack([gained, possible, (gained != 0) | (possible != 0)])
+    pair = np.stack([np.asarray(side, np.float64) for side in (gained, possible)])
+    columns = np.concatenate([pair, (pair != 0).any(axis=0)[None]])
     if groups is not None:
         columns = _group_sums(columns, groups)
-    gained, possible, sizes = columns
-    total = possible.sum(axis=0)
+    gains, divisors, sizes = columns
+    total = divisors.sum(axis=0)
     few = np.count_nonzero(sizes, axis=0) < GROUPS_MIN
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = gained.sum(axis=0) / total
+        ratios = gains.sum(axis=0) / total
         shares = np.where(few, np.nan, sizes / sizes.sum(axis=0))
-        squares = (gained - ratios * possible) ** 2 / (1 - shares)
+        squares = (gains - ratios * divisors) ** 2 / (1 - shares)
         errors = np.sqrt(squares.sum(axis=0)) / abs(total)
         # Satterthwaite's degrees for queries that are independent and vary alike.
         parts = shares**2 / (1 - shares)

@@ -4,6 +4,8 @@ An interval must contain the true value in 93 to 97 % of samples. Tests correcte
 reject a true hypothesis in at most 5 % of the families.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -19,7 +21,7 @@ VALUES = {
     "skewed": stats.beta(5, 2).ppf(_RANKS),
     "bounded": np.where(_RANKS < 0.1, 0, stats.beta(4, 2).ppf(np.clip(_RANKS - 0.1, 0, 1) / 0.9)),
 }
-SIZES = {
+SIZES: dict[str, Callable[[int], IntArray]] = {
     "equal": lambda groups: np.full(groups, 12),
     "unequal": lambda groups: np.linspace(4, 20, groups).round().astype(int),
     "half in one": lambda groups: np.append(np.full(groups - 1, 6), 6 * (groups - 1)),
@@ -35,7 +37,7 @@ def samples(
     """
     own = rng.standard_normal((groups.max() + 1, count))[groups]
     normal = np.sqrt(alike) * own + np.sqrt(1 - alike) * rng.standard_normal((len(groups), count))
-    return np.interp(stats.norm.cdf(normal), _RANKS, values)
+    return np.asarray(np.interp(stats.norm.cdf(normal), _RANKS, values))
 
 
 def coverage(intervals: list[Interval], truth: float) -> float:

@@ -7,6 +7,7 @@ reject true hypotheses as rarely as they say.
 import math
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,9 @@ def test_ratios_and_their_intervals_agree_with_the_reference(
 ) -> None:
     gained, possible, groups = (np.array(column) for column in zip(*rows, strict=True))
     (interval,) = ratio_intervals(gained[:, None], possible[:, None], groups)
-    value, error, degrees = reference.cluster_t(gained, possible, groups.tolist())
+    value, error, degrees = reference.cluster_t(
+        *(column.tolist() for column in (gained, possible, groups))
+    )
     half = error * stats.t.ppf(0.975, degrees)
     expected = (value, value - half, value + half)
     assert interval == pytest.approx(expected, nan_ok=True, abs=1e-6)
@@ -85,7 +88,7 @@ def test_equal_values_are_exact() -> None:
 
 
 @pytest.mark.parametrize("groups", [[0, 1], [[0, 1, 2]], [0.5, 1, 2], ["a", "b", "c"], 3])
-def test_other_groups_are_refused(groups: object) -> None:
+def test_other_groups_are_refused(groups: npt.ArrayLike) -> None:
     for function in (mean_intervals, paired_tests):
         with refused("groups", "must be 3 whole numbers"):
             function(np.ones((3, 1)), groups)
