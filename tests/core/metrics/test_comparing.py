@@ -16,7 +16,7 @@ from divgrpc.metrics import (
     pareto_front,
 )
 from reference import metrics as reference
-from support.refusals import refused
+from support.checks.refusals import refused
 
 
 def test_gain_share_and_its_interval() -> None:

@@ -16,7 +16,7 @@ from scipy import stats
 from divgrpc.metrics import gain_share_interval, mean, mean_intervals, paired_tests, ratio_intervals
 from divgrpc.metrics.student import critical_t, two_sided_p
 from reference import metrics as reference
-from support.refusals import refused
+from support.checks.refusals import refused
 
 
 @given(
