@@ -16,7 +16,7 @@ from divgrpc.errors import UnfitIndexError
 from divgrpc.evaluation import COLUMNS, METRICS, Grid, deal_folds, evaluate
 from divgrpc.evaluation.queries import Relevance, study_queries
 from divgrpc.evaluation.study import TIME_TOLERANCE, Task
-from divgrpc.metrics import judge, measure, pareto_front
+from divgrpc.metrics import judge, mean_intervals, measure, pareto_front
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
 from reference import metrics as reference
@@ -177,6 +177,31 @@ def test_the_pareto_front_compares_settings_of_equal_k(index: Index, queries: Fl
         assert [row.on_front for row in own] == pareto_front(h, times, TIME_TOLERANCE).tolist()
 
 
+def test_one_group_has_neither_intervals_nor_choices(index: Index, queries: FloatArray) -> None:
+    """Category 2 has no h, so the queries of categories 2 and 0 have one group with an h."""
+    asked, grid = np.where(ASKED == 2, 2, 0), Grid(ks=(K,))
+    for groups in (None, asked, np.full(len(asked), 7)):
+        for row in evaluate(index, queries, asked, groups=groups, grid=grid):
+            assert not row.by_fold
+            value, *ends = row.metrics["h_score"]
+            assert value >= 0
+            assert np.isnan(ends).all()
+    with refused("set_default", "two groups", error=UnfitIndexError):
+        evaluate(index, queries, asked, grid=grid, set_default=True)
+
+
+def test_groups_of_one_query_are_the_classical_interval(index: Index, queries: FloatArray) -> None:
+    """Categories are the default groups, and each query is a group with lists of relevant ids."""
+    grid = Grid(selectors=("nearest",), ks=(K,))
+    alone = np.arange(len(ASKED))
+    one, *_ = evaluate(index, queries, ASKED, groups=alone, grid=grid, per_query=True)
+    other, *_ = evaluate(index, queries, ASKED, grid=grid)
+    for name in METRICS:
+        values = one.values[name][:, None]
+        assert one.metrics[name] == pytest.approx(mean_intervals(values)[0], nan_ok=True)
+        assert other.metrics[name] == pytest.approx(mean_intervals(values, ASKED)[0], nan_ok=True)
+
+
 def test_lists_of_relevant_ids_replace_categories(index: Index, queries: FloatArray) -> None:
     """Lists of all ids of a category give the category's metrics, except majority accuracy."""
     categories, _ = labels()
@@ -266,6 +291,7 @@ def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
         *(np.zeros((2, DIMS)), np.full((2, DIMS), np.nan), np.ones((2, DIMS + 1))),
     ],
     set_default=[{"folds": 0}, {"grid": Grid(ks=(3, 5))}],
+    groups=[[0], [0.5, 1], [[0, 1]], {"groups": [4, 4], "set_default": True}],
 )
 def test_invalid_arguments_are_named_before_any_work(
     index: Index,
