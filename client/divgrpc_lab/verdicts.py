@@ -1,20 +1,27 @@
-"""Verdicts on claims: a claim holds, does not hold, or cannot be decided by a run.
+"""Verdicts on claims: a claim holds, does not hold, depends on the data, or cannot be told.
 
-Two rows are compared by their mean difference and its 95 % interval. The first row is above the
-second if the whole interval is above zero. A claim about many cells (data sets, k, families) holds
-if it holds in every cell, and fails if one cell contradicts it. If there is no difference, one cell
-in forty contradicts a claim by chance.
+A claim is tested by a contrast in each place, which is usually a data set. A contrast has a number
+for each query, whose mean is above zero if the claim is true. The mean has an interval and a
+two-sided t test by groups of queries, because the queries of one group resemble each other. The
+p values of all contrasts of a table are corrected together by Holm's method. If no claim has an
+effect, the probability that any verdict is decided is therefore at most 5 %.
+
+A claim holds if the means of all its contrasts are above zero with a corrected p below 0.05. It
+does not hold if one mean is below zero with such a p, and depends on the data if another mean is
+above zero with such a p.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from divgrpc.types import Interval
+from divgrpc.metrics import Values, holm, mean_intervals, paired_tests
+from divgrpc.types import IntArray, Interval
 from divgrpc_client.reports.page import Body, Cell, Column, Table
 
+LEVEL: Final = 0.05
 # For each verdict: its text, the kind of its cell on the page, and its style on a terminal.
 _LOOKS: Final[dict[bool | None, tuple[str, Literal["good", "bad", "open"], str]]] = {
     True: ("holds", "good", "bold green"),
@@ -23,21 +30,137 @@ _LOOKS: Final[dict[bool | None, tuple[str, Literal["good", "bad", "open"], str]]
 }
 
 
+class Contrast(NamedTuple):
+    """The values (m,) of a test in one place, and the `groups` (m,) that depend on each other.
+
+    If `groups` is None, the values are independent. With a `goal`, the values are logarithms of
+    ratios, and the ratio is tested against the goal.
+    """
+
+    place: str
+    values: Values
+    groups: IntArray | None = None
+    goal: float | None = None
+
+
+class Claim(NamedTuple):
+    """A claim that is true if the means of all `contrasts` are above zero, or above their goals.
+
+    `effect` says what a mean is, and `more` ends the sentence with the evidence. If `is_null`, the
+    claim says that all means are zero. A test can reject such a claim but cannot confirm it.
+    """
+
+    text: str
+    effect: str
+    contrasts: Sequence[Contrast]
+    more: str = ""
+    is_null: bool = False
+
+
+class Effect(NamedTuple):
+    """The size of an effect in one place, with a p value before and after Holm's correction.
+
+    `groups` is the number of groups. With one group, the ends of the interval and both p values
+    are NaN. If `is_ratio`, the size is a ratio. `side` is True if the effect is surely in favour of
+    the claim, False if it is surely against it, and None if that is not known.
+    """
+
+    place: str
+    size: Interval
+    groups: int
+    p: float
+    corrected_p: float
+    is_ratio: bool
+    side: bool | None
+
+    @property
+    def text(self) -> str:
+        """The size, its interval and the corrected p value in words."""
+        if np.isnan(self.size.value):
+            return f"{self.place}: no value"
+        form = "{:,.3g} times".format if self.is_ratio else "{:+.3f}".format
+        value = f"{self.place}: {form(self.size.value)}"
+        if self.groups == 1:
+            return f"{value}, one group: no interval"
+        low, high = map(form, self.size[1:])
+        return f"{value} ({low} to {high}; p {p_text(self.corrected_p)})"
+
+
 class Verdict(NamedTuple):
     """A claim, whether it `holds` (None if undecided), and a sentence with the evidence.
 
-    `positive` is the text that is printed for a claim that holds.
+    `undecided` is the text that is printed for an undecided claim. `effects` has the sizes of the
+    effects that were tested.
     """
 
     claim: str
     holds: bool | None
     sentence: str
-    positive: str = "holds"
+    undecided: str = _LOOKS[None][0]
+    effects: tuple[Effect, ...] = ()
 
     @property
     def word(self) -> str:
         """The verdict in words."""
-        return self.positive if self.holds else _LOOKS[self.holds][0]
+        return self.undecided if self.holds is None else _LOOKS[self.holds][0]
+
+
+def judge(claims: Sequence[Claim]) -> list[Verdict]:
+    """Judge all claims of a table together, so that Holm's method corrects all their tests."""
+    tests = [_tested(contrast) for claim in claims for contrast in claim.contrasts]
+    p_values = np.array([test[-1] for test in tests])
+    corrected = np.full(len(tests), np.nan)
+    is_tested = ~np.isnan(p_values)
+    corrected[is_tested] = holm(p_values[is_tested])
+    effects = iter([_effect(*parts) for parts in zip(tests, corrected.tolist(), strict=True)])
+    return [_verdict(claim, tuple(next(effects) for _ in claim.contrasts)) for claim in claims]
+
+
+def _tested(contrast: Contrast) -> tuple[Contrast, Interval, int, float]:
+    """Return the contrast, the interval of its mean, its number of groups, and its p value."""
+    applies = ~np.isnan(contrast.values)
+    column = contrast.values[applies, np.newaxis]
+    groups = np.arange(len(column)) if contrast.groups is None else contrast.groups[applies]
+    count = len(np.unique(groups))
+    if not count:
+        return contrast, Interval(np.nan, np.nan, np.nan), 0, np.nan
+    [interval] = mean_intervals(column, groups)
+    [p] = paired_tests(column - np.log(contrast.goal or 1.0), groups)
+    return contrast, interval, count, float(p)
+
+
+def _effect(test: tuple[Contrast, Interval, int, float], corrected_p: float) -> Effect:
+    contrast, size, groups, p = test
+    is_ratio = contrast.goal is not None
+    above = size.value > np.log(contrast.goal or 1.0)
+    if is_ratio:
+        size = Interval(*np.exp(size).tolist())
+    side = bool(above) if corrected_p < LEVEL else None
+    return Effect(contrast.place, size, groups, p, corrected_p, is_ratio, side)
+
+
+def _verdict(claim: Claim, effects: tuple[Effect, ...]) -> Verdict:
+    sides = {effect.side for effect in effects}
+    undecided = _LOOKS[None][0]
+    if claim.is_null:
+        holds = False if sides - {None} else None
+        is_tested = any(not np.isnan(effect.p) for effect in effects)
+        undecided = "is not rejected" if is_tested else undecided
+    else:
+        holds = False if False in sides else True if sides == {True} else None
+        if sides >= {True, False}:
+            holds, undecided = None, "depends on the data"
+    evidence = "; ".join(effect.text for effect in effects) or "not measured"
+    return Verdict(
+        claim.text, holds, f"{claim.effect}: {evidence}.{claim.more}", undecided, effects
+    )
+
+
+def p_text(p: float) -> str:
+    """Return a p value with two digits, and "none" if there was no test."""
+    if np.isnan(p):
+        return "none"
+    return "below 1e-6" if p < 1e-6 else f"{p:.2g}"  # noqa: PLR2004  # as printed
 
 
 def sign(difference: Interval) -> bool | None:
@@ -80,10 +203,37 @@ def times_as_fast(claim: str, ratios: Sequence[float], goal: float, more: str = 
 
 
 def verdict_table(verdicts: Sequence[Verdict], caption: str) -> Table:
-    """Return the verdicts as a table for a page, with coloured cells."""
-    columns = [Column("claim", numeric=False), Column("verdict", numeric=False, whole=True)]
-    lines = [(v.claim, Cell(v.word, verdict=_LOOKS[v.holds][1]), v.sentence) for v in verdicts]
-    return Table(caption, [*columns, Column("evidence", numeric=False)], [Body(lines)])
+    """Return the verdicts as a table for a page, with a line for each effect of a claim."""
+    columns = [
+        Column("claim", numeric=False),
+        Column("verdict", numeric=False, whole=True),
+        Column("where", numeric=False),
+        *map(Column, ("effect", "95 % interval", "groups", "p", "corrected p")),
+        Column("evidence", numeric=False),
+    ]
+    bodies = [Body([*_lines(verdict)]) for verdict in verdicts]
+    return Table(caption, columns, bodies)
+
+
+def _lines(verdict: Verdict) -> Iterable[list[Cell | str]]:
+    """Yield a line for each effect, or one line for a claim without effects."""
+    begin: list[Cell | str] = [
+        verdict.claim,
+        Cell(verdict.word, verdict=_LOOKS[verdict.holds][1]),
+    ]
+    end = verdict.sentence
+    if not verdict.effects:
+        yield [*begin, *[""] * 6, end]
+    for effect in verdict.effects:
+        form = "{:,.3g} times".format if effect.is_ratio else "{:+.3f}".format
+        low, high = map(form, effect.size[1:])
+        interval = f"{low} to {high}" if effect.groups > 1 else "one group: no interval"
+        p_values = (p_text(effect.p), p_text(effect.corrected_p))
+        yield [*begin, effect.place, form(effect.size.value), interval, str(effect.groups)] + [
+            *p_values,
+            end,
+        ]
+        begin, end = ["", ""], ""
 
 
 def print_verdicts(out: Console, verdicts: Sequence[Verdict]) -> None:
