@@ -27,6 +27,12 @@ from divgrpc_lab.verdicts import Verdict, print_verdicts
 
 Item = TypeVar("Item")
 
+# The first sentence of the output and of the page of both tables.
+NOT_THE_PAPERS_DATA: Final = (
+    "This is not the paper's data: its ImageNet images (Table 1) and LSHTC3 documents (Table 2) "
+    "are not measured, so directions can be compared but values cannot."
+)
+
 # Characters that a number may start with. "" stands for an empty cell.
 _NUMBER_STARTS: Final = ("", *"-+0123456789")
 

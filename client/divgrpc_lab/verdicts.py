@@ -160,7 +160,7 @@ def p_text(p: float) -> str:
     """Return a p value with two digits, and "none" if there was no test."""
     if np.isnan(p):
         return "none"
-    return "below 1e-6" if p < 1e-6 else f"{p:.2g}"  # noqa: PLR2004  # as printed
+    return "below 1e-6" if p < 1e-6 else f"{p:.2g}"  # as printed
 
 
 def sign(difference: Interval) -> bool | None:
@@ -229,10 +229,8 @@ def _lines(verdict: Verdict) -> Iterable[list[Cell | str]]:
         low, high = map(form, effect.size[1:])
         interval = f"{low} to {high}" if effect.groups > 1 else "one group: no interval"
         p_values = (p_text(effect.p), p_text(effect.corrected_p))
-        yield [*begin, effect.place, form(effect.size.value), interval, str(effect.groups)] + [
-            *p_values,
-            end,
-        ]
+        figures = (form(effect.size.value), interval, str(effect.groups), *p_values)
+        yield [*begin, effect.place, *figures, end]
         begin, end = ["", ""], ""
 
 

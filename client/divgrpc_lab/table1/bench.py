@@ -1,37 +1,39 @@
 """Measures Table 1 on one data set: builds indexes through the client and evaluates grids.
 
-The module also measures the paper's claims outside the table: about bits and tables, the uniformity
-of retrieved points, and the growth of the number of hashed points.
+The module also measures the paper's claims outside the table: the uniformity of retrieved points,
+and the growth of the number of hashed points. A job is a measurement whose result fits JSON, so
+that a long run can be continued; see `divgrpc_lab.table1.work`.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from divgrpc.metrics import Values
-from divgrpc.types import EvaluateRow, HashFamily, IndexInfo, IntArray, Interval, Sampling, Search
+from divgrpc.metrics import Values, mean_intervals
+from divgrpc.types import HashFamily, IndexInfo, IntArray, Interval, Sampling, Search
 from divgrpc_client.client import Client
 from divgrpc_lab.data.synthetic import IMAGES, POOL, WORDS, visual_words
 from divgrpc_lab.data.topics import Topics
-from divgrpc_lab.experiment import steps
+from divgrpc_lab.table1 import home
 from divgrpc_lab.table1.methods import (
     ALL,
     FAMILIES,
     HASHED,
     HASHING,
     ONE_EXACT,
-    TABLES,
     WITHOUT_HASHING,
+    Answer,
     Case,
     Row,
     rows_of,
 )
 from divgrpc_lab.table1.paper import METHODS
+from divgrpc_lab.table1.work import Job
 
 INDEX: Final = "table1"
 # Number of timed queries of each kind on the synthetic data, and the same for methods that take
@@ -45,18 +47,18 @@ class Plan:
     """The amount of work of a run.
 
     Each category has `per_category` queries, or `few` for slow methods. Methods are repeated with
-    `seeds` hash seeds. `codes` is the number of pairs of bits and tables, which are tried with
-    `code_seeds` seeds each. `draws` is the number of draws in the test of uniformity, one for each
-    category and seed. `sizes` is the number of sizes of the growing data. `synthetic` has the
-    numbers of images and words of the set that is only timed.
+    `seeds` hash seeds. `codes` are the numbers of bits and tables of the paper's literal mode,
+    which is repeated with `code_seeds` seeds. `ball_seeds` is the number of seeds in the test of
+    uniformity. `sizes` is the number of sizes of the growing data. `synthetic` has the numbers of
+    images and words of the set that is only timed.
     """
 
     per_category: int = 50
     few: int = 10
     seeds: int = 5
     code_seeds: int = 2
-    codes: int = 4
-    draws: int = 500
+    codes: tuple[home.Code, ...] = home.codes(home.BITS, home.TABLES)
+    ball_seeds: int = 25
     sizes: int = 5
     synthetic: tuple[int, int] = (IMAGES, WORDS)
 
@@ -75,40 +77,104 @@ class Timed(NamedTuple):
 
 
 class Bench:
-    """Measures one data set and its queries on a server."""
+    """Measures one data set and its queries on a server.
+
+    `jobs` are the measurements by name. The other methods make rows of their results.
+    """
 
     def __init__(self, client: Client, data: Topics, plan: Plan) -> None:
         self.client, self.data, self.plan = client, data, plan
         self.name = data.name.partition(" (")[0]
         self.queries = data.queries(plan.per_category)
         self.few_queries = self.queries.first(plan.few)
+        self.places = home.places(plan.codes, plan.code_seeds, data.points.shape[1])
 
-    def rows(self) -> Iterator[Row]:
-        """Measure every row of the table."""
+    def jobs(self) -> dict[str, Job]:
+        """Return all measurements of this data set by name."""
+        jobs: dict[str, Job] = {self._name(ALL): self._without_hashing}
+        for name, seed in product(FAMILIES, range(self.plan.seeds)):
+            jobs[self._name(name, seed)] = partial(self._with_hashing, name, seed)
+        for place in self.places:
+            jobs[self._name(place)] = partial(self._home, place)
+        for seed in range(self.plan.ball_seeds):
+            jobs[self._name("ball", seed)] = partial(ball_counts, self, seed)
+        jobs[self._name("growth")] = partial(growing, self)
+        return jobs
+
+    def rows(self, results: Mapping[str, Any]) -> Iterator[Row]:
+        """Return every row of the table."""
+        for case, answers in zip(WITHOUT_HASHING, results[self._name(ALL)], strict=True):
+            yield from self._rows("NH", case, [answers])
+        for name in FAMILIES:
+            for case in HASHING:
+                seeds = range(case.seeds(self.plan.seeds))
+                numbers = [_cases(self.plan, seed).index(case) for seed in seeds]
+                answers = [
+                    results[self._name(name, seed)][number]
+                    for seed, number in zip(seeds, numbers, strict=True)
+                ]
+                yield from self._rows(name, case, answers)
+        yield from home.rows(self.name, self._home_answers(results), self.few_queries.categories)
+
+    def coded(self, results: Mapping[str, Any]) -> list[home.Coded]:
+        """Return the rows of greedy for each number of bits and tables."""
+        answers = self._home_answers(results)
+        return home.coded_rows(self.name, answers, self.few_queries.categories)
+
+    def spreads(self, results: Mapping[str, Any]) -> list["Spread"]:
+        """Return the distribution of the retrieved points over the ball, for each sampling."""
+        seeds = [results[self._name("ball", seed)] for seed in range(self.plan.ball_seeds)]
+        return [
+            Spread(self.name, sampling, ball_size(self.data), np.array([s[at] for s in seeds]))
+            for at, sampling in enumerate(_SAMPLINGS)
+        ]
+
+    def growth(self, results: Mapping[str, Any]) -> "Growth":
+        """Return the growth of the number of hashed points."""
+        sizes, points, recalls, limits = results[self._name("growth")]
+        groups = self.data.pool_categories[:_GROWTH_QUERIES]
+        return Growth.of(self.name, sizes, np.array(points).T, recalls, limits, groups)
+
+    def _name(self, *parts: object) -> str:
+        return ", ".join(map(str, (self.name, *parts)))
+
+    def _home_answers(self, results: Mapping[str, Any]) -> dict[home.Place, list[list[Answer]]]:
+        return {
+            place: [[Answer(*item) for item in answers] for answers in results[self._name(place)]]
+            for place in self.places
+        }
+
+    def _without_hashing(self) -> list[list[Answer]]:
         with built(self.client, self.data, hash_family="lsh_sdiv"):
-            for case in steps(WITHOUT_HASHING, f"{self.name}, all points"):
-                yield from self._rows("NH", case, [self._evaluate(case, "exact")])
-        for name, family in FAMILIES.items():
-            answers: dict[Case, list[list[EvaluateRow]]] = defaultdict(list)
-            for seed in range(self.plan.seeds):
-                cases = [case for case in HASHING if seed < case.seeds(self.plan.seeds)]
-                with built(self.client, self.data, hash_family=family, seed=seed) as info:
-                    auto_search = info.auto_search_dense or info.auto_search
-                    # The exact search does not hash, so `scan` is measured instead.
-                    search: Search = "scan" if auto_search == "exact" else auto_search
-                    for case in steps(cases, f"{self.name}, {name}, seed {seed}"):
-                        answers[case].append(self._evaluate(case, search))
-            for case, seeds in answers.items():
-                yield from self._rows(name, case, seeds)
+            return [self._evaluate(case, "exact") for case in WITHOUT_HASHING]
 
-    def _evaluate(self, case: Case, search: Search) -> list[EvaluateRow]:
+    def _with_hashing(self, name: str, seed: int) -> list[list[Answer]]:
+        with built(self.client, self.data, hash_family=FAMILIES[name], seed=seed) as info:
+            auto_search = info.auto_search_dense or info.auto_search
+            # The exact search does not hash, so `scan` is measured instead.
+            search: Search = "scan" if auto_search == "exact" else auto_search
+            return [self._evaluate(case, search) for case in _cases(self.plan, seed)]
+
+    def _home(self, place: home.Place) -> list[list[Answer]]:
+        with built(self.client, self.data, **place.options):
+            return home.measure(self.client, INDEX, place, self.few_queries)
+
+    def _evaluate(self, case: Case, search: Search) -> list[Answer]:
+        """Return the choices by folds, one for each k."""
         queries = self.few_queries if case.few else self.queries
         grid = case.grid(search)
-        return list(self.client.evaluate(INDEX, *queries, per_query=True, **grid))
+        rows = self.client.evaluate(INDEX, *queries, per_query=True, **grid)
+        return [Answer.of(row) for row in rows if row.by_fold]
 
-    def _rows(self, family: str, case: Case, answers: list[list[EvaluateRow]]) -> list[Row]:
+    def _rows(self, family: str, case: Case, seeds: list[list[Any]]) -> list[Row]:
         queries = self.few_queries if case.few else self.queries
+        answers = [[Answer(*item) for item in items] for items in seeds]
         return rows_of(self.name, family, case, answers, queries.categories)
+
+
+def _cases(plan: Plan, seed: int) -> list[Case]:
+    """Return the cases with hashing that are measured with a seed."""
+    return [case for case in HASHING if seed < case.seeds(plan.seeds)]
 
 
 @contextmanager
@@ -128,8 +194,8 @@ def built(
     client.delete_index(INDEX)
 
 
-def times(client: Client, images: int = IMAGES, words: int = WORDS) -> Iterator[Timed]:
-    """Yield the times of every method on synthetic data with the paper's size and kind.
+def times(client: Client, images: int = IMAGES, words: int = WORDS) -> list[Timed]:
+    """Return the times of every method on synthetic data with the paper's size and kind.
 
     Queries are sparse (held-out images) or dense (hyperplanes learned from these images). Only a
     few queries are timed, one at a time on one thread, and each method has one diversity. Without
@@ -140,9 +206,10 @@ def times(client: Client, images: int = IMAGES, words: int = WORDS) -> Iterator[
     points = f"{images:,} x {words:,}, {data.points.nnz / images:,.0f} numbers a row"
     kinds = {"sparse": (data.pool, data.pool_categories), "dense": data.queries(2)}
     families: dict[str, HashFamily] = {"NH": "lsh_div", **FAMILIES}
+    timed = []
     for family, hash_family in families.items():
         with built(client, data, hash_family=hash_family):
-            for kind, method in steps([*product(kinds, METHODS)], f"times, {family}"):
+            for kind, method in product(kinds, METHODS):
                 stage = HASHED if family != "NH" else ONE_EXACT if method == "Rerank" else ALL
                 slow = stage == ALL and method in ("QP-Rel", "Greedy", "MMR")
                 queries, categories = (
@@ -151,15 +218,10 @@ def times(client: Client, images: int = IMAGES, words: int = WORDS) -> Iterator[
                 grid = Case(method, stage, dial=_TIMED_DIALS[method]).grid("scan")
                 for row in client.evaluate(INDEX, queries, categories, folds=0, **grid):
                     case = (kind, method, family, stage, row.parameters.k, row.queries)
-                    yield Timed(points, *case, row.microseconds.p50)
+                    timed.append(Timed(points, *case, row.microseconds.p50))
+    return timed
 
 
-PCA: Final = "PCA-Hash"
-# Pairs of the number of bits of a key and the number of tables. A code has as many bits as their
-# product.
-BITS_AND_TABLES: Final = ((6, 4), (12, 4), (6, 10), (12, 10))
-# Maximum number of components that Build accepts. PCA-Hash uses one component for each bit.
-_COMPONENTS_MAX: Final = 200
 BINS: Final = 10
 # Maximum number of points in an exact ball, and their maximum share of all points.
 _BALL_POINTS, _BALL_SHARE = 1_000, 0.1
@@ -171,32 +233,28 @@ _GROWTH_QUERIES: Final = 200
 # Highest target recall that the default tables reach at every size within the number of probes that
 # Build tries.
 _GROWTH_RECALL: Final = 0.3
-_DRAWS: Final = 2_000
-
-
-class Coded(NamedTuple):
-    """The row of greedy at k = 10 with a search through tables, for one code.
-
-    `n_bits` is the number of bits of a key, and `n_tables` the number of tables.
-    """
-
-    n_bits: int
-    n_tables: int
-    row: Row
+_SAMPLINGS: Final[tuple[Sampling, ...]] = ("uniform", "nearest")
 
 
 class Spread(NamedTuple):
     """The distribution of the ranks of retrieved points within the exact ball around a query.
 
-    `counts` has the number of draws in each tenth of the ball, the nearest tenth first. One point
-    is drawn for each category and each hash seed. `ball` is the number of points in the ball.
+    `ball` is the number of points in the ball. `counts` (seeds, BINS) has the number of retrieved
+    points of all queries in each tenth of the ball, the nearest tenth first, for each hash seed.
     """
 
     data: str
     sampling: Sampling
     ball: int
-    seeds: int
-    counts: tuple[int, ...]
+    counts: IntArray
+
+    @property
+    def places(self) -> Values:
+        """The mean place (seeds,) in the ball; the nearest point is at 0, the farthest at 1."""
+        middles = (np.arange(BINS) + 0.5) / BINS
+        totals = self.counts.sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.counts @ middles / totals)
 
 
 class Growth(NamedTuple):
@@ -205,8 +263,8 @@ class Growth(NamedTuple):
     There is no hash limit, and Build tunes the probes for the same recall at each size. For each of
     `sizes`, `hashed_points` is the mean number of points hashed, `recalls` the mean recall of the
     exact ten nearest points, and `limits` the hash limit that `epsilon` 1 gives. `exponent` is the
-    slope of log hashed points over log size, with a 95 % interval. The interval covers only the
-    variation over queries, because one hash seed is used.
+    slope of log hashed points over log size, with an interval by the categories of the queries. One
+    hash seed is used. `slopes` (nq,) and `groups` (nq,) are the values and groups of the interval.
     """
 
     data: str
@@ -215,84 +273,73 @@ class Growth(NamedTuple):
     recalls: tuple[float, ...]
     limits: tuple[int, ...]
     exponent: Interval
+    slopes: Values
+    groups: IntArray
+
+    @classmethod
+    def of(  # noqa: PLR0917  # one argument for each thing measured
+        cls,
+        data: str,
+        sizes: list[int],
+        points: Values,
+        recalls: list[float],
+        limits: list[int],
+        groups: IntArray,
+    ) -> "Growth":
+        """Return the growth of the numbers of hashed points (nq, sizes)."""
+        slopes = exponents(sizes, points)
+        [exponent] = mean_intervals(slopes[:, np.newaxis], groups)
+        means = tuple(points.mean(axis=0).tolist())
+        return cls(
+            data, tuple(sizes), means, tuple(recalls), tuple(limits), exponent, slopes, groups
+        )
 
 
-def bits_and_tables(bench: Bench) -> Iterator[Coded]:
-    """Measure greedy after tables of three hash families, at several numbers of bits and tables."""
-    case, queries = Case("Greedy", TABLES), bench.few_queries
-    grid = case.grid("tables") | {"ks": [10]}
-    families: dict[str, HashFamily] = {**FAMILIES, PCA: "pca_hash"}
-    for n_bits, n_tables in steps(BITS_AND_TABLES[: bench.plan.codes], f"{bench.name}, codes"):
-        for name, family in families.items():
-            if name == PCA and n_bits * n_tables > min(_COMPONENTS_MAX, bench.data.points.shape[1]):
-                continue
-            answers = []
-            # PCA-Hash has no random draws.
-            for seed in range(1 if name == PCA else bench.plan.code_seeds):
-                options: dict[str, Any] = {"seed": seed, "n_bits": n_bits, "n_tables": n_tables}
-                with built(bench.client, bench.data, hash_family=family, **options):
-                    calls = bench.client.evaluate(INDEX, *queries, per_query=True, **grid)
-                    answers.append(list(calls))
-            [row] = rows_of(bench.name, name, case, answers, queries.categories)
-            yield Coded(n_bits, n_tables, row)
+def ball_size(data: Topics) -> int:
+    """Return the number of points in the ball around a query, a multiple of `BINS`."""
+    points = data.points.shape[0]
+    return BINS * max(1, int(min(_BALL_POINTS, points * _BALL_SHARE)) // BINS)
 
 
-def uniformity(bench: Bench) -> list[Spread]:
-    """Draw retrieved points from the exact ball around queries, with both kinds of sampling.
+def ball_counts(bench: Bench, seed: int) -> IntArray:
+    """Return the retrieved points (samplings, BINS) in each tenth of the exact ball, for one seed.
 
     The ball of a query consists of the nearest points by an exact search. Points are retrieved by a
-    search through tables of LSH-Div (selector nearest, k = hash_limit). One of the retrieved points
-    inside the ball is drawn for the first query of each category and each hash seed. If the
-    retrieved points are uniform over the ball, the draws are uniform too. Draws with different
-    seeds are independent, and draws of different categories are nearly independent. The queries of
-    one category are similar to each other, so only one of them is used.
+    search through tables of LSH-Div (selector nearest, k = hash_limit). The counts are sums over
+    the first query of each category. If the retrieved points are uniform over the ball, each tenth
+    has the same expected count. Counts of different seeds are independent.
     """
-    queries = bench.queries.first(1)
-    samplings: tuple[Sampling, ...] = ("uniform", "nearest")
-    counts = {sampling: np.zeros(BINS, np.int64) for sampling in samplings}
-    points = bench.data.points.shape[0]
-    ball = BINS * max(1, int(min(_BALL_POINTS, points * _BALL_SHARE)) // BINS)
-    draw = np.random.default_rng(0)
-    seeds = -(-bench.plan.draws // len(queries.categories))
+    queries, ball = bench.queries.first(1).queries, ball_size(bench.data)
+    counts = np.zeros((len(_SAMPLINGS), BINS), np.int64)
 
     def ask(**options: Any) -> IntArray:
-        result = bench.client.query(
-            INDEX, queries.queries, selector="nearest", timeout=60, **options
-        )
+        result = bench.client.query(INDEX, queries, selector="nearest", timeout=60, **options)
         return result.ids
 
-    inside: IntArray | None = None
-    for seed in steps(range(seeds), f"{bench.name}, uniformity"):
-        with built(bench.client, bench.data, hash_family="lsh_div", seed=seed):
-            if inside is None:
-                inside = ask(k=ball, search="exact", hash_limit=0, candidates_limit=0)
-            for sampling in samplings:
-                limits = {"hash_limit": _RESULTS, "candidates_limit": _RESULTS}
-                retrieved_ids = ask(
-                    k=_RESULTS, search="tables", sampling=sampling, seed=seed, **limits
-                )
-                for ids, hits in zip(inside, retrieved_ids, strict=True):
-                    ranks = np.flatnonzero(np.isin(ids, hits))
-                    if len(ranks):
-                        counts[sampling][draw.choice(ranks) * BINS // ball] += 1
-    return [
-        Spread(bench.name, sampling, ball, seeds, tuple(counts[sampling].tolist()))
-        for sampling in samplings
-    ]
+    with built(bench.client, bench.data, hash_family="lsh_div", seed=seed):
+        inside = ask(k=ball, search="exact", hash_limit=0, candidates_limit=0)
+        limits = {"hash_limit": _RETRIEVED, "candidates_limit": _RETRIEVED, "k": _RETRIEVED}
+        for place, sampling in enumerate(_SAMPLINGS):
+            retrieved_ids = ask(search="tables", sampling=sampling, seed=seed, **limits)
+            for ids, hits in zip(inside, retrieved_ids, strict=True):
+                tenths = np.flatnonzero(np.isin(ids, hits)) * BINS // ball
+                counts[place] += np.bincount(tenths, minlength=BINS)
+    return counts
 
 
-def growth(bench: Bench) -> Growth:
+def growing(bench: Bench) -> tuple[list[int], list[Values], list[float], list[int]]:
     """Build indexes of growing parts of the points, and count the points hashed per query.
 
     Queries are points of the pool, because Build tunes the probes for queries that are similar to
-    the indexed points.
+    the indexed points. Returns the sizes, the points hashed for each query (nq,) at each size, the
+    recalls, and the hash limits that `epsilon` 1 gives.
     """
     data, client = bench.data, bench.client
     order = np.random.default_rng(0).permutation(data.points.shape[0])
     queries = data.pool[:_GROWTH_QUERIES]
     options: dict[str, Any] = {"selector": "nearest", "k": 10, "timeout": 60}
     sizes, columns, recalls, limits = [], [], [], []
-    for divisor in steps(_SIZE_DIVISORS[-bench.plan.sizes :], f"{bench.name}, growth"):
+    for divisor in _SIZE_DIVISORS[-bench.plan.sizes :]:
         rows = np.sort(order[: len(order) // divisor])
         with built(client, data, rows, hash_family="lsh_div", target_recall=_GROWTH_RECALL):
             exact = client.query(INDEX, queries, search="exact", **options)
@@ -303,24 +350,17 @@ def growth(bench: Bench) -> Growth:
         sizes.append(len(rows))
         columns.append(result.stats.points_hashed.astype(np.float64))
         limits.append(by_rule.parameters.hash_limit)
-    points = np.stack(columns, axis=1)
-    means = tuple(points.mean(axis=0).tolist())
-    slope = exponent(sizes, points)
-    return Growth(bench.name, tuple(sizes), means, tuple(recalls), tuple(limits), slope)
+    return sizes, columns, recalls, limits
 
 
-def exponent(sizes: Sequence[int], points: Values) -> Interval:
-    """Return the exponent x of hashed points ~ size^x, by least squares on logarithms of means.
+def exponents(sizes: list[int], points: Values) -> Values:
+    """Return values (nq,) whose mean is the exponent x of hashed points ~ size^x.
 
-    `points` (nq, sizes) has the number of points hashed for each query at each size. The 95 %
-    interval comes from bootstrap draws of queries.
+    `points` (nq, sizes) has the number of points hashed for each query at each size. The exponent
+    is the least-squares slope of the logarithms of the means. The values are linear in the points
+    of a query (the delta method), so that their spread gives the interval of the exponent.
     """
     logs = np.log(np.asarray(sizes, np.float64))
     weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
-
-    def slope(means: Values) -> Values:
-        return np.asarray(np.log(np.maximum(means, 1e-9)) @ weights)
-
-    draws = np.random.default_rng(0).integers(len(points), size=(_DRAWS, len(points)))
-    low, high = np.quantile(slope(points[draws].mean(axis=1)), (0.025, 0.975))
-    return Interval(float(slope(points.mean(axis=0))), float(low), float(high))
+    means = np.maximum(points.mean(axis=0), 1e-9)
+    return np.asarray(np.log(means) @ weights + (points / means - 1) @ weights)

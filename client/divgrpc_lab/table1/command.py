@@ -1,34 +1,50 @@
 """Start a server, measure the paper's Table 1 on it, judge the paper's claims, write a page.
 
-  make table1 ARGS="--data FOLDER --json table1.json"
+  make table1 ARGS="--data FOLDER --work WORK --json table1.json"
   make table1 ARGS="--data FOLDER --sets newsgroups20 --seeds 3"
+  make table1 ARGS="--data FOLDER --bits 8 10 12 --tables 5 10 20"
   make table1 ARGS=--quick       a short run
 
-Every index is built through the client, and Evaluate measures the settings. Without a folder of
-data sets, the digits of scikit-learn are used.
+Every index is built through the client, and Evaluate measures the settings. With --work, a run that
+was killed goes on where it stopped. Without a folder of data sets, the digits of scikit-learn are
+used.
 """
 
 import argparse
 import os
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
 
+import divgrpc
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.client import Client
 from divgrpc_client.formats import tables
 from divgrpc_lab import experiment
 from divgrpc_lab.data.topics import DIGITS, SETS, Topics, load
 from divgrpc_lab.server_process import running_server
-from divgrpc_lab.table1 import claims
-from divgrpc_lab.table1.bench import Bench, Plan, bits_and_tables, growth, times, uniformity
+from divgrpc_lab.table1 import claims, home
+from divgrpc_lab.table1.bench import Bench, Plan, Timed, times
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
+from divgrpc_lab.table1.work import Job, Work
+from divgrpc_lab.verdicts import judge
 
-# Plan of a run of one or two minutes, enough to show that everything works.
+# Plan of a short run, which still measures every row and judges every claim.
 QUICK: Final = Plan(
-    5, few=3, seeds=2, code_seeds=1, codes=1, draws=2, sizes=2, synthetic=(350, 300)
+    per_category=5,
+    few=3,
+    seeds=1,
+    code_seeds=1,
+    codes=home.codes((6,), (10,)),
+    ball_seeds=3,
+    sizes=2,
+    synthetic=(350, 300),
 )
+# Default of --builds. The whole form needs 114 builds for its study of each data set.
+_BUILDS_MAX: Final = 400
 # An exhaustive method may take seconds per query on a busy machine.
 _TIMEOUT_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 600.0
@@ -42,6 +58,25 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--seeds", type=int, metavar="N", help="Hash seeds to repeat with (default 5)."
     )
+    verb.add_argument(
+        "--bits", type=int, nargs="+", metavar="N", help="Bits of a key to try (default 6 8 10 12)."
+    )
+    verb.add_argument(
+        "--tables", type=int, nargs="+", metavar="N", help="Tables to try (default 5 10 20)."
+    )
+    verb.add_argument(
+        "--builds",
+        type=int,
+        metavar="N",
+        default=_BUILDS_MAX,
+        help=f"Refuse a study of bits and tables that needs more builds (default {_BUILDS_MAX}).",
+    )
+    verb.add_argument(
+        "--work",
+        type=Path,
+        metavar="FOLDER",
+        help="Keep finished measurements here, and take those that an earlier run kept.",
+    )
     experiment.add_options(verb, "table1")
 
 
@@ -50,23 +85,32 @@ def run(arguments: argparse.Namespace) -> int:
     plan = plan_of(arguments)
     names = experiment.set_names(arguments, SETS)
     sets = load(names, arguments.data)
+    studies = [home.places(plan.codes, plan.code_seeds, data.points.shape[1]) for data in sets]
+    home.check_builds(sum(map(len, studies)), arguments.builds)
     console = tables.console()
+    console.print(experiment.NOT_THE_PAPERS_DATA, style="bold")
     if sets[0].name == DIGITS:
         more = ": up to 200 dimensions LSH-SDiv keeps all components and is LSH-Div"
         experiment.warn_of_digits(console, more)
-    report = measure(sets, plan)
+    report = measure(sets, plan, arguments.work)
+    experiment.finish(console, arguments, report.claims, page(report), _figures(report))
+    return 0
+
+
+def _figures(report: Report) -> dict[str, Any]:
+    """Return all figures for the JSON."""
     paper = [
         {"method": method, "family": family, "k": k, **cell._asdict()}
         for (method, family, k), cell in printed().items()
     ]
-    figures = report._asdict() | {"paper": paper}
-    experiment.finish(console, arguments, report.claims, page(report), figures)
-    return 0
+    shares = [gain.shown() for gain in report.gain]
+    return report._asdict() | {"gain": shares, "paper": paper}
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """Return the amount of work; raises `InvalidArgumentError` if it is too little."""
-    values = {name: getattr(arguments, name) for name in ("per_category", "seeds")}
+    names = ("per_category", "seeds", "bits", "tables")
+    values = {name: getattr(arguments, name) for name in names}
     values = {name: value for name, value in values.items() if value is not None}
     if arguments.quick:
         for name in values:
@@ -77,32 +121,63 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         if values.get(name, least) < least:
             option = name.replace("_", "-")
             raise InvalidArgumentError(name, f"{option} must be at least {least}")
-    return Plan(**values, few=min(Plan.few, values.get("per_category", Plan.few)))
+    few = min(Plan.few, values.get("per_category", Plan.few))
+    plan = replace(Plan(few=few), **{name: values[name] for name in names[:2] if name in values})
+    if "bits" in values or "tables" in values:
+        bits, numbers = values.get("bits", home.BITS), values.get("tables", home.TABLES)
+        plan = replace(plan, codes=home.codes(bits, numbers))
+    return plan
 
 
-def measure(sets: Sequence[Topics], plan: Plan) -> Report:
-    """Measure the data sets on one server, then the times on synthetic data."""
+def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> Report:
+    """Measure the data sets on one server, then the times on synthetic data.
+
+    Finished measurements are kept in `folder`.
+    """
     cores, begin = len(os.sched_getaffinity(0)), time.monotonic()
-    data, rows, codes, spreads, growths = [], [], [], [], []  # type: ignore[var-annotated]
+    facts = (divgrpc.__version__, plan, [(data.name, data.sha256) for data in sets])
     with (
         running_server("--workers", str(cores)) as target,
         Client(target, timeout=_TIMEOUT_SECONDS, idle_timeout=_IDLE_SECONDS) as client,
     ):
-        for points in sets:
-            bench = Bench(client, points, plan)
-            few = f"{plan.few} a category for QP-Rel and the claims beside the table"
-            queries = f"{len(bench.queries.categories)}, {few}"
-            data.append({"name": bench.name, **points.described(), "queries": queries})
-            rows += bench.rows()
-            codes += bits_and_tables(bench)
-            spreads += uniformity(bench)
-            growths.append(growth(bench))
-        time_rows = list(times(client, *plan.synthetic))
-    facts = experiment.facts(
+        benches = [Bench(client, points, plan) for points in sets]
+        jobs: dict[str, Job] = {}
+        for bench in benches:
+            jobs |= bench.jobs()
+        jobs["times"] = lambda: times(client, *plan.synthetic)
+        results = Work(folder, facts).run(jobs)
+    run_facts = experiment.facts(
         begin,
         f"{cores} cores, as many workers",
         **{"hash seeds": f"{plan.seeds}, of some methods 2 at most"},
     )
+    return report_of(benches, results, run_facts)
+
+
+def report_of(
+    benches: Sequence[Bench], results: Mapping[str, Any], facts: dict[str, str]
+) -> Report:
+    """Return the report of the results of all jobs."""
+    data, rows, codes, spreads, growths = [], [], [], [], []  # type: ignore[var-annotated]
+    for bench in benches:
+        few = f"{bench.plan.few} a category for QP-Rel, home buckets and the claims beside them"
+        queries = f"{len(bench.queries.categories)}, {few}"
+        data.append({"name": bench.name, **bench.data.described(), "queries": queries})
+        rows += bench.rows(results)
+        codes += bench.coded(results)
+        spreads += bench.spreads(results)
+        growths.append(bench.growth(results))
     shares = list(claims.gains(rows))
-    verdicts = [*claims.targets(shares), *claims.paper_verdicts(rows, codes, spreads, growths)]
-    return Report(facts, data, rows, shares, codes, spreads, growths, time_rows, verdicts)
+    verdicts = judge([*claims.targets(shares), *claims.paper_claims(rows, codes, spreads, growths)])
+    return Report(
+        facts=facts,
+        data=data,
+        rows=rows,
+        home_buckets=list(claims.raised(rows)),
+        gain=shares,
+        bits_and_tables=codes,
+        uniformity=spreads,
+        growth=growths,
+        times=[Timed(*item) for item in results["times"]],
+        claims=verdicts,
+    )

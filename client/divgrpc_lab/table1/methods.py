@@ -6,13 +6,19 @@ all points                all points with exact scores; the paper's NH
 one exact pass            the exact nearest points, as many as the default candidates_limit
 hashed                    points of the search that Build chose (scan if Build chose `exact`)
 hashed, limits by folds   the same, with limits chosen together with the diversity
-tables                    points of the paper's buckets, with the default limits
-tables, no limits         all points of the paper's buckets; the paper's Algorithm 1
+tuned buckets             points of the buckets that Build tuned, with the default limits
+tuned buckets, no limits  all points of the buckets that Build tuned
+home buckets, 10 x 10     all points of the query's bucket in each of 10 tables of 10 bits; the
+                          paper's Algorithm 1
+home buckets by folds     the same; bits, tables and epsilon are chosen with the diversity
+
+The last two stages are the paper's own. The buckets that Build tunes have longer keys, and hundreds
+of them are looked up.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -31,18 +37,22 @@ ALL: Final = "all points"
 ONE_EXACT: Final = "one exact pass"
 HASHED: Final = "hashed"
 FOLDED: Final = "hashed, limits by folds"
-TABLES: Final = "tables"
-BARE: Final = "tables, no limits"
+TUNED: Final = "tuned buckets"
+BARE: Final = "tuned buckets, no limits"
+HOME: Final = "home buckets, 10 x 10"
+HOME_FOLDED: Final = "home buckets by folds"
 
 FAMILIES: Final[dict[str, HashFamily]] = {"LSH-Div": "lsh_div", "LSH-SDiv": "lsh_sdiv"}
 # The paper's figures of a result list.
 FIGURES: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
+TIME: Final = "microseconds"
 # Diversity at which greedy is compared with and without limits, high enough to pick far points.
 HIGH_DIAL: Final = 0.7
 # Number of hash seeds of a method that is not measured with every seed.
 _SOME_SEEDS: Final = 2
 
 _DIALS: Final = (0.1, 0.25, 0.5)
+_QP_DIALS: Final = (0.01, 0.03, 0.1)
 # The useful range of the diversity depends on the method, because each weighs different terms. See
 # the selectors' table.
 _METHODS: Final[dict[str, dict[str, Any]]] = {
@@ -50,7 +60,17 @@ _METHODS: Final[dict[str, dict[str, Any]]] = {
     "Rerank": {"selectors": ["rerank"], "diversities": [0.05, 0.15, 0.7]},
     "Greedy": {"selectors": ["greedy"], "variants": ["corrected"], "diversities": _DIALS},
     "MMR": {"selectors": ["mmr"], "diversities": _DIALS},
-    "QP-Rel": {"selectors": ["qp_relax"], "diversities": [0.01, 0.03, 0.1]},
+    "QP-Rel": {"selectors": ["qp_relax"], "diversities": _QP_DIALS},
+    "QP-Rel, top k": {
+        "selectors": ["qp_relax"],
+        "roundings": ["top_k"],
+        "diversities": _QP_DIALS,
+    },
+    "Greedy, printed": {
+        "selectors": ["greedy"],
+        "variants": ["printed"],
+        "diversities": [0.0, 0.1, 0.3],
+    },
     "Greedy, marginal": {
         "selectors": ["greedy"],
         "variants": ["marginal"],
@@ -59,16 +79,19 @@ _METHODS: Final[dict[str, dict[str, Any]]] = {
     "DPP": {"selectors": ["dpp"], "diversities": [0.3, 0.5, 0.8]},
     "Max-sum": {"selectors": ["max_sum"], "diversities": [0.05, 0.1, 0.25]},
 }
+_QP: Final = ("QP-Rel", "QP-Rel, top k")
 _LIMITS: Final[dict[str, list[tuple[int | None, int | None]]]] = {
     ALL: [(0, 0)],
     BARE: [(0, 0)],
+    HOME: [(0, 0)],
     FOLDED: [(400, 100), (800, 200), (3_200, 800)],
 }
 _SEARCHES: Final[dict[str, Search]] = {
     ALL: "exact",
     ONE_EXACT: "exact",
-    TABLES: "tables",
+    TUNED: "tables",
     BARE: "tables",
+    HOME: "tables",
 }
 
 
@@ -106,22 +129,52 @@ class Case:
 
 
 WITHOUT_HASHING: Final = (
-    *(Case(method, ALL) for method in ("NN", "Greedy", "MMR", "DPP")),
-    *(Case(method, ALL, few=True) for method in ("NN", "QP-Rel")),
-    *(Case(method, ONE_EXACT) for method in _METHODS if method not in ("NN", "QP-Rel")),
-    Case("QP-Rel", ONE_EXACT, few=True),
+    *(Case(m, ALL) for m in ("NN", "Greedy", "MMR", "DPP", "Greedy, marginal", "Greedy, printed")),
+    *(Case(method, ALL, few=True) for method in _QP),
+    *(Case(method, ONE_EXACT) for method in _METHODS if method not in ("NN", *_QP)),
+    *(Case(method, ONE_EXACT, few=True) for method in _QP),
 )
 HASHING: Final = (
     *(Case(method, HASHED) for method in ("NN", "Rerank", "Greedy", "MMR")),
-    Case("QP-Rel", HASHED, few=True),
+    *(Case(method, HASHED, few=True) for method in _QP),
     Case("Greedy", FOLDED),
-    *(Case(method, TABLES) for method in ("NN", "Greedy")),
-    *(Case(method, HASHED, every_seed=False) for method in ("Greedy, marginal", "DPP", "Max-sum")),
-    *(Case(method, TABLES, every_seed=False) for method in ("Rerank", "MMR")),
-    Case("QP-Rel", TABLES, few=True, every_seed=False),
+    *(Case(method, TUNED) for method in ("NN", "Greedy")),
+    *(
+        Case(method, HASHED, every_seed=False)
+        for method in ("Greedy, marginal", "Greedy, printed", "DPP", "Max-sum")
+    ),
+    *(Case(method, TUNED, every_seed=False) for method in ("Rerank", "MMR")),
+    Case("QP-Rel", TUNED, few=True, every_seed=False),
     *(Case(method, BARE, every_seed=False) for method in ("NN", "Rerank", "Greedy", "MMR")),
-    *(Case("Greedy", stage, every_seed=False, dial=HIGH_DIAL) for stage in (TABLES, BARE)),
+    *(Case("Greedy", stage, every_seed=False, dial=HIGH_DIAL) for stage in (TUNED, BARE)),
 )
+# The methods of the paper's literal mode. Few queries are asked, because home buckets of short keys
+# hold most of the points, and the selectors see all of them.
+HOME_METHODS: Final = ("NN", "Rerank", "Greedy", "Greedy, printed", "MMR", *_QP)
+
+
+class Answer(NamedTuple):
+    """The figures of one setting, or of a choice among settings, in a form for JSON.
+
+    `values` has the figures (nq,) of each query, `short` the number of lists with fewer than k
+    results, and `microseconds` the median time.
+    """
+
+    parameters: dict[str, Any]
+    values: dict[str, Any]
+    short: int
+    microseconds: float
+
+    @classmethod
+    def of(cls, row: EvaluateRow) -> "Answer":
+        """Return the figures of a row with `values`."""
+        values = {name: row.values[name] for name in (*FIGURES, TIME)}
+        return cls(asdict(row.parameters), values, row.short, row.microseconds.p50)
+
+    @property
+    def k(self) -> int:
+        """The number of results that were asked for."""
+        return int(self.parameters["k"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +182,10 @@ class Row:
     """The result of a method at a stage with one hash family, at one k on one data set.
 
     `family` is "NH" without hashing. `parameters` are the best parameters over all queries with the
-    first hash seed. `values` has the figures (nq,) of each query, averaged over the hash seeds.
+    first hash seed, and `code` says how many bits and tables these are if they were chosen.
+    `values` has the figures (nq,) and the time of each query, averaged over the hash seeds.
     `categories` (nq,) has the category that each query asks for. `figures` has the means of
-    `values`, with intervals over categories. `h_seeds` has the mean h of each seed. `short` counts
+    `values`, with intervals by categories. `h_seeds` has the mean h of each seed. `short` counts
     the lists with fewer than k results over all seeds. `microseconds` is the median over seeds of
     the median over queries.
     """
@@ -145,11 +199,13 @@ class Row:
     h_seeds: tuple[float, ...]
     short: int
     microseconds: float
+    code: str = ""
     figures: dict[str, Interval] = field(init=False)
 
     def __post_init__(self) -> None:
-        figures = {name: interval(column, self.categories) for name, column in self.values.items()}
-        object.__setattr__(self, "figures", figures)
+        columns = np.stack([self.values[name] for name in FIGURES], axis=1)
+        intervals = mean_intervals(columns, self.categories)
+        object.__setattr__(self, "figures", dict(zip(FIGURES, intervals, strict=True)))
 
     @property
     def cell(self) -> tuple[str, int]:
@@ -167,43 +223,47 @@ class Row:
         return self.figures["h_score"].value
 
 
-def interval(values: Values, categories: IntArray) -> Interval:
-    """Return the mean of `values` (nq,) with its 95 % interval over categories (nq,).
-
-    Queries of one category are learned from halves of the same pool and are similar to each other,
-    so the bootstrap draws whole categories. With few categories the interval is too narrow.
-    """
-    return mean_intervals(category_means(values, categories)[:, None])[0]
-
-
-def category_means(values: Values, categories: IntArray) -> Values:
-    """Return the mean of `values` (nq,) in each category, in ascending order of categories."""
-    return np.array([mean(values[categories == item]) for item in np.unique(categories)])
-
-
-def rows_of(
+def rows_of(  # noqa: PLR0917  # one argument for each field of a row
     data: str,
     family: str,
     case: Case,
-    answers: Sequence[Sequence[EvaluateRow]],
+    seeds: Sequence[Sequence[Answer]],
     categories: IntArray,
+    code: str = "",
 ) -> list[Row]:
-    """Return a row for each k, from the choices by folds.
-
-    `answers` has the rows of one evaluation for each hash seed.
-    """
-    choices = [[row for row in rows if row.by_fold] for rows in answers]
-    return [
-        Row(
-            data=data,
-            family=family,
-            case=case,
-            parameters=seeds[0].parameters,
-            values={name: np.mean([row.values[name] for row in seeds], axis=0) for name in FIGURES},
-            categories=categories,
-            h_seeds=tuple(mean(row.values["h_score"]) for row in seeds),
-            short=sum(row.short for row in seeds),
-            microseconds=float(np.median([row.microseconds.p50 for row in seeds])),
+    """Return a row for each k. `seeds` has the answers, one for each k, of each hash seed."""
+    rows = []
+    for answers in zip(*seeds, strict=True):
+        columns = {
+            name: np.array([answer.values[name] for answer in answers], np.float64)
+            for name in (*FIGURES, TIME)
+        }
+        rows.append(
+            Row(
+                data=data,
+                family=family,
+                case=case,
+                parameters=EffectiveParameters(**answers[0].parameters),
+                values={name: column.mean(axis=0) for name, column in columns.items()},
+                categories=categories,
+                h_seeds=tuple(map(mean, columns["h_score"])),
+                short=sum(answer.short for answer in answers),
+                microseconds=float(np.median([answer.microseconds for answer in answers])),
+                code=code,
+            )
         )
-        for seeds in zip(*choices, strict=True)
-    ]
+    return rows
+
+
+def common_values(rows: Sequence[Row], name: str = "h_score") -> tuple[Values, IntArray]:
+    """Return a figure (rows, nq) of the queries that all rows have, and their categories (nq,).
+
+    A row of few queries has the first queries of each category.
+    """
+    fewest = min(rows, key=lambda row: len(row.categories)).categories
+    count = {item: int((fewest == item).sum()) for item in np.unique(fewest).tolist()}
+    columns = []
+    for row in rows:
+        places = [np.flatnonzero(row.categories == item)[:n] for item, n in count.items()]
+        columns.append(row.values[name][np.concatenate(places)])
+    return np.stack(columns), np.repeat(list(count), list(count.values()))
