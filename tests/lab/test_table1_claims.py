@@ -1,16 +1,15 @@
-"""The verdicts on the paper's claims, tested on synthetic rows."""
+"""The claims about Table 1 and their verdicts, tested on synthetic rows."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from divgrpc.parameters import QueryParameters
-from divgrpc.types import Interval
 from divgrpc_lab.table1 import claims
-from divgrpc_lab.table1.bench import PCA, Coded, Growth, Spread, exponent
+from divgrpc_lab.table1.bench import BINS, Growth, Spread, exponents
+from divgrpc_lab.table1.home import PCA, Coded
 from divgrpc_lab.table1.methods import (
     ALL,
     BARE,
@@ -18,17 +17,20 @@ from divgrpc_lab.table1.methods import (
     FOLDED,
     HASHED,
     HIGH_DIAL,
+    HOME_FOLDED,
     ONE_EXACT,
-    TABLES,
+    TIME,
+    TUNED,
     Case,
     Row,
-    interval,
+    common_values,
 )
 from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, printed
+from divgrpc_lab.verdicts import Claim, Verdict, judge
 
 _CATEGORIES = np.repeat(np.arange(20), 2)
 _FAMILY = "LSH-SDiv"
-# Deviations of the means of categories, which the bootstrap draws from.
+# Deviations of the means of categories.
 _NOISE = np.repeat(np.linspace(-0.02, 0.02, 20), 2)
 
 
@@ -44,6 +46,7 @@ def row(
     precision: float | None = None,
     microseconds: float = 100.0,
     dial: float | None = None,
+    k: int = 10,
 ) -> Row:
     """Return a row whose queries have `h`, or `precision`, plus some noise."""
     values = dict.fromkeys(FIGURES, h + _NOISE)
@@ -53,8 +56,8 @@ def row(
         data="synthetic",
         family=family,
         case=Case(method, stage, few=method == "QP-Rel", dial=dial),
-        parameters=replace(_PARAMETERS, diversity=0.3 if dial is None else dial),
-        values=values,
+        parameters=replace(_PARAMETERS, k=k, diversity=0.3 if dial is None else dial),
+        values=values | {TIME: np.full(40, microseconds)},
         categories=_CATEGORIES,
         h_seeds=(h,),
         short=0,
@@ -66,144 +69,216 @@ def uneven(row: Row) -> Row:
     return replace(row, values={name: values[::-1].copy() for name, values in row.values.items()})
 
 
+def judged(claim: Claim) -> Verdict:
+    [verdict] = judge([claim])
+    return verdict
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_hashing_raises_h(method: str) -> None:
-    """The claim holds if hashing raises h in every cell, and fails if it lowers h in one."""
+    """The effect is the mean difference over queries, k and hash families."""
     stage = ONE_EXACT if method == "Rerank" else ALL
     plain = row(method, "NH", stage, 0.7)
-    better, worse = (row(method, "LSH-Div", TABLES, h) for h in (0.8, 0.6))
-    assert claims.raises_h([plain, better], method, TABLES).holds is True
-    assert claims.raises_h([plain, better, worse], method, TABLES).holds is False
-    assert claims.raises_h([plain, uneven(better), uneven(plain)], method, TABLES).holds is True
-    same = uneven(row(method, "LSH-SDiv", TABLES, 0.7))
-    verdict = claims.raises_h([plain, better, same], method, TABLES)
+    better, worse = (row(method, "LSH-Div", HOME_FOLDED, h) for h in (0.8, 0.6))
+    assert judged(claims.raises_h([plain, better], method, HOME_FOLDED)).holds is True
+    assert judged(claims.raises_h([plain, worse], method, HOME_FOLDED)).holds is False
+    both = judged(claims.raises_h([plain, uneven(better), uneven(worse)], method, HOME_FOLDED))
+    assert both.holds is None
+    assert both.effects[0].size.value == pytest.approx(0.0)
+    same = uneven(row(method, "LSH-SDiv", HOME_FOLDED, 0.7))
+    verdict = judged(claims.raises_h([plain, same], method, HOME_FOLDED))
     assert verdict.word == "cannot be told"
-    assert "above zero in 1 of 2 cells, below in 0, too close to tell in 1" in verdict.sentence
-    assert claims.raises_h([plain], method, TABLES).holds is None
+    assert claims.raises_h([plain], method, HOME_FOLDED).contrasts == []
+
+
+def test_rows_of_few_queries_are_compared_on_these_queries() -> None:
+    """A row of few queries has the first queries of each category."""
+    many = row("NN", "NH", ALL, 0.7)
+    first = np.arange(0, 40, 2)
+    few = replace(
+        many,
+        values={name: values[first] for name, values in many.values.items()},
+        categories=_CATEGORIES[first],
+    )
+    values, groups = common_values([few, many])
+    assert values[0].tolist() == values[1].tolist()
+    assert groups.tolist() == list(range(20))
 
 
 def test_nearest_with_hashing_is_best() -> None:
-    """The verdict compares the best row of NN with hashing to the paper's other methods."""
-    nearest = row("NN", "LSH-Div", TABLES, 0.8)
+    """The best row of NN with hashing is compared with the paper's other methods."""
+    nearest = row("NN", "LSH-Div", HOME_FOLDED, 0.8)
     lower, higher = row("MMR", "NH", ALL, 0.7), row("Greedy", "LSH-SDiv", HASHED, 0.9)
     beyond = row("DPP", "NH", ALL, 0.95)
-    assert claims.nearest_is_best([nearest, lower, beyond]).holds is True
-    verdict = claims.nearest_is_best([nearest, lower, higher])
+    assert judged(claims.nearest_is_best([nearest, lower, beyond])).holds is True
+    verdict = judged(claims.nearest_is_best([nearest, lower, higher]))
     assert verdict.holds is False
-    assert "synthetic, 10: 0.800 against 0.900 (Greedy, LSH-SDiv, hashed)" in verdict.sentence
-    assert claims.nearest_is_best([nearest, uneven(row("MMR", "NH", ALL, 0.8))]).holds is None
+    text = "synthetic, 10: NN, LSH-Div, home buckets by folds against Greedy, LSH-SDiv, hashed"
+    assert text in verdict.sentence
+    even = [nearest, uneven(row("MMR", "NH", ALL, 0.8))]
+    assert judged(claims.nearest_is_best(even)).holds is None
 
 
-def test_greedy_collapses_without_a_limit() -> None:
-    """The verdict compares precision with and without a hash limit, both at one fixed diversity."""
+def test_the_best_of_many_equal_rivals_is_not_picked_by_its_reported_h() -> None:
+    """If all rows have the same true h, nearest neighbours are not found worse than the best."""
+    random = np.random.default_rng(0)
+
+    def noisy(method: str, family: str) -> Row:
+        one = row(method, family, HASHED, 0.7)
+        h = 0.7 + np.repeat(0.2 * random.standard_normal(20), 2)
+        return replace(one, values=one.values | {"h_score": h})
+
+    effects = []
+    for _ in range(40):
+        rows = [noisy("NN", "LSH-Div"), *(noisy("MMR", "LSH-Div") for _ in range(8))]
+        effects.append(judged(claims.nearest_is_best(rows)).effects[0].size.value)
+    assert abs(np.mean(effects)) < 3 * np.std(effects) / np.sqrt(40)
+
+
+def test_greedy_collapses_at_20_and_30() -> None:
+    """The verdict compares precision with that of nearest neighbours, and not at k = 10."""
+
+    def rows(precision: float, k: int = 20) -> list[Row]:
+        return [
+            row("NN", "LSH-Div", HOME_FOLDED, 0.8, precision=0.9, k=k),
+            row("Greedy", "LSH-Div", HOME_FOLDED, 0.8, precision=precision, k=k),
+        ]
+
+    assert judged(claims.greedy_collapses(rows(0.5))).holds is True
+    assert judged(claims.greedy_collapses(rows(0.95))).holds is False
+    assert claims.greedy_collapses(rows(0.5, k=10)).contrasts == []
+
+
+def test_limits_save_greedy() -> None:
+    """The verdict compares precision with and without limits, both at one fixed diversity."""
 
     def pair(precision: float) -> list[Row]:
         return [
-            row("Greedy", "LSH-Div", TABLES, 0.8, precision=0.9, dial=HIGH_DIAL),
+            row("Greedy", "LSH-Div", TUNED, 0.8, precision=0.9, dial=HIGH_DIAL),
             row("Greedy", "LSH-Div", BARE, 0.5, precision=precision, dial=HIGH_DIAL),
         ]
 
-    verdict = claims.greedy_collapses(pair(0.5))
+    verdict = judged(claims.limits_save_greedy(pair(0.5)))
     assert verdict.holds is True
-    assert "P 0.50 without the limit, 0.90 with it" in verdict.sentence
-    assert claims.greedy_collapses(pair(0.95)).holds is False
-    with_limit, without = pair(0.9)
-    assert claims.greedy_collapses([with_limit, uneven(without)]).holds is None
-    assert claims.greedy_collapses([]).holds is None
+    assert verdict.effects[0].size.value == pytest.approx(0.4)
+    assert judged(claims.limits_save_greedy(pair(0.95))).holds is False
+    assert judged(claims.limits_save_greedy([])).holds is None
 
 
 def coded(family: str, n_bits: int, h: float, n_tables: int = 4) -> Coded:
-    return Coded(n_bits, n_tables, row("Greedy", family, TABLES, h))
+    return Coded(n_bits, n_tables, row("Greedy", family, HOME_FOLDED, h))
 
 
-@pytest.mark.parametrize(("fewer", "holds"), [(6, True), (12, None), (24, False), (0, False)])
-def test_fewer_bits_for_equal_h(fewer: int, holds: bool | None) -> None:
-    """The claim compares the bits that each family needs to reach about the best h of LSH-Div."""
-    div = [coded("LSH-Div", bits, h) for bits, h in ((6, 0.6), (12, 0.8), (24, 0.7))]
-    sdiv = [coded("LSH-SDiv", bits, 0.81 if bits == fewer else 0.5) for bits in (6, 12, 24)]
-    verdict = claims.fewer_bits([*div, *sdiv])
+@pytest.mark.parametrize(("h", "holds"), [(0.9, True), (0.7, False)])
+@pytest.mark.parametrize(
+    ("claim", "rival"), [(claims.fewer_bits, "LSH-Div"), (claims.randomness_matters, PCA)]
+)
+def test_families_are_compared_at_equal_bits_and_tables(
+    claim: object, rival: str, h: float, holds: bool
+) -> None:
+    """Codes that only one of the two families has do not count."""
+    codes = [coded("LSH-SDiv", 6, h), coded(rival, 6, 0.8), coded("LSH-SDiv", 12, 0.1)]
+    assert callable(claim)
+    verdict = judged(claim(codes))
     assert verdict.holds is holds
-    assert "0.790 is reached by LSH-Div surely with 48 bits" in verdict.sentence
+    assert verdict.effects[0].size.value == pytest.approx(h - 0.8)
+    assert judged(claim([])).holds is None
 
 
-@pytest.mark.parametrize(("h", "holds"), [(0.7, True), (0.9, False)])
-def test_randomness_matters(h: float, holds: bool) -> None:
-    """The verdict compares LSH-SDiv and PCA-Hash at equal bits and tables, and no other rows."""
-    rows = [coded("LSH-SDiv", 6, 0.8), coded(PCA, 6, h), coded("LSH-SDiv", 12, 0.1)]
-    assert claims.randomness_matters(rows).holds is holds
+def spread(density: Sequence[float], seeds: int = 25) -> Spread:
+    """Return the counts of 200 retrieved points for each seed, drawn from `density` (BINS,)."""
+    shares = np.asarray(density) / np.sum(density)
+    counts = np.random.default_rng(0).multinomial(200, shares, seeds)
+    return Spread("synthetic", "uniform", 1_000, counts)
 
 
 @pytest.mark.parametrize(
-    ("counts", "word"),
+    ("density", "word"),
     [
-        ((50,) * 10, "is not rejected"),
-        ((110, *(10,) * 9), "does not hold"),
-        ((20,) * 10, "cannot be told"),
-        ((0,) * 10, "cannot be told"),
+        ([1.0] * BINS, "is not rejected"),
+        (np.linspace(1.4, 0.6, BINS), "does not hold"),
+        (np.linspace(0.6, 1.4, BINS), "does not hold"),
     ],
 )
-def test_uniform_over_the_ball(counts: Sequence[int], word: str) -> None:
-    """Only uneven counts reject uniformity, and with few draws the verdict stays open."""
-    spread = Spread("synthetic", "uniform", 1_000, 10, tuple(counts))
-    assert claims.uniform([spread]).word == word
+def test_uniform_over_the_ball(density: Sequence[float], word: str) -> None:
+    """A density that falls or rises over the ball rejects the claim; nothing confirms it."""
+    verdict = judged(claims.uniform([spread(density)]))
+    assert verdict.word == word
+    assert verdict.effects[0].groups == 25
+    assert "in the nearest tenth of 1,000" in verdict.sentence
 
 
-def test_power_grows_with_draws_and_with_the_deviation() -> None:
-    """If draws are uniform, the power of the test equals its significance level."""
-    falling = np.linspace(1.36, 0.64, 10).tolist()
-    assert claims.power(0, falling, 0.01) == 0
-    assert claims.power(1_000, [1.0] * 10, 0.01) == pytest.approx(0.01, rel=1e-6)
-    assert claims.power(50, falling, 0.01) < 0.2
-    assert claims.power(500, falling, 0.01) > 0.8
-    assert claims.power(100, [5.0] + [1.0] * 9, 0.01) > 0.9
+def test_uniform_needs_seeds_and_points() -> None:
+    """With one seed there is no interval, and without points there is no value."""
+    one = judged(claims.uniform([spread([1.0] * BINS, seeds=1)]))
+    assert one.word == "cannot be told"
+    assert "one group: no interval" in one.sentence
+    none = Spread("synthetic", "uniform", 1_000, np.zeros((3, BINS), np.int64))
+    assert judged(claims.uniform([none])).word == "cannot be told"
+    assert judged(claims.uniform([])).word == "cannot be told"
 
 
-def test_power_is_how_often_samples_are_rejected() -> None:
-    """The power equals the share of simulated samples in which the test rejects uniformity."""
-    density = np.linspace(1.4, 0.6, 10)
-    counts = np.random.default_rng(0).multinomial(150, density / density.sum(), 4_000)
-    rejected = np.mean([stats.chisquare(row).pvalue < 0.01 for row in counts])
-    assert claims.power(150, density.tolist(), 0.01) == pytest.approx(rejected, abs=0.03)
+def growth(x: float, noise: float, recalls: tuple[float, float] = (0.9, 0.85)) -> Growth:
+    """Return the growth of points ~ n^x, for which queries of a category have a common factor."""
+    factors = 1 + noise * np.linspace(-1, 1, 20)[:, None] * np.array([-1, 1])
+    points = np.repeat(factors * np.array([100.0, 200.0]) ** x, 2, axis=0)
+    return Growth.of("synthetic", [100, 200], points, list(recalls), [20, 29], _CATEGORIES)
 
 
-def test_intervals_resample_categories() -> None:
-    """Additional queries with the same values in each category do not narrow the interval."""
-    alike = interval(np.repeat(np.linspace(0, 1, 20), 2), _CATEGORIES)
-    twice = interval(np.repeat(np.linspace(0, 1, 20), 8), np.repeat(np.arange(20), 8))
-    assert tuple(alike) == pytest.approx(tuple(twice))
-    apart = interval(np.tile([0.0, 1.0], 20), _CATEGORIES)
-    assert tuple(apart) == pytest.approx((0.5, 0.5, 0.5))
-
-
-@pytest.mark.parametrize(
-    ("x", "holds"), [((0.5, 0.4, 0.6), True), ((1.2, 1.1, 1.3), False), ((0.9, 0.7, 1.1), None)]
-)
-def test_hashed_points_grow_slowly(x: tuple[float, float, float], holds: bool | None) -> None:
-    growth = Growth("synthetic", (100, 200), (10.0, 14.0), (0.9, 0.85), (20, 29), Interval(*x))
-    assert claims.grows_slowly([growth]).holds is holds
-    assert claims.grows_slowly([growth._replace(recalls=(0.9, 0.7))]).holds is None
+@pytest.mark.parametrize(("x", "noise", "holds"), [(0.5, 0, True), (1.2, 0, False), (0.9, 1, None)])
+def test_hashed_points_grow_slowly(x: float, noise: float, holds: bool | None) -> None:
+    """The exponent is compared with 1; sets whose recall changes are not tested."""
+    assert judged(claims.grows_slowly([growth(x, noise)])).holds is holds
+    verdict = judged(claims.grows_slowly([growth(x, noise, recalls=(0.9, 0.7))]))
+    assert verdict.holds is None
+    assert "synthetic: no value" in verdict.sentence
 
 
 def test_exponent_is_that_of_a_power() -> None:
     """If each query hashes n**0.6 points times its own factor, the exponent is 0.6."""
     sizes = [100, 200, 400]
     points = np.array([[n**0.6 * q for n in sizes] for q in (1.0, 2.0, 3.0)])
-    assert tuple(exponent(sizes, points)) == pytest.approx((0.6, 0.6, 0.6))
+    assert exponents(sizes, points) == pytest.approx([0.6] * 3)
 
 
-def test_faster_counts_the_slowest_case() -> None:
-    """A claim about speed holds only if it holds in every case, so the slowest case decides."""
-    plain = row("MMR", "NH", ALL, 0.7, microseconds=500.0)
-    fast, slow = (row("MMR", "LSH-Div", HASHED, 0.7, microseconds=us) for us in (100.0, 250.0))
-    assert claims.faster([plain, fast], "MMR").holds is True
-    verdict = claims.faster([plain, fast, slow], "MMR")
-    assert verdict.holds is False
-    assert "from 2.0 to 5.0" in verdict.sentence
-    assert claims.faster([], "MMR").holds is None
+def test_exponent_of_noisy_queries_has_the_jackknife_error() -> None:
+    """The spread of the values gives about the standard error of a jackknife of the slope."""
+    random, sizes = np.random.default_rng(3), [100, 200, 400]
+    points = np.array(sizes) ** 0.7 * random.uniform(0.5, 1.5, (300, 3))
+    values = exponents(sizes, points)
+
+    def slope(rows: np.ndarray) -> float:
+        return float(np.polyfit(np.log(sizes), np.log(rows.mean(axis=0)), 1)[0])
+
+    left_out = np.array([slope(np.delete(points, q, axis=0)) for q in range(300)])
+    error = np.sqrt(299 / 300 * ((left_out - left_out.mean()) ** 2).sum())
+    assert values.mean() == pytest.approx(slope(points))
+    assert values.std(ddof=1) / np.sqrt(300) == pytest.approx(error, rel=0.02)
+
+
+def test_faster_compares_with_the_goal() -> None:
+    """The effect is the geometric mean of the speed-ups of queries."""
+    plain = row("MMR", "NH", ALL, 0.7, microseconds=900.0)
+    fast, slow = (row("MMR", "LSH-Div", HASHED, 0.7, microseconds=us) for us in (100.0, 400.0))
+    assert judged(claims.faster([plain, fast], "MMR", HASHED)).holds is True
+    verdict = judged(claims.faster([plain, fast, slow], "MMR", HASHED))
+    assert "4.5 times" in verdict.sentence
+    assert judged(claims.faster([plain, slow], "MMR", HASHED)).holds is False
+    assert judged(claims.faster([], "MMR", HASHED)).holds is None
     greedy = row("Greedy", "NH", ALL, 0.7, microseconds=20_000.0)
     nearest = row("NN", "LSH-Div", HASHED, 0.7)
-    assert claims.faster_than_greedy([greedy, nearest]).holds is True
-    assert claims.faster_than_greedy([replace(greedy, microseconds=999.0), nearest]).holds is False
+    assert judged(claims.faster_than_greedy([greedy, nearest], HASHED)).holds is True
+    slow_nearest = row("NN", "LSH-Div", HASHED, 0.7, microseconds=999.0)
+    assert judged(claims.faster_than_greedy([greedy, slow_nearest], HASHED)).holds is False
+
+
+def test_differences_by_k_are_listed() -> None:
+    """What home buckets change is listed for each k, with the chosen bits and tables."""
+    plain, better = row("NN", "NH", ALL, 0.7), row("NN", "LSH-Div", HOME_FOLDED, 0.8)
+    [line] = claims.raised([plain, replace(better, code="10 bits x 10 tables")])
+    assert line.difference.value == pytest.approx(0.1)
+    assert line.hashing == "LSH-Div, home buckets by folds"
+    assert line.bits_and_tables == "10 bits x 10 tables"
 
 
 def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[Row]:
@@ -218,7 +293,7 @@ def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[R
 
 
 def targets(rows: Sequence[Row], family: str = _FAMILY) -> list[bool | None]:
-    verdicts = claims.targets(list(claims.gains(rows)))
+    verdicts = judge(claims.targets(list(claims.gains(rows))))
     return [verdict.holds for verdict in verdicts if f": {family}," in verdict.claim]
 
 
