@@ -2,7 +2,7 @@
 
 The module also measures the paper's claims outside the table: the uniformity of retrieved points,
 and the growth of the number of hashed points. A job is a measurement whose result fits JSON, so
-that a long run can be continued; see `divgrpc_lab.table1.work`.
+that a long run can be continued; see `divgrpc_lab.work`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ from divgrpc_lab.table1.methods import (
     rows_of,
 )
 from divgrpc_lab.table1.paper import METHODS
-from divgrpc_lab.table1.work import Job
+from divgrpc_lab.work import Job
 
 INDEX: Final = "table1"
 # Number of timed queries of each kind on the synthetic data, and the same for methods that take

@@ -29,8 +29,8 @@ from divgrpc_lab.table1 import claims, home
 from divgrpc_lab.table1.bench import Bench, Plan, Timed, times
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
-from divgrpc_lab.table1.work import Job, Work
 from divgrpc_lab.verdicts import judge
+from divgrpc_lab.work import Job, Work
 
 # Plan of a short run, which still measures every row and judges every claim.
 QUICK: Final = Plan(

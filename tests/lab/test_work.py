@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from divgrpc_lab.table1.work import Work
+from divgrpc_lab.work import Work
 
 
 class Killed(Exception):  # noqa: N818  # it stands for a signal
