@@ -17,9 +17,10 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from divgrpc.metrics import Values, holm, mean_intervals, paired_tests
+from divgrpc.metrics import Values, holm
 from divgrpc.types import IntArray, Interval
 from divgrpc_client.reports.page import Body, Cell, Column, Table
+from divgrpc_lab.draws import mean_over_draws
 
 LEVEL: Final = 0.05
 # For each verdict: its text, the kind of its cell on the page, and its style on a terminal.
@@ -31,10 +32,11 @@ _LOOKS: Final[dict[bool | None, tuple[str, Literal["good", "bad", "open"], str]]
 
 
 class Contrast(NamedTuple):
-    """The values (m,) of a test in one place, and the `groups` (m,) that depend on each other.
+    """The values of a test in one place, and the `groups` (m,) that depend on each other.
 
-    If `groups` is None, the values are independent. With a `goal`, the values are logarithms of
-    ratios, and the ratio is tested against the goal.
+    The values are (m,) or, for several draws of the hash functions, (draws, m); see
+    `divgrpc_lab.draws`. If `groups` is None, the values are independent. With a `goal`, the values
+    are logarithms of ratios, and the ratio is tested against the goal.
     """
 
     place: str
@@ -118,15 +120,16 @@ def judge(claims: Sequence[Claim]) -> list[Verdict]:
 
 def _tested(contrast: Contrast) -> tuple[Contrast, Interval, int, float]:
     """Return the contrast, the interval of its mean, its number of groups, and its p value."""
-    applies = ~np.isnan(contrast.values)
-    column = contrast.values[applies, np.newaxis]
-    groups = np.arange(len(column)) if contrast.groups is None else contrast.groups[applies]
+    values = np.atleast_2d(contrast.values)
+    applies = ~np.isnan(values).any(axis=0)
+    values = values[:, applies]
+    groups = np.arange(values.shape[1]) if contrast.groups is None else contrast.groups[applies]
     count = len(np.unique(groups))
     if not count:
         return contrast, Interval(np.nan, np.nan, np.nan), 0, np.nan
-    [interval] = mean_intervals(column, groups)
-    [p] = paired_tests(column - np.log(contrast.goal or 1.0), groups)
-    return contrast, interval, count, float(p)
+    size = mean_over_draws(values, groups).size
+    p = mean_over_draws(values - np.log(contrast.goal or 1.0), groups).p
+    return contrast, size, count, p
 
 
 def _effect(test: tuple[Contrast, Interval, int, float], corrected_p: float) -> Effect:

@@ -1,0 +1,55 @@
+"""Intervals and tests of a mean over queries and over several draws of the hash functions.
+
+Both vary: other queries give another mean, and so do other hash functions on the same queries. The
+variance of the mean is taken as the sum of the variance over queries and that over draws. This is
+clustering in two ways (Cameron, Gelbach and Miller, "Robust inference with multiway clustering",
+Journal of Business & Economic Statistics 29, 2011) without the term that is subtracted there, so
+intervals are rather too wide than too narrow. Degrees of freedom are Satterthwaite's (Biometrics
+Bulletin 2, 1946).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.metrics import Values, mean_intervals, paired_tests
+from divgrpc.metrics.student import critical_t, two_sided_p
+from divgrpc.types import Interval
+
+
+class Mean(NamedTuple):
+    """A mean with its 95 % interval, and the p value of the hypothesis that it is zero."""
+
+    size: Interval
+    p: float
+
+
+def mean_over_draws(values: Values, groups: npt.ArrayLike | None = None) -> Mean:
+    """Return the mean of `values` (draws, nq) float64.
+
+    groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
+
+    With one draw, only queries vary. Queries with a NaN are skipped. With fewer than two groups the
+    interval and p are NaN.
+    """
+    applies = ~np.isnan(values).any(axis=0)
+    values = values[:, applies]
+    numbers = np.arange(applies.sum()) if groups is None else np.asarray(groups)[applies]
+    by_query = values.mean(axis=0)[:, None]
+    [size] = mean_intervals(by_query, numbers)
+    count = len(np.unique(numbers))
+    if len(values) == 1 or np.isnan(size.low):
+        return Mean(size, float(paired_tests(by_query, numbers)[0]))
+    [over_draws] = mean_intervals(values.mean(axis=1)[:, None])
+    degrees = np.array([count - 1, len(values) - 1])
+    widths = np.array([end.high - end.value for end in (size, over_draws)])
+    variances = (widths / [critical_t(d) for d in degrees.tolist()]) ** 2
+    variance = float(variances.sum())
+    if not variance:
+        return Mean(size, 1.0 if size.value == 0 else 0.0)
+    freedom = variance**2 / float((variances**2 / degrees).sum())
+    error = variance**0.5
+    width = critical_t(freedom) * error
+    size = Interval(size.value, size.value - width, size.value + width)
+    return Mean(size, two_sided_p(size.value / error, freedom))
