@@ -8,33 +8,39 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc.types import (
-    EffectiveLabelParameters,
-    EvaluateLabelRow,
-    Interval,
-    Microseconds,
-    Mode,
-    Search,
-)
+from divgrpc.evaluation.folds import deal_folds
+from divgrpc.metrics import Values
+from divgrpc.types import Mode
 from divgrpc_lab.__main__ import main
 from divgrpc_lab.data.documents import DIGITS, Split, load
+from divgrpc_lab.data.synthetic import LABELS
 from divgrpc_lab.data.topics import DATA_VARIABLE
-from divgrpc_lab.experiment import plain
+from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, plain
 from divgrpc_lab.table2 import claims as label_claims
-from divgrpc_lab.table2.bench import ENDS_EARLY, EPSILONS, LabelBench, LabelTime, label_times
+from divgrpc_lab.table2.bench import EPSILONS, AtEpsilon, LabelBench, Plan
 from divgrpc_lab.table2.methods import (
+    AT_FIVE,
     BY_HIERARCHY,
     DEFAULT,
     EVERYTHING,
     FAMILIES,
     FIGURES,
+    HOME,
+    HOME_FOLDED,
     PAPERS,
+    PROBED,
+    TOP_K,
     WITHOUT_HASHING,
+    Answer,
     Case,
     LabelRow,
+    choose,
 )
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED, impossible
+from divgrpc_lab.table2.size import ENDS_EARLY, LabelTime, label_times
+from divgrpc_lab.verdicts import Verdict
+from divgrpc_lab.work import Work
 
 _NOISE = np.linspace(-0.02, 0.02, 40)
 
@@ -51,29 +57,32 @@ def test_quick_run_on_digits(
     words = ["table2", "--quick", "--out", str(out), "--json", str(figures)]
     assert main(words) == 0
     output = capsys.readouterr().out
-    assert output.startswith("No data")
+    assert " ".join(output.split()).startswith(NOT_THE_PAPERS_DATA)
+    assert "No data" in output
     assert "DOES NOT HOLD: the column h of Table 2" in output
     report = json.loads(figures.read_text())
     without_hashing = len(WITHOUT_HASHING) + len(BY_HIERARCHY)
-    assert len(report["rows"]) == without_hashing + len(FAMILIES) * 2 * 2
+    assert len(report["rows"]) == without_hashing + len(FAMILIES) * 2 * 4
     assert {row["case"]["method"] for row in report["rows"]} > set(PRINTED) - {"LEML"}
     for row in report["rows"]:
-        result, method = row["result"], row["case"]["method"]
-        assert all(0 <= result["metrics"][name]["value"] <= 1 for name in FIGURES)
-        assert result["metrics"]["h_score"]["value"] <= result["h_of_means"] + 1e-9
-        assert (result["parameters"]["diversity"] == 0) == (method in ("LEML", "nearest"))
-        assert 0 < result["scored"] <= row["candidates"]
-        assert result["microseconds"]["p50"] > 0
+        method, setting = row["case"]["method"], row["case"]["setting"]
+        is_repeated = method in ("LSH-Div", "LSH-SDiv") and setting != DEFAULT
+        assert len(row["chosen"]) == 1 + is_repeated
+        for name in (*FIGURES, AT_FIVE, "scored"):
+            values = np.array(row["values"][name])
+            assert values.shape == (len(row["chosen"]), 40)
+            assert ((values >= 0) & (values <= 1)).all()
+        assert (row["chosen"][0]["diversity"] == 0) == (method in ("LEML", "nearest"))
     leml = report["rows"][0]
     assert leml["case"]["method"] == "LEML"
-    assert leml["result"]["parameters"]["search"] == "exact"
-    assert leml["result"]["scored"] == leml["candidates"]
+    assert leml["chosen"][0]["search"] == "exact"
+    assert np.mean(leml["values"]["scored"]) == 1
     assert len(report["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
     limits = [at["hash_limit"] for at in report["epsilon"] if at["mode"] == "neighbour_vote"]
     assert limits[: len(EPSILONS)] == sorted(limits[: len(EPSILONS)], reverse=True)
     assert len(report["times"]) == 5 + 4 * len(FAMILIES)
     html = out.read_text()
-    for text in ("the paper's own", "2PD/(P+D)", "h against ε", "cannot be told"):
+    for text in (NOT_THE_PAPERS_DATA, "the paper's own", "2PD/(P+D)", "h against ε", "2 seeds"):
         assert text.replace("'", "&#39;") in html
 
 
@@ -100,19 +109,71 @@ def test_a_folder_without_the_data_is_refused(
     assert "there is no bibtex.npz" in capsys.readouterr().err
 
 
+def measured(bench: LabelBench) -> tuple[list[LabelRow], list[AtEpsilon]]:
+    """Return the rows and the points against epsilon of a data set."""
+    work = Work(None, "")
+    [model] = work.run(bench.model_job()).values()
+    results = work.run(bench.jobs(model))
+    return list(bench.rows(results)), list(bench.curves(results))
+
+
 def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a hierarchy, the page leaves D, h and the curve empty."""
+    """Without a hierarchy, D, h and their claims are empty, and P@5 is judged over epsilon."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     (split,) = load([DIGITS])
-    bench = LabelBench(replace(split, hierarchy=None, roots=()), 12)
-    rows = list(bench.rows())
-    assert bench.curves == []
+    plan = Plan(documents=12, seeds=1, shapes=(PAPERS,))
+    bench = LabelBench(replace(split, hierarchy=None, roots=()), plan)
+    rows, curves = measured(bench)
     assert all(row.figure("h_score") is None for row in rows)
-    assert plain(rows[0])["result"]["metrics"]["h_score"]["value"] is None
-    assert all(row.result.metrics["f_score"].value > 0 for row in rows)
-    report = Report({}, [{"name": DIGITS}], rows, [], [], label_claims.verdicts(rows))
+    assert all(row.spread("h_score") is None for row in rows)
+    verdicts = label_claims.verdicts(rows, curves)
+    by_claim = {verdict.claim: len(verdict.effects) for verdict in verdicts}
+    assert by_claim["(a) over ε, P@5 of LSH-SDiv is above that of LSH-Div, votes"] == 1
+    assert by_claim["(c) over ε, h of LSH-SDiv is above that of LSH-Div, votes"] == 0
+    assert by_claim["h of LSH-SDiv is above that of LEML, votes"] == 0
+    report = Report({}, [{"name": DIGITS}], rows, curves, [], verdicts)
     assert len(page(report).sections) == 5
     json.dumps(plain(report), allow_nan=False)
+
+
+def test_home_buckets_are_one_for_each_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Home buckets score less than tuned probes, and one shape by folds is that shape itself."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    (split,) = load([DIGITS])
+    rows, _ = measured(LabelBench(split, Plan(documents=12, seeds=1, shapes=(PAPERS,))))
+    by_case = {(row.case.method, row.case.mode, row.case.setting): row for row in rows}
+    home, folded, probed = (
+        by_case["LSH-Div", "embedding", setting] for setting in (HOME, HOME_FOLDED, PROBED)
+    )
+    assert 0 < home.scored < probed.scored
+    np.testing.assert_array_equal(home.values[AT_FIVE], folded.values[AT_FIVE])
+    assert home.chosen[0].shape == "10 x 10"
+
+
+def answer(h: Values, threshold: float | None, shape: str) -> Answer:
+    """Return an answer with these values of h, and half of them as precision of four labels."""
+    values = dict.fromkeys(FIGURES, h) | {"precision": h / 2}
+    values |= {"found": np.full(len(h), 4.0), "scored": h, "microseconds": h}
+    return Answer(shape, "tables", 0.3, threshold, 0, {k: v.tolist() for k, v in values.items()})
+
+
+def test_settings_are_chosen_on_other_documents() -> None:
+    """Each document has the values of the setting that is best on the other folds.
+
+    P@5 is chosen among the settings without a threshold, and missing labels count as wrong.
+    """
+    h = np.random.default_rng(0).random((3, 23))
+    thresholds = (None, 0.1, None)
+    answers = [answer(h[m], thresholds[m], str(m)) for m in range(3)]
+    best, values = choose(answers, 10, "h_score")
+    folds = deal_folds(np.arange(23))
+    for members, name, factor in (([0, 1, 2], "h_score", 1.0), ([0, 2], AT_FIVE, 0.5 * 4 / TOP_K)):
+        for place, fold in enumerate(folds):
+            means = [h[m, folds != fold].mean() for m in members]
+            expected = h[members[int(np.argmax(means))], place] * factor
+            assert values[name][place] == pytest.approx(expected)
+    assert best.shape == str(h.mean(axis=1).argmax())
+    np.testing.assert_allclose(values["scored"], values["h_score"] / 10)
 
 
 def test_times_of_given_factors() -> None:
@@ -134,131 +195,126 @@ def test_times_of_given_factors() -> None:
     assert (times[0].setting, times[1].setting, times[1].precision) == (EVERYTHING, ENDS_EARLY, 1.0)
     assert (times[0].candidates, times[10].candidates, times[10].scored) == (400, 30, 1.0)
     assert (times[2].documents, times[3].documents) == (20, 20)
-    assert all(0 < time.scored <= 1 and time.microseconds > 0 for time in times)
-    verdicts = [item for item in label_claims.verdicts([], times) if "its size" in item.claim]
-    assert len(verdicts) == 4
-    assert all(item.holds is not None for item in verdicts)
+    assert all(0 <= time.scored <= 1 and time.median > 0 for time in times)
+    # These factors are far fewer than the paper's labels, so no claim is judged by their times.
+    verdicts = [
+        item for item in label_claims.verdicts([], (), times) if "at its size" in item.claim
+    ]
+    assert len(verdicts) == 6
+    assert all(item.holds is None and not item.effects for item in verdicts)
 
 
 def row(
     method: str,
     figure: float,
-    setting: str = PAPERS,
+    setting: str = HOME_FOLDED,
     mode: Mode = "embedding",
-    microseconds: float = 100.0,
+    noise: Values = _NOISE,
 ) -> LabelRow:
     """Return a row in which every figure is `figure` plus some noise."""
-    interval = Interval(figure, figure - 0.1, figure + 0.1)
-    times = Microseconds(*[microseconds] * 4)
-    result = EvaluateLabelRow(
-        number=0,
-        generation=1,
-        search="auto",
-        parameters=parameters("exact" if setting == EVERYTHING else "tables"),
-        goal="h_score",
-        metrics=dict.fromkeys(FIGURES, interval),
-        precision_at=(interval,) * 5,
-        recall_at=(),
-        ndcg_at=(),
-        propensity_scored_at=(),
-        coverage_at=(),
-        h_of_means=figure,
-        microseconds=times,
-        documents=40,
-        empty=0,
-        short=0,
-        scored=10,
-        values=dict.fromkeys(FIGURES, figure + _NOISE),
-    )
-    return LabelRow("synthetic", Case(method, mode, setting), result, 100)
+    seeds = 1 if setting == EVERYTHING else 3
+    by_seed = np.tile(figure + noise, (seeds, 1))
+    values = dict.fromkeys((*FIGURES, AT_FIVE, "scored", "microseconds"), by_seed)
+    chosen = (answer(figure + noise, None, ""),) * seeds
+    return LabelRow("synthetic", Case(method, mode, setting), values, chosen, 100)
 
 
-def parameters(search: Search) -> EffectiveLabelParameters:
-    return EffectiveLabelParameters(
-        top_k=5,
-        threshold=None,
-        mode="embedding",
-        neighbours=0,
-        vote="plain",
-        selector="greedy",
-        diversity=0.3,
-        search=search,
-        hash_limit=0,
-        candidates_limit=0,
-        seed=0,
-    )
-
-
-def with_result(row: LabelRow, **fields: object) -> LabelRow:
-    return replace(row, result=replace(row.result, **fields))  # type: ignore[arg-type]
-
-
-def holds(rows: list[LabelRow], claim: str, times: list[LabelTime] | None = None) -> bool | None:
+def verdict(
+    rows: list[LabelRow],
+    claim: str,
+    curves: list[AtEpsilon] | None = None,
+    times: list[LabelTime] | None = None,
+) -> Verdict:
     """Return the verdict on the claim that begins with `claim`."""
-    verdicts = label_claims.verdicts(rows, times or [])
-    [verdict] = (item for item in verdicts if item.claim.startswith(claim))
-    return verdict.holds
+    verdicts = label_claims.verdicts(rows, curves or [], times or [])
+    [found] = (item for item in verdicts if item.claim.startswith(claim))
+    return found
 
 
 def test_claims_of_figures() -> None:
-    """A claim holds if it is true in every cell, and fails if it is false in one cell.
+    """A claim is judged by the home buckets with bits by folds, and by no other setting.
 
     The verdict is open if there are no rows, or if differences are within the noise.
     """
     base = [row("LEML", 0.5, EVERYTHING), row("Greedy", 0.4, EVERYTHING)]
-    high = [row("LSH-SDiv", 0.6), row("LSH-SDiv", 0.6, DEFAULT)]
-    claim = "h of LSH-SDiv is above h of LEML, embedding"
-    assert holds([*base, *high], claim) is True
-    assert holds([*base, high[0], row("LSH-SDiv", 0.4, DEFAULT)], claim) is False
-    noisy = with_result(high[0], values=dict.fromkeys(FIGURES, 0.5 + _NOISE[::-1]))
-    assert holds([*base, noisy], claim) is None
-    assert holds(base, claim) is None
-    # A row of an exact search shows nothing about hashing, so it changes no verdict.
-    exact = with_result(row("LSH-SDiv", 0.4, DEFAULT), parameters=parameters("exact"))
-    assert holds([*base, high[0], exact], claim) is True
+    claim = "h of LSH-SDiv is above that of LEML, embedding"
+    others = [row("LSH-SDiv", 0.4, setting) for setting in (HOME, PROBED, DEFAULT)]
+    assert verdict([*base, row("LSH-SDiv", 0.6), *others], claim).holds is True
+    assert verdict([*base, row("LSH-SDiv", 0.4)], claim).holds is False
+    noisy = row("LSH-SDiv", 0.5, noise=_NOISE[::-1])
+    assert verdict([*base, noisy], claim).holds is None
+    assert verdict([*base, *others], claim).effects == ()
     # The claim about the other mode stays open.
-    assert holds([*base, *high], claim.replace("embedding", "votes")) is None
+    high = [*base, row("LSH-SDiv", 0.6)]
+    assert verdict(high, claim.replace("embedding", "votes")).holds is None
     votes = [
-        row("LSH-SDiv", 0.6, mode="neighbour_vote"),
-        row("LSH-Div", 0.3, mode="neighbour_vote"),
+        row(name, h, mode="neighbour_vote") for name, h in (("LSH-SDiv", 0.6), ("LSH-Div", 0.3))
     ]
-    assert holds([*base, *votes], "P of LSH-SDiv is above P of LSH-Div, votes") is True
-    assert holds(base, "P of LEML is above P of Greedy") is True
-    assert holds([*base, *high], "R of LEML is above R of LSH-SDiv, embedding") is False
+    assert verdict([*base, *votes], "P@5 of LSH-SDiv is above that of LSH-Div, votes").holds is True
+    assert verdict(base, "P@5 of LEML is above that of Greedy").holds is True
+    assert verdict(high, "R of LEML is above that of LSH-SDiv, embedding").holds is False
+
+
+def test_a_difference_between_seeds_decides_nothing() -> None:
+    """If one seed gains and another loses, no number of documents makes the claim sure."""
+    rival, seeds = row("LSH-Div", 0.5), np.array([[0.2], [-0.1], [0.1]])
+    rows = [rival, replace(rival, case=Case("LSH-SDiv", "embedding", HOME_FOLDED))]
+    rows[1] = replace(rows[1], values={k: v[0] + seeds for k, v in rows[1].values.items()})
+    assert verdict(rows, "P@5 of LSH-SDiv is above that of LSH-Div, embedding").holds is None
+    rows[1] = replace(rows[1], values=dict.fromkeys(rows[1].values, 0.8 + _NOISE + 0.1 * seeds))
+    assert verdict(rows, "P@5 of LSH-SDiv is above that of LSH-Div, embedding").holds is True
 
 
 def test_verdicts_say_if_families_are_equivalent() -> None:
     """If two families draw the same hyperplanes, the verdict says so."""
     rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
-    verdict = label_claims.verdicts(rows)[0]
-    assert verdict.claim == "P of LSH-SDiv is above P of LSH-Div, embedding"
-    assert "same distribution" in verdict.sentence
-    assert "same distribution" not in label_claims.verdicts([row("LSH-SDiv", 0.6)])[0].sentence
+    claim = "P@5 of LSH-SDiv is above that of LSH-Div, embedding"
+    assert "same distribution" in verdict(rows, claim).sentence
+    assert "same distribution" not in verdict([row("LSH-SDiv", 0.6)], claim).sentence
+
+
+def test_claims_over_epsilon() -> None:
+    """The mean over all epsilons is judged, and the differences at each are in the sentence."""
+
+    def curve(method: str, height: float, epsilons: tuple[float | None, ...]) -> list[AtEpsilon]:
+        values = dict.fromkeys((AT_FIVE, "drank", "h_score"), np.tile(height + _NOISE, (2, 1)))
+        return [AtEpsilon("synthetic", method, "embedding", e, 9, values) for e in epsilons]
+
+    leml = curve("LEML", 0.5, (None,))
+    curves = [*leml, *curve("LSH-Div", 0.2, EPSILONS), *curve("LSH-SDiv", 0.4, EPSILONS)]
+    # The other mode has the same curves.
+    curves += [point._replace(mode="neighbour_vote") for point in curves[1:]]
+    above = verdict([], "(a) over ε, P@5 of LSH-SDiv is above that of LSH-Div, embedding", curves)
+    assert above.holds is True
+    assert "+0.200, +0.200, +0.200, +0.200, +0.200" in above.sentence
+    assert above.effects[0].size.value == pytest.approx(0.2)
+    below = verdict([], "(c) over ε, h of LSH-SDiv is above that of LEML, votes", curves)
+    assert below.holds is False
 
 
 def test_claims_of_times() -> None:
-    """On data sets the slowest case decides a claim about speed.
+    """Times are compared for each document, with both forms of LEML, at the paper's size only."""
+    claim = "LSH-SDiv is more than 20 times as fast as LEML's"
+    noise = np.exp(_NOISE)
 
-    At the paper's size the faster of two settings decides it.
-    """
-    base, claim = row("LEML", 0.5, EVERYTHING, microseconds=3_000), "LSH-SDiv is more than 20 times"
-    on_data = f"{claim} as fast as LEML, embedding"
-    rows = [base, row("LSH-SDiv", 0.5)]
-    verdicts = {verdict.claim: verdict.holds for verdict in label_claims.verdicts(rows)}
-    assert verdicts[on_data] is True
-    slow = replace(row("LSH-SDiv", 0.5, microseconds=1_000), data="slow")
-    rows += [slow, replace(base, data="slow")]
-    verdicts = {verdict.claim: verdict.holds for verdict in label_claims.verdicts(rows)}
-    assert verdicts[on_data] is False
-    assert verdicts[f"{on_data}, at its size"] is None
+    def timed(method: str, mode: Mode, setting: str, microseconds: float) -> LabelTime:
+        return LabelTime(method, mode, setting, LABELS, microseconds * noise, 0.5, 0.1)
+
     times = [
-        LabelTime("LEML", "embedding", EVERYTHING, 500, 9, 2_500, 0.5, 1),
-        LabelTime("LSH-SDiv", "embedding", PAPERS, 500, 9, 200, 0.5, 0.1),
-        LabelTime("LSH-SDiv", "embedding", DEFAULT, 500, 9, 100, 0.5, 0.1),
-        LabelTime("LSH-SDiv", "neighbour_vote", DEFAULT, 700, 9, 200, 0.5, 0.1),
+        timed("LEML", "embedding", EVERYTHING, 5_000),
+        timed("LEML", "embedding", ENDS_EARLY, 500),
+        timed("LSH-SDiv", "embedding", HOME, 100),
+        timed("LSH-SDiv", "embedding", DEFAULT, 120),
+        timed("LSH-SDiv", "neighbour_vote", HOME, 200),
+        timed("LSH-SDiv", "neighbour_vote", DEFAULT, 400),
     ]
-    assert holds(rows, f"{on_data}, at its size", times) is True
-    assert holds(rows, f"{claim} as fast as LEML, votes, at its size", times) is False
+    product, early = f"{claim} product with every label", f"{claim} search that ends early"
+    assert verdict([], f"{product}, embedding", times=times).holds is True
+    assert verdict([], f"{early}, embedding", times=times).holds is False
+    votes = verdict([], f"{product}, votes", times=times)
+    assert (votes.holds, votes.word) == (None, "depends on the data")
+    small = [time._replace(candidates=500) for time in times]
+    assert verdict([], f"{product}, embedding", times=small).effects == ()
 
 
 def test_impossible_values_of_h_are_found() -> None:

@@ -1,17 +1,14 @@
-"""Measures Table 2 in this process, one document at a time on one thread.
+"""Measures Table 2 on a data set in this process, one document at a time on one thread.
 
-For each data set, the first build trains a label model and chooses its parameters on held-out rows.
-The other builds get these parameters and train the same model.
-
-Times at the paper's size are measured on synthetic documents (`data.synthetic`). In the mode
-`embedding` the planted model of the paper's rank is used, so nothing is trained, and the documents
-are embedded beforehand. In the mode `neighbour_vote` the sparse documents are indexed. Each method
-scores either all labels or documents, or those that hashing finds.
+The first build trains a label model and chooses its parameters on held-out rows. All other builds
+get these parameters and train the same model. Each family is built for each number of bits and each
+hash seed. A job is the measurement of one index; see `divgrpc_lab.work`.
 """
 
 import math
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Final, NamedTuple
 
@@ -21,30 +18,52 @@ from threadpoolctl import threadpool_limits
 from divgrpc import Index
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
-from divgrpc.types import FloatArray, Mode
+from divgrpc.metrics import Values
+from divgrpc.types import Mode
 from divgrpc_lab.data.documents import Split
-from divgrpc_lab.experiment import steps
 from divgrpc_lab.table2.methods import (
+    AT_FIVE,
     BY_HIERARCHY,
     DEFAULT,
     EVERYTHING,
     FAMILIES,
+    HOME,
+    HOME_FOLDED,
     MODES,
     PAPERS,
+    PROBED,
     TOP_K,
     WITHOUT_HASHING,
+    Answer,
     Case,
     LabelRow,
+    Shape,
     build_options,
+    choose,
+    tables_of,
 )
+from divgrpc_lab.work import Job
 
 EPSILONS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 # Diversity of the curves against epsilon. It is fixed so that only epsilon varies.
 EPSILON_DIAL: Final = 0.3
+# Figures of the curves: the paper's P, D and h, with P of five labels.
+CURVES: Final = (AT_FIVE, "drank", "h_score")
+_PCA: Final = "PCA-Hash"
+_MODEL: Final = ("rank", "regularisation", "iterations")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The amount of work of a run: documents of each set, hash seeds, and bits x tables."""
+
+    documents: int = 500
+    seeds: int = 5
+    shapes: tuple[Shape, ...] = (Shape(5, 20), PAPERS, Shape(20, 5))
 
 
 class AtEpsilon(NamedTuple):
-    """Means of P, D and h at the hash_limit of one epsilon.
+    """The figures of a method at the hash_limit of one epsilon, (seeds, nq) by name.
 
     `epsilon` is None if all labels were scored.
     """
@@ -54,159 +73,177 @@ class AtEpsilon(NamedTuple):
     mode: Mode
     epsilon: float | None
     hash_limit: int
-    precision: float
-    drank: float
-    h_score: float
+    values: Mapping[str, Values]
 
 
 class LabelBench:
-    """One data set and at most `documents` of its test documents, drawn with a fixed seed."""
+    """One data set and some of its test documents, drawn with a fixed seed.
 
-    def __init__(self, split: Split, documents: int) -> None:
-        self._split = split.with_features()
+    `jobs` are the measurements by name. The other methods make rows of their results.
+    """
+
+    def __init__(self, split: Split, plan: Plan) -> None:
+        self._split, self._plan = split.with_features(), plan
         self.name = split.name
-        rows = np.random.default_rng(0).permutation(self._split.test_documents.shape[0])[:documents]
-        rows.sort()
+        count = self._split.test_documents.shape[0]
+        rows = np.sort(np.random.default_rng(0).permutation(count)[: plan.documents])
         self._documents, self._truth = self._split.test_documents[rows], self._split.truth[rows]
         self.documents = len(rows)
-        self._model: dict[str, Any] = {}
-        self.curves: list[AtEpsilon] = []
+        self._has_hierarchy = self._split.hierarchy is not None
 
-    def rows(self) -> Iterator[LabelRow]:
-        """Yield every row of the table; if there is a hierarchy, also add points to `curves`."""
-        has_hierarchy = self._split.hierarchy is not None
-        index = self._built("LSH-SDiv", DEFAULT)
-        for case in (*WITHOUT_HASHING, *(BY_HIERARCHY if has_hierarchy else ())):
-            yield self._row(index, case)
-        if has_hierarchy:
-            self.curves.append(self._at(index, "LEML", "embedding", None))
-        for family, setting in steps([*product(FAMILIES, (PAPERS, DEFAULT))], self.name):
-            index = self._built(family, setting)
+    def jobs(self, model: Mapping[str, Any]) -> dict[str, Job]:
+        """Return all measurements; `model` has the parameters of the label model."""
+        jobs: dict[str, Job] = {self._name(EVERYTHING): partial(self._without_hashing, model)}
+        for family in FAMILIES:
+            jobs[self._name(family, DEFAULT)] = partial(self._default, model, family)
+        for seed, family, shape in product(range(self._plan.seeds), FAMILIES, self._plan.shapes):
+            if seed in self._seeds(family):
+                job = partial(self._hashed, model, family, seed, shape)
+                jobs[self._name(family, seed, shape)] = job
+        return jobs
+
+    def model_job(self) -> dict[str, Job]:
+        """Return the job that chooses the parameters of the label model."""
+
+        def model() -> dict[str, Any]:
+            section = self._built({}, {}).engine.manifest.labels
+            parameters = None if section is None else section.parameters
+            return {name: getattr(parameters, name) for name in _MODEL}
+
+        return {self._name("model"): model}
+
+    def rows(self, results: Mapping[str, Any]) -> Iterator[LabelRow]:
+        """Yield every row of the table."""
+        for number, case in enumerate(self._unhashed_cases()):
+            yield self._row(case, [results[self._name(EVERYTHING)][number]])
+        for family in FAMILIES:
+            seeds = self._seeds(family)
+            at = [results[self._name(family, seed, PAPERS)] for seed in seeds]
             for mode in MODES:
-                yield self._row(index, Case(family, mode, setting))
-            if setting == PAPERS and family != "PCA-Hash" and has_hierarchy:
-                points = product(MODES, EPSILONS)
-                self.curves += [self._at(index, family, *point) for point in points]
+                parts = {
+                    HOME: [result[mode][HOME] for result in at],
+                    HOME_FOLDED: self._folded(results, family, mode),
+                    PROBED: [result[mode][PROBED] for result in at],
+                    DEFAULT: [results[self._name(family, DEFAULT)][mode]],
+                }
+                for setting, measured in parts.items():
+                    yield self._row(Case(family, mode, setting), measured)
 
-    def _built(self, family: str, setting: str) -> Index:
+    def curves(self, results: Mapping[str, Any]) -> Iterator[AtEpsilon]:
+        """Yield the points of the curves against epsilon."""
+        leml = results[self._name(EVERYTHING)][0]
+        plain = [Answer(*item) for item in leml["answers"] if item[3] is None]
+        yield self._point("LEML", "embedding", None, plain)
+        for family, mode in product(("LSH-Div", "LSH-SDiv"), MODES):
+            names = [self._name(family, seed, PAPERS) for seed in self._seeds(family)]
+            for place, epsilon in enumerate(EPSILONS):
+                at = [Answer(*results[name][mode]["epsilon"][place]) for name in names]
+                yield self._point(family, mode, epsilon, at)
+
+    def _name(self, *parts: object) -> str:
+        return ", ".join(map(str, (self.name, *parts)))
+
+    def _seeds(self, family: str) -> range:
+        """Return the hash seeds; PCA-Hash has no random draws."""
+        return range(1 if family == _PCA else self._plan.seeds)
+
+    def _unhashed_cases(self) -> list[Case]:
+        return [*WITHOUT_HASHING, *(BY_HIERARCHY if self._has_hierarchy else ())]
+
+    def _folded(self, results: Mapping[str, Any], family: str, mode: Mode) -> list[Any]:
+        """Return the results of the home buckets at all numbers of bits, for each seed."""
+        folded = []
+        for seed in self._seeds(family):
+            names = [self._name(family, seed, shape) for shape in self._plan.shapes]
+            parts = [results[name][mode][HOME] for name in names]
+            answers = [answer for part in parts for answer in part["answers"]]
+            folded.append(parts[0] | {"answers": answers})
+        return folded
+
+    def _built(self, model: Mapping[str, Any], hashing: Mapping[str, Any]) -> Index:
         split = self._split
-        options = self._model | build_options(family, setting, split.documents.shape[1])
-        if split.hierarchy is not None:
+        options: dict[str, Any] = {**model, **hashing}
+        if self._has_hierarchy:
             options |= {"hierarchy": split.hierarchy, "roots": split.roots}
-        index = Index.build(split.documents, labels=split.labels, label_model="leml", **options)
-        section = index.engine.manifest.labels
-        if section is not None and section.parameters is not None:
-            names = ("rank", "regularisation", "iterations")
-            self._model = {name: getattr(section.parameters, name) for name in names}
-        return index
+        # The machine may be busy, and a decomposition on many threads then takes many times longer.
+        with threadpool_limits(1):
+            return Index.build(split.documents, labels=split.labels, label_model="leml", **options)
 
-    def _row(self, index: Index, case: Case) -> LabelRow:
+    def _without_hashing(self, model: Mapping[str, Any]) -> list[dict[str, Any]]:
+        index = self._built(model, {})
+        return [self._measured(index, case.mode, case.grid()) for case in self._unhashed_cases()]
+
+    def _default(self, model: Mapping[str, Any], family: str) -> dict[str, Any]:
+        options = build_options(family, None, 0, self._split.documents.shape[1])
+        index = self._built(model, options)
+        return {
+            mode: self._measured(index, mode, Case(family, mode, DEFAULT).grid()) for mode in MODES
+        }
+
+    def _hashed(
+        self, model: Mapping[str, Any], family: str, seed: int, shape: Shape
+    ) -> dict[str, Any]:
+        options = build_options(family, shape, seed, self._split.documents.shape[1])
+        index = self._built(model, options)
+        result: dict[str, Any] = {}
+        for mode in MODES:
+            grid = Case(family, mode, HOME).grid(n_probes=(tables_of(index, mode),))
+            result[mode] = {HOME: self._measured(index, mode, grid, str(shape))}
+            if shape == PAPERS:
+                probed = Case(family, mode, PROBED).grid()
+                result[mode][PROBED] = self._measured(index, mode, probed, str(shape))
+                result[mode]["epsilon"] = [self._at(index, mode, e) for e in EPSILONS]
+        return result
+
+    def _measured(
+        self, index: Index, mode: Mode, grid: LabelGrid, shape: str = ""
+    ) -> dict[str, Any]:
+        """Return the answers of a grid, and the facts about the index that a row has."""
+        section = index.engine.manifest.labels
+        factors = section.index if section is not None and mode == "embedding" else None
+        rank = factors.dims if factors is not None else math.inf
+        components = 0 if factors is None else factors.parameters.n_components or 0
+        return {
+            "answers": self._answers(index, grid, shape),
+            "candidates": index.rows if factors is None else factors.rows,
+            "same": components >= rank,
+        }
+
+    def _answers(self, index: Index, grid: LabelGrid, shape: str = "") -> list[Answer]:
         rows = evaluate_labels(
-            index, self._documents, self._truth, grid=case.grid(), folds=5, per_document=True
+            index, self._documents, self._truth, grid=grid, folds=0, per_document=True
         )
-        [result] = (row for row in rows if row.by_fold)
-        section = index.engine.manifest.labels
-        factors = section.index if section is not None and case.mode == "embedding" else None
-        if section is None or factors is None:
-            return LabelRow(self.name, case, result, index.rows)
-        is_same = (
-            case.method == "LSH-SDiv" and (factors.parameters.n_components or 0) >= section.rank
-        )
-        return LabelRow(self.name, case, result, factors.rows, is_same)
+        return [Answer.of(row, shape) for row in rows]
 
-    def _at(self, index: Index, method: str, mode: Mode, epsilon: float | None) -> AtEpsilon:
+    def _at(self, index: Index, mode: Mode, epsilon: float) -> Answer:
         """Measure a search through tables with the hash_limit of an epsilon.
 
-        There is no threshold, and the diversity is fixed. If `epsilon` is None, nearest neighbours
-        by exact search are measured.
+        There is no threshold, and the diversity is fixed.
         """
         count = self._split.labels.shape[1] if mode == "embedding" else index.rows
-        limit = 0
-        if epsilon is not None:
-            rule = math.ceil(2 * count ** (1 / (1 + epsilon)))
-            limit = max(TOP_K, LabelGrid().neighbours, rule)
-        grid = LabelGrid(
-            modes=(mode,),
-            selectors=("nearest" if epsilon is None else "greedy",),
-            searches=("exact" if epsilon is None else "tables",),
-            limits=((limit, 0),),
-            diversities=(EPSILON_DIAL,),
-            top_ks=(TOP_K,),
+        rule = math.ceil(2 * count ** (1 / (1 + epsilon)))
+        limit = max(TOP_K, LabelGrid().neighbours, rule)
+        grid = Case("LSH-SDiv", mode, PROBED).grid(
+            limits=((limit, 0),), diversities=(EPSILON_DIAL,), thresholds=(None,)
         )
-        [row] = evaluate_labels(index, self._documents, self._truth, grid=grid, folds=0)
-        figures = (row.metrics[name].value for name in ("precision", "drank", "h_score"))
-        return AtEpsilon(self.name, method, mode, epsilon, limit, *figures)
+        [answer] = self._answers(index, grid)
+        return answer
 
+    def _row(self, case: Case, results: list[Any]) -> LabelRow:
+        """Return the row of a case; `results` has the result of `_measured` for each seed."""
+        goal = "h_score" if self._has_hierarchy else "f_score"
+        candidates = results[0]["candidates"]
+        chosen = [
+            choose([Answer(*item) for item in result["answers"]], candidates, goal)
+            for result in results
+        ]
+        values = {name: np.stack([v[name] for _, v in chosen]) for name in chosen[0][1]}
+        best = tuple(answer for answer, _ in chosen)
+        is_same = case.method == "LSH-SDiv" and results[0]["same"]
+        return LabelRow(self.name, case, values, best, candidates, is_same)
 
-# Name of the setting of an exact search that scores rows in descending order of norm and stops when
-# no further row can be better.
-ENDS_EARLY: Final = "exact, ends early"
-_DIAL: Final = 0.3
-# Number of documents for exhaustive methods, which are slow.
-_SLOW_DOCUMENTS: Final = 20
-
-
-class LabelTime(NamedTuple):
-    """Median time per document in microseconds, P@5, and the share of candidates that was scored.
-
-    `candidates` is the number of labels, or in the mode `neighbour_vote` of documents, that could
-    be scored. `documents` is the number of test documents.
-    """
-
-    method: str
-    mode: Mode
-    setting: str
-    candidates: int
-    documents: int
-    microseconds: float
-    precision: float
-    scored: float
-
-
-def label_times(split: Split, embedded: FloatArray, factors: FloatArray) -> Iterator[LabelTime]:
-    """Yield the times of every method in the mode `embedding`, then in `neighbour_vote`.
-
-    `embedded` (nq, r) are the embedded test documents and `factors` (L, r) the label factors of the
-    planted model. Building an index of all documents takes up to a minute. Only one index is in
-    memory at a time.
-    """
-    yield _every_label(split, embedded, factors)
-    model = (factors, np.eye(factors.shape[1], dtype=np.float32))
-    sources: dict[Mode, tuple[Any, Any, dict[str, Any]]] = {
-        "embedding": (embedded, embedded, {"label_model": model}),
-        "neighbour_vote": (split.documents, split.test_documents, {"labels": split.labels}),
-    }
-    for mode in MODES:
-        rows, tests, options = sources[mode]
-        cases = [case for case in WITHOUT_HASHING if case.mode == mode]
-        for family, setting in steps([*product(FAMILIES, (PAPERS, DEFAULT))], f"times, {mode}"):
-            hashing = build_options(family, setting, rows.shape[1])
-            index = Index.build(rows, **options, **hashing)
-            candidates = split.labels.shape[1] if mode == "embedding" else index.rows
-            for case in (*cases, Case(family, mode, setting)):
-                yield _timed(index, case, tests, split.truth, candidates)
-            cases = []
-
-
-def _every_label(split: Split, embedded: FloatArray, factors: FloatArray) -> LabelTime:
-    """Time LEML: the products of a document with all labels, and the selection of the best."""
-    seconds, hits, count = [], 0.0, len(embedded)
-    with threadpool_limits(1):
-        for row in range(count):
-            begin = time.perf_counter()
-            products = factors @ embedded[row]
-            best = np.argpartition(products, -TOP_K)[-TOP_K:]
-            seconds.append(time.perf_counter() - begin)
-            hits += float(split.truth[[row]][:, best].sum()) / TOP_K
-    figures = (float(np.median(seconds)) * 1e6, hits / count, 1.0)
-    return LabelTime("LEML", "embedding", EVERYTHING, len(factors), count, *figures)
-
-
-def _timed(index: Index, case: Case, tests: Any, truth: Any, candidates: int) -> LabelTime:
-    slow = case.setting == EVERYTHING and case.selector != "nearest"
-    rows = slice(_SLOW_DOCUMENTS if slow else None)
-    grid = case.grid(thresholds=(None,), diversities=(_DIAL,))
-    [row] = evaluate_labels(index, tests[rows], truth[rows], grid=grid, folds=0)
-    setting = ENDS_EARLY if case.method == "LEML" else case.setting
-    figures = (row.microseconds.p50, row.precision_at[TOP_K - 1].value, row.scored / candidates)
-    return LabelTime(case.method, case.mode, setting, candidates, row.documents, *figures)
+    def _point(
+        self, method: str, mode: Mode, epsilon: float | None, answers: list[Answer]
+    ) -> AtEpsilon:
+        values = {name: np.stack([answer.array(name) for answer in answers]) for name in CURVES}
+        return AtEpsilon(self.name, method, mode, epsilon, answers[0].hash_limit, values)

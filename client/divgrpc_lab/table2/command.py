@@ -1,19 +1,22 @@
 """Measure the paper's Table 2 in this process, judge its claims and write a page.
 
-  make table2 ARGS="--data FOLDER --json table2.json"
+  make table2 ARGS="--data FOLDER --work WORK --json table2.json"
   make table2 ARGS="--data FOLDER --sets enron_hier --documents 300"
   make table2 ARGS=--quick       a short run
 
 Documents are processed one at a time on one thread. If --sets is given without names, only the
 times at the paper's size are measured. Without a folder of data sets, the digits of scikit-learn
-are used.
+are used. With --work FOLDER, a run that was killed goes on where it stopped.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+import divgrpc
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.formats import tables
 from divgrpc_lab import experiment
@@ -21,13 +24,15 @@ from divgrpc_lab.data import synthetic
 from divgrpc_lab.data.documents import DIGITS, SETS, Split, load
 from divgrpc_lab.data.synthetic import labelled_documents
 from divgrpc_lab.table2 import claims
-from divgrpc_lab.table2.bench import LabelBench, label_times
+from divgrpc_lab.table2.bench import AtEpsilon, LabelBench, Plan
+from divgrpc_lab.table2.methods import PAPERS, LabelRow, Shape
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED
+from divgrpc_lab.table2.size import label_times
+from divgrpc_lab.work import Work
 
-DOCUMENTS: Final = 1_000
-# Number of documents in a short run, enough to show that everything works.
-QUICK_DOCUMENTS: Final = 25
+# A short run, which is enough to show that everything works.
+QUICK: Final = Plan(documents=40, seeds=2, shapes=(Shape(5, 20), PAPERS))
 _DOCUMENTS_MIN: Final = 10
 # Size of the synthetic data set (documents, features, labels and test documents), and the rank of
 # its model.
@@ -40,10 +45,12 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--documents",
         type=int,
-        default=DOCUMENTS,
+        default=Plan().documents,
         metavar="N",
-        help=f"Documents to predict labels for in each set (default {DOCUMENTS}).",
+        help=f"Documents to predict labels for in each set (default {Plan().documents}).",
     )
+    text = "Keep finished measurements here, and take those that an earlier run kept."
+    verb.add_argument("--work", type=Path, metavar="FOLDER", help=text)
     experiment.add_options(verb, "table2")
 
 
@@ -54,10 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     names = experiment.set_names(arguments, SETS)
     sets = load(names, arguments.data) if names else []
     console = tables.console()
+    console.print(experiment.NOT_THE_PAPERS_DATA, style="bold")
     if sets and sets[0].name == DIGITS:
         experiment.warn_of_digits(console)
-    documents = QUICK_DOCUMENTS if arguments.quick else arguments.documents
-    report = measure(sets, documents, *(_SMALL if arguments.quick else _SIZE))
+    plan = QUICK if arguments.quick else replace(Plan(), documents=arguments.documents)
+    size = _SMALL if arguments.quick else _SIZE
+    report = measure(sets, plan, *size, folder=arguments.work)
     paper = [{"method": name, **row._asdict(), "most_h": row.most} for name, row in PRINTED.items()]
     figures = report._asdict() | {"paper": paper}
     experiment.finish(console, arguments, report.claims, page(report), figures)
@@ -65,18 +74,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure(
-    sets: Sequence[Split], documents: int, size: tuple[int, int, int, int], rank: int
+    sets: Sequence[Split],
+    plan: Plan,
+    size: tuple[int, int, int, int],
+    rank: int,
+    *,
+    folder: Path | None = None,
 ) -> Report:
     """Measure the data sets, then the times on a synthetic data set of `size`."""
-    begin, data, rows, curves = time.monotonic(), [], [], []  # type: ignore[var-annotated]
+    begin, data = time.monotonic(), []
+    rows: list[LabelRow] = []
+    curves: list[AtEpsilon] = []
     for split in sets:
-        bench = LabelBench(split, documents)
-        selection = f"{bench.documents:,} of the documents to test with"
-        data.append({"name": bench.name, **split.described(), "asked": selection})
-        rows += bench.rows()
-        curves += bench.curves
+        bench = LabelBench(split, plan)
+        asked = f"{bench.documents:,} of the documents to test with"
+        data.append({"name": bench.name, **split.described(), "asked": asked})
+        work = Work(folder, (divgrpc.__version__, plan.documents, split.sha256))
+        [model] = work.run(bench.model_job()).values()
+        results = work.run(bench.jobs(model))
+        rows += bench.rows(results)
+        curves += bench.curves(results)
     split = labelled_documents(*size)
     factors, feature_map = split.planted(rank)
     times = list(label_times(split, split.test_documents @ feature_map, factors))
     facts = experiment.facts(begin, "one thread")
-    return Report(facts, data, rows, curves, times, claims.verdicts(rows, times))
+    return Report(facts, data, rows, curves, times, claims.verdicts(rows, curves, times))

@@ -1,27 +1,36 @@
 """The methods of Table 2 as grids for an evaluation of labels, and the rows of their results.
 
-A setting defines the labels, or in the mode `neighbour_vote` the documents, that are scored:
+A setting defines the labels, or in the mode `neighbour_vote` the documents, that are scored. The
+first two hashed settings are the paper's literal mode: independent Gaussian hyperplanes, 100
+projections in all, at most 200 components, the home bucket of each table, and no limits.
 
 everything      all of them, by exact search; the paper's LEML and MMR
-the paper's     tables with 100 projections in total, at most 200 components and no limits;
-                Algorithm 1
+home            ten tables of ten bits, home buckets only
+home, folds     100 projections, with the number of bits chosen by folds, home buckets only
+tuned probes    ten tables of ten bits, with as many buckets as Build found necessary
 default         the defaults of Build and predict_labels; `auto` may be an exact search if there is
                 little to hash
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isnan
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
+
+from divgrpc import Index
+from divgrpc.evaluation.folds import choose_by_folds, deal_folds
 from divgrpc.evaluation.grid import LabelGrid
+from divgrpc.metrics import Values
 from divgrpc.types import EvaluateLabelRow, HashFamily, Interval, LabelSelector, Mode
+from divgrpc_lab.draws import mean_over_draws
 
 EVERYTHING: Final = "everything"
-PAPERS: Final = "the paper's"
+HOME: Final = "10 x 10, home buckets"
+HOME_FOLDED: Final = "bits by folds, home buckets"
+PROBED: Final = "10 x 10, tuned probes"
 DEFAULT: Final = "default"
 
-# 100 projections in total, as ten tables of ten bits.
-_TABLES, _BITS, _COMPONENTS_MAX = 10, 10, 200
 FAMILIES: Final[dict[str, HashFamily]] = {
     "PCA-Hash": "pca_hash",
     "LSH-Div": "lsh_div",
@@ -30,15 +39,34 @@ FAMILIES: Final[dict[str, HashFamily]] = {
 MODES: Final[dict[Mode, str]] = {"embedding": "embedding", "neighbour_vote": "votes"}
 # The paper's figures of a label set.
 FIGURES: Final = ("precision", "recall", "f_score", "drank", "h_score")
+# P@5 without a threshold, so that all rows have the same number of labels.
+AT_FIVE: Final = "precision_at_5"
 TOP_K: Final = 5
+_COLUMNS: Final = (*FIGURES, "found", "scored", "microseconds")
 # Diversities above 0. At 0 every selector returns plain nearest neighbours.
-_DIALS: Final = (0.05, 0.2, 0.5)
+_DIALS: Final = (0.05, 0.3)
 _THRESHOLDS: Final = (None, 0.1, 0.3)
+_COMPONENTS_MAX: Final = 200
 _GRIDS: Final[dict[str, dict[str, Any]]] = {
     EVERYTHING: {"searches": ("exact",), "limits": ((0, 0),)},
-    PAPERS: {"searches": ("tables",), "limits": ((0, 0),)},
+    HOME: {"searches": ("tables",), "limits": ((0, 0),)},
+    PROBED: {"searches": ("tables",), "limits": ((0, 0),)},
     DEFAULT: {"searches": ("auto",), "limits": ((None, None),)},
 }
+
+
+class Shape(NamedTuple):
+    """The number of bits of a key, and the number of tables."""
+
+    n_bits: int
+    n_tables: int
+
+    def __str__(self) -> str:
+        return f"{self.n_bits} x {self.n_tables}"
+
+
+# The paper has 100 random projections. Its text does not say how many bits a key has.
+PAPERS: Final = Shape(10, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,49 +105,118 @@ WITHOUT_HASHING: Final = (
 BY_HIERARCHY: Final = tuple(Case("Hierarchy", mode, EVERYTHING, "hierarchy") for mode in MODES)
 
 
-def build_options(family: str, setting: str, dims: int) -> dict[str, Any]:
-    """Return the options of a build with one hash family at one setting."""
-    options: dict[str, Any] = {"hash_family": FAMILIES[family]}
-    if setting != PAPERS:
+def build_options(family: str, shape: Shape | None, seed: int, dims: int) -> dict[str, Any]:
+    """Return the options of a build; without a shape, the defaults of Build with one family."""
+    options: dict[str, Any] = {"hash_family": FAMILIES[family], "seed": seed}
+    if shape is None:
         return options
-    options |= {"n_tables": _TABLES, "n_bits": _BITS}
+    options |= {"hyperplanes": "gaussian", **shape._asdict()}
     if family != "LSH-Div":
         options["n_components"] = components = min(dims, _COMPONENTS_MAX)
         if family == "PCA-Hash":
             # Each projection of PCA-Hash is one component, and there may be fewer than 100
             # components.
-            options["n_bits"] = min(_BITS, components)
-            options["n_tables"] = max(1, min(_TABLES, components // _BITS))
+            options["n_bits"] = min(shape.n_bits, components)
+            options["n_tables"] = max(1, min(shape.n_tables, components // shape.n_bits))
     return options
+
+
+class Answer(NamedTuple):
+    """The figures of every document at one setting, and the setting in words and numbers.
+
+    values: lists of nq numbers by name, which fit JSON: the paper's figures, the number of labels
+        `found`, the number `scored` exactly, and `microseconds`.
+    """
+
+    shape: str
+    search: str
+    diversity: float
+    threshold: float | None
+    hash_limit: int
+    values: Mapping[str, list[float]]
+
+    @classmethod
+    def of(cls, row: EvaluateLabelRow, shape: str = "") -> Self:
+        """Return the answer of a row that has the values of every document."""
+        used = row.parameters
+        values = {name: row.values[name].tolist() for name in _COLUMNS}
+        return cls(shape, used.search, used.diversity, used.threshold, used.hash_limit, values)
+
+    def array(self, name: str) -> Values:
+        """Return the values (nq,) of a figure; P@5 counts missing labels as wrong."""
+        if name == AT_FIVE:
+            return self.array("precision") * self.array("found") / TOP_K
+        return np.array(self.values[name], np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelRow:
-    """The result of a case on one data set, with diversity and threshold chosen by folds.
+    """The figures of a case on one data set, with all parameters chosen by folds for each seed.
 
-    `result` has the figures, including those of every document. `candidates` is the number of
-    labels or documents that could be scored. `same_as_lsh_div` says that there are as many
-    components as dimensions, so that LSH-SDiv and LSH-Div draw hyperplanes from the same
-    distribution.
+    values: (seeds, nq) by name: the paper's figures, `precision_at_5`, the share `scored`, and
+        `microseconds`. P@5 has the parameters that are chosen among those without a threshold.
+    chosen: the best setting of each seed on all documents.
+    candidates: the number of labels or documents that could be scored.
+    same_as_lsh_div: whether there are as many components as dimensions, so that LSH-SDiv and
+        LSH-Div draw hyperplanes from the same distribution.
     """
 
     data: str
     case: Case
-    result: EvaluateLabelRow
+    values: Mapping[str, Values]
+    chosen: tuple[Answer, ...]
     candidates: int
     same_as_lsh_div: bool = False
 
     @property
     def is_hashed(self) -> bool:
         """Whether the search used hashing."""
-        return self.result.parameters.search != "exact"
+        return any(answer.search != "exact" for answer in self.chosen)
 
     @property
     def microseconds(self) -> float:
         """The median time of a document."""
-        return self.result.microseconds.p50
+        return float(np.median(self.values["microseconds"]))
+
+    @property
+    def scored(self) -> float:
+        """The mean share of labels or documents that was scored, 0 to 1."""
+        return float(self.values["scored"].mean())
 
     def figure(self, name: str) -> Interval | None:
-        """Return a figure, or None if it does not apply, for example without a hierarchy."""
-        figure = self.result.metrics[name]
-        return None if isnan(figure.value) else figure
+        """Return a mean over documents and seeds, or None if it does not apply."""
+        values = self.values[name]
+        return None if np.isnan(values).all() else mean_over_draws(values).size
+
+    def spread(self, name: str) -> tuple[float, float] | None:
+        """Return the least and the greatest mean of a seed, or None if it does not apply."""
+        means = self.values[name].mean(axis=1)
+        return None if np.isnan(means).any() else (float(means.min()), float(means.max()))
+
+
+def choose(answers: list[Answer], candidates: int, goal: str) -> tuple[Answer, dict[str, Values]]:
+    """Choose a setting for each fold of the documents by the mean of `goal` on the other folds.
+
+    Returns the best setting on all documents, and the values (nq,) of `LabelRow.values`.
+    """
+    goals = np.array([answer.array(goal) for answer in answers])
+    folds = deal_folds(np.arange(goals.shape[1]))
+    choice = choose_by_folds(goals, folds)
+    plain = [number for number, answer in enumerate(answers) if answer.threshold is None]
+    of_five = choose_by_folds(goals[plain], folds)
+
+    def reported(name: str) -> Values:
+        return choice.reported(np.array([answer.array(name) for answer in answers]), folds)
+
+    values = {name: reported(name) for name in (*FIGURES, "microseconds")}
+    at_five = np.array([answers[number].array(AT_FIVE) for number in plain])
+    values |= {AT_FIVE: of_five.reported(at_five, folds), "scored": reported("scored") / candidates}
+    return answers[choice.overall], values
+
+
+def tables_of(index: Index, mode: Mode) -> int:
+    """Return the number of tables that a mode searches, which is its number of home buckets."""
+    manifest = index.engine.manifest
+    if mode == "embedding" and manifest.labels is not None and manifest.labels.index is not None:
+        manifest = manifest.labels.index
+    return manifest.parameters.n_tables or 1
