@@ -166,45 +166,6 @@ def p_text(p: float) -> str:
     return "below 1e-6" if p < 1e-6 else f"{p:.2g}"  # as printed
 
 
-def sign(difference: Interval) -> bool | None:
-    """Return True if an interval is above zero, False if it is below, None if it contains zero."""
-    if difference.low > 0:
-        return True
-    return False if difference.high < 0 else None
-
-
-def in_all_cells(signs: Sequence[bool | None]) -> bool | None:
-    """Return True if a claim holds in all cells, False if it fails in any, else None."""
-    if False in signs:
-        return False
-    return None if not signs or None in signs else True
-
-
-def above(claim: str, name: str, differences: Sequence[Interval], more: str = "") -> Verdict:
-    """Judge whether differences are above zero in every cell; `name` names them in the sentence."""
-    if not differences:
-        return Verdict(claim, None, f"{name} was not measured.{more}")
-    signs = [sign(difference) for difference in differences]
-    values = [difference.value for difference in differences]
-    sentence = (
-        f"{name} is above zero in {signs.count(True)} of {len(signs)} cells, below in "
-        f"{signs.count(False)}, too close to tell in {signs.count(None)}, from {min(values):+.3f} "
-        f"to {max(values):+.3f}.{more}"
-    )
-    return Verdict(claim, in_all_cells(signs), sentence)
-
-
-def times_as_fast(claim: str, ratios: Sequence[float], goal: float, more: str = "") -> Verdict:
-    """Judge whether the least of the speed-ups `ratios` is at least `goal`."""
-    if not ratios:
-        return Verdict(claim, None, "It was not measured.")
-    sentence = (
-        f"{np.median(ratios):,.1f} times in the middle case, from {min(ratios):,.1f} to "
-        f"{max(ratios):,.1f}{more}."
-    )
-    return Verdict(claim, bool(min(ratios) >= goal), sentence)
-
-
 def verdict_table(verdicts: Sequence[Verdict], caption: str) -> Table:
     """Return the verdicts as a table for a page, with a line for each effect of a claim."""
     columns = [
