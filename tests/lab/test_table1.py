@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_lab.__main__ import main
-from divgrpc_lab.data.topics import DATA_VARIABLE
-from divgrpc_lab.table1.methods import HASHING, WITHOUT_HASHING
+from divgrpc_lab.data.topics import DATA_VARIABLE, HyperplaneQueries
+from divgrpc_lab.table1 import home
+from divgrpc_lab.table1.methods import HASHING, HOME_METHODS, WITHOUT_HASHING
 from divgrpc_lab.table1.paper import KS, METHODS
 
 
@@ -16,17 +19,20 @@ def test_quick_run_on_digits(
 ) -> None:
     """If there are no data sets, the run says so and measures every row on digits.
 
-    It writes a page and JSON.
+    It writes a page and JSON. A second run takes all results from the work folder.
     """
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     page, figures = tmp_path / "new" / "table1.html", tmp_path / "table1.json"
     words = ["table1", "--quick", "--out", str(page), "--json", str(figures)]
+    words += ["--work", str(tmp_path / "work")]
     assert main(words) == 0
-    output = capsys.readouterr().out
-    assert output.startswith("No data")
-    assert "DOES NOT HOLD" in output
+    output, progress = capsys.readouterr()
+    assert output.startswith("This is not the paper's data: its ImageNet images")
+    assert "No data" in output
+    assert "1 of " in progress
     report = json.loads(figures.read_text())
-    assert len(report["rows"]) == len(KS) * (len(WITHOUT_HASHING) + 2 * len(HASHING))
+    kinds = len(WITHOUT_HASHING) + 2 * (len(HASHING) + 2 * len(HOME_METHODS))
+    assert len(report["rows"]) == len(KS) * kinds
     assert {row["case"]["method"] for row in report["rows"]} > set(METHODS)
     assert all(0 <= row["figures"]["h_score"]["value"] <= 1 for row in report["rows"])
     assert all(row["microseconds"] > 0 for row in report["rows"])
@@ -34,9 +40,56 @@ def test_quick_run_on_digits(
     assert len(report["growth"]) == 1
     assert len(report["paper"]) == 45
     assert len(report["times"]) == 2 * len(report["paper"])
+    assert len(report["claims"]) == output.count("\n  ") - output.count("\n   ")
     html = page.read_text()
-    for text in ("the paper's LSH-SDiv", "QP-Rel", "cannot be told", "one exact pass"):
+    for text in (
+        "the paper's LSH-SDiv",
+        "QP-Rel, top k",
+        "cannot be told",
+        "home buckets by folds",
+    ):
         assert text.replace("'", "&#39;") in html
+
+    assert main(words) == 0
+    assert "1 of " not in capsys.readouterr().err
+    again = json.loads(figures.read_text())
+    assert again.pop("facts").keys() == report.pop("facts").keys()
+    assert again == report
+
+
+def test_home_rows_look_up_one_bucket_of_each_table() -> None:
+    """The literal mode has Gaussian hyperplanes, and no limits except those of an epsilon."""
+    place = home.Place("LSH-SDiv", 3, home.PAPERS)
+    assert place.options["hyperplanes"] == "gaussian"
+    asked = []
+
+    class Server:
+        def evaluate(self, *_: object, **grid: object) -> list[object]:
+            asked.append(grid)
+            return []
+
+    queries = HyperplaneQueries(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))
+    home.measure(Server(), "name", place, queries)  # type: ignore[arg-type]
+    assert len(asked) == 2 * len(HOME_METHODS)
+    for grid in asked:
+        assert grid["searches"] == ["tables"]
+        assert grid["n_probes"] == [10]
+        assert grid["limits"] == ([(None, 0)] if "epsilons" in grid else [(0, 0)])
+
+
+def test_codes_and_builds_of_a_study() -> None:
+    """The paper's 10 x 10 is always tried, and PCA-Hash only as far as it has components."""
+    codes = home.codes([8], [5, 20])
+    assert [str(code) for code in codes] == [
+        "8 bits x 5 tables",
+        "10 bits x 10 tables",
+        "8 bits x 20 tables",
+    ]
+    places = home.places(codes, seeds=2, dims=120)
+    assert len(places) == 2 * 2 * 3 + 2
+    home.check_builds(len(places), 14)
+    with pytest.raises(InvalidArgumentError, match="needs 14 builds, and --builds allows 13"):
+        home.check_builds(len(places), 13)
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "figures"])
@@ -50,9 +103,12 @@ def test_help_names_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> N
     ("words", "complaint"),
     [
         (["--sets", "imagenet"], "sets must be of cifar100_dense256"),
-        (["--per-category", "2"], "per-category must be at least"),
+        (["--per-category", "1"], "per-category must be at least"),
         (["--seeds", "0"], "seeds must be at least 1"),
         (["--quick", "--seeds", "2"], "leave --seeds out"),
+        (["--quick", "--bits", "8"], "leave --bits out"),
+        (["--builds", "1"], "needs 53 builds, and --builds allows 1"),
+        (["--bits", "0"], "bits must be"),
         (["--sets", "newsgroups20"], "sets need their folder"),
     ],
 )

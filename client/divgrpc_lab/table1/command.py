@@ -34,8 +34,8 @@ from divgrpc_lab.work import Job, Work
 
 # Plan of a short run, which still measures every row and judges every claim.
 QUICK: Final = Plan(
-    per_category=5,
-    few=3,
+    per_category=2,
+    few=2,
     seeds=1,
     code_seeds=1,
     codes=home.codes((6,), (10,)),
@@ -43,8 +43,8 @@ QUICK: Final = Plan(
     sizes=2,
     synthetic=(350, 300),
 )
-# Default of --builds. The whole form needs 114 builds for its study of each data set.
-_BUILDS_MAX: Final = 400
+# Default of --builds. The study of each data set in the whole form needs up to 59.
+_BUILDS_MAX: Final = 200
 # An exhaustive method may take seconds per query on a busy machine.
 _TIMEOUT_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 600.0

@@ -13,6 +13,7 @@ import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.folds import FOLDS, choose_by_folds, deal_folds
+from divgrpc.parameters import BuildParameters
 from divgrpc.types import HashFamily, IntArray
 from divgrpc_client.client import Client
 from divgrpc_lab.data.topics import HyperplaneQueries
@@ -87,8 +88,13 @@ class Place(NamedTuple):
 
 
 def codes(bits: Iterable[int], tables: Iterable[int]) -> tuple[Code, ...]:
-    """Return all codes, the cheapest first, and the paper's own in any case."""
+    """Return all codes, the cheapest first, and the paper's own in any case.
+
+    Raises `InvalidArgumentError` for numbers that Build refuses.
+    """
     pairs = {PAPERS, *(Code(*pair) for pair in product(bits, tables))}
+    for code in pairs:
+        BuildParameters(n_bits=code.n_bits, n_tables=code.n_tables)
     return tuple(sorted(pairs, key=lambda code: (code.n_bits * code.n_tables, code.n_tables)))
 
 
