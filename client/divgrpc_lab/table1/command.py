@@ -27,6 +27,7 @@ from divgrpc_lab.data.topics import DIGITS, SETS, Topics, load
 from divgrpc_lab.server_process import running_server
 from divgrpc_lab.table1 import claims, home
 from divgrpc_lab.table1.bench import Bench, Plan, Timed, times
+from divgrpc_lab.table1.methods import HASHING, WITHOUT_HASHING
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
 from divgrpc_lab.verdicts import judge
@@ -135,7 +136,8 @@ def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> R
     Finished measurements are kept in `folder`.
     """
     cores, begin = len(os.sched_getaffinity(0)), time.monotonic()
-    facts = (divgrpc.__version__, plan, [(data.name, data.sha256) for data in sets])
+    cases = (WITHOUT_HASHING, HASHING, home.CASES)
+    facts = (divgrpc.__version__, plan, cases, [(data.name, data.sha256) for data in sets])
     with (
         running_server("--workers", str(cores)) as target,
         Client(target, timeout=_TIMEOUT_SECONDS, idle_timeout=_IDLE_SECONDS) as client,

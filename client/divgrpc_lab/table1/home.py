@@ -77,8 +77,9 @@ class Place(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of its build."""
+        """The options of its build; no probes are tuned, because queries set their number."""
         return {
+            "target_recall": 0.01,
             "hash_family": ALL_FAMILIES[self.family],
             "hyperplanes": "gaussian",
             "n_bits": self.code.n_bits,

@@ -129,8 +129,8 @@ class Case:
 
 
 WITHOUT_HASHING: Final = (
-    *(Case(m, ALL) for m in ("NN", "Greedy", "MMR", "DPP", "Greedy, marginal", "Greedy, printed")),
-    *(Case(method, ALL, few=True) for method in _QP),
+    *(Case(method, ALL) for method in ("NN", "Greedy", "MMR", "DPP", "Greedy, marginal")),
+    *(Case(method, ALL, few=True) for method in ("Greedy, printed", *_QP)),
     *(Case(method, ONE_EXACT) for method in _METHODS if method not in ("NN", *_QP)),
     *(Case(method, ONE_EXACT, few=True) for method in _QP),
 )
