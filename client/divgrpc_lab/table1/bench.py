@@ -136,7 +136,8 @@ class Bench:
         return Growth.of(self.name, sizes, np.array(points).T, recalls, limits, groups)
 
     def _name(self, *parts: object) -> str:
-        return ", ".join(map(str, (self.name, *parts)))
+        """Return the name of a job, which has the checksum of the data for `Work`."""
+        return ", ".join(map(str, (f"{self.name} ({self.data.sha256[:8]})", *parts)))
 
     def _home_answers(self, results: Mapping[str, Any]) -> dict[home.Place, list[list[Answer]]]:
         return {

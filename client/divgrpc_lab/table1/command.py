@@ -137,7 +137,7 @@ def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> R
     """
     cores, begin = len(os.sched_getaffinity(0)), time.monotonic()
     cases = (WITHOUT_HASHING, HASHING, home.CASES)
-    facts = (divgrpc.__version__, plan, cases, [(data.name, data.sha256) for data in sets])
+    facts = (divgrpc.__version__, plan, cases)
     with (
         running_server("--workers", str(cores)) as target,
         Client(target, timeout=_TIMEOUT_SECONDS, idle_timeout=_IDLE_SECONDS) as client,
