@@ -49,7 +49,7 @@ def add_options(verb: argparse.ArgumentParser, name: str) -> None:
     text = f"Write the page here (default {page})."
     verb.add_argument("--out", type=Path, default=page, help=text)
     verb.add_argument("--json", type=Path, metavar="FILE", help="Write all figures as JSON.")
-    verb.add_argument("--quick", action="store_true", help="Ask little, in a minute or two.")
+    verb.add_argument("--quick", action="store_true", help="Run a short form that decides little.")
 
 
 def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[str]:

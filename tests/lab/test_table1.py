@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.metrics import PointCategories
+from divgrpc_client.client import Client
 from divgrpc_lab.__main__ import main
-from divgrpc_lab.data.topics import DATA_VARIABLE, HyperplaneQueries
+from divgrpc_lab.data.topics import DATA_VARIABLE, HyperplaneQueries, Topics
 from divgrpc_lab.table1 import home
+from divgrpc_lab.table1.bench import Bench
+from divgrpc_lab.table1.command import QUICK
 from divgrpc_lab.table1.methods import HASHING, HOME_METHODS, WITHOUT_HASHING
 from divgrpc_lab.table1.paper import KS, METHODS
 
@@ -75,6 +79,15 @@ def test_home_rows_look_up_one_bucket_of_each_table() -> None:
         assert grid["searches"] == ["tables"]
         assert grid["n_probes"] == [10]
         assert grid["limits"] == ([(None, 0)] if "epsilons" in grid else [(0, 0)])
+
+
+def test_one_category_is_refused() -> None:
+    """With one category there are no folds and no intervals, so nothing is measured."""
+    labels = PointCategories.of(np.zeros(4, np.int64), np.arange(4) % 2)
+    points = np.eye(4, dtype=np.float32)
+    data = Topics("small", "0", points, labels, points, np.zeros(4, np.int64))
+    with pytest.raises(InvalidArgumentError, match="small has fewer than two categories"):
+        Bench(Client("127.0.0.1:1"), data, QUICK)
 
 
 def test_codes_and_builds_of_a_study() -> None:

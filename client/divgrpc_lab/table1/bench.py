@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics import Values, mean_intervals
 from divgrpc.types import HashFamily, IndexInfo, IntArray, Interval, Sampling, Search
 from divgrpc_client.client import Client
@@ -79,12 +80,16 @@ class Timed(NamedTuple):
 class Bench:
     """Measures one data set and its queries on a server.
 
-    `jobs` are the measurements by name. The other methods make rows of their results.
+    `jobs` are the measurements by name. The other methods make rows of their results. Raises
+    `InvalidArgumentError` for data with fewer than two categories to ask for.
     """
 
     def __init__(self, client: Client, data: Topics, plan: Plan) -> None:
         self.client, self.data, self.plan = client, data, plan
         self.name = data.name.partition(" (")[0]
+        if len(data.query_categories) < 2:  # the fewest for folds and intervals
+            text = f"{self.name} has fewer than two categories with sub-topics: no fold can choose"
+            raise InvalidArgumentError("sets", text)
         self.queries = data.queries(plan.per_category)
         self.few_queries = self.queries.first(plan.few)
         self.places = home.places(plan.codes, plan.code_seeds, data.points.shape[1])
