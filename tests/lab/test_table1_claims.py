@@ -57,16 +57,16 @@ def row(
         family=family,
         case=Case(method, stage, few=method == "QP-Rel", dial=dial),
         parameters=replace(_PARAMETERS, k=k, diversity=0.3 if dial is None else dial),
-        values=values | {TIME: np.full(40, microseconds)},
+        draws={name: column[None] for name, column in values.items()}
+        | {TIME: np.full((1, 40), microseconds)},
         categories=_CATEGORIES,
-        h_seeds=(h,),
         short=0,
         microseconds=microseconds,
     )
 
 
 def uneven(row: Row) -> Row:
-    return replace(row, values={name: values[::-1].copy() for name, values in row.values.items()})
+    return replace(row, draws={name: draws[:, ::-1].copy() for name, draws in row.draws.items()})
 
 
 def judged(claim: Claim) -> Verdict:
@@ -97,12 +97,26 @@ def test_rows_of_few_queries_are_compared_on_these_queries() -> None:
     first = np.arange(0, 40, 2)
     few = replace(
         many,
-        values={name: values[first] for name, values in many.values.items()},
+        draws={name: draws[:, first] for name, draws in many.draws.items()},
         categories=_CATEGORIES[first],
     )
     values, groups = common_values([few, many])
     assert values[0].tolist() == values[1].tolist()
     assert groups.tolist() == list(range(20))
+
+
+def test_hash_seeds_count_as_random() -> None:
+    """If the seeds disagree, equal queries do not decide a claim; if they agree, they do."""
+    plain = row("NN", "NH", ALL, 0.7)
+
+    def hashed(*shifts: float) -> Row:
+        draws = {name: draws + np.array(shifts)[:, None] for name, draws in plain.draws.items()}
+        return replace(plain, draws=draws, family="LSH-Div", case=Case("NN", HASHED))
+
+    assert judged(claims.raises_h([plain, hashed(0.1, 0.11)], "NN", HASHED)).holds is True
+    apart = judged(claims.raises_h([plain, hashed(0.4, -0.19)], "NN", HASHED))
+    assert apart.holds is None
+    assert apart.effects[0].size.value == pytest.approx(0.105)
 
 
 def test_nearest_with_hashing_is_best() -> None:
@@ -126,7 +140,7 @@ def test_the_best_of_many_equal_rivals_is_not_picked_by_its_reported_h() -> None
     def noisy(method: str, family: str) -> Row:
         one = row(method, family, HASHED, 0.7)
         h = 0.7 + np.repeat(0.2 * random.standard_normal(20), 2)
-        return replace(one, values=one.values | {"h_score": h})
+        return replace(one, draws=one.draws | {"h_score": h[None]})
 
     effects = []
     for _ in range(40):

@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from divgrpc.evaluation.folds import FOLDS, choose_by_folds, deal_folds
-from divgrpc.metrics import Values, gain_share_interval, mean_intervals
+from divgrpc.metrics import Values, gain_share_interval
 from divgrpc.types import IntArray, Interval
+from divgrpc_lab.draws import mean_over_draws
 from divgrpc_lab.table1.bench import Growth, Spread
 from divgrpc_lab.table1.home import PCA, Coded
 from divgrpc_lab.table1.methods import (
@@ -33,6 +34,7 @@ from divgrpc_lab.table1.methods import (
     TIME,
     TUNED,
     Row,
+    common_draws,
     common_values,
 )
 from divgrpc_lab.table1.paper import KS, METHODS
@@ -103,13 +105,16 @@ def speed_ups(pairs: Iterable[Pair], goal: float) -> list[Contrast]:
 def _contrasts(
     pairs: Iterable[Pair], name: str, contrast: Callable[[Values, Values], Values]
 ) -> list[Contrast]:
-    """Return contrasts of pairs of rows, averaged over the pairs of a data set for each query."""
+    """Return contrasts of pairs of rows, averaged over the pairs of a data set.
+
+    The values of a contrast are (seeds, nq), so that hash seeds and queries both count as random.
+    """
     by_set: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         by_set[pair[0].data].append(pair)
     contrasts = []
     for data, members in by_set.items():
-        values, groups = common_values([row for pair in members for row in pair], name)
+        values, groups = common_draws([row for pair in members for row in pair], name)
         contrasts.append(Contrast(data, contrast(values[::2], values[1::2]).mean(axis=0), groups))
     return contrasts
 
@@ -312,8 +317,8 @@ def raised(rows: Sequence[Row]) -> Iterator[Raised]:
     for stage in (HOME, HOME_FOLDED):
         for method in dict.fromkeys(row.case.method for row in rows):
             for row, rival in pairs_without_hashing(rows, method, stage):
-                (one, other), groups = common_values([row, rival])
-                [change] = mean_intervals((one - other)[:, np.newaxis], groups)
+                (one, other), groups = common_draws([row, rival], "h_score")
+                change = mean_over_draws(one - other, groups).size
                 means = float(one.mean()), float(other.mean())
                 hashing = f"{row.family}, {stage}"
                 yield Raised(*row.cell, method, hashing, *means, change, row.code)

@@ -104,8 +104,15 @@ def _figures(report: Report) -> dict[str, Any]:
         {"method": method, "family": family, "k": k, **cell._asdict()}
         for (method, family, k), cell in printed().items()
     ]
-    shares = [gain.shown() for gain in report.gain]
-    return report._asdict() | {"gain": shares, "paper": paper}
+    codes = [
+        {"bits": c.n_bits, "tables": c.n_tables} | c.row.shown() for c in report.bits_and_tables
+    ]
+    return report._asdict() | {
+        "rows": [row.shown() for row in report.rows],
+        "gain": [gain.shown() for gain in report.gain],
+        "bits_and_tables": codes,
+        "paper": paper,
+    }
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:

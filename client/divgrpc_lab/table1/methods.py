@@ -17,7 +17,7 @@ of them are looked up.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -182,28 +182,32 @@ class Row:
     """The result of a method at a stage with one hash family, at one k on one data set.
 
     `family` is "NH" without hashing. `parameters` are the best parameters over all queries with the
-    first hash seed, and `code` says how many bits and tables these are if they were chosen.
-    `values` has the figures (nq,) and the time of each query, averaged over the hash seeds.
-    `categories` (nq,) has the category that each query asks for. `figures` has the means of
-    `values`, with intervals by categories. `h_seeds` has the mean h of each seed. `short` counts
-    the lists with fewer than k results over all seeds. `microseconds` is the median over seeds of
-    the median over queries.
+    first hash seed, and `code` says how many bits and tables these are if they were chosen. `draws`
+    has the figures (seeds, nq) and the time of each query with each hash seed, and `values` (nq,)
+    their means over the seeds. `categories` (nq,) has the category that each query asks for.
+    `figures` has the means of `values`, with intervals by categories. `h_seeds` has the mean h of
+    each seed. `short` counts the lists with fewer than k results over all seeds. `microseconds` is
+    the median over seeds of the median over queries.
     """
 
     data: str
     family: str
     case: Case
     parameters: EffectiveParameters
-    values: dict[str, Values]
+    draws: dict[str, Values]
     categories: IntArray
-    h_seeds: tuple[float, ...]
     short: int
     microseconds: float
     code: str = ""
+    values: dict[str, Values] = field(init=False)
+    h_seeds: tuple[float, ...] = field(init=False)
     figures: dict[str, Interval] = field(init=False)
 
     def __post_init__(self) -> None:
-        columns = np.stack([self.values[name] for name in FIGURES], axis=1)
+        values = {name: draws.mean(axis=0) for name, draws in self.draws.items()}
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "h_seeds", tuple(map(mean, self.draws["h_score"])))
+        columns = np.stack([values[name] for name in FIGURES], axis=1)
         intervals = mean_intervals(columns, self.categories)
         object.__setattr__(self, "figures", dict(zip(FIGURES, intervals, strict=True)))
 
@@ -221,6 +225,11 @@ class Row:
     def h(self) -> float:
         """The mean h over queries."""
         return self.figures["h_score"].value
+
+    def shown(self) -> dict[str, Any]:
+        """Return the figures without those of each hash seed and query."""
+        names = (item.name for item in fields(self) if item.name not in {"draws", "values"})
+        return {name: getattr(self, name) for name in names}
 
 
 def rows_of(  # noqa: PLR0917  # one argument for each field of a row
@@ -244,9 +253,8 @@ def rows_of(  # noqa: PLR0917  # one argument for each field of a row
                 family=family,
                 case=case,
                 parameters=EffectiveParameters(**answers[0].parameters),
-                values={name: column.mean(axis=0) for name, column in columns.items()},
+                draws=columns,
                 categories=categories,
-                h_seeds=tuple(map(mean, columns["h_score"])),
                 short=sum(answer.short for answer in answers),
                 microseconds=float(np.median([answer.microseconds for answer in answers])),
                 code=code,
@@ -255,15 +263,27 @@ def rows_of(  # noqa: PLR0917  # one argument for each field of a row
     return rows
 
 
+def common_draws(rows: Sequence[Row], name: str) -> tuple[Values, IntArray]:
+    """Return a figure (rows, seeds, nq) of the queries and seeds that all rows have.
+
+    A row of few queries has the first queries of each category. A row of a single seed, such as one
+    without hashing, counts as equal for all seeds. The second result has the categories (nq,).
+    """
+    fewest = min(rows, key=lambda row: len(row.categories)).categories
+    counts = {item: int((fewest == item).sum()) for item in np.unique(fewest).tolist()}
+    seeds = min((len(row.h_seeds) for row in rows if len(row.h_seeds) > 1), default=1)
+    draws = []
+    for row in rows:
+        places = [np.flatnonzero(row.categories == item)[:n] for item, n in counts.items()]
+        columns = row.draws[name][:seeds, np.concatenate(places)]
+        draws.append(np.broadcast_to(columns, (seeds, columns.shape[1])))
+    return np.stack(draws), np.repeat(list(counts), list(counts.values()))
+
+
 def common_values(rows: Sequence[Row], name: str = "h_score") -> tuple[Values, IntArray]:
     """Return a figure (rows, nq) of the queries that all rows have, and their categories (nq,).
 
-    A row of few queries has the first queries of each category.
+    The figure is the mean over the hash seeds that all rows have.
     """
-    fewest = min(rows, key=lambda row: len(row.categories)).categories
-    count = {item: int((fewest == item).sum()) for item in np.unique(fewest).tolist()}
-    columns = []
-    for row in rows:
-        places = [np.flatnonzero(row.categories == item)[:n] for item, n in count.items()]
-        columns.append(row.values[name][np.concatenate(places)])
-    return np.stack(columns), np.repeat(list(count), list(count.values()))
+    draws, groups = common_draws(rows, name)
+    return draws.mean(axis=1), groups
