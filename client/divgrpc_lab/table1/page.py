@@ -23,8 +23,8 @@ _LEAD: Final = (
 _CLAIMS: Final = (
     "The project's own two targets, then the paper's claims. An effect is a mean over queries, k "
     "and hash families. Its interval and its t test are by categories and hash seeds, or by hash "
-    f"seeds alone for the claims about the ball. Holm's method corrects p for all lines. A corrected p below {LEVEL:g} "
-    "decides."
+    "seeds alone for the claims about the ball. Holm's method corrects p for all lines. A "
+    f"corrected p below {LEVEL:g} decides."
 )
 _READING: Final = (
     "P, SR and D are means over queries. h is the mean of each query's h, with its 95 % "
