@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation.folds import FOLDS
 from divgrpc.metrics import Values, mean_intervals
 from divgrpc.types import HashFamily, IndexInfo, IntArray, Interval, Sampling, Search
 from divgrpc_client.client import Client
@@ -169,7 +170,8 @@ class Bench:
         """Return the choices by folds, one for each k."""
         queries = self.few_queries if case.few else self.queries
         grid = case.grid(search)
-        rows = self.client.evaluate(INDEX, *queries, per_query=True, **grid)
+        folds = min(FOLDS, len(np.unique(queries.categories)))
+        rows = self.client.evaluate(INDEX, *queries, folds=folds, per_query=True, **grid)
         return [Answer.of(row) for row in rows if row.by_fold]
 
     def _rows(self, family: str, case: Case, seeds: list[list[Any]]) -> list[Row]:
