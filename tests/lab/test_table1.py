@@ -19,6 +19,11 @@ from divgrpc_lab.table1.bench import Bench
 from divgrpc_lab.table1.command import QUICK
 from divgrpc_lab.table1.methods import HASHING, HOME_METHODS, WITHOUT_HASHING
 from divgrpc_lab.table1.paper import KS, METHODS
+from support.timeouts import alarm
+
+
+# Time limit of a run, which takes a minute on a machine that is not busy.
+_RUN_SECONDS = 600.0
 
 
 class QuickRun(NamedTuple):
@@ -40,6 +45,7 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> QuickRun:
     words += ["--work", str(folder / "work")]
     output, progress = io.StringIO(), io.StringIO()
     with (
+        alarm(_RUN_SECONDS),
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(output),
         redirect_stderr(progress),
