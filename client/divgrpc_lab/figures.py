@@ -1,9 +1,11 @@
-"""Draw two figures of the paper again with results of a server: a plane and seven queries.
+"""Draw figures of the paper again: a plane, seven queries, and its lemma.
 
-The first figure is a plane with two classes of sub-clusters. It shows the points that three methods
-pick for one query: nearest neighbours, greedy over all points, and greedy after hashing. The second
-figure shows the ten results of seven queries for even or odd digits, with wrong results boxed.
-Data, hashes and draws are seeded, so every run gives the same bytes.
+The first figure is a plane with two classes of sub-clusters. It shows the points that four methods
+pick for one query: nearest neighbours, greedy over all points, greedy after hashing, and greedy
+over as many exact nearest points as hashing leaves. The second figure shows the ten results of
+seven queries for even or odd digits, with wrong results boxed. Both are answers of a server. The
+last figures show the paper's lemma (`divgrpc_lab.lemma`). Data, hashes and draws are seeded, so
+every run gives the same bytes.
 """
 
 import argparse
@@ -32,11 +34,12 @@ from divgrpc_client.reports.page import (
     data_uri,
     write_page,
 )
+from divgrpc_lab import lemma
 from divgrpc_lab.contact_sheet import Block, Strip, write_contact_sheet
 from divgrpc_lab.data.topics import HyperplaneQueries
 from divgrpc_lab.demo import digits
 from divgrpc_lab.demo.queries import K
-from divgrpc_lab.experiment import records_table
+from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, records_table
 from divgrpc_lab.server_process import running_server
 
 QUERIES: Final = 7
@@ -48,11 +51,18 @@ _ALL: Final[Mapping[str, Any]] = {"search": "exact", "hash_limit": 0, "candidate
 # Search in a Hamming ball around the query. In the plane the ball has 200 of the 360 points.
 # Class A has 240 of the 360.
 _BALL: Final[Mapping[str, Any]] = {"search": "scan_hamming"}
-_TOY_BALL: Final[Mapping[str, Any]] = {**_BALL, "hash_limit": 200}
+_TOY_LIMIT: Final = 200
+_TOY_BALL: Final[Mapping[str, Any]] = {**_BALL, "hash_limit": _TOY_LIMIT}
+_TOY_NEAREST: Final[Mapping[str, Any]] = {**_ALL, "candidates_limit": _TOY_LIMIT}
 TOY_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Nearest": {"selector": "nearest", **_ALL},
     "Greedy": {"selector": "greedy", "diversity": TOY_DIVERSITY, **_ALL},
     "LSH-SDiv": {"selector": "greedy", "diversity": TOY_DIVERSITY, **_TOY_BALL},
+    f"Greedy, nearest {_TOY_LIMIT}": {
+        "selector": "greedy",
+        "diversity": TOY_DIVERSITY,
+        **_TOY_NEAREST,
+    },
 }
 # The diversities of MMR and LSH-SDiv are chosen on other queries.
 DIGIT_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -64,8 +74,30 @@ _TOY_TEXT: Final = (
     "Circles are class A, squares class B, the star is the query; picked points are filled. The "
     "plane lies in space, at a height of 2, and points are compared by their angles from the "
     "origin. Greedy and LSH-SDiv take the same steps at the same diversity: greedy over all "
-    "points, LSH-SDiv over those in a Hamming ball around the query. Distances, in the plane, are "
-    "means over the picks and over pairs of them."
+    f"points, LSH-SDiv over those in a Hamming ball around the query, {_TOY_LIMIT} of the 360. "
+    f"The last panel is greedy over the exact nearest {_TOY_LIMIT} points. It shows how much of "
+    "LSH-SDiv comes from the limit, which is below the 240 points of class A, and not from "
+    "hashing. "
+    "Distances, in the plane, are means over the picks and over pairs of them."
+)
+_LEMMA_TEXT: Final = (
+    "The lemma: the share of bits in which a point differs from the query lies near p, the angle "
+    f"between them divided by π, for each of {lemma.LEMMA_POINTS} points at the same distance. Its "
+    "bound holds for one point. For all points at once it needs log(2m/δ) in place of log(2/δ); as "
+    f"printed, with δ = {lemma.DELTA}, all points are within it less often than in "
+    f"{1 - lemma.DELTA:.0%} of the draws."
+)
+_RETRIEVED_TEXT: Final = (
+    "Algorithm 1 does not compare shares of bits: a point is retrieved if its key is the query's "
+    f"in one of {lemma.TABLES} tables. Each of {lemma.QUERIES} queries has {lemma.NEAR} near "
+    f"points at distance {lemma.RADII[0]:g} and {lemma.FAR} far points at {lemma.RADII[1]:g}, so "
+    f"ε is {lemma.EPSILON:g}; the last column is the paper's n^(1/(1+ε)) for all points. Longer "
+    "keys keep far points out and lose near ones, as Eq. 5 predicts, so points are not retrieved "
+    "with one probability at all distances."
+)
+_LEAD: Final = (
+    f"{NOT_THE_PAPERS_DATA} Nearest neighbours, a greedy that sees every point, hashing before it, "
+    "and the paper's lemma."
 )
 _DIGITS_TEXT: Final = (
     "Queries are hyperplanes that ask for even or odd digits; the five digits of a kind are its "
@@ -108,22 +140,28 @@ def run(arguments: argparse.Namespace) -> int:
     path = out if out.suffix == ".html" else out / "figures.html"
     path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     plane = toy()
+    tables.console().print(NOT_THE_PAPERS_DATA, style="bold")
     with running_server() as target, Client(target, timeout=10.0) as client:
         picks = ask_toy(client, plane)
         seven = ask_digits(client)
     charts = {name: draw_toy(plane, name, ids) for name, ids in picks.items()}
     blocks = _blocks(seven)
-    sections = [_plane_section(plane, picks, charts), _digits_section(seven, blocks)]
+    sections = [
+        _plane_section(plane, picks, charts),
+        _digits_section(seven, blocks),
+        _lemma_section(),
+    ]
     page = Page(
         "The paper's figures, made again",
         sections,
-        lead="Nearest neighbours, a greedy that sees every point, and hashing before it.",
+        lead=_LEAD,
         facts=(f"divgrpc {divgrpc.__version__}",),
     )
     write_page(page, path)
     if path != out:
         for name, chart in charts.items():
-            (out / f"toy-{name.lower()}.svg").write_text(chart.svg, encoding="utf-8")
+            file = f"toy-{name.lower().replace(', ', '-').replace(' ', '-')}.svg"
+            (out / file).write_text(chart.svg, encoding="utf-8")
         write_contact_sheet(out / "digits.png", "Seven queries", _SHEET_TEXT, blocks)
     tables.console().print(f"Figures: {out}", soft_wrap=True)
     return 0
@@ -234,6 +272,23 @@ def _digits_section(seven: SevenQueries, blocks: Sequence[Block]) -> Section:
     ]
     table = records_table(f"Means over {QUERIES} queries", records)
     return Section("Seven queries", [_DIGITS_TEXT, table, *lists])
+
+
+def _lemma_section() -> Section:
+    deviations, counts = lemma.deviations(), lemma.retrieved()
+    points = lemma.QUERIES * (lemma.NEAR + lemma.FAR)
+    records = [item._asdict() | {"n^(1/(1+ε))": lemma.rule(points)} for item in counts]
+    return Section(
+        "The lemma, and what is retrieved",
+        [
+            _LEMMA_TEXT,
+            Figures([Figure(lemma.draw_deviations(deviations), "The lemma")]),
+            records_table("Deviations that 95 % of the draws stay below", deviations),
+            _RETRIEVED_TEXT,
+            Figures([Figure(lemma.draw_retrieved(counts), "Points in home buckets")]),
+            records_table("Mean numbers of retrieved points", records),
+        ],
+    )
 
 
 def _results(strip: Strip) -> list[Result]:

@@ -9,6 +9,7 @@ from PIL import Image
 from divgrpc_client import Client
 from divgrpc_lab import contact_sheet
 from divgrpc_lab.__main__ import main
+from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA
 from divgrpc_lab.figures import (
     DIGIT_METHODS,
     QUERIES,
@@ -34,6 +35,9 @@ def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
     right, _, apart = zip(*(toy_figures(points, ids) for ids in picks.values()), strict=True)
     assert right[0] == right[2] == 10
     assert right[1] < 8
+    # The limit does this without hashing, too.
+    assert right[3] == 10
+    assert abs(apart[3] - apart[2]) < 0.2 * apart[2]
     assert apart[0] * 3 < apart[2] < apart[1]
     for name, ids in picks.items():
         assert draw_toy(points, name, ids) == draw_toy(points, name, ids)
@@ -63,7 +67,8 @@ def test_two_runs_write_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixt
     assert str(folder) in capsys.readouterr().out
     html = page.read_text()
     assert html == (folder / "figures.html").read_text()
-    assert html.count("<figure") >= 3
+    assert NOT_THE_PAPERS_DATA in html
+    assert html.count("<figure") >= 6
     assert html.count("Query ") >= QUERIES
     wrong = html.count('class="wrong"')
     assert wrong > 0
@@ -74,6 +79,7 @@ def test_two_runs_write_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixt
         "toy-nearest.svg",
         "toy-greedy.svg",
         "toy-lsh-sdiv.svg",
+        "toy-greedy-nearest-200.svg",
     }
     with Image.open(folder / "digits.png") as sheet:
         red = (np.asarray(sheet.convert("RGB")) == contact_sheet.RED).all(axis=2)

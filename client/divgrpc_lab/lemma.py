@@ -1,0 +1,213 @@
+"""The paper's lemma and the retrieval that it is to justify, measured beside their bounds.
+
+The lemma bounds how far the share of differing bits of a point lies from p = arccos(cosine) / pi.
+The paper states it for all points at one distance and proves it for one point; for all of m points
+the bound must have log(2m / delta) in place of log(2 / delta).
+
+Algorithm 1 does not compare shares of bits, but wants equal keys. So the second figure counts the
+near and the far points that the home buckets of an index hold. Beside them are the numbers that
+Eq. 5 predicts, and the paper's n^(1/(1+epsilon)).
+"""
+
+import math
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc import Index
+from divgrpc.metrics import Values
+from divgrpc.types import FloatArray, IntArray
+from divgrpc_client.reports import charts
+from divgrpc_client.reports.charts import Chart, Curve
+
+DELTA: Final = 0.05
+# Numbers of bits l of the lemma, points at one distance, and draws of l hyperplanes.
+LEMMA_BITS: Final = (16, 64, 256, 1024)
+LEMMA_POINTS: Final = 100
+_LEMMA_DRAWS: Final = 200
+# Bits of a key. Every query has near points at distance r = 0.5, and far points at (1 + epsilon) r.
+KEY_BITS: Final = (4, 8, 12, 16, 20)
+TABLES: Final = 10
+EPSILON: Final = 1.0
+RADII: Final = (0.5, (1 + EPSILON) * 0.5)
+QUERIES: Final = 20
+NEAR, FAR = 20, 100
+_SEEDS: Final = 3
+_DIMS: Final = 32
+
+
+class Deviation(NamedTuple):
+    """Deviations of the share of differing bits from p at l bits, and their bounds.
+
+    `of_one` and `of_all` are the deviations that one point, and that the worst of all points, stay
+    below in 95 % of the draws. `within` is the share of draws in which all points are within the
+    bound as printed, which is meant for one point.
+    """
+
+    bits: int
+    of_one: float
+    bound_of_one: float
+    of_all: float
+    bound_of_all: float
+    within: float
+
+
+class Retrieved(NamedTuple):
+    """Means over queries and seeds of the points in home buckets with keys of l bits.
+
+    `near` and `far` are numbers of the query's own near and far points, `near_expected` and
+    `far_expected` what Eq. 5 predicts, and `points` all that were retrieved.
+    """
+
+    bits: int
+    near: float
+    near_expected: float
+    far: float
+    far_expected: float
+    points: float
+
+
+def share_of_bits(distance: float) -> float:
+    """Return p, the probability that a bit of two unit vectors differs (the paper's Eq. 5)."""
+    return math.acos(1 - distance**2 / 2) / math.pi
+
+
+def deviations(seed: int = 0) -> list[Deviation]:
+    """Measure the lemma on unit vectors at distance 1 from a query, where p is 1/3."""
+    random = np.random.default_rng(seed)
+    query = random.standard_normal((1, _DIMS))
+    query /= np.linalg.norm(query)
+    points = _around(random, query, 1.0, LEMMA_POINTS)
+    p, measured = share_of_bits(1.0), []
+    for bits in LEMMA_BITS:
+        away = np.array([_deviations(random, query, points, bits, p) for _ in range(_LEMMA_DRAWS)])
+        one, every = (_hoeffding(bits, count) for count in (1, LEMMA_POINTS))
+        of_one, of_all = np.quantile(away, 1 - DELTA), np.quantile(away.max(axis=1), 1 - DELTA)
+        within = float((away.max(axis=1) <= one).mean())
+        measured.append(Deviation(bits, float(of_one), one, float(of_all), every, within))
+    return measured
+
+
+class Shells(NamedTuple):
+    """Unit queries (nq, d), and points (n, d), of which some are near and others far from a query.
+
+    `owners` (n,) int64 is the query that a point lies around, and `is_near` (n,) bool says at which
+    of the two distances.
+    """
+
+    queries: FloatArray
+    points: FloatArray
+    owners: IntArray
+    is_near: npt.NDArray[np.bool_]
+
+    @classmethod
+    def draw(cls, random: np.random.Generator) -> Self:
+        """Draw random queries with points around each."""
+        queries = random.standard_normal((QUERIES, _DIMS)).astype(np.float32)
+        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+        parts = [_around(random, queries, *shell) for shell in zip(RADII, (NEAR, FAR), strict=True)]
+        owners = [np.repeat(np.arange(QUERIES), count) for count in (NEAR, FAR)]
+        points = np.concatenate(parts).astype(np.float32)
+        return cls(queries, points, np.concatenate(owners), np.arange(len(points)) < len(parts[0]))
+
+
+def retrieved(seed: int = 0) -> list[Retrieved]:
+    """Measure how many near and far points of each query its home buckets hold."""
+    shells = Shells.draw(np.random.default_rng(seed))
+    measured = []
+    for bits in KEY_BITS:
+        counts = [_counts(shells, bits, number) for number in range(_SEEDS)]
+        near, far, points = np.mean(counts, axis=(0, 2)).tolist()
+        chances = [1 - (1 - (1 - share_of_bits(r)) ** bits) ** TABLES for r in RADII]
+        measured.append(Retrieved(bits, near, NEAR * chances[0], far, FAR * chances[1], points))
+    return measured
+
+
+def rule(points: int) -> float:
+    """Return n^(1/(1+epsilon)), to which the paper says that matches are proportional."""
+    return float(points ** (1 / (1 + EPSILON)))
+
+
+def draw_deviations(items: list[Deviation]) -> Chart:
+    """Draw the deviations and both bounds against the number of bits."""
+    curves = [
+        Curve(name, [(item.bits, getattr(item, field)) for item in items], look)
+        for look, (name, field) in enumerate(
+            (
+                ("one point, measured", "of_one"),
+                ("one point, the lemma's bound", "bound_of_one"),
+                (f"the worst of {LEMMA_POINTS}, measured", "of_all"),
+                (f"all {LEMMA_POINTS}, bound with log(2m/δ)", "bound_of_all"),
+            )
+        )
+    ]
+    title = "Deviation of the share of differing bits from p, exceeded in 5 % of draws"
+    return charts.lines(curves, "bits l", "deviation", title, x_scale="log2")
+
+
+def draw_retrieved(items: list[Retrieved]) -> Chart:
+    """Draw the shares of near and far points that home buckets hold, and those predicted."""
+    curves = [
+        Curve(name, [(item.bits, getattr(item, field) / count) for item in items], look)
+        for look, (name, field, count) in enumerate(
+            (
+                ("near, measured", "near", NEAR),
+                ("near, by Eq. 5", "near_expected", NEAR),
+                ("far, measured", "far", FAR),
+                ("far, by Eq. 5", "far_expected", FAR),
+            )
+        )
+    ]
+    title = f"Near and far points in the home buckets of {TABLES} tables"
+    return charts.lines(curves, "bits of a key", "share retrieved", title)
+
+
+def _hoeffding(bits: int, points: int) -> float:
+    return math.sqrt(math.log(2 * points / DELTA) / (2 * bits))
+
+
+def _around(
+    random: np.random.Generator, queries: FloatArray, distance: float, count: int
+) -> FloatArray:
+    """Return `count` unit vectors at `distance` from each of the unit `queries` (nq, d)."""
+    centres = np.repeat(queries, count, axis=0)
+    away = random.standard_normal(centres.shape)
+    away -= (away * centres).sum(axis=1, keepdims=True) * centres
+    away /= np.linalg.norm(away, axis=1, keepdims=True)
+    cosine = 1 - distance**2 / 2
+    return np.asarray(cosine * centres + math.sqrt(1 - cosine**2) * away)
+
+
+def _deviations(
+    random: np.random.Generator, query: FloatArray, points: FloatArray, bits: int, p: float
+) -> Values:
+    """Return the deviations (m,) of the shares of differing bits from p in one draw."""
+    planes = random.standard_normal((_DIMS, bits))
+    differs = (points @ planes >= 0) != (query @ planes >= 0)
+    return np.asarray(abs(differs.mean(axis=1) - p))
+
+
+def _counts(shells: Shells, bits: int, seed: int) -> Values:
+    """Return the numbers (3, nq) of near points, far points and all points of one index."""
+    index = Index.build(
+        shells.points,
+        hash_family="lsh_div",
+        hyperplanes="gaussian",
+        n_bits=bits,
+        n_tables=TABLES,
+        seed=seed,
+    )
+    result = index.query(
+        shells.queries,
+        k=len(shells.points),
+        selector="nearest",
+        search="tables",
+        n_probes=TABLES,
+        hash_limit=0,
+        candidates_limit=0,
+    )
+    is_found = result.ids >= 0
+    is_own = is_found & (shells.owners[result.ids] == np.arange(QUERIES)[:, None])
+    near = (is_own & shells.is_near[result.ids]).sum(axis=1)
+    return np.array([near, is_own.sum(axis=1) - near, is_found.sum(axis=1)], np.float64)
