@@ -12,7 +12,6 @@ are used. With --work FOLDER, a run that was killed goes on where it stopped.
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +21,12 @@ from divgrpc_client.formats import tables
 from divgrpc_lab import experiment
 from divgrpc_lab.data import synthetic
 from divgrpc_lab.data.documents import DIGITS, SETS, Split, load
-from divgrpc_lab.data.synthetic import labelled_documents
 from divgrpc_lab.table2 import claims
 from divgrpc_lab.table2.bench import AtEpsilon, LabelBench, Plan
 from divgrpc_lab.table2.methods import PAPERS, LabelRow, Shape
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED
-from divgrpc_lab.table2.size import label_times
+from divgrpc_lab.table2.size import AtSize, label_times
 from divgrpc_lab.work import Work
 
 # A short run, which is enough to show that everything works.
@@ -49,6 +47,8 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"Documents to predict labels for in each set (default {Plan().documents}).",
     )
+    text = f"Hash seeds to repeat with (default {Plan().seeds})."
+    verb.add_argument("--seeds", type=int, default=Plan().seeds, metavar="N", help=text)
     text = "Keep finished measurements here, and take those that an earlier run kept."
     verb.add_argument("--work", type=Path, metavar="FOLDER", help=text)
     experiment.add_options(verb, "table2")
@@ -58,13 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print the verdicts, write the page and the JSON, and return the exit code."""
     if arguments.documents < _DOCUMENTS_MIN:
         raise InvalidArgumentError("documents", f"documents must be at least {_DOCUMENTS_MIN}")
+    if arguments.seeds < 1:
+        raise InvalidArgumentError("seeds", "seeds must be at least 1")
     names = experiment.set_names(arguments, SETS)
     sets = load(names, arguments.data) if names else []
     console = tables.console()
     console.print(experiment.NOT_THE_PAPERS_DATA, style="bold")
     if sets and sets[0].name == DIGITS:
         experiment.warn_of_digits(console)
-    plan = QUICK if arguments.quick else replace(Plan(), documents=arguments.documents)
+    plan = Plan(arguments.documents, arguments.seeds)
+    plan = QUICK if arguments.quick else plan
     size = _SMALL if arguments.quick else _SIZE
     report = measure(sets, plan, *size, folder=arguments.work)
     paper = [{"method": name, **row._asdict(), "most_h": row.most} for name, row in PRINTED.items()]
@@ -94,8 +97,7 @@ def measure(
         results = work.run(bench.jobs(model))
         rows += bench.rows(results)
         curves += bench.curves(results)
-    split = labelled_documents(*size)
-    factors, feature_map = split.planted(rank)
-    times = list(label_times(split, split.test_documents @ feature_map, factors))
+    work = Work(folder, (divgrpc.__version__, size, rank))
+    times = label_times(work.run(AtSize(size, rank).jobs()))
     facts = experiment.facts(begin, "one thread")
     return Report(facts, data, rows, curves, times, claims.verdicts(rows, curves, times))

@@ -6,8 +6,8 @@ indexed. Each method scores either all labels or documents, or those that hashin
 are processed one at a time on one thread.
 """
 
-import time
-from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, Final, NamedTuple
 
@@ -17,9 +17,9 @@ from threadpoolctl import threadpool_limits
 from divgrpc import Index
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.metrics import Values
+from divgrpc.platforms import thread_seconds
 from divgrpc.types import FloatArray, Mode
-from divgrpc_lab.data.documents import Split
-from divgrpc_lab.experiment import steps
+from divgrpc_lab.data.synthetic import LabelledDocuments, labelled_documents
 from divgrpc_lab.table2.methods import (
     DEFAULT,
     EVERYTHING,
@@ -33,6 +33,7 @@ from divgrpc_lab.table2.methods import (
     build_options,
     tables_of,
 )
+from divgrpc_lab.work import Job
 
 # Name of the setting of an exact search that scores rows in descending order of norm and stops when
 # no further row can be better.
@@ -68,42 +69,67 @@ class LabelTime(NamedTuple):
         return float(np.median(self.microseconds))
 
 
-def label_times(split: Split, embedded: FloatArray, factors: FloatArray) -> Iterator[LabelTime]:
-    """Yield the times of every method in the mode `embedding`, then in `neighbour_vote`.
+class AtSize:
+    """The times on a synthetic set of `size`: documents, features, labels and test documents.
 
-    `embedded` (nq, r) are the embedded test documents and `factors` (L, r) the label factors of the
-    planted model. Building an index of all documents takes up to a minute. Only one index is in
-    memory at a time.
+    The planted model has this `rank`. Only one index is in memory at a time. Building an index of
+    all documents takes up to a minute.
     """
-    yield _every_label(split, embedded, factors)
-    model = (factors, np.eye(factors.shape[1], dtype=np.float32))
-    sources: dict[Mode, tuple[Any, Any, dict[str, Any]]] = {
-        "embedding": (embedded, embedded, {"label_model": model}),
-        "neighbour_vote": (split.documents, split.test_documents, {"labels": split.labels}),
-    }
-    for mode in MODES:
-        rows, tests, options = sources[mode]
-        cases = [case for case in WITHOUT_HASHING if case.mode == mode]
-        for family, setting in steps([*product(FAMILIES, (HOME, DEFAULT))], f"times, {mode}"):
-            shape = PAPERS if setting == HOME else None
-            hashing = build_options(family, shape, 0, rows.shape[1])
-            with threadpool_limits(1):
-                index = Index.build(rows, **options, **hashing)
-            candidates = split.labels.shape[1] if mode == "embedding" else index.rows
-            for case in (*cases, Case(family, mode, setting)):
-                yield _timed(index, case, tests, split.truth, candidates)
-            cases = []
+
+    def __init__(self, size: tuple[int, int, int, int], rank: int) -> None:
+        self._size, self._rank = size, rank
+
+    def jobs(self) -> dict[str, Job]:
+        """Return a job for each index, whose results are lists of `LabelTime`."""
+        jobs: dict[str, Job] = {"times, every label": self._products}
+        for mode, family, setting in product(MODES, FAMILIES, (HOME, DEFAULT)):
+            # The exhaustive methods need any index, so the first one serves them.
+            is_first = (family, setting) == (next(iter(FAMILIES)), HOME)
+            cases = [case for case in WITHOUT_HASHING if case.mode == mode and is_first]
+            cases.append(Case(family, mode, setting))
+            jobs[f"times, {cases[-1].name}"] = partial(self._times, tuple(cases))
+        return jobs
+
+    @cached_property
+    def _data(self) -> tuple[LabelledDocuments, FloatArray, FloatArray]:
+        """The set, its embedded test documents (nq, r), and its label factors (L, r)."""
+        documents = labelled_documents(*self._size)
+        factors, feature_map = documents.planted(self._rank)
+        return documents, documents.test_documents @ feature_map, factors
+
+    def _products(self) -> list[LabelTime]:
+        return [_every_label(*self._data)]
+
+    def _times(self, cases: tuple[Case, ...]) -> list[LabelTime]:
+        split, embedded, factors = self._data
+        rows, tests, options = split.documents, split.test_documents, {"labels": split.labels}
+        candidates, last = rows.shape[0], cases[-1]
+        if last.mode == "embedding":
+            rows = tests = embedded
+            model = (factors, np.eye(factors.shape[1], dtype=np.float32))
+            options, candidates = {"label_model": model}, len(factors)
+        shape = PAPERS if last.setting == HOME else None
+        family = build_options(last.method, shape, 0, rows.shape[1])
+        with threadpool_limits(1):
+            index = Index.build(rows, **options, **family)
+        return [_timed(index, case, tests, split.truth, candidates) for case in cases]
 
 
-def _every_label(split: Split, embedded: FloatArray, factors: FloatArray) -> LabelTime:
+def label_times(results: Mapping[str, Any]) -> list[LabelTime]:
+    """Return the times of the results of all jobs."""
+    times = (LabelTime(*item) for items in results.values() for item in items)
+    return [time._replace(microseconds=np.array(time.microseconds)) for time in times]
+
+
+def _every_label(split: LabelledDocuments, embedded: FloatArray, factors: FloatArray) -> LabelTime:
     """Time LEML: the products of a document with all labels, and the selection of the best."""
     seconds, hits, count = [], 0.0, len(embedded)
     with threadpool_limits(1):
         for row in range(count):
-            begin = time.perf_counter()
+            begin = thread_seconds()
             products = factors @ embedded[row]
             best = np.argpartition(products, -TOP_K)[-TOP_K:]
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(thread_seconds() - begin)
             hits += float(split.truth[[row]][:, best].sum()) / TOP_K
     times = 1e6 * np.array(seconds)
     return LabelTime("LEML", "embedding", EVERYTHING, len(factors), times, hits / count, 1.0)
