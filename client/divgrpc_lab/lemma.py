@@ -33,7 +33,7 @@ EPSILON: Final = 1.0
 RADII: Final = (0.5, (1 + EPSILON) * 0.5)
 QUERIES: Final = 20
 NEAR, FAR = 20, 100
-_SEEDS: Final = 3
+_SEEDS: Final = 2
 _DIMS: Final = 32
 
 

@@ -169,11 +169,6 @@ class LabelRow:
     same_as_lsh_div: bool = False
 
     @property
-    def is_hashed(self) -> bool:
-        """Whether the search used hashing."""
-        return any(answer.search != "exact" for answer in self.chosen)
-
-    @property
     def microseconds(self) -> float:
         """The median time of a document."""
         return float(np.median(self.values["microseconds"]))
