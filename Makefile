@@ -58,7 +58,7 @@ table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, an
 table2: .venv/ready  ## its Table 2, of labels, in the same way
 	$(BIN)/python -m divgrpc_lab table2 $(ARGS)
 
-figures: .venv/ready  ## two of its figures, drawn again
+figures: .venv/ready  ## its figures, drawn again
 	$(BIN)/python -m divgrpc_lab figures $(ARGS)
 
 # Three processes, each with a server of its own, take one file after another: a third one uses the

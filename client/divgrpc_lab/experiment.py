@@ -5,27 +5,22 @@ import json
 import math
 import os
 import platform
-import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 
 import divgrpc
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Interval
-from divgrpc_client.formats import tables
 from divgrpc_client.reports.page import Body, Cell, Column, Page, Table, write_page
 from divgrpc_lab.data.topics import DATA_VARIABLE
 from divgrpc_lab.verdicts import Verdict, print_verdicts
-
-Item = TypeVar("Item")
 
 # The first sentence of the output and of the page of both tables.
 NOT_THE_PAPERS_DATA: Final = (
@@ -82,17 +77,6 @@ def warn_of_digits(out: Console, more: str = "") -> None:
         f"digits of scikit-learn, which proves nothing about the paper's claims{more}."
     )
     out.print(text, style="bold red")
-
-
-def steps(items: Sequence[Item], description: str) -> Iterable[Item]:
-    """Return an iterable of the items that shows progress and remaining time on a terminal."""
-    return track(
-        items,
-        description,
-        console=tables.console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
 
 
 def facts(begin: float, machine: str, **more: str) -> dict[str, str]:

@@ -145,7 +145,9 @@ def _faster(times: Sequence[LabelTime], name: str, mode: Mode) -> Claim:
     if slow is None or slow.candidates < LABELS:
         return Claim(text, effect, [], f" A run of the whole form has {LABELS:,} labels.")
     for ours in (HOME, DEFAULT):
-        fast = by_case[OURS, mode, ours]
+        fast = by_case.get((OURS, mode, ours))
+        if fast is None:
+            continue
         count = min(slow.documents, fast.documents)
         ratios = slow.microseconds[:count] / fast.microseconds[:count]
         contrasts.append(Contrast(ours, np.log(ratios), goal=goal))
