@@ -10,7 +10,7 @@ Eq. 5 predicts, and the paper's n^(1/(1+epsilon)).
 """
 
 import math
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -168,8 +168,8 @@ def _hoeffding(bits: int, points: int) -> float:
 
 
 def _around(
-    random: np.random.Generator, queries: FloatArray, distance: float, count: int
-) -> FloatArray:
+    random: np.random.Generator, queries: npt.NDArray[Any], distance: float, count: int
+) -> Values:
     """Return `count` unit vectors at `distance` from each of the unit `queries` (nq, d)."""
     centres = np.repeat(queries, count, axis=0)
     away = random.standard_normal(centres.shape)
@@ -180,7 +180,7 @@ def _around(
 
 
 def _deviations(
-    random: np.random.Generator, query: FloatArray, points: FloatArray, bits: int, p: float
+    random: np.random.Generator, query: Values, points: Values, bits: int, p: float
 ) -> Values:
     """Return the deviations (m,) of the shares of differing bits from p in one draw."""
     planes = random.standard_normal((_DIMS, bits))

@@ -68,8 +68,8 @@ def verdicts(
         _above(rows, AT_FIVE, "LEML", "Greedy", "embedding"),
         *(_above(rows, name, "LEML", OURS, m) for name in ("recall", "f_score") for m in MODES),
         *(
-            _over_epsilon(curves, *part, rival, mode)
-            for *part, rivals in _FIGURE
+            _over_epsilon(curves, part, name, rival, mode)
+            for part, name, rivals in _FIGURE
             for rival in rivals
             for mode in MODES
         ),

@@ -188,7 +188,7 @@ def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
 def _epsilons(points: Sequence[AtEpsilon]) -> Table:
     """Return the numbers of the figures against epsilon, with intervals."""
     columns = [Column("method", numeric=False), Column("ε"), Column("hash limit")]
-    lines = []
+    lines: list[list[Cell | str]] = []
     for point in points:
         name = point.method if point.epsilon is None else f"{point.method}, {MODES[point.mode]}"
         epsilon = "" if point.epsilon is None else f"{point.epsilon:g}"
