@@ -19,7 +19,7 @@ from divgrpc_lab.table1.bench import Bench
 from divgrpc_lab.table1.command import QUICK
 from divgrpc_lab.table1.methods import HASHING, HOME_METHODS, WITHOUT_HASHING
 from divgrpc_lab.table1.paper import KS, METHODS
-from support.timeouts import alarm
+from support.checks.timeouts import alarm
 
 # Time limit of a run, which takes a minute on a machine that is not busy.
 _RUN_SECONDS = 360.0

@@ -326,7 +326,7 @@ def ball_counts(bench: Bench, seed: int) -> IntArray:
 
     with built(bench.client, bench.data, hash_family="lsh_div", seed=seed):
         inside = ask(k=ball, search="exact", hash_limit=0, candidates_limit=0)
-        limits = {"hash_limit": _RETRIEVED, "candidates_limit": _RETRIEVED, "k": _RETRIEVED}
+        limits = {"hash_limit": _RESULTS, "candidates_limit": _RESULTS, "k": _RESULTS}
         for place, sampling in enumerate(_SAMPLINGS):
             retrieved_ids = ask(search="tables", sampling=sampling, seed=seed, **limits)
             for ids, hits in zip(inside, retrieved_ids, strict=True):
