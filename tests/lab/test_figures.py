@@ -67,7 +67,7 @@ def test_two_runs_write_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixt
     assert str(folder) in capsys.readouterr().out
     html = page.read_text()
     assert html == (folder / "figures.html").read_text()
-    assert NOT_THE_PAPERS_DATA in html
+    assert NOT_THE_PAPERS_DATA.replace("'", "&#39;") in html
     assert html.count("<figure") >= 6
     assert html.count("Query ") >= QUERIES
     wrong = html.count('class="wrong"')
