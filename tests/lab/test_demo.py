@@ -90,7 +90,7 @@ def test_commands_printed_by_keep_work_until_ctrl_c(tmp_path: Path) -> None:
                 assert result.returncode == 0, f"{command}: {result.stderr}"
                 assert result.stdout
             demo_process.send_signal(signal.SIGINT)
-            assert demo_process.wait(60) == 0
+            assert demo_process.wait(120) == 0
         finally:
             demo_process.kill()
     target = commands[0].split()[-1]

@@ -159,7 +159,8 @@ def test_settings_are_tried(
              "--top-ks", "4",
              "--thresholds", "none", "0.3")  # fmt: skip
     shown = run(*words).out
-    for word in ("embedding", "greedy", "0.2", "auto", "threshold", "held out", "PSP@k", "Pareto"):
+    # A busy machine may have times so long that heads of columns are cut.
+    for word in ("embedding", "greedy", "0.2", "auto", "thresho", "held out", "PSP@k", "Pareto"):
         assert word in shown
     rows = json.loads(run(*words, "--json", "--per-document").out)["rows"]
     documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]
