@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Self, TypeAlias
 
 import grpc
@@ -31,6 +31,10 @@ from divgrpc_client.rpc.errors import RpcError
 _CHECK_SECONDS: Final = 60.0
 # Time between telling the processes when to begin and the first call, so that all of them know.
 _LEAD_SECONDS: Final = 0.2
+# A generator that needs longer to start hangs.
+_START_SECONDS: Final = 60.0
+# A generator may send its outcome this long after its last call has ended.
+_SILENCE_SECONDS: Final = 30.0
 # The search ends when the lowest rate that failed is at most this many times the highest rate that
 # held.
 _RATE_RATIO: Final = 1.05
@@ -151,7 +155,7 @@ class Session:
         """Send the calls of a schedule, or keep `closed` calls in flight while it lasts.
 
         `tell` is called with the run when it has ended. Raises `UnavailableError` if a process of
-        the run dies.
+        the run dies or hangs.
         """
         first, warm_up = schedule.steps[0].begin, self.settings.warm_up
         whole = Schedule((Step(first, first, warm_up), *schedule.steps))
@@ -161,15 +165,15 @@ class Session:
         with ExitStack() as stack:
             generators = [stack.enter_context(_generator(task)) for task in tasks]
             # Wait for all processes to start, so that none of them starts the run late.
-            for generator in generators:
-                _receive(generator)
+            _receive_all(generators, _START_SECONDS)
             begin = time.monotonic() + _LEAD_SECONDS
             for generator in generators:
                 generator.send(begin)
             self._generators = generators
             if self.interrupted:
                 self.interrupt()
-            outcomes = [_receive(generator) for generator in generators]
+            run_seconds = _LEAD_SECONDS + warm_up + schedule.seconds + self.settings.timeout
+            outcomes = _receive_all(generators, run_seconds + _SILENCE_SECONDS)
             self._generators = []
         begin += warm_up
         end = max(begin, min(begin + schedule.seconds, self._interrupted_at))
@@ -228,12 +232,25 @@ def _generator(task: Task) -> Iterator[Connection]:
         program.wait()
 
 
-def _receive(generator: Connection) -> Any:  # noqa: ANN401  # READY or the outcome of a run
-    """Return the next message of a generator; raises `UnavailableError` if it died."""
-    try:
-        return generator.recv()
-    except (EOFError, OSError):
-        raise UnavailableError("a load generator died; its last words are above") from None
+def _receive_all(generators: Sequence[Connection], seconds: float) -> list[Any]:
+    """Return the next message of each generator, READY or the outcome of a run.
+
+    Raises `UnavailableError` if one of them dies, or sends nothing for `seconds`.
+    """
+    messages: dict[Connection, Any] = {}
+    deadline = time.monotonic() + seconds
+    while len(messages) < len(generators):
+        silent = [generator for generator in generators if generator not in messages]
+        ready = wait(silent, max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise UnavailableError(f"a load generator has been silent for {seconds:.0f} s")
+        for generator in (item for item in silent if item in ready):
+            try:
+                messages[generator] = generator.recv()
+            except (EOFError, OSError):
+                text = "a load generator died; its last words are above"
+                raise UnavailableError(text) from None
+    return [messages[generator] for generator in generators]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client, RpcError
 from divgrpc_client.cli import main
 from divgrpc_client.load import Call, Settings, constant, parse_threshold, read_mix, run_load
+from divgrpc_client.load import session as session_module
 from divgrpc_client.load.report import build_report
 from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
@@ -163,20 +165,39 @@ def test_an_interrupted_search_makes_no_further_trial(target: str) -> None:
     assert [trial["held"] for trial in trials] == [False]
 
 
-def test_a_dead_generator_ends_the_run(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _signal_last_generator(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Send a signal to the second generator, three seconds after its start."""
     start = subprocess.Popen
+    programs: list[subprocess.Popen[bytes]] = []
 
-    def start_and_kill(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
-        program: subprocess.Popen[bytes] = start(*arguments, **options)
-        threading.Timer(3, program.kill).start()
-        return program
+    def start_and_signal(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+        programs.append(start(*arguments, **options))
+        if len(programs) == 2:
+            threading.Timer(3, programs[1].send_signal, [number]).start()
+        return programs[-1]
 
-    monkeypatch.setattr(subprocess, "Popen", start_and_kill)
+    monkeypatch.setattr(subprocess, "Popen", start_and_signal)
+
+
+def test_a_dead_generator_ends_the_run(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ends although the first generator would go on for minutes."""
+    _signal_last_generator(monkeypatch, signal.SIGKILL)
     with (
-        Session(target, [Call("images", QUERIES)], QUICK) as session,
+        Session(target, [Call("images", QUERIES)], replace(QUICK, processes=2)) as session,
         pytest.raises(UnavailableError, match="died"),
     ):
         session.run(constant(50, 600))
+
+
+def test_a_generator_that_hangs_ends_the_run(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _signal_last_generator(monkeypatch, signal.SIGSTOP)
+    monkeypatch.setattr(session_module, "_SILENCE_SECONDS", 1.0)
+    settings = replace(QUICK, processes=2, timeout=1.0)
+    with (
+        Session(target, [Call("images", QUERIES)], settings) as session,
+        pytest.raises(UnavailableError, match="silent"),
+    ):
+        session.run(constant(50, 10))
 
 
 def test_the_memory_of_messages_is_bounded() -> None:
