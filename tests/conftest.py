@@ -1,6 +1,7 @@
 """Fixtures and hooks of the whole test suite."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+# A shell lets commands in the background ignore SIGINT. Programs that tests start would inherit
+# this, and Ctrl-C would not end them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
