@@ -23,7 +23,7 @@ from divgrpc_lab.table1.methods import (
     TUNED,
     Case,
     Row,
-    common_values,
+    common_draws,
 )
 from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, printed
 from divgrpc_lab.verdicts import Claim, Verdict, judge
@@ -100,7 +100,7 @@ def test_rows_of_few_queries_are_compared_on_these_queries() -> None:
         draws={name: draws[:, first] for name, draws in many.draws.items()},
         categories=_CATEGORIES[first],
     )
-    values, groups = common_values([few, many])
+    values, groups = common_draws([few, many], "h_score")
     assert values[0].tolist() == values[1].tolist()
     assert groups.tolist() == list(range(20))
 
@@ -117,6 +117,34 @@ def test_hash_seeds_count_as_random() -> None:
     apart = judged(claims.raises_h([plain, hashed(0.4, -0.19)], "NN", HASHED))
     assert apart.holds is None
     assert apart.effects[0].size.value == pytest.approx(0.105)
+
+
+def shifted(of: Row, *shifts: float) -> Row:
+    """Return a row with a hash seed for each shift, by which all of its figures differ."""
+    draws = {name: columns + np.array(shifts)[:, None] for name, columns in of.draws.items()}
+    return replace(of, draws=draws)
+
+
+_SHIFTS = pytest.mark.parametrize(("shifts", "holds"), [((0.1, 0.11), True), ((0.4, -0.19), None)])
+
+
+@_SHIFTS
+def test_hash_seeds_count_as_random_beside_the_best(
+    shifts: tuple[float, float], holds: bool | None
+) -> None:
+    """A shift of all queries by a hash seed is not taken for an effect of nearest neighbours."""
+    rows = [row("MMR", "NH", ALL, 0.7), shifted(row("NN", "LSH-Div", HASHED, 0.7), *shifts)]
+    assert judged(claims.nearest_is_best(rows)).holds is holds
+
+
+@_SHIFTS
+def test_hash_seeds_count_as_random_in_the_gain(
+    shifts: tuple[float, float], holds: bool | None
+) -> None:
+    """A shift of all queries by a hash seed is not taken for a share of the gain."""
+    rows = [*exhaustive(0.7, 0.745)[:-1], shifted(row("Greedy", _FAMILY, FOLDED, 0.745), *shifts)]
+    [gain] = (item for item in claims.gains(rows) if item.stage == FOLDED)
+    assert judged(claims.keeps_the_gain([gain], _FAMILY)).holds is holds
 
 
 def test_nearest_with_hashing_is_best() -> None:

@@ -278,12 +278,3 @@ def common_draws(rows: Sequence[Row], name: str) -> tuple[Values, IntArray]:
         columns = row.draws[name][:seeds, np.concatenate(places)]
         draws.append(np.broadcast_to(columns, (seeds, columns.shape[1])))
     return np.stack(draws), np.repeat(list(counts), list(counts.values()))
-
-
-def common_values(rows: Sequence[Row], name: str = "h_score") -> tuple[Values, IntArray]:
-    """Return a figure (rows, nq) of the queries that all rows have, and their categories (nq,).
-
-    The figure is the mean over the hash seeds that all rows have.
-    """
-    draws, groups = common_draws(rows, name)
-    return draws.mean(axis=1), groups
