@@ -189,13 +189,18 @@ def _lines(verdict: Verdict) -> Iterable[list[Cell | str]]:
     if not verdict.effects:
         yield [*begin, *[""] * 6, end]
     for effect in verdict.effects:
-        form = "{:,.3g} times".format if effect.is_ratio else "{:+.3f}".format
-        low, high = map(form, effect.size[1:])
-        interval = f"{low} to {high}" if effect.groups > 1 else "one group: no interval"
         p_values = (p_text(effect.p), p_text(effect.corrected_p))
-        figures = (form(effect.size.value), interval, str(effect.groups), *p_values)
-        yield [*begin, effect.place, *figures, end]
+        yield [*begin, effect.place, *_size(effect), str(effect.groups), *p_values, end]
         begin, end = ["", ""], ""
+
+
+def _size(effect: Effect) -> tuple[str, str]:
+    """Return the size of an effect and its interval in words."""
+    if np.isnan(effect.size.value):
+        return "no value", ""
+    form = "{:,.3g} times".format if effect.is_ratio else "{:+.3f}".format
+    value, low, high = map(form, effect.size)
+    return value, f"{low} to {high}" if effect.groups > 1 else "one group: no interval"
 
 
 def print_verdicts(out: Console, verdicts: Sequence[Verdict]) -> None:

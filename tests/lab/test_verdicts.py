@@ -120,14 +120,16 @@ def test_table_has_a_line_for_each_effect() -> None:
         Claim("first", "e", [contrast(0.1, "here"), contrast(0.1, "there")]),
         Claim("second", "e", []),
         Claim("third", "e", [Contrast("one", np.ones(2), np.zeros(2, np.int64))]),
+        Claim("fourth", "e", [Contrast("none", np.full(2, np.nan))]),
     ]
     table = verdict_table(judge(claims), "caption")
-    first, second, third = (body.rows for body in table.bodies)
+    first, second, third, fourth = (body.rows for body in table.bodies)
     assert [row[2] for row in first] == ["here", "there"]
     assert first[1][:2] == ["", ""]
     assert second[0][0] == "second"
     assert "one group: no interval" in third[0]
-    assert all(len(row) == len(table.columns) for rows in (first, second, third) for row in rows)
+    assert fourth[0][2:6] == ["none", "no value", "", "0"]
+    assert all(len(row) == len(table.columns) for body in table.bodies for row in body.rows)
 
 
 def test_p_values_in_words() -> None:
