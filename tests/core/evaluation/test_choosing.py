@@ -84,6 +84,28 @@ def _reported(choice: Choice, h: Values) -> float:
     return mean(h[choice.at, np.arange(h.shape[1])])
 
 
+def test_work_of_nested_folds_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many folds do not make the work grow with their square, and the choices do not leak."""
+    rng = np.random.default_rng(0)
+    means = 0
+
+    def counted(values: Values) -> float:
+        nonlocal means
+        means += 1
+        return mean(values)
+
+    monkeypatch.setattr("divgrpc.evaluation.folds.mean", counted)
+    counts = []
+    for queries in (40, 80):
+        h, folds, means = rng.random((3, queries)), deal_folds(np.arange(queries), queries), 0
+        [winner] = winners_of([0, 0, 1], [0, 0, 0], h, folds)
+        counts.append(means)
+        h[:, folds == 7] = rng.random((3, 1))
+        [other] = winners_of([0, 0, 1], [0, 0, 0], h, folds)
+        assert winner.by_fold[7] == other.by_fold[7]
+    assert counts[1] < 2.5 * counts[0]
+
+
 def test_folds_by_group_do_not_leak() -> None:
     """A setting that is good for a few groups by chance looks better if folds split the groups."""
     rng = np.random.default_rng(8)
