@@ -290,6 +290,10 @@ def test_claims_over_epsilon() -> None:
     assert above.effects[0].size.value == pytest.approx(0.2)
     below = verdict([], "(c) over ε, h of LSH-SDiv is above that of LEML, votes", curves)
     assert below.holds is False
+    same = [point._replace(values=curves[0].values) for point in curves]
+    equal = verdict([], "(a) over ε, P@5 of LSH-SDiv is above that of LSH-Div, votes", same)
+    assert equal.effects == ()
+    assert "same distribution" in equal.sentence
 
 
 def test_claims_of_times() -> None:

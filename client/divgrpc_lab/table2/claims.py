@@ -117,7 +117,7 @@ def _over_epsilon(
     """Claim that the mean of a figure of LSH-SDiv over all epsilons is above that of `rival`."""
     text = f"({part}) over ε, {LETTERS[name]} of {OURS} is above that of {rival}, {MODES[mode]}"
     points = {(p.data, p.method, p.mode, p.epsilon): p.values[name] for p in curves}
-    contrasts, words = [], []
+    contrasts, words, more = [], [], ""
     for data in dict.fromkeys(point.data for point in curves):
         by_rival = "embedding" if rival == "LEML" else mode
         differences = [
@@ -125,14 +125,17 @@ def _over_epsilon(
             - points[data, rival, by_rival, None if rival == "LEML" else epsilon]
             for epsilon in EPSILONS
         ]
-        if np.isnan(differences).all() or not np.any(differences):
+        if np.isnan(differences).all():
+            continue
+        if not np.any(differences):
+            more = _SAME
             continue
         contrasts.append(Contrast(data, np.mean(differences, axis=0)))
         means = ", ".join(f"{np.mean(values):+.3f}" for values in differences)
         words.append(f"{data} {means}")
     listed = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
-    more = f" At ε of {listed}: {'; '.join(words)}." if words else ""
-    return Claim(text, "The mean difference over ε", contrasts, more)
+    figures = f" At ε of {listed}: {'; '.join(words)}." if words else ""
+    return Claim(text, "The mean difference over ε", contrasts, figures + more)
 
 
 def _faster(times: Sequence[LabelTime], name: str, mode: Mode) -> Claim:
