@@ -79,14 +79,14 @@ def deviations(seed: int = 0) -> list[Deviation]:
     query = random.standard_normal((1, _DIMS))
     query /= np.linalg.norm(query)
     points = _around(random, query, 1.0, LEMMA_POINTS)
-    p, measured = share_of_bits(1.0), []
+    p, items = share_of_bits(1.0), []
     for bits in LEMMA_BITS:
         away = np.array([_deviations(random, query, points, bits, p) for _ in range(_LEMMA_DRAWS)])
         one, every = (_hoeffding(bits, count) for count in (1, LEMMA_POINTS))
         of_one, of_all = np.quantile(away, 1 - DELTA), np.quantile(away.max(axis=1), 1 - DELTA)
         within = float((away.max(axis=1) <= one).mean())
-        measured.append(Deviation(bits, float(of_one), one, float(of_all), every, within))
-    return measured
+        items.append(Deviation(bits, float(of_one), one, float(of_all), every, within))
+    return items
 
 
 class Shells(NamedTuple):
@@ -115,13 +115,13 @@ class Shells(NamedTuple):
 def retrieved(seed: int = 0) -> list[Retrieved]:
     """Measure how many near and far points of each query its home buckets hold."""
     shells = Shells.draw(np.random.default_rng(seed))
-    measured = []
+    items = []
     for bits in KEY_BITS:
         counts = [_counts(shells, bits, number) for number in range(_SEEDS)]
         near, far, points = np.mean(counts, axis=(0, 2)).tolist()
         chances = [1 - (1 - (1 - share_of_bits(r)) ** bits) ** TABLES for r in RADII]
-        measured.append(Retrieved(bits, near, NEAR * chances[0], far, FAR * chances[1], points))
-    return measured
+        items.append(Retrieved(bits, near, NEAR * chances[0], far, FAR * chances[1], points))
+    return items
 
 
 def rule(points: int) -> float:
