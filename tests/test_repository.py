@@ -153,12 +153,12 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
     private = re.compile(
         r"(?<![\w.])/(home|root|work|opt|Users)/\w|(?<!\S)--((extra-)?index-url|find-links)"
     )
-    found = []
+    private_names = []
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         if path.suffix not in {".png", ".npy", ".npz"} and path.is_file():
-            found += [f"{name}: {m[0]}" for m in private.finditer(path.read_text())]
-    assert found == []
+            private_names += [f"{name}: {m[0]}" for m in private.finditer(path.read_text())]
+    assert private_names == []
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def deviations(seed: int = 0) -> list[Deviation]:
 
 
 class Shells(NamedTuple):
-    """Unit queries (nq, d), and points (n, d), of which some are near and others far from a query.
+    """Unit queries (nq, d), and points (n, d) at two distances from the queries.
 
     `owners` (n,) int64 is the query that a point lies around, and `is_near` (n,) bool says at which
     of the two distances.

@@ -38,14 +38,14 @@ class Work:
 
         A result consists of lists, dictionaries and numbers.
         """
-        kept = {name: self._kept(name) for name in jobs}
-        missing = [name for name, result in kept.items() if result is None]
+        results = {name: self._kept(name) for name in jobs}
+        missing = [name for name, result in results.items() if result is None]
         for name in _shown(missing, len(jobs)):
             text = json.dumps(jobs[name](), default=_plain)
             if self._folder is not None:
                 self._keep(name, text)
-            kept[name] = json.loads(text)
-        return kept
+            results[name] = json.loads(text)
+        return results
 
     def _path(self, name: str) -> Path | None:
         if self._folder is None:
@@ -77,8 +77,8 @@ def _shown(names: list[str], total: int) -> Iterator[str]:
     for done, name in enumerate(names):
         number = total - len(names) + done + 1
         minutes = (time.monotonic() - begin) / 60
-        left = f", {minutes / done * (len(names) - done):.0f} min left" if done else ""
-        text = f"{number} of {total}{left}: {name}"
+        remaining_text = f", {minutes / done * (len(names) - done):.0f} min left" if done else ""
+        text = f"{number} of {total}{remaining_text}: {name}"
         console.print(f"{text:<80}" if end == "\r" else text, end=end, highlight=False)
         yield name
 

@@ -141,16 +141,16 @@ def winners_of(
     Bioinformatics 7 (2006).
     """
     for race in dict.fromkeys(races):
-        members = [number for number, own in enumerate(races) if own == race]
-        own_kinds, own_h = [kinds[number] for number in members], h[members]
-        overall = _winner(own_kinds, own_h, folds)
+        members = [number for number, name in enumerate(races) if name == race]
+        member_kinds, member_h = [kinds[number] for number in members], h[members]
+        overall = _winner(member_kinds, member_h, folds)
         by_fold = []
         for fold in range(int(folds.max()) + 1):
-            others = folds != fold
-            inner = folds[others]
+            is_outside = folds != fold
+            inner = folds[is_outside]
             if len(np.unique(inner)) > _INNER_FOLDS_MAX:
                 inner = inner % _INNER_FOLDS_MAX
-            by_fold.append(members[_winner(own_kinds, own_h[:, others], inner)])
+            by_fold.append(members[_winner(member_kinds, member_h[:, is_outside], inner)])
         yield Choice(members, members[overall], tuple(by_fold), np.array(by_fold)[folds])
 
 

@@ -195,9 +195,9 @@ def pareto_front(
     for greatest in np.unique(h[~np.isnan(h + seconds)])[::-1]:
         faster = (h == greatest) & (slack * seconds < fastest)
         if faster.any():
-            own = seconds[faster].min()
-            front |= faster & (seconds <= slack * own)
-            fastest = own
+            least = seconds[faster].min()
+            front |= faster & (seconds <= slack * least)
+            fastest = least
     return front
 
 
@@ -258,4 +258,4 @@ def check_groups(groups: npt.NDArray[Any], queries: int) -> None:
 
 
 def _critical_ts(degrees: Values) -> Values:
-    return np.array([critical_t(own) for own in degrees.tolist()])
+    return np.array([critical_t(value) for value in degrees.tolist()])

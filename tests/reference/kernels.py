@@ -205,11 +205,11 @@ def estimates(
         unit = np.float32((own * own).sum() / size if size > 0 else 0)
         steps = [1 if margin >= 0 else -1 for margin in own]
     total = sum(steps) * (2 ** (bits.shape[1] // len(steps)) - 1)
-    found = []
+    scores = []
     for code, offset, factor, base in zip(bits, terms[0], terms[1], bases, strict=True):
         product = np.float32(2 * asymmetric_score(code, steps) - total) * unit
-        found.append(float((np.float32(base) + offset) - product * factor))
-    return found
+        scores.append(float((np.float32(base) + offset) - product * factor))
+    return scores
 
 
 def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[int], list[int]]:
@@ -374,10 +374,10 @@ def least_distances(
     lists, lengths = rare_lists(rows, share)
     others = sum(float(query[j]) ** 2 for j, each in enumerate(lists) if not each) ** 0.5
     squares = [float(row.astype(float) @ row.astype(float)) for row in (*rows, query)]
-    found = []
+    distances = []
     for number in range(len(rows)):
         dot = others * lengths[number]
         for j, each in enumerate(lists):
             dot += sum(value * float(query[j]) for row, value in each if row == number)
-        found.append(-dot if product else squares[number] + squares[-1] - 2 * dot)
-    return found
+        distances.append(-dot if product else squares[number] + squares[-1] - 2 * dot)
+    return distances

@@ -89,7 +89,7 @@ class Place(NamedTuple):
 
 
 def codes(bits: Iterable[int], tables: Iterable[int]) -> tuple[Code, ...]:
-    """Return all codes, the cheapest first, and the paper's own in any case.
+    """Return the paper's code and all other codes, in ascending order of cost.
 
     Raises `InvalidArgumentError` for numbers that Build refuses.
     """
@@ -143,7 +143,7 @@ def rows(data: str, results: dict[Place, list[list[Answer]]], categories: IntArr
 
     `results` has the result of `measure` for every index.
     """
-    found = []
+    table_rows = []
     for family, (number, case) in product(FAMILIES, enumerate(CASES)):
         for stage in (HOME, HOME_FOLDED):
             seeds: dict[int, list[tuple[Code, Answer]]] = {}
@@ -155,8 +155,8 @@ def rows(data: str, results: dict[Place, list[list[Answer]]], categories: IntArr
                         if stage == HOME_FOLDED or not answer.parameters["hash_limit"]
                     )
             at_stage = Case(case.method, stage, few=True)
-            found += _chosen_rows(data, family, at_stage, list(seeds.values()), categories)
-    return found
+            table_rows += _chosen_rows(data, family, at_stage, list(seeds.values()), categories)
+    return table_rows
 
 
 def coded_rows(
@@ -182,14 +182,14 @@ def _chosen_rows(
     categories: IntArray,
 ) -> list[Row]:
     """Return a row for each k, with the settings that folds choose for each hash seed."""
-    found = []
+    table_rows = []
     for k in dict.fromkeys(answer.k for _, answer in seeds[0]):
         chosen = [
             _choose([pair for pair in pairs if pair[1].k == k], categories) for pairs in seeds
         ]
         answers = [[answer] for _, answer in chosen]
-        found += rows_of(data, family, case, answers, categories, str(chosen[0][0]))
-    return found
+        table_rows += rows_of(data, family, case, answers, categories, str(chosen[0][0]))
+    return table_rows
 
 
 def _choose(pairs: Sequence[tuple[Code, Answer]], categories: IntArray) -> tuple[Code, Answer]:

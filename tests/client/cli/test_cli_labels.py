@@ -246,7 +246,7 @@ def test_the_selector_hierarchy_needs_a_hierarchy(run: Callable[..., Ran], folde
 
 
 def test_groups_are_those_of_the_rows(run: Callable[..., Ran], index: str, folder: Path) -> None:
-    """There is one group for each document of the file, of which --rows and --split take some."""
+    """--groups has a group for each document of the file, and --rows and --split select some."""
     files = ("--features", folder / "x.npz", "--labels", folder / "y.npz", "--folds", "0")
     words = ("evaluate-labels", index, *files, "--rows", ":20", "--selectors", "nearest", "--json")
     low = []

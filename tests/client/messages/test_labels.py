@@ -114,16 +114,16 @@ def test_label_chunks_join_to_the_arguments(limit: int) -> None:
 @pytest.mark.parametrize("limit", [1, 100, 2**20])
 def test_chunks_carry_the_labels_of_their_rows(labels: Any, limit: int) -> None:  # noqa: ANN401  # any matrix
     """Nonzero values mark labels, and the size of a chunk counts both vectors and labels."""
-    found = []
+    label_lists = []
     for step in steps(limit, labels=labels):
         if step.HasField("chunk"):
             own = arrays.decode_label_sets(step.chunk.labels)
             assert arrays.row_count(own) == step.chunk.vectors.dense.rows
             assert own.cols == LABELS
-            found += [
+            label_lists += [
                 own.indices[a:b].tolist() for a, b in zip(own.indptr, own.indptr[1:], strict=False)
             ]
-    assert found == [[row % LABELS] for row in range(ROWS)]
+    assert label_lists == [[row % LABELS] for row in range(ROWS)]
 
 
 def test_a_build_without_labels_sends_no_label_fields() -> None:

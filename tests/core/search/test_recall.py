@@ -86,16 +86,16 @@ def test_a_higher_target_probes_more_cells_and_finds_more(metric: Metric) -> Non
     assert low.info.n_probes < high.info.n_probes
     # A few cells contain nearly all of the ten nearest points, but not nearly all 200 candidates.
     queries = drawn(QUERIES, 2, "dense")
-    found = []
+    recalls = []
     for index in (low, high):
         near, exact = (
             index.query(queries, k=200, candidates_limit=200, search=search, selector="nearest").ids
             for search in ("tables", "exact")
         )
         pairs = zip(exact, near, strict=True)
-        found.append(np.mean([np.isin(wanted, ids).mean() for wanted, ids in pairs]))
-    assert found[0] < found[1]
-    assert found[1] >= 0.99 - SLACK
+        recalls.append(np.mean([np.isin(wanted, ids).mean() for wanted, ids in pairs]))
+    assert recalls[0] < recalls[1]
+    assert recalls[1] >= 0.99 - SLACK
     assert recall(high, "tables", metric, "dense") >= 0.99 - SLACK
 
 
