@@ -1,4 +1,4 @@
-"""Runs the jobs of a long measurement, and keeps their results in a folder.
+"""Runs the jobs of a long measurement, in several lanes if wanted, and keeps their results.
 
 If a run is killed, a run with the same folder measures only the jobs that are missing. Results
 pass through JSON, which keeps every digit of a float, so that a result is the same whether it was
@@ -8,13 +8,18 @@ kept or just measured.
 import gzip
 import hashlib
 import json
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from divgrpc.platforms import end_with_parent
 from divgrpc_client.formats import tables
 
 Job: TypeAlias = Callable[[], Any]
@@ -33,18 +38,22 @@ class Work:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
 
-    def run(self, jobs: Mapping[str, Job]) -> dict[str, Any]:
+    def run(self, jobs: Mapping[str, Job], executor: Executor | None = None) -> dict[str, Any]:
         """Run the jobs that have no kept result, show progress, and return all results by name.
 
-        A result consists of lists, dictionaries and numbers.
+        A result consists of lists, dictionaries and numbers. With an `executor`, jobs run on its
+        threads or processes, and each result is kept as soon as its job ends; the jobs must not
+        depend on each other, and those for processes must be picklable. After an error, waiting
+        jobs are dropped.
         """
         results = {name: self._kept(name) for name in jobs}
-        missing = [name for name, result in results.items() if result is None]
-        for name in _shown(missing, len(jobs)):
-            text = json.dumps(jobs[name](), default=_plain)
+        missing = {name: jobs[name] for name, result in results.items() if result is None}
+        show = _Progress(len(jobs), len(missing))
+        for name, text in _measured(missing, executor):
             if self._folder is not None:
                 self._keep(name, text)
             results[name] = json.loads(text)
+            show.done(name)
         return results
 
     def _path(self, name: str) -> Path | None:
@@ -69,18 +78,61 @@ class Work:
             Path(file.name).replace(path)
 
 
-def _shown(names: list[str], total: int) -> Iterator[str]:
-    """Yield the names, and print each with the time that is left on the error output."""
-    console = tables.console(stderr=True)
-    end = "\r" if sys.stderr.isatty() else "\n"
-    begin = time.monotonic()
-    for done, name in enumerate(names):
-        number = total - len(names) + done + 1
-        minutes = (time.monotonic() - begin) / 60
-        remaining_text = f", {minutes / done * (len(names) - done):.0f} min left" if done else ""
-        text = f"{number} of {total}{remaining_text}: {name}"
-        console.print(f"{text:<80}" if end == "\r" else text, end=end, highlight=False)
-        yield name
+@contextmanager
+def processes() -> Iterator[Executor | None]:
+    """Yield an executor with a process for each core, or None if there is only one core.
+
+    The processes are new, so that no thread or lock is copied, and end with this process, even if
+    it is killed.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if cores == 1:
+        yield None
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(cores, context, initializer=end_with_parent) as executor:
+        yield executor
+
+
+def _measured(jobs: Mapping[str, Job], executor: Executor | None) -> Iterator[tuple[str, str]]:
+    """Yield the name and the JSON of each job as it ends."""
+    if executor is None:
+        yield from ((name, _text(job)) for name, job in jobs.items())
+        return
+    futures = {executor.submit(_text, job): name for name, job in jobs.items()}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _text(job: Job) -> str:
+    return json.dumps(job(), default=_plain)
+
+
+class _Progress:
+    """Prints each finished job on the error output, with the time that the others will take."""
+
+    def __init__(self, total: int, missing: int) -> None:
+        self._total, self._missing, self._done = total, missing, 0
+        self._console = tables.console(stderr=True)
+        self._end = "\r" if sys.stderr.isatty() else "\n"
+        self._begin = time.monotonic()
+        if missing < total:
+            self._print(f"{total - missing} of {total} were measured before")
+
+    def done(self, name: str) -> None:
+        """Count a job as finished."""
+        self._done += 1
+        left = self._missing - self._done
+        minutes = (time.monotonic() - self._begin) / 60 / self._done * left
+        self._print(f"{self._total - left} of {self._total}, {minutes:.0f} min left: {name}")
+
+    def _print(self, text: str) -> None:
+        is_line = self._end == "\n"
+        self._console.print(text if is_line else f"{text:<80}", end=self._end, highlight=False)
 
 
 def _plain(value: Any) -> Any:  # arrays and numbers of NumPy
