@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from divgrpc_lab.data.documents import DIGITS, load
 from divgrpc_lab.data.synthetic import LABELS
 from divgrpc_lab.data.topics import DATA_VARIABLE
 from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, plain
+from divgrpc_lab.table2 import bench, methods, size
 from divgrpc_lab.table2 import claims as label_claims
 from divgrpc_lab.table2.bench import EPSILONS, AtEpsilon, LabelBench, Plan
 from divgrpc_lab.table2.methods import (
@@ -109,12 +111,11 @@ def test_a_folder_without_the_data_is_refused(
     assert "there is no bibtex.npz" in capsys.readouterr().err
 
 
-def measured(bench: LabelBench) -> tuple[list[LabelRow], list[AtEpsilon]]:
+def measured(label_bench: LabelBench) -> tuple[list[LabelRow], list[AtEpsilon]]:
     """Return the rows and the points against epsilon of a data set."""
     work = Work(None, "")
-    [model] = work.run(bench.model_job()).values()
-    results = work.run(bench.jobs(model))
-    return list(bench.rows(results)), list(bench.curves(results))
+    results = work.run(label_bench.jobs(label_bench.model()))
+    return list(label_bench.rows(results)), list(label_bench.curves(results))
 
 
 def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +123,7 @@ def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     (split,) = load([DIGITS])
     plan = Plan(documents=12, seeds=1, shapes=(PAPERS,))
-    bench = LabelBench(replace(split, hierarchy=None, roots=()), plan)
-    rows, curves = measured(bench)
+    rows, curves = measured(LabelBench(replace(split, hierarchy=None, roots=()), plan))
     assert all(row.figure("h_score") is None for row in rows)
     assert all(row.spread("h_score") is None for row in rows)
     verdicts = label_claims.verdicts(rows, curves)
@@ -176,6 +176,33 @@ def test_settings_are_chosen_on_other_documents() -> None:
             assert values[name][place] == pytest.approx(expected)
     assert best.shape == str(h.mean(axis=1).argmax())
     np.testing.assert_allclose(values["scored"], values["h_score"] / 10)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (methods, "_DIALS", (0.1,)),
+        (methods, "_THRESHOLDS", (None,)),
+        (methods, "_COMPONENTS_MAX", 100),
+        (bench, "EPSILON_DIAL", 0.1),
+        (bench, "EPSILONS", (1.0,)),
+    ],
+)
+def test_results_before_an_edit_are_not_used(
+    module: ModuleType, name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each dial, threshold and limit is among the facts that kept results belong to."""
+    before = repr(bench.facts(Plan()))
+    monkeypatch.setattr(module, name, value)
+    assert repr(bench.facts(Plan())) != before
+
+
+def test_times_before_an_edit_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_size = AtSize((300, 4_000, 500, 30), 20)
+    before = repr(at_size.facts())
+    assert repr(AtSize((300, 4_000, 500, 30), 21).facts()) != before
+    monkeypatch.setattr(size, "_AXES", size._AXES | {"diversities": (0.1,)})
+    assert repr(at_size.facts()) != before
 
 
 def test_times_at_a_size() -> None:

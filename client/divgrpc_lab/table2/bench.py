@@ -2,7 +2,8 @@
 
 The first build trains a label model and chooses its parameters on held-out rows. All other builds
 get these parameters and train the same model. Each family is built for each number of bits and each
-hash seed. A job is the measurement of one index; see `divgrpc_lab.work`.
+hash seed. A job is the measurement of one index, which needs no other job except that of the model,
+so jobs may run in several processes; see `divgrpc_lab.work`.
 """
 
 import math
@@ -29,6 +30,7 @@ from divgrpc_lab.table2.methods import (
     FAMILIES,
     HOME,
     HOME_FOLDED,
+    MANY,
     MODES,
     PAPERS,
     PROBED,
@@ -40,6 +42,7 @@ from divgrpc_lab.table2.methods import (
     Shape,
     build_options,
     choose,
+    keeps_all_components,
     tables_of,
 )
 from divgrpc_lab.work import Job
@@ -50,7 +53,10 @@ EPSILON_DIAL: Final = 0.3
 # Figures of the curves: the paper's P, D and h, with P of five labels.
 CURVES: Final = (AT_FIVE, "drank", "h_score")
 _PCA: Final = "PCA-Hash"
+_LABEL_MODEL: Final = "leml"
 _MODEL: Final = ("rank", "regularisation", "iterations")
+# Number of labels or documents that a search over epsilon scores at least.
+_LIMIT_MIN: Final = max(TOP_K, LabelGrid().neighbours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,24 @@ class Plan:
     documents: int = 500
     seeds: int = 5
     shapes: tuple[Shape, ...] = (Shape(5, 20), PAPERS, Shape(20, 5))
+
+
+def facts(plan: Plan) -> tuple[object, ...]:
+    """Return all that the results of jobs depend on, except the data and names of the jobs.
+
+    An edit of a dial, a limit or an option of a build changes the facts, so that `Work` uses no
+    result from before it.
+    """
+    hashed = product(FAMILIES, MODES, (HOME, PROBED, DEFAULT))
+    cases = [*WITHOUT_HASHING, *BY_HIERARCHY, *(Case(*parts) for parts in hashed)]
+    shapes = (None, *plan.shapes)
+    return (
+        plan.documents,
+        [(case, case.grid()) for case in cases],
+        [build_options(family, shape, 0, MANY) for family, shape in product(FAMILIES, shapes)],
+        (_LABEL_MODEL, _MODEL),
+        [(epsilon, _epsilon_grid("embedding", MANY, epsilon)) for epsilon in EPSILONS],
+    )
 
 
 class AtEpsilon(NamedTuple):
@@ -79,7 +103,8 @@ class AtEpsilon(NamedTuple):
 class LabelBench:
     """One data set and some of its test documents, drawn with a fixed seed.
 
-    `jobs` are the measurements by name. The other methods make rows of their results.
+    `model` is the first job, and `jobs` are the measurements by name. The other methods make rows
+    of their results. `described` has the facts about the data and the documents for a report.
     """
 
     def __init__(self, split: Split, plan: Plan) -> None:
@@ -88,7 +113,9 @@ class LabelBench:
         count = self._split.test_documents.shape[0]
         rows = np.sort(np.random.default_rng(0).permutation(count)[: plan.documents])
         self._documents, self._truth = self._split.test_documents[rows], self._split.truth[rows]
-        self.documents = len(rows)
+        asked = f"{len(rows):,} of the documents to test with"
+        self.described = {"name": self.name, **split.described(), "asked": asked}
+        self.model_name = self._name("model")
         self._has_hierarchy = self._split.hierarchy is not None
 
     def jobs(self, model: Mapping[str, Any]) -> dict[str, Job]:
@@ -102,15 +129,11 @@ class LabelBench:
                 jobs[self._name(family, seed, shape)] = job
         return jobs
 
-    def model_job(self) -> dict[str, Job]:
-        """Return the job that chooses the parameters of the label model."""
-
-        def model() -> dict[str, Any]:
-            section = self._built({}, {}).engine.manifest.labels
-            parameters = None if section is None else section.parameters
-            return {name: getattr(parameters, name) for name in _MODEL}
-
-        return {self._name("model"): model}
+    def model(self) -> dict[str, Any]:
+        """Choose the parameters of the label model."""
+        section = self._built({}, {}).engine.manifest.labels
+        parameters = None if section is None else section.parameters
+        return {name: getattr(parameters, name) for name in _MODEL}
 
     def rows(self, results: Mapping[str, Any]) -> Iterator[LabelRow]:
         """Yield every row of the table."""
@@ -141,7 +164,8 @@ class LabelBench:
                 yield self._point(family, mode, epsilon, at)
 
     def _name(self, *parts: object) -> str:
-        return ", ".join(map(str, (self.name, *parts)))
+        """Return the name of a job, which has the checksum of the data for `Work`."""
+        return ", ".join(map(str, (f"{self.name} ({self._split.sha256[:8]})", *parts)))
 
     def _seeds(self, family: str) -> range:
         """Return the hash seeds; PCA-Hash has no random draws."""
@@ -167,7 +191,9 @@ class LabelBench:
             options |= {"hierarchy": split.hierarchy, "roots": split.roots}
         # The machine may be busy, and a decomposition on many threads then takes many times longer.
         with threadpool_limits(1):
-            return Index.build(split.documents, labels=split.labels, label_model="leml", **options)
+            return Index.build(
+                split.documents, labels=split.labels, label_model=_LABEL_MODEL, **options
+            )
 
     def _without_hashing(self, model: Mapping[str, Any]) -> list[dict[str, Any]]:
         index = self._built(model, {})
@@ -201,12 +227,10 @@ class LabelBench:
         """Return the answers of a grid, and the facts about the index that a row has."""
         section = index.engine.manifest.labels
         factors = section.index if section is not None and mode == "embedding" else None
-        rank = factors.dims if factors is not None else math.inf
-        components = 0 if factors is None else factors.parameters.n_components or 0
         return {
             "answers": self._answers(index, grid, shape),
             "candidates": index.rows if factors is None else factors.rows,
-            "same": components >= rank,
+            "same": keeps_all_components(index, mode),
         }
 
     def _answers(self, index: Index, grid: LabelGrid, shape: str = "") -> list[Answer]:
@@ -216,17 +240,8 @@ class LabelBench:
         return [Answer.of(row, shape) for row in rows]
 
     def _at(self, index: Index, mode: Mode, epsilon: float) -> Answer:
-        """Measure a search through tables with the hash_limit of an epsilon.
-
-        There is no threshold, and the diversity is fixed.
-        """
         count = self._split.labels.shape[1] if mode == "embedding" else index.rows
-        rule = math.ceil(2 * count ** (1 / (1 + epsilon)))
-        limit = max(TOP_K, LabelGrid().neighbours, rule)
-        grid = Case("LSH-SDiv", mode, PROBED).grid(
-            limits=((limit, 0),), diversities=(EPSILON_DIAL,), thresholds=(None,)
-        )
-        [answer] = self._answers(index, grid)
+        [answer] = self._answers(index, _epsilon_grid(mode, count, epsilon))
         return answer
 
     def _row(self, case: Case, results: list[Any]) -> LabelRow:
@@ -247,3 +262,14 @@ class LabelBench:
     ) -> AtEpsilon:
         values = {name: np.stack([answer.array(name) for answer in answers]) for name in CURVES}
         return AtEpsilon(self.name, method, mode, epsilon, answers[0].hash_limit, values)
+
+
+def _epsilon_grid(mode: Mode, count: int, epsilon: float) -> LabelGrid:
+    """Return a search through tables with the hash_limit of an epsilon for `count` rows.
+
+    There is no threshold, and the diversity is fixed.
+    """
+    limit = max(_LIMIT_MIN, math.ceil(2 * count ** (1 / (1 + epsilon))))
+    return Case("LSH-SDiv", mode, PROBED).grid(
+        limits=((limit, 0),), diversities=(EPSILON_DIAL,), thresholds=(None,)
+    )

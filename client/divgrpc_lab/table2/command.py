@@ -22,12 +22,13 @@ from divgrpc_lab import experiment
 from divgrpc_lab.data import synthetic
 from divgrpc_lab.data.documents import DIGITS, SETS, Split, load
 from divgrpc_lab.table2 import claims
-from divgrpc_lab.table2.bench import AtEpsilon, LabelBench, Plan
-from divgrpc_lab.table2.methods import PAPERS, LabelRow, Shape
+from divgrpc_lab.table2.bench import LabelBench, Plan
+from divgrpc_lab.table2.bench import facts as label_facts
+from divgrpc_lab.table2.methods import PAPERS, Shape
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED
 from divgrpc_lab.table2.size import AtSize, label_times
-from divgrpc_lab.work import Work
+from divgrpc_lab.work import Job, Work, processes
 
 # A short run, which is enough to show that everything works.
 QUICK: Final = Plan(documents=40, seeds=2, shapes=(Shape(5, 20), PAPERS))
@@ -84,20 +85,29 @@ def measure(
     *,
     folder: Path | None = None,
 ) -> Report:
-    """Measure the data sets, then the times on a synthetic data set of `size`."""
-    begin, data = time.monotonic(), []
-    rows: list[LabelRow] = []
-    curves: list[AtEpsilon] = []
-    for split in sets:
-        bench = LabelBench(split, plan)
-        asked = f"{bench.documents:,} of the documents to test with"
-        data.append({"name": bench.name, **split.described(), "asked": asked})
-        work = Work(folder, (divgrpc.__version__, plan.documents, split.sha256))
-        [model] = work.run(bench.model_job()).values()
-        results = work.run(bench.jobs(model))
-        rows += bench.rows(results)
-        curves += bench.curves(results)
-    work = Work(folder, (divgrpc.__version__, size, rank))
-    times = label_times(work.run(AtSize(size, rank).jobs()))
-    facts = experiment.facts(begin, "one thread")
-    return Report(facts, data, rows, curves, times, claims.verdicts(rows, curves, times))
+    """Measure the data sets, then the times on a synthetic data set of `size`.
+
+    Jobs of the data sets run in a process for each core. Nothing runs beside the times at the
+    paper's size. Finished measurements are kept in `folder`.
+    """
+    begin, version = time.monotonic(), divgrpc.__version__
+    benches = [LabelBench(split, plan) for split in sets]
+    work = Work(folder, (version, label_facts(plan)))
+    with processes() as executor:
+        models = work.run({bench.model_name: bench.model for bench in benches}, executor)
+        jobs: dict[str, Job] = {}
+        for bench in benches:
+            jobs |= bench.jobs(models[bench.model_name])
+        results = work.run(jobs, executor)
+    rows = [row for bench in benches for row in bench.rows(results)]
+    curves = [point for bench in benches for point in bench.curves(results)]
+    at_size = AtSize(size, rank)
+    times = label_times(Work(folder, (version, at_size.facts())).run(at_size.jobs()))
+    return Report(
+        experiment.facts(begin, "one thread for each measurement"),
+        [bench.described for bench in benches],
+        rows,
+        curves,
+        times,
+        claims.verdicts(rows, curves, times),
+    )

@@ -47,6 +47,8 @@ _COLUMNS: Final = (*FIGURES, "found", "scored", "microseconds")
 _DIALS: Final = (0.05, 0.3)
 _THRESHOLDS: Final = (None, 0.1, 0.3)
 _COMPONENTS_MAX: Final = 200
+# A number of dimensions or rows that is above every limit, for the facts of `Work`.
+MANY: Final = 10**6
 _GRIDS: Final[dict[str, dict[str, Any]]] = {
     EVERYTHING: {"searches": ("exact",), "limits": ((0, 0),)},
     HOME: {"searches": ("tables",), "limits": ((0, 0),)},
@@ -211,7 +213,23 @@ def choose(answers: list[Answer], candidates: int, goal: str) -> tuple[Answer, d
 
 def tables_of(index: Index, mode: Mode) -> int:
     """Return the number of tables that a mode searches, which is its number of home buckets."""
-    manifest = index.engine.manifest
-    if mode == "embedding" and manifest.labels is not None and manifest.labels.index is not None:
-        manifest = manifest.labels.index
+    factors = _factors(index)
+    manifest = factors if factors is not None and mode == "embedding" else index.engine.manifest
     return manifest.parameters.n_tables or 1
+
+
+def keeps_all_components(index: Index, mode: Mode) -> bool:
+    """Return whether a mode hashes as many components as there are dimensions.
+
+    LSH-SDiv then draws its hyperplanes from the same distribution as LSH-Div.
+    """
+    factors = _factors(index)
+    if factors is None or mode != "embedding":
+        return False
+    return bool((factors.parameters.n_components or 0) >= factors.dims)
+
+
+def _factors(index: Index) -> Any:  # a manifest, which is not public
+    """Return the manifest of the index of the label factors, or None without label factors."""
+    section = index.engine.manifest.labels
+    return None if section is None else section.index

@@ -6,7 +6,7 @@ indexed. Each method scores either all labels or documents, or those that hashin
 are processed one at a time on one thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from itertools import product
 from typing import Any, Final, NamedTuple
@@ -19,18 +19,20 @@ from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.metrics import Values
 from divgrpc.platforms import thread_seconds
 from divgrpc.types import FloatArray, Mode
-from divgrpc_lab.data.synthetic import LabelledDocuments, labelled_documents
+from divgrpc_lab.data.synthetic import LabelledDocuments, Mixture, labelled_documents
 from divgrpc_lab.table2.methods import (
     DEFAULT,
     EVERYTHING,
     FAMILIES,
     HOME,
+    MANY,
     MODES,
     PAPERS,
     TOP_K,
     WITHOUT_HASHING,
     Case,
     build_options,
+    keeps_all_components,
     tables_of,
 )
 from divgrpc_lab.work import Job
@@ -38,7 +40,8 @@ from divgrpc_lab.work import Job
 # Name of the setting of an exact search that scores rows in descending order of norm and stops when
 # no further row can be better.
 ENDS_EARLY: Final = "exact, ends early"
-_DIAL: Final = 0.3
+# Axes of the grids of all cases: one dial and no threshold.
+_AXES: Final[dict[str, Any]] = {"thresholds": (None,), "diversities": (0.3,)}
 # Number of documents for exhaustive methods, which are slow.
 _SLOW_DOCUMENTS: Final = 20
 
@@ -47,7 +50,7 @@ class LabelTime(NamedTuple):
     """Time of each document in microseconds (nq,), P@5, and the share of candidates scored.
 
     `candidates` is the number of labels, or in the mode `neighbour_vote` of documents, that could
-    be scored.
+    be scored. `same_as_lsh_div` is as in `LabelRow`.
     """
 
     method: str
@@ -57,6 +60,7 @@ class LabelTime(NamedTuple):
     microseconds: Values
     precision: float
     scored: float
+    same_as_lsh_div: bool = False
 
     @property
     def documents(self) -> int:
@@ -82,13 +86,16 @@ class AtSize:
     def jobs(self) -> dict[str, Job]:
         """Return a job for each index, whose results are lists of `LabelTime`."""
         jobs: dict[str, Job] = {"times, every label": self._products}
-        for mode, family, setting in product(MODES, FAMILIES, (HOME, DEFAULT)):
-            # The exhaustive methods need any index, so the first one serves them.
-            is_first = (family, setting) == (next(iter(FAMILIES)), HOME)
-            cases = [case for case in WITHOUT_HASHING if case.mode == mode and is_first]
-            cases.append(Case(family, mode, setting))
-            jobs[f"times, {cases[-1].name}"] = partial(self._times, tuple(cases))
+        for cases in _indexes():
+            jobs[f"times, {cases[-1].name}"] = partial(self._times, cases)
         return jobs
+
+    def facts(self) -> tuple[object, ...]:
+        """Return all that the results of jobs depend on; see `divgrpc_lab.work`."""
+        cases = [(case, case.grid(**_AXES)) for cases in _indexes() for case in cases]
+        shapes = product(FAMILIES, (PAPERS, None))
+        builds = [build_options(family, shape, 0, MANY) for family, shape in shapes]
+        return self._size, self._rank, Mixture(), cases, builds, _SLOW_DOCUMENTS
 
     @cached_property
     def _data(self) -> tuple[LabelledDocuments, FloatArray, FloatArray]:
@@ -115,6 +122,15 @@ class AtSize:
         return [_timed(index, case, tests, split.truth, candidates) for case in cases]
 
 
+def _indexes() -> Iterator[tuple[Case, ...]]:
+    """Yield the cases of each index, and last the case whose options it is built with."""
+    for mode, family, setting in product(MODES, FAMILIES, (HOME, DEFAULT)):
+        # The exhaustive methods need any index, so the first one serves them.
+        is_first = (family, setting) == (next(iter(FAMILIES)), HOME)
+        cases = [case for case in WITHOUT_HASHING if case.mode == mode and is_first]
+        yield *cases, Case(family, mode, setting)
+
+
 def label_times(results: Mapping[str, Any]) -> list[LabelTime]:
     """Return the times of the results of all jobs."""
     times = (LabelTime(*item) for items in results.values() for item in items)
@@ -138,10 +154,8 @@ def _every_label(split: LabelledDocuments, embedded: FloatArray, factors: FloatA
 def _timed(index: Index, case: Case, tests: Any, truth: Any, candidates: int) -> LabelTime:
     slow = case.setting == EVERYTHING and case.selector != "nearest"
     rows = slice(_SLOW_DOCUMENTS if slow else None)
-    axes: dict[str, Any] = {"thresholds": (None,), "diversities": (_DIAL,)}
-    if case.setting == HOME:
-        axes["n_probes"] = (tables_of(index, case.mode),)
-    grid = case.grid(**axes)
+    probes = {"n_probes": (tables_of(index, case.mode),)} if case.setting == HOME else {}
+    grid = case.grid(**_AXES, **probes)
     [row] = evaluate_labels(index, tests[rows], truth[rows], grid=grid, folds=0, per_document=True)
     setting = ENDS_EARLY if case.method == "LEML" else case.setting
     return LabelTime(
@@ -152,4 +166,5 @@ def _timed(index: Index, case: Case, tests: Any, truth: Any, candidates: int) ->
         row.values["microseconds"],
         row.precision_at[TOP_K - 1].value,
         row.scored / candidates,
+        case.method == "LSH-SDiv" and keeps_all_components(index, case.mode),
     )
