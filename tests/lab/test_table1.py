@@ -11,11 +11,10 @@ import pytest
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics import PointCategories
-from divgrpc_client.client import Client
 from divgrpc_lab.__main__ import main
 from divgrpc_lab.data.topics import DATA_VARIABLE, HyperplaneQueries, Topics
 from divgrpc_lab.table1 import home
-from divgrpc_lab.table1.bench import Bench
+from divgrpc_lab.table1.bench import RETRIEVALS, Bench
 from divgrpc_lab.table1.command import QUICK
 from divgrpc_lab.table1.methods import HASHING, HOME_METHODS, WITHOUT_HASHING
 from divgrpc_lab.table1.paper import KS, METHODS
@@ -70,7 +69,7 @@ def test_quick_run_on_digits(quick_run: QuickRun) -> None:
     assert {row["case"]["method"] for row in report["rows"]} > set(METHODS)
     assert all(0 <= row["figures"]["h_score"]["value"] <= 1 for row in report["rows"])
     assert all(row["microseconds"] > 0 for row in report["rows"])
-    assert {spread["sampling"] for spread in report["uniformity"]} == {"uniform", "nearest"}
+    assert {spread["retrieval"] for spread in report["uniformity"]} == set(RETRIEVALS)
     assert len(report["growth"]) == 1
     assert len(report["paper"]) == 45
     assert len(report["times"]) == 2 * len(report["paper"])
@@ -124,7 +123,7 @@ def test_one_category_is_refused() -> None:
     points = np.eye(4, dtype=np.float32)
     data = Topics("small", "0", points, labels, points, np.zeros(4, np.int64))
     with pytest.raises(InvalidArgumentError, match="small has fewer than two categories"):
-        Bench(Client("127.0.0.1:1"), data, QUICK)
+        Bench(data, QUICK)
 
 
 def test_codes_and_builds_of_a_study() -> None:

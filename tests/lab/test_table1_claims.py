@@ -17,6 +17,7 @@ from divgrpc_lab.table1.methods import (
     FOLDED,
     HASHED,
     HIGH_DIAL,
+    HOME,
     HOME_FOLDED,
     ONE_EXACT,
     TIME,
@@ -80,15 +81,15 @@ def test_hashing_raises_h(method: str) -> None:
     stage = ONE_EXACT if method == "Rerank" else ALL
     plain = row(method, "NH", stage, 0.7)
     better, worse = (row(method, "LSH-Div", HOME_FOLDED, h) for h in (0.8, 0.6))
-    assert judged(claims.raises_h([plain, better], method, HOME_FOLDED)).holds is True
-    assert judged(claims.raises_h([plain, worse], method, HOME_FOLDED)).holds is False
-    both = judged(claims.raises_h([plain, uneven(better), uneven(worse)], method, HOME_FOLDED))
+    assert judged(claims.raises([plain, better], "h", method, HOME_FOLDED)).holds is True
+    assert judged(claims.raises([plain, worse], "h", method, HOME_FOLDED)).holds is False
+    both = judged(claims.raises([plain, uneven(better), uneven(worse)], "h", method, HOME_FOLDED))
     assert both.holds is None
     assert both.effects[0].size.value == pytest.approx(0.0)
     same = uneven(row(method, "LSH-SDiv", HOME_FOLDED, 0.7))
-    verdict = judged(claims.raises_h([plain, same], method, HOME_FOLDED))
+    verdict = judged(claims.raises([plain, same], "h", method, HOME_FOLDED))
     assert verdict.word == "cannot be told"
-    assert claims.raises_h([plain], method, HOME_FOLDED).contrasts == []
+    assert claims.raises([plain], "h", method, HOME_FOLDED).contrasts == []
 
 
 def test_rows_of_few_queries_are_compared_on_these_queries() -> None:
@@ -113,8 +114,8 @@ def test_hash_seeds_count_as_random() -> None:
         draws = {name: draws + np.array(shifts)[:, None] for name, draws in plain.draws.items()}
         return replace(plain, draws=draws, family="LSH-Div", case=Case("NN", HASHED))
 
-    assert judged(claims.raises_h([plain, hashed(0.1, 0.11)], "NN", HASHED)).holds is True
-    apart = judged(claims.raises_h([plain, hashed(0.4, -0.19)], "NN", HASHED))
+    assert judged(claims.raises([plain, hashed(0.1, 0.11)], "h", "NN", HASHED)).holds is True
+    apart = judged(claims.raises([plain, hashed(0.4, -0.19)], "h", "NN", HASHED))
     assert apart.holds is None
     assert apart.effects[0].size.value == pytest.approx(0.105)
 
@@ -231,7 +232,7 @@ def spread(density: Sequence[float], seeds: int = 25) -> Spread:
     """Return the counts of 200 retrieved points for each seed, drawn from `density` (BINS,)."""
     shares = np.asarray(density) / np.sum(density)
     counts = np.random.default_rng(0).multinomial(200, shares, seeds)
-    return Spread("synthetic", "uniform", 1_000, counts)
+    return Spread("synthetic", HOME, 1_000, counts)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_uniform_needs_seeds_and_points() -> None:
     one = judged(claims.uniform([spread([1.0] * BINS, seeds=1)]))
     assert one.word == "cannot be told"
     assert "one group: no interval" in one.sentence
-    none = Spread("synthetic", "uniform", 1_000, np.zeros((3, BINS), np.int64))
+    none = Spread("synthetic", HOME, 1_000, np.zeros((3, BINS), np.int64))
     assert judged(claims.uniform([none])).word == "cannot be told"
     assert judged(claims.uniform([])).word == "cannot be told"
 

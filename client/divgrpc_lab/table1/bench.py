@@ -2,22 +2,23 @@
 
 The module also measures the paper's claims outside the table: the uniformity of retrieved points,
 and the growth of the number of hashed points. A job is a measurement whose result fits JSON, so
-that a long run can be continued; see `divgrpc_lab.work`.
+that a long run can be continued; see `divgrpc_lab.work`. It takes a client, because jobs run on
+several servers at a time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.metrics import Values, mean_intervals
-from divgrpc.types import HashFamily, IndexInfo, IntArray, Interval, Sampling, Search
+from divgrpc.types import HashFamily, IndexInfo, IntArray, Interval, Search
 from divgrpc_client.client import Client
 from divgrpc_lab.data.synthetic import IMAGES, POOL, WORDS, visual_words
 from divgrpc_lab.data.topics import Topics
@@ -27,6 +28,7 @@ from divgrpc_lab.table1.methods import (
     FAMILIES,
     HASHED,
     HASHING,
+    HOME,
     ONE_EXACT,
     WITHOUT_HASHING,
     Answer,
@@ -35,13 +37,16 @@ from divgrpc_lab.table1.methods import (
     rows_of,
 )
 from divgrpc_lab.table1.paper import METHODS
-from divgrpc_lab.work import Job
+
+ClientJob: TypeAlias = Callable[[Client], Any]
 
 INDEX: Final = "table1"
+# Options of a build that is queried by exact searches alone.
+CHEAP_BUILD: Final[dict[str, Any]] = {"hash_family": "lsh_div", "target_recall": 0.01}
 # Number of timed queries of each kind on the synthetic data, and the same for methods that take
 # seconds per query.
 _QUERIES, _SLOW_QUERIES = 14, 3
-_TIMED_DIALS: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "QP-Rel": 0.03}
+TIMED_DIALS: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "QP-Rel": 0.03}
 
 
 @dataclass(frozen=True)
@@ -79,14 +84,14 @@ class Timed(NamedTuple):
 
 
 class Bench:
-    """Measures one data set and its queries on a server.
+    """Measures one data set and its queries.
 
     `jobs` are the measurements by name. The other methods make rows of their results. Raises
     `InvalidArgumentError` for data with fewer than two categories to ask for.
     """
 
-    def __init__(self, client: Client, data: Topics, plan: Plan) -> None:
-        self.client, self.data, self.plan = client, data, plan
+    def __init__(self, data: Topics, plan: Plan) -> None:
+        self.data, self.plan = data, plan
         self.name = data.name.partition(" (")[0]
         if len(data.query_categories) < 2:  # the fewest for folds and intervals
             text = f"{self.name} has fewer than two categories with sub-topics: no fold can choose"
@@ -95,9 +100,12 @@ class Bench:
         self.few_queries = self.queries.first(plan.few)
         self.places = home.places(plan.codes, plan.code_seeds, data.points.shape[1])
 
-    def jobs(self) -> dict[str, Job]:
+    def jobs(self) -> dict[str, ClientJob]:
         """Return all measurements of this data set by name."""
-        jobs: dict[str, Job] = {self._name(ALL): self._without_hashing}
+        jobs: dict[str, ClientJob] = {
+            self._name("NH", case.method, case.stage): partial(self._without_hashing, case)
+            for case in WITHOUT_HASHING
+        }
         for name, seed in product(FAMILIES, range(self.plan.seeds)):
             jobs[self._name(name, seed)] = partial(self._with_hashing, name, seed)
         for place in self.places:
@@ -109,7 +117,8 @@ class Bench:
 
     def rows(self, results: Mapping[str, Any]) -> Iterator[Row]:
         """Return every row of the table."""
-        for case, answers in zip(WITHOUT_HASHING, results[self._name(ALL)], strict=True):
+        for case in WITHOUT_HASHING:
+            answers = results[self._name("NH", case.method, case.stage)]
             yield from self._rows("NH", case, [answers])
         for name in FAMILIES:
             for case in HASHING:
@@ -128,11 +137,11 @@ class Bench:
         return home.coded_rows(self.name, answers, self.few_queries.categories)
 
     def spreads(self, results: Mapping[str, Any]) -> list["Spread"]:
-        """Return the distribution of the retrieved points over the ball, for each sampling."""
+        """Return the distribution of the retrieved points over the ball, for each retrieval."""
         seeds = [results[self._name("ball", seed)] for seed in range(self.plan.ball_seeds)]
         return [
-            Spread(self.name, sampling, ball_size(self.data), np.array([s[at] for s in seeds]))
-            for at, sampling in enumerate(_SAMPLINGS)
+            Spread(self.name, retrieval, ball_size(self.data), np.array([s[at] for s in seeds]))
+            for at, retrieval in enumerate(RETRIEVALS)
         ]
 
     def growth(self, results: Mapping[str, Any]) -> "Growth":
@@ -151,27 +160,27 @@ class Bench:
             for place in self.places
         }
 
-    def _without_hashing(self) -> list[list[Answer]]:
-        with built(self.client, self.data, hash_family="lsh_sdiv"):
-            return [self._evaluate(case, "exact") for case in WITHOUT_HASHING]
+    def _without_hashing(self, case: Case, client: Client) -> list[Answer]:
+        with built(client, self.data, **CHEAP_BUILD):
+            return self._evaluate(client, case, "exact")
 
-    def _with_hashing(self, name: str, seed: int) -> list[list[Answer]]:
-        with built(self.client, self.data, hash_family=FAMILIES[name], seed=seed) as info:
+    def _with_hashing(self, name: str, seed: int, client: Client) -> list[list[Answer]]:
+        with built(client, self.data, hash_family=FAMILIES[name], seed=seed) as info:
             auto_search = info.auto_search_dense or info.auto_search
             # The exact search does not hash, so `scan` is measured instead.
             search: Search = "scan" if auto_search == "exact" else auto_search
-            return [self._evaluate(case, search) for case in _cases(self.plan, seed)]
+            return [self._evaluate(client, case, search) for case in _cases(self.plan, seed)]
 
-    def _home(self, place: home.Place) -> list[list[Answer]]:
-        with built(self.client, self.data, **place.options):
-            return home.measure(self.client, INDEX, place, self.few_queries)
+    def _home(self, place: home.Place, client: Client) -> list[list[Answer]]:
+        with built(client, self.data, **place.options):
+            return home.measure(client, INDEX, place, self.few_queries)
 
-    def _evaluate(self, case: Case, search: Search) -> list[Answer]:
+    def _evaluate(self, client: Client, case: Case, search: Search) -> list[Answer]:
         """Return the choices by folds, one for each k."""
         queries = self.few_queries if case.few else self.queries
         grid = case.grid(search)
         folds = min(FOLDS, len(np.unique(queries.categories)))
-        rows = self.client.evaluate(INDEX, *queries, folds=folds, per_query=True, **grid)
+        rows = client.evaluate(INDEX, *queries, folds=folds, per_query=True, **grid)
         return [Answer.of(row) for row in rows if row.by_fold]
 
     def _rows(self, family: str, case: Case, seeds: list[list[Any]]) -> list[Row]:
@@ -202,14 +211,17 @@ def built(
     client.delete_index(INDEX)
 
 
-def times(client: Client, images: int = IMAGES, words: int = WORDS) -> list[Timed]:
+def times(client: Client, sizes: tuple[int, int] = (IMAGES, WORDS)) -> list[Timed]:
     """Return the times of every method on synthetic data with the paper's size and kind.
+
+    `sizes` are the numbers of images and of words.
 
     Queries are sparse (held-out images) or dense (hyperplanes learned from these images). Only a
     few queries are timed, one at a time on one thread, and each method has one diversity. Without
     hashing, every method except Rerank considers all points, and Rerank considers its default
     number of candidates. The data is not suitable for measuring quality, see `visual_words`.
     """
+    images, words = sizes
     data = visual_words(images, max(70, images * POOL // IMAGES), words)
     points = f"{images:,} x {words:,}, {data.points.nnz / images:,.0f} numbers a row"
     kinds = {"sparse": (data.pool, data.pool_categories), "dense": data.queries(2)}
@@ -223,7 +235,7 @@ def times(client: Client, images: int = IMAGES, words: int = WORDS) -> list[Time
                 queries, categories = (
                     rows[: _SLOW_QUERIES if slow else _QUERIES] for rows in kinds[kind]
                 )
-                grid = Case(method, stage, dial=_TIMED_DIALS[method]).grid("scan")
+                grid = Case(method, stage, dial=TIMED_DIALS[method]).grid("scan")
                 for row in client.evaluate(INDEX, queries, categories, folds=0, **grid):
                     case = (kind, method, family, stage, row.parameters.k, row.queries)
                     timed.append(Timed(points, *case, row.microseconds.p50))
@@ -233,26 +245,35 @@ def times(client: Client, images: int = IMAGES, words: int = WORDS) -> list[Time
 BINS: Final = 10
 # Maximum number of points in an exact ball, and their maximum share of all points.
 _BALL_POINTS, _BALL_SHARE = 1_000, 0.1
-# Number of results of a query whose uniformity is tested.
-_RESULTS: Final = 100
+# Number of points that a query retrieves from tuned buckets.
+_RETRIEVED: Final = 100
+_NO_LIMITS: Final = {"hash_limit": 0, "candidates_limit": 0}
+_LIMITS: Final = {"hash_limit": _RETRIEVED, "candidates_limit": _RETRIEVED, "k": _RETRIEVED}
+# The ways to retrieve points whose uniformity is tested, with the options of their queries. In the
+# first, which is the paper's own, every point of the home buckets counts.
+_TUNED: Final[dict[str, dict[str, Any]]] = {
+    "100 random points of tuned buckets": _LIMITS | {"sampling": "uniform"},
+    "100 nearest points of tuned buckets": _LIMITS | {"sampling": "nearest"},
+}
+RETRIEVALS: Final = {HOME: _NO_LIMITS | {"n_probes": home.PAPERS.n_tables}, **_TUNED}
 # The growing data sets have 1/16, 1/8, 1/4, 1/2 and all of the points.
 _SIZE_DIVISORS: Final = (16, 8, 4, 2, 1)
 _GROWTH_QUERIES: Final = 200
 # Highest target recall that the default tables reach at every size within the number of probes that
 # Build tries.
 _GROWTH_RECALL: Final = 0.3
-_SAMPLINGS: Final[tuple[Sampling, ...]] = ("uniform", "nearest")
 
 
 class Spread(NamedTuple):
     """The distribution of the ranks of retrieved points within the exact ball around a query.
 
-    `ball` is the number of points in the ball. `counts` (seeds, BINS) has the number of retrieved
+    `retrieval` is one of `RETRIEVALS`. `ball` is the number of points in the ball. `counts`
+    (seeds, BINS) has the number of retrieved
     points of all queries in each tenth of the ball, the nearest tenth first, for each hash seed.
     """
 
     data: str
-    sampling: Sampling
+    retrieval: str
     ball: int
     counts: IntArray
 
@@ -309,40 +330,49 @@ def ball_size(data: Topics) -> int:
     return BINS * max(1, int(min(_BALL_POINTS, points * _BALL_SHARE)) // BINS)
 
 
-def ball_counts(bench: Bench, seed: int) -> IntArray:
-    """Return the retrieved points (samplings, BINS) in each tenth of the exact ball, for one seed.
+def ball_counts(bench: Bench, seed: int, client: Client) -> IntArray:
+    """Return the retrieved points (retrievals, BINS) in each tenth of the exact ball, for one seed.
 
-    The ball of a query consists of the nearest points by an exact search. Points are retrieved by a
-    search through tables of LSH-Div (selector nearest, k = hash_limit). The counts are sums over
-    the first query of each category. If the retrieved points are uniform over the ball, each tenth
-    has the same expected count. Counts of different seeds are independent.
+    The ball of a query consists of the nearest points by an exact search. Points are retrieved from
+    tables of LSH-Div. The counts are sums over the first query of each category. If the retrieved
+    points are uniform over the ball, each tenth has the same expected count. Counts of different
+    seeds are independent.
     """
     queries, ball = bench.queries.first(1).queries, ball_size(bench.data)
-    counts = np.zeros((len(_SAMPLINGS), BINS), np.int64)
+    counts = {}
 
     def ask(**options: Any) -> IntArray:
-        result = bench.client.query(INDEX, queries, selector="nearest", timeout=60, **options)
-        return result.ids
+        fixed: dict[str, Any] = {
+            "selector": "nearest",
+            "k": ball,
+            "keep_duplicates": True,
+            "timeout": 60,
+        }
+        return client.query(INDEX, queries, **fixed | options).ids
 
-    with built(bench.client, bench.data, hash_family="lsh_div", seed=seed):
-        inside = ask(k=ball, search="exact", hash_limit=0, candidates_limit=0)
-        limits = {"hash_limit": _RESULTS, "candidates_limit": _RESULTS, "k": _RESULTS}
-        for place, sampling in enumerate(_SAMPLINGS):
-            retrieved_ids = ask(search="tables", sampling=sampling, seed=seed, **limits)
-            for ids, hits in zip(inside, retrieved_ids, strict=True):
-                tenths = np.flatnonzero(np.isin(ids, hits)) * BINS // ball
-                counts[place] += np.bincount(tenths, minlength=BINS)
-    return counts
+    literal = home.Place("LSH-Div", seed, home.PAPERS).options
+    tuned = {"hash_family": "lsh_div", "seed": seed}
+    for build, names in ((literal, [HOME]), (tuned, _TUNED)):
+        with built(client, bench.data, **build):
+            inside = ask(search="exact", **_NO_LIMITS)
+            for name in names:
+                hits = ask(search="tables", seed=seed, **RETRIEVALS[name])
+                tenths = [
+                    np.flatnonzero(np.isin(near, row)) * BINS // ball
+                    for near, row in zip(inside, hits, strict=True)
+                ]
+                counts[name] = np.bincount(np.concatenate(tenths), minlength=BINS)
+    return np.stack([counts[name] for name in RETRIEVALS])
 
 
-def growing(bench: Bench) -> tuple[list[int], list[Values], list[float], list[int]]:
+def growing(bench: Bench, client: Client) -> tuple[list[int], list[Values], list[float], list[int]]:
     """Build indexes of growing parts of the points, and count the points hashed per query.
 
     Queries are points of the pool, because Build tunes the probes for queries that are similar to
     the indexed points. Returns the sizes, the points hashed for each query (nq,) at each size, the
     recalls, and the hash limits that `epsilon` 1 gives.
     """
-    data, client = bench.data, bench.client
+    data = bench.data
     order = np.random.default_rng(0).permutation(data.points.shape[0])
     queries = data.pool[:_GROWTH_QUERIES]
     options: dict[str, Any] = {"selector": "nearest", "k": 10, "timeout": 60}

@@ -14,8 +14,12 @@ import argparse
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
 import divgrpc
@@ -26,12 +30,20 @@ from divgrpc_lab import experiment
 from divgrpc_lab.data.topics import DIGITS, SETS, Topics, load
 from divgrpc_lab.server_process import running_server
 from divgrpc_lab.table1 import claims, home
-from divgrpc_lab.table1.bench import Bench, Plan, Timed, times
+from divgrpc_lab.table1.bench import (
+    RETRIEVALS,
+    TIMED_DIALS,
+    Bench,
+    ClientJob,
+    Plan,
+    Timed,
+    times,
+)
 from divgrpc_lab.table1.methods import HASHING, WITHOUT_HASHING
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
 from divgrpc_lab.verdicts import judge
-from divgrpc_lab.work import Job, Work
+from divgrpc_lab.work import Work
 
 # Plan of a short run, which still measures every row and judges every claim.
 QUICK: Final = Plan(
@@ -138,29 +150,48 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 
 def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> Report:
-    """Measure the data sets on one server, then the times on synthetic data.
+    """Measure the data sets on one server per core, then the times on synthetic data.
 
-    Finished measurements are kept in `folder`.
+    The times are measured alone. Finished measurements are kept in `folder`.
     """
     cores, begin = len(os.sched_getaffinity(0)), time.monotonic()
-    cases = (WITHOUT_HASHING, HASHING, home.CASES)
-    facts = (divgrpc.__version__, plan, cases)
-    with (
-        running_server("--workers", str(cores)) as target,
-        Client(target, timeout=_TIMEOUT_SECONDS, idle_timeout=_IDLE_SECONDS) as client,
-    ):
-        benches = [Bench(client, points, plan) for points in sets]
-        jobs: dict[str, Job] = {}
-        for bench in benches:
-            jobs |= bench.jobs()
-        jobs["times"] = lambda: times(client, *plan.synthetic)
-        results = Work(folder, facts).run(jobs)
+    benches = [Bench(points, plan) for points in sets]
+    jobs = {name: job for bench in benches for name, job in bench.jobs().items()}
+    work = Work(folder, facts_of(plan))
+    with ExitStack() as stack:
+        idle: SimpleQueue[Client] = SimpleQueue()
+        for _ in range(cores):
+            target = stack.enter_context(running_server("--workers", "1"))
+            client = Client(target, timeout=_TIMEOUT_SECONDS, idle_timeout=_IDLE_SECONDS)
+            idle.put(stack.enter_context(client))
+        executor = stack.enter_context(ThreadPoolExecutor(cores))
+        on_servers = {name: partial(_on_server, idle, job) for name, job in jobs.items()}
+        results = work.run(on_servers, executor)
+        results |= work.run(
+            {"times": partial(_on_server, idle, partial(times, sizes=plan.synthetic))}
+        )
     run_facts = experiment.facts(
         begin,
-        f"{cores} cores, as many workers",
+        f"{cores} cores, as many servers",
         **{"hash seeds": f"{plan.seeds}, of some methods 2 at most"},
     )
     return report_of(benches, results, run_facts)
+
+
+def facts_of(plan: Plan) -> tuple[object, ...]:
+    """Return everything that results depend on, except the data."""
+    grids = [case.grid("auto") for case in (*WITHOUT_HASHING, *HASHING, *home.CASES)]
+    places = [place.options for place in home.places(plan.codes, plan.code_seeds, 1)]
+    return divgrpc.__version__, plan, grids, home.EPSILONS, places, RETRIEVALS, TIMED_DIALS
+
+
+def _on_server(idle: "SimpleQueue[Client]", job: ClientJob) -> Any:
+    """Run a job on an idle server."""
+    client = idle.get()
+    try:
+        return job(client)
+    finally:
+        idle.put(client)
 
 
 def report_of(

@@ -165,7 +165,7 @@ def _gains(gains: Sequence[Gain]) -> Table:
 
 def _spreads(spreads: Sequence[Spread]) -> Table:
     records = [
-        {"data": s.data, "sampling": s.sampling, "ball": s.ball, "seeds": len(s.counts)}
+        {"data": s.data, "points": s.retrieval, "ball": s.ball, "seeds": len(s.counts)}
         | {"counts": tuple(s.counts.sum(axis=0).tolist())}
         for s in spreads
     ]
