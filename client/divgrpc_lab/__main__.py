@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb.set_defaults(run=command.run)
     arguments = parser.parse_args(argv)
     try:
+        arguments.words = sys.argv[1:] if argv is None else argv
         return int(arguments.run(arguments))
     except InvalidArgumentError as error:
         sys.stderr.write(f"divgrpc_lab: {error}\n")

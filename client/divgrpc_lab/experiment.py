@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Interval
 from divgrpc_client.reports.page import Body, Cell, Column, Page, Table, write_page
 from divgrpc_lab.data.topics import DATA_VARIABLE
+from divgrpc_lab.records import Record, command, write_records
 from divgrpc_lab.verdicts import Verdict, print_verdicts
 
 # The first sentence of the output and of the page of both tables.
@@ -44,6 +45,8 @@ def add_options(verb: argparse.ArgumentParser, name: str) -> None:
     text = f"Write the page here (default {page})."
     verb.add_argument("--out", type=Path, default=page, help=text)
     verb.add_argument("--json", type=Path, metavar="FILE", help="Write all figures as JSON.")
+    text = "Write the tables of the site here, as docs/records has them."
+    verb.add_argument("--records", type=Path, metavar="FOLDER", help=text)
     verb.add_argument("--quick", action="store_true", help="Run a short form that decides little.")
 
 
@@ -97,13 +100,17 @@ def finish(
     claims: Sequence[Verdict],
     page: Page,
     figures: Mapping[str, Any],
+    *,
+    records: Iterable[Record] = (),
 ) -> None:
-    """Print the verdicts, write the page and, with --json, write all figures as JSON."""
+    """Print the verdicts and write the page, all figures with --json, and records if wanted."""
     print_verdicts(out, claims)
     out.print(", ".join(page.facts), style="dim")
     if arguments.json is not None:
         text = json.dumps(plain(figures), allow_nan=False)
         arguments.json.write_text(text + "\n", encoding="utf-8")
+    if arguments.records is not None:
+        write_records(arguments.records, records, command(arguments.words), page.facts)
     write_page(page, arguments.out)
     out.print(f"\nPage: {arguments.out}", soft_wrap=True)
 

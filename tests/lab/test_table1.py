@@ -40,7 +40,7 @@ def quick_run(tmp_path_factory: pytest.TempPathFactory) -> QuickRun:
     folder = tmp_path_factory.mktemp("table1")
     page, figures = folder / "new" / "table1.html", folder / "table1.json"
     words = ["table1", "--quick", "--out", str(page), "--json", str(figures)]
-    words += ["--work", str(folder / "work")]
+    words += ["--work", str(folder / "work"), "--records", str(folder / "records")]
     output, progress = io.StringIO(), io.StringIO()
     with (
         alarm(_RUN_SECONDS),
@@ -82,6 +82,20 @@ def test_quick_run_on_digits(quick_run: QuickRun) -> None:
         "home buckets by folds",
     ):
         assert text.replace("'", "&#39;") in quick_run.html
+
+
+def test_records_of_a_run_are_those_of_the_site(quick_run: QuickRun) -> None:
+    """The site can show each record, and the command does not name the machine's files."""
+    paths = sorted((quick_run.figures.parent / "records").iterdir())
+    assert [path.name for path in paths] == sorted(
+        f"table1-{name}.json"
+        for name in ("claims", "gain", "growth", "h", "home", "time", "uniformity")
+    )
+    for path in paths:
+        record = json.loads(path.read_text())
+        assert record["command"] == 'make table1 ARGS="--data FOLDER --quick"'
+        assert record["rows"] or path.stem == "table1-gain"
+        assert all(len(row) == len(record["columns"]) for row in record["rows"])
 
 
 def test_a_second_run_takes_all_results_from_the_work_folder(

@@ -42,6 +42,7 @@ from divgrpc_lab.table1.bench import (
 from divgrpc_lab.table1.methods import HASHING, WITHOUT_HASHING
 from divgrpc_lab.table1.page import Report, page
 from divgrpc_lab.table1.paper import printed
+from divgrpc_lab.table1.records import records
 from divgrpc_lab.verdicts import judge
 from divgrpc_lab.work import Work
 
@@ -106,7 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
         more = ": up to 200 dimensions LSH-SDiv keeps all components and is LSH-Div"
         experiment.warn_of_digits(console, more)
     report = measure(sets, plan, arguments.work)
-    experiment.finish(console, arguments, report.claims, page(report), _figures(report))
+    experiment.finish(
+        console, arguments, report.claims, page(report), _figures(report), records=records(report)
+    )
     return 0
 
 

@@ -1,0 +1,108 @@
+"""Writes the tables of a run as records, which the site shows; see docs/hooks.py."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from math import isnan
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from divgrpc_lab.verdicts import Effect, Verdict, p_text
+
+_ROOT: Final = Path(__file__).parents[2]
+# Options about files, with values that differ from machine to machine.
+_FILE_OPTIONS: Final = ("--data", "--work", "--json", "--out", "--records")
+
+
+class Record(NamedTuple):
+    """One table of a run: the name of its file, its title, and cells of text."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def write_records(
+    folder: Path, records: Iterable[Record], command: str, notes: Sequence[str]
+) -> None:
+    """Write each record to NAME.json in the folder, with the command, commit, machine and date.
+
+    `notes` are facts about the run that the tables do not show.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"command": command, "commit": _commit()}
+    head |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": _machine()}
+    for record in records:
+        parts = {"title": record.title, **head, "notes": notes, "columns": record.columns}
+        lines = [f"  {json.dumps(name)}: {_dump(value)}," for name, value in parts.items()]
+        rows = ",\n".join(f"    {_dump(row)}" for row in record.rows)
+        text = "\n".join(["{", *lines, '  "rows": [', rows, "  ]", "}"])
+        (folder / f"{record.name}.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+def claims_record(name: str, title: str, verdicts: Sequence[Verdict]) -> Record:
+    """Return a record with a row for each claim, and a column for each place of its effects."""
+    places = list(dict.fromkeys(e.place for verdict in verdicts for e in verdict.effects))
+    rows = []
+    for verdict in verdicts:
+        effects = {effect.place: _effect_text(effect) for effect in verdict.effects}
+        rows.append([verdict.claim, verdict.word, *(effects.get(place, "") for place in places)])
+    return Record(name, title, ["claim", "verdict", *places], rows)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return a number without a leading zero."""
+    return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
+
+
+def signed(value: float) -> str:
+    """Return a number with its sign and without a leading zero."""
+    return f"{value:+.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:+.3f}"
+
+
+def _effect_text(effect: Effect) -> str:
+    if isnan(effect.size.value):
+        return "no value"
+    form = "{:.3g}".format if effect.is_ratio else signed
+    text = ("x " if effect.is_ratio else "") + form(effect.size.value)
+    if effect.groups == 1:
+        return f"{text}, one group"
+    low, high = map(form, effect.size[1:])
+    return f"{text} ({low} to {high}), p {p_text(effect.corrected_p)}"
+
+
+def command(words: Sequence[str]) -> str:
+    """Return the make command of a run with arguments `words`, without the names of its files."""
+    remaining = iter(words)
+    name, kept = next(remaining), ["--data", "FOLDER"]
+    for word in remaining:
+        if word in _FILE_OPTIONS:
+            next(remaining)
+        elif not word.startswith(tuple(f"{option}=" for option in _FILE_OPTIONS)):
+            kept.append(word)
+    return f'make {name} ARGS="{shlex.join(kept)}"'
+
+
+def _commit() -> str:
+    """Return the short name of the commit, with a mark if tracked files have changes."""
+
+    def git(*arguments: str) -> str:
+        words = ["git", "-C", str(_ROOT), *arguments]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout  # noqa: S603  # fixed words
+
+    commit = git("rev-parse", "--short", "HEAD").strip() or "unknown"
+    return f"{commit} with changes" if git("status", "--porcelain", "-uno") else commit
+
+
+def _machine() -> str:
+    match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return f"{match[1] if match else 'unknown'}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
