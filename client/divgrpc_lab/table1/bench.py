@@ -60,10 +60,10 @@ class Plan:
     images and words of the set that is only timed.
     """
 
-    per_category: int = 50
-    few: int = 10
+    per_category: int = 10
+    few: int = 5
     seeds: int = 5
-    code_seeds: int = 2
+    code_seeds: int = 3
     codes: tuple[home.Code, ...] = home.codes(home.BITS, home.TABLES)
     ball_seeds: int = 25
     sizes: int = 5

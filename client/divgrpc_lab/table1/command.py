@@ -53,12 +53,12 @@ QUICK: Final = Plan(
     seeds=1,
     code_seeds=1,
     codes=home.codes((6,), (10,)),
-    ball_seeds=3,
+    ball_seeds=10,
     sizes=2,
     synthetic=(350, 300),
 )
-# Default of --builds. The study of each data set in the whole form needs up to 59.
-_BUILDS_MAX: Final = 200
+# Default of --builds. The study of each data set in the whole form needs up to 83.
+_BUILDS_MAX: Final = 300
 # An exhaustive method may take seconds per query on a busy machine.
 _TIMEOUT_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 600.0
@@ -67,7 +67,7 @@ _IDLE_SECONDS: Final = 600.0
 def add_options(verb: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     verb.add_argument(
-        "--per-category", type=int, metavar="N", help="Queries of a category (default 50)."
+        "--per-category", type=int, metavar="N", help="Queries of a category (default 10)."
     )
     verb.add_argument(
         "--seeds", type=int, metavar="N", help="Hash seeds to repeat with (default 5)."
