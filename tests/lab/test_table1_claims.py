@@ -24,7 +24,6 @@ from divgrpc_lab.table1.methods import (
     TUNED,
     Case,
     Row,
-    common_draws,
 )
 from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, printed
 from divgrpc_lab.verdicts import Claim, Verdict, judge
@@ -56,7 +55,7 @@ def row(
     return Row(
         data="synthetic",
         family=family,
-        case=Case(method, stage, few=method == "QP-Rel", dial=dial),
+        case=Case(method, stage, dial=dial),
         parameters=replace(_PARAMETERS, k=k, diversity=0.3 if dial is None else dial),
         draws={name: column[None] for name, column in values.items()}
         | {TIME: np.full((1, 40), microseconds)},
@@ -90,20 +89,6 @@ def test_hashing_raises_h(method: str) -> None:
     verdict = judged(claims.raises([plain, same], "h", method, HOME_FOLDED))
     assert verdict.word == "cannot be told"
     assert claims.raises([plain], "h", method, HOME_FOLDED).contrasts == []
-
-
-def test_rows_of_few_queries_are_compared_on_these_queries() -> None:
-    """A row of few queries has the first queries of each category."""
-    many = row("NN", "NH", ALL, 0.7)
-    first = np.arange(0, 40, 2)
-    few = replace(
-        many,
-        draws={name: draws[:, first] for name, draws in many.draws.items()},
-        categories=_CATEGORIES[first],
-    )
-    values, groups = common_draws([few, many], "h_score")
-    assert values[0].tolist() == values[1].tolist()
-    assert groups.tolist() == list(range(20))
 
 
 def test_hash_seeds_count_as_random() -> None:

@@ -53,17 +53,14 @@ TIMED_DIALS: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "Q
 class Plan:
     """The amount of work of a run.
 
-    Each category has `per_category` queries, or `few` for slow methods. Methods are repeated with
-    `seeds` hash seeds. `codes` are the numbers of bits and tables of the paper's literal mode,
-    which is repeated with `code_seeds` seeds. `ball_seeds` is the number of seeds in the test of
-    uniformity. `sizes` is the number of sizes of the growing data. `synthetic` has the numbers of
-    images and words of the set that is only timed.
+    Each category has `per_category` queries. Methods with hashing are repeated with `seeds` hash
+    seeds. `codes` are the numbers of bits and tables of the paper's literal mode. `ball_seeds` is
+    the number of seeds in the test of uniformity. `sizes` is the number of sizes of the growing
+    data. `synthetic` has the numbers of images and words of the set that is only timed.
     """
 
-    per_category: int = 10
-    few: int = 5
-    seeds: int = 5
-    code_seeds: int = 3
+    per_category: int = 5
+    seeds: int = 3
     codes: tuple[home.Code, ...] = home.codes(home.BITS, home.TABLES)
     ball_seeds: int = 25
     sizes: int = 5
@@ -97,8 +94,7 @@ class Bench:
             text = f"{self.name} has fewer than two categories with sub-topics: no fold can choose"
             raise InvalidArgumentError("sets", text)
         self.queries = data.queries(plan.per_category)
-        self.few_queries = self.queries.first(plan.few)
-        self.places = home.places(plan.codes, plan.code_seeds, data.points.shape[1])
+        self.places = home.places(plan.codes, plan.seeds, data.points.shape[1])
 
     def jobs(self) -> dict[str, ClientJob]:
         """Return all measurements of this data set by name."""
@@ -121,20 +117,17 @@ class Bench:
             answers = results[self._name("NH", case.method, case.stage)]
             yield from self._rows("NH", case, [answers])
         for name in FAMILIES:
-            for case in HASHING:
-                seeds = range(case.seeds(self.plan.seeds))
-                numbers = [_cases(self.plan, seed).index(case) for seed in seeds]
+            for number, case in enumerate(HASHING):
                 answers = [
-                    results[self._name(name, seed)][number]
-                    for seed, number in zip(seeds, numbers, strict=True)
+                    results[self._name(name, seed)][number] for seed in range(self.plan.seeds)
                 ]
                 yield from self._rows(name, case, answers)
-        yield from home.rows(self.name, self._home_answers(results), self.few_queries.categories)
+        yield from home.rows(self.name, self._home_answers(results), self.queries.categories)
 
     def coded(self, results: Mapping[str, Any]) -> list[home.Coded]:
         """Return the rows of greedy for each number of bits and tables."""
         answers = self._home_answers(results)
-        return home.coded_rows(self.name, answers, self.few_queries.categories)
+        return home.coded_rows(self.name, answers, self.queries.categories)
 
     def spreads(self, results: Mapping[str, Any]) -> list["Spread"]:
         """Return the distribution of the retrieved points over the ball, for each retrieval."""
@@ -169,29 +162,22 @@ class Bench:
             auto_search = info.auto_search_dense or info.auto_search
             # The exact search does not hash, so `scan` is measured instead.
             search: Search = "scan" if auto_search == "exact" else auto_search
-            return [self._evaluate(client, case, search) for case in _cases(self.plan, seed)]
+            return [self._evaluate(client, case, search) for case in HASHING]
 
     def _home(self, place: home.Place, client: Client) -> list[list[Answer]]:
         with built(client, self.data, **place.options):
-            return home.measure(client, INDEX, place, self.few_queries)
+            return home.measure(client, INDEX, place, self.queries)
 
     def _evaluate(self, client: Client, case: Case, search: Search) -> list[Answer]:
         """Return the choices by folds, one for each k."""
-        queries = self.few_queries if case.few else self.queries
         grid = case.grid(search)
-        folds = min(FOLDS, len(np.unique(queries.categories)))
-        rows = client.evaluate(INDEX, *queries, folds=folds, per_query=True, **grid)
+        folds = min(FOLDS, len(np.unique(self.queries.categories)))
+        rows = client.evaluate(INDEX, *self.queries, folds=folds, per_query=True, **grid)
         return [Answer.of(row) for row in rows if row.by_fold]
 
     def _rows(self, family: str, case: Case, seeds: list[list[Any]]) -> list[Row]:
-        queries = self.few_queries if case.few else self.queries
         answers = [[Answer(*item) for item in items] for items in seeds]
-        return rows_of(self.name, family, case, answers, queries.categories)
-
-
-def _cases(plan: Plan, seed: int) -> list[Case]:
-    """Return the cases with hashing that are measured with a seed."""
-    return [case for case in HASHING if seed < case.seeds(plan.seeds)]
+        return rows_of(self.name, family, case, answers, self.queries.categories)
 
 
 @contextmanager

@@ -356,7 +356,7 @@ def _best_by_folds(h: Values, groups: IntArray) -> tuple[int, Values]:
     return chosen.overall, np.stack(draws)
 
 
-# QP-Rel is missing because it was measured with fewer queries.
+# The methods that pick from all points one by one. QP-Rel solves a relaxed problem instead.
 EXHAUSTIVE: Final = ("Greedy", "MMR", "DPP", "Greedy, marginal")
 # Minimum gain in h for a meaningful share.
 GAIN_MIN: Final = 0.02

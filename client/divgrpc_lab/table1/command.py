@@ -49,9 +49,7 @@ from divgrpc_lab.work import Work
 # Plan of a short run, which still measures every row and judges every claim.
 QUICK: Final = Plan(
     per_category=2,
-    few=2,
     seeds=1,
-    code_seeds=1,
     codes=home.codes((6,), (10,)),
     ball_seeds=10,
     sizes=2,
@@ -67,10 +65,10 @@ _IDLE_SECONDS: Final = 600.0
 def add_options(verb: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     verb.add_argument(
-        "--per-category", type=int, metavar="N", help="Queries of a category (default 10)."
+        "--per-category", type=int, metavar="N", help="Queries of a category (default 5)."
     )
     verb.add_argument(
-        "--seeds", type=int, metavar="N", help="Hash seeds to repeat with (default 5)."
+        "--seeds", type=int, metavar="N", help="Hash seeds to repeat with (default 3)."
     )
     verb.add_argument(
         "--bits", type=int, nargs="+", metavar="N", help="Bits of a key to try (default 6 8 10 12)."
@@ -99,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = plan_of(arguments)
     names = experiment.set_names(arguments, SETS)
     sets = load(names, arguments.data)
-    studies = [home.places(plan.codes, plan.code_seeds, data.points.shape[1]) for data in sets]
+    studies = [home.places(plan.codes, plan.seeds, data.points.shape[1]) for data in sets]
     home.check_builds(sum(map(len, studies)), arguments.builds)
     console = tables.console()
     console.print(experiment.NOT_THE_PAPERS_DATA, style="bold")
@@ -144,8 +142,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         if values.get(name, least) < least:
             option = name.replace("_", "-")
             raise InvalidArgumentError(name, f"{option} must be at least {least}")
-    few = min(Plan.few, values.get("per_category", Plan.few))
-    plan = replace(Plan(few=few), **{name: values[name] for name in names[:2] if name in values})
+    plan = Plan(**{name: values[name] for name in names[:2] if name in values})
     if "bits" in values or "tables" in values:
         bits, numbers = values.get("bits", home.BITS), values.get("tables", home.TABLES)
         plan = replace(plan, codes=home.codes(bits, numbers))
@@ -176,7 +173,7 @@ def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> R
     run_facts = experiment.facts(
         begin,
         f"{cores} cores, as many servers",
-        **{"hash seeds": f"{plan.seeds}, of some methods 2 at most"},
+        **{"hash seeds": str(plan.seeds)},
     )
     return report_of(benches, results, run_facts)
 
@@ -184,7 +181,7 @@ def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> R
 def facts_of(plan: Plan) -> tuple[object, ...]:
     """Return everything that results depend on, except the data."""
     grids = [case.grid("auto") for case in (*WITHOUT_HASHING, *HASHING, *home.CASES)]
-    places = [place.options for place in home.places(plan.codes, plan.code_seeds, 1)]
+    places = [place.options for place in home.places(plan.codes, plan.seeds, 1)]
     return divgrpc.__version__, plan, grids, home.EPSILONS, places, RETRIEVALS, TIMED_DIALS
 
 
@@ -203,8 +200,7 @@ def report_of(
     """Return the report of the results of all jobs."""
     data, rows, codes, spreads, growths = [], [], [], [], []  # type: ignore[var-annotated]
     for bench in benches:
-        few = f"{bench.plan.few} a category for QP-Rel, home buckets and the claims beside them"
-        queries = f"{len(bench.queries.categories)}, {few}"
+        queries = str(len(bench.queries.categories))
         data.append({"name": bench.name, **bench.data.described(), "queries": queries})
         rows += bench.rows(results)
         codes += bench.coded(results)

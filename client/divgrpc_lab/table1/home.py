@@ -40,7 +40,7 @@ TABLES: Final = (5, 10, 20)
 EPSILONS: Final = (0.5, 1.0)
 # Maximum number of components that Build accepts. PCA-Hash uses one component for each bit.
 _COMPONENTS_MAX: Final = 200
-CASES: Final = tuple(Case(method, HOME, few=True) for method in HOME_METHODS)
+CASES: Final = tuple(Case(method, HOME) for method in HOME_METHODS)
 
 
 class Code(NamedTuple):
@@ -154,7 +154,7 @@ def rows(data: str, results: dict[Place, list[list[Answer]]], categories: IntArr
                         for answer in answers[number]
                         if stage == HOME_FOLDED or not answer.parameters["hash_limit"]
                     )
-            at_stage = Case(case.method, stage, few=True)
+            at_stage = Case(case.method, stage)
             table_rows += _chosen_rows(data, family, at_stage, list(seeds.values()), categories)
     return table_rows
 

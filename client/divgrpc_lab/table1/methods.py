@@ -48,8 +48,6 @@ FIGURES: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score
 TIME: Final = "microseconds"
 # Diversity at which greedy is compared with and without limits, high enough to pick far points.
 HIGH_DIAL: Final = 0.7
-# Number of hash seeds of a method that is not measured with every seed.
-_SOME_SEEDS: Final = 2
 
 _DIALS: Final = (0.1, 0.25, 0.5)
 _QP_DIALS: Final = (0.01, 0.03, 0.1)
@@ -100,20 +98,11 @@ class Case:
     """One method at one stage.
 
     The diversity is `dial`. If it is None, the method's own diversities are tried.
-
-    `few` says that the method is too slow for all queries. `every_seed` says that the method is
-    measured with every hash seed, not only with the first two.
     """
 
     method: str
     stage: str
-    few: bool = False
-    every_seed: bool = True
     dial: float | None = None
-
-    def seeds(self, count: int) -> int:
-        """Return the number of hash seeds that the method is measured with, out of `count`."""
-        return count if self.every_seed else min(count, _SOME_SEEDS)
 
     def grid(self, search: Search) -> dict[str, Any]:
         """Return the grid for Evaluate; `search` is used at the hashed stages."""
@@ -129,27 +118,17 @@ class Case:
 
 
 WITHOUT_HASHING: Final = (
-    *(Case(method, ALL) for method in ("NN", "Greedy", "MMR", "DPP", "Greedy, marginal")),
-    *(Case(method, ALL, few=True) for method in ("Greedy, printed", *_QP)),
-    *(Case(method, ONE_EXACT) for method in _METHODS if method not in ("NN", *_QP)),
-    *(Case(method, ONE_EXACT, few=True) for method in _QP),
+    *(Case(method, ALL) for method in _METHODS if method not in ("Rerank", "Max-sum")),
+    *(Case(method, ONE_EXACT) for method in _METHODS if method != "NN"),
 )
 HASHING: Final = (
-    *(Case(method, HASHED) for method in ("NN", "Rerank", "Greedy", "MMR")),
-    *(Case(method, HASHED, few=True) for method in _QP),
+    *(Case(method, HASHED) for method in _METHODS),
     Case("Greedy", FOLDED),
-    *(Case(method, TUNED) for method in ("NN", "Greedy")),
-    *(
-        Case(method, HASHED, every_seed=False)
-        for method in ("Greedy, marginal", "Greedy, printed", "DPP", "Max-sum")
-    ),
-    *(Case(method, TUNED, every_seed=False) for method in ("Rerank", "MMR")),
-    Case("QP-Rel", TUNED, few=True, every_seed=False),
-    *(Case(method, BARE, every_seed=False) for method in ("NN", "Rerank", "Greedy", "MMR")),
-    *(Case("Greedy", stage, every_seed=False, dial=HIGH_DIAL) for stage in (TUNED, BARE)),
+    *(Case(method, TUNED) for method in ("NN", "Rerank", "Greedy", "MMR", "QP-Rel")),
+    *(Case(method, BARE) for method in ("NN", "Rerank", "Greedy", "MMR")),
+    *(Case("Greedy", stage, dial=HIGH_DIAL) for stage in (TUNED, BARE)),
 )
-# The methods of the paper's literal mode. Few queries are asked, because home buckets of short keys
-# hold most of the points, and the selectors see all of them.
+# The methods of the paper's literal mode.
 HOME_METHODS: Final = ("NN", "Rerank", "Greedy", "Greedy, printed", "MMR", *_QP)
 
 
@@ -264,17 +243,11 @@ def rows_of(  # noqa: PLR0917  # one argument for each field of a row
 
 
 def common_draws(rows: Sequence[Row], name: str) -> tuple[Values, IntArray]:
-    """Return a figure (rows, seeds, nq) of the queries and seeds that all rows have.
+    """Return a figure (rows, seeds, nq) of the seeds that all rows have, and the categories (nq,).
 
-    A row of few queries has the first queries of each category. A row of a single seed, such as one
-    without hashing, counts as equal for all seeds. The second result has the categories (nq,).
+    A row of a single seed, such as one without hashing, counts as equal for all seeds.
     """
-    fewest = min(rows, key=lambda row: len(row.categories)).categories
-    counts = {item: int((fewest == item).sum()) for item in np.unique(fewest).tolist()}
     seeds = min((len(row.h_seeds) for row in rows if len(row.h_seeds) > 1), default=1)
-    draws = []
-    for row in rows:
-        places = [np.flatnonzero(row.categories == item)[:n] for item, n in counts.items()]
-        columns = row.draws[name][:seeds, np.concatenate(places)]
-        draws.append(np.broadcast_to(columns, (seeds, columns.shape[1])))
-    return np.stack(draws), np.repeat(list(counts), list(counts.values()))
+    shape = seeds, len(rows[0].categories)
+    draws = [np.broadcast_to(row.draws[name][:seeds], shape) for row in rows]
+    return np.stack(draws), rows[0].categories

@@ -118,8 +118,7 @@ def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
     lines: dict[tuple[str, Case], list[Cell | str]] = {}
     for row in group:
         rivals = (r.h for r in group if r.cell == row.cell and r.case.dial is None)
-        queries = f", {len(row.categories)} queries" if row.case.few else ""
-        name = f"{row.family}, {row.case.stage}{queries}"
+        name = f"{row.family}, {row.case.stage}"
         line = lines.setdefault((row.family, row.case), [name])
         line += _figures(row, best=row.case.dial is None and row.h >= max(rivals))
     yield from lines.values()
