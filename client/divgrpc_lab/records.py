@@ -79,13 +79,13 @@ def _effect_text(effect: Effect) -> str:
 def command(words: Sequence[str]) -> str:
     """Return the make command of a run with arguments `words`, without the names of its files."""
     remaining = iter(words)
-    name, kept = next(remaining), ["--data", "FOLDER"]
+    name, arguments = next(remaining), ["--data", "FOLDER"]
     for word in remaining:
         if word in _FILE_OPTIONS:
             next(remaining)
         elif not word.startswith(tuple(f"{option}=" for option in _FILE_OPTIONS)):
-            kept.append(word)
-    return f'make {name} ARGS="{shlex.join(kept)}"'
+            arguments.append(word)
+    return f'make {name} ARGS="{shlex.join(arguments)}"'
 
 
 def _commit() -> str:

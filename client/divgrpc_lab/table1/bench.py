@@ -212,7 +212,7 @@ def times(client: Client, sizes: tuple[int, int] = (IMAGES, WORDS)) -> list[Time
     points = f"{images:,} x {words:,}, {data.points.nnz / images:,.0f} numbers a row"
     kinds = {"sparse": (data.pool, data.pool_categories), "dense": data.queries(2)}
     families: dict[str, HashFamily] = {"NH": "lsh_div", **FAMILIES}
-    timed = []
+    medians = []
     for family, hash_family in families.items():
         with built(client, data, hash_family=hash_family):
             for kind, method in product(kinds, METHODS):
@@ -224,17 +224,17 @@ def times(client: Client, sizes: tuple[int, int] = (IMAGES, WORDS)) -> list[Time
                 grid = Case(method, stage, dial=TIMED_DIALS[method]).grid("scan")
                 for row in client.evaluate(INDEX, queries, categories, folds=0, **grid):
                     case = (kind, method, family, stage, row.parameters.k, row.queries)
-                    timed.append(Timed(points, *case, row.microseconds.p50))
-    return timed
+                    medians.append(Timed(points, *case, row.microseconds.p50))
+    return medians
 
 
 BINS: Final = 10
 # Maximum number of points in an exact ball, and their maximum share of all points.
 _BALL_POINTS, _BALL_SHARE = 1_000, 0.1
 # Number of points that a query retrieves from tuned buckets.
-_RETRIEVED: Final = 100
+_POINTS_MAX: Final = 100
 _NO_LIMITS: Final = {"hash_limit": 0, "candidates_limit": 0}
-_LIMITS: Final = {"hash_limit": _RETRIEVED, "candidates_limit": _RETRIEVED, "k": _RETRIEVED}
+_LIMITS: Final = {"hash_limit": _POINTS_MAX, "candidates_limit": _POINTS_MAX, "k": _POINTS_MAX}
 # The ways to retrieve points whose uniformity is tested, with the options of their queries. In the
 # first, which is the paper's own, every point of the home buckets counts.
 _TUNED: Final[dict[str, dict[str, Any]]] = {
@@ -328,17 +328,15 @@ def ball_counts(bench: Bench, seed: int, client: Client) -> IntArray:
     counts = {}
 
     def ask(**options: Any) -> IntArray:
-        fixed: dict[str, Any] = {
-            "selector": "nearest",
-            "k": ball,
-            "keep_duplicates": True,
-            "timeout": 60,
-        }
-        return client.query(INDEX, queries, **fixed | options).ids
+        options = {"k": ball} | options
+        result = client.query(
+            INDEX, queries, selector="nearest", keep_duplicates=True, timeout=60, **options
+        )
+        return result.ids
 
     literal = home.Place("LSH-Div", seed, home.PAPERS).options
-    tuned = {"hash_family": "lsh_div", "seed": seed}
-    for build, names in ((literal, [HOME]), (tuned, _TUNED)):
+    service = {"hash_family": "lsh_div", "seed": seed}
+    for build, names in ((literal, [HOME]), (service, _TUNED)):
         with built(client, bench.data, **build):
             inside = ask(search="exact", **_NO_LIMITS)
             for name in names:

@@ -46,7 +46,7 @@ _RECALL_RANGE_MAX: Final = 0.1
 _SPEED_UPS: Final = ("4 to 8", 4.0), ("2,400", 2_400.0)
 _OVER_GREEDY: Final = 100.0
 # Stages at which claims about speed are judged: the paper's own, tuned for h, and the service's.
-_JUDGED: Final = (HOME_FOLDED, HASHED)
+_SPEED_STAGES: Final = (HOME_FOLDED, HASHED)
 # The paper's names of the figures that hashing raises.
 _FIGURES: Final = {"h": "h_score", "D": "normalised_entropy"}
 
@@ -64,7 +64,7 @@ def paper_claims(
         *(
             raises(rows, figure, method, stage)
             for figure in ("h", "D")
-            for stage in (HOME, *_JUDGED)
+            for stage in (HOME, *_SPEED_STAGES)
             for method in METHODS
         ),
         nearest_is_best(rows),
@@ -74,8 +74,8 @@ def paper_claims(
         randomness_matters(codes),
         *(uniform([s for s in spreads if s.retrieval == name]) for name in RETRIEVALS),
         grows_slowly(growths),
-        *(faster(rows, method, stage) for stage in _JUDGED for method in METHODS),
-        *(faster_than_greedy(rows, stage) for stage in _JUDGED),
+        *(faster(rows, method, stage) for stage in _SPEED_STAGES for method in METHODS),
+        *(faster_than_greedy(rows, stage) for stage in _SPEED_STAGES),
     ]
 
 
@@ -351,9 +351,9 @@ def _best_by_folds(h: Values, groups: IntArray) -> tuple[int, Values]:
     if count == 1:
         return 0, h[0]
     folds = deal_folds(groups, min(FOLDS, count))
-    chosen = choose_by_folds(h.mean(axis=1), folds)
-    draws = [chosen.reported(h[:, seed], folds) for seed in range(h.shape[1])]
-    return chosen.overall, np.stack(draws)
+    choice = choose_by_folds(h.mean(axis=1), folds)
+    draws = [choice.reported(h[:, seed], folds) for seed in range(h.shape[1])]
+    return choice.overall, np.stack(draws)
 
 
 # The methods that pick from all points one by one. QP-Rel solves a relaxed problem instead.
@@ -369,7 +369,7 @@ class Gain(NamedTuple):
 
     `share` is None if the gain of the best method is too small. `times_best`, `times_greedy` and
     `times_exact_pass` are speed-ups over the best method, over greedy on all points, and over
-    greedy after one exact pass. `kept` (seeds, nq) is the gain less 0.9 of the gain of the best
+    greedy after one exact pass. `margin` (seeds, nq) is the gain less 0.9 of the gain of the best
     method, and `row` and `best` are the compared rows.
     """
 
@@ -385,14 +385,14 @@ class Gain(NamedTuple):
     times_best: float
     times_greedy: float
     times_exact_pass: float
-    kept: Values
+    margin: Values
     row: Row
     best: Row
 
     def shown(self) -> dict[str, object]:
         """Return the figures without the compared rows."""
-        hidden = ("kept", "row", "best")
-        return {name: item for name, item in self._asdict().items() if name not in hidden}
+        omissions = ("margin", "row", "best")
+        return {name: item for name, item in self._asdict().items() if name not in omissions}
 
 
 def gains(rows: Sequence[Row]) -> Iterator[Gain]:
@@ -422,7 +422,7 @@ def gains(rows: Sequence[Row]) -> Iterator[Gain]:
                     times_best=speeds[0],
                     times_greedy=speeds[1],
                     times_exact_pass=speeds[2],
-                    kept=row.draws["h_score"] - low - SHARE_GOAL * (high - low),
+                    margin=row.draws["h_score"] - low - SHARE_GOAL * (high - low),
                     row=row,
                     best=best,
                 )
@@ -444,7 +444,7 @@ def keeps_the_gain(cases: Sequence[Gain], family: str) -> Claim:
         for g in cases
     ]
     contrasts = [
-        Contrast(data, np.mean([g.kept for g in members], axis=0), members[0].row.categories)
+        Contrast(data, np.mean([g.margin for g in members], axis=0), members[0].row.categories)
         for data in dict.fromkeys(g.data for g in cases)
         if (members := [g for g in cases if g.data == data and g.share])
     ]

@@ -184,11 +184,11 @@ def _chosen_rows(
     """Return a row for each k, with the settings that folds choose for each hash seed."""
     table_rows = []
     for k in dict.fromkeys(answer.k for _, answer in seeds[0]):
-        chosen = [
+        choices = [
             _choose([pair for pair in pairs if pair[1].k == k], categories) for pairs in seeds
         ]
-        answers = [[answer] for _, answer in chosen]
-        table_rows += rows_of(data, family, case, answers, categories, str(chosen[0][0]))
+        answers = [[answer] for _, answer in choices]
+        table_rows += rows_of(data, family, case, answers, categories, str(choices[0][0]))
     return table_rows
 
 

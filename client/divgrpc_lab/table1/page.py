@@ -172,9 +172,9 @@ def _spreads(spreads: Sequence[Spread]) -> Table:
 
 
 def _growths(growths: Sequence[Growth]) -> Table:
-    hidden = ("slopes", "groups")
+    omissions = ("slopes", "groups")
     records = [
-        {name: item for name, item in growth._asdict().items() if name not in hidden}
+        {name: item for name, item in growth._asdict().items() if name not in omissions}
         for growth in growths
     ]
     return records_table(_GROWTHS, records)
