@@ -4,8 +4,9 @@ Both vary: other queries give another mean, and so do other hash functions on th
 variance of the mean is taken as the sum of the variance over queries and that over draws. This is
 clustering in two ways (Cameron, Gelbach and Miller, "Robust inference with multiway clustering",
 Journal of Business & Economic Statistics 29, 2011) without the term that is subtracted there, so
-intervals are rather too wide than too narrow. Degrees of freedom are Satterthwaite's (Biometrics
-Bulletin 2, 1946).
+intervals are rather too wide than too narrow. Both variances and their degrees of freedom are those
+of `divgrpc.metrics` (CR2 for groups of queries). The degrees of the sum are Satterthwaite's
+(Biometrics Bulletin 2, 1946).
 """
 
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.metrics import Values, mean_intervals, paired_tests
+from divgrpc.metrics.comparing import ratios_of_sums, without_nan
 from divgrpc.metrics.student import critical_t, two_sided_p
 from divgrpc.types import Interval
 
@@ -38,13 +40,12 @@ def mean_over_draws(values: Values, groups: npt.ArrayLike | None = None) -> Mean
     numbers = np.arange(applies.sum()) if groups is None else np.asarray(groups)[applies]
     by_query = values.mean(axis=0)[:, None]
     [size] = mean_intervals(by_query, numbers)
-    count = len(np.unique(numbers))
     if len(values) == 1 or np.isnan(size.low):
         return Mean(size, float(paired_tests(by_query, numbers)[0]))
-    [over_draws] = mean_intervals(values.mean(axis=1)[:, None])
-    degrees = np.array([count - 1, len(values) - 1])
-    widths = np.array([end.high - end.value for end in (size, over_draws)])
-    variances = (widths / [critical_t(d) for d in degrees.tolist()]) ** 2
+    by_draw = values.mean(axis=1)[:, None]
+    parts = [ratios_of_sums(*without_nan(by_query), numbers), ratios_of_sums(*without_nan(by_draw))]
+    variances = np.array([float(part.errors[0]) ** 2 for part in parts])
+    degrees = np.array([float(part.degrees[0]) for part in parts])
     variance = float(variances.sum())
     if not variance:
         return Mean(size, 1.0 if size.value == 0 else 0.0)

@@ -65,6 +65,44 @@ def without_nan(values: Values) -> tuple[Values, Values]:
     return np.where(applies, values, 0.0), applies.astype(np.float64)
 
 
+class Ratios(NamedTuple):
+    """Ratios, their standard errors, and the degrees of freedom of these errors, (m,) each."""
+
+    values: Values
+    errors: Values
+    degrees: Values
+
+
+def ratios_of_sums(
+    gained: npt.ArrayLike, possible: npt.ArrayLike, groups: npt.ArrayLike | None = None
+) -> Ratios:
+    """Return sum(gained) / sum(possible) of each column with its standard error.
+
+    gained, possible: (nq, m).
+    groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
+
+    A query counts in a column if it has a value other than 0. The errors and the degrees are NaN
+    for fewer than two groups with such a query. Raises `InvalidArgumentError` with the field
+    groups.
+    """
+    pair = np.stack([np.asarray(side, np.float64) for side in (gained, possible)])
+    columns = np.concatenate([pair, (pair != 0).any(axis=0)[None]])
+    if groups is not None:
+        columns = _group_sums(columns, groups)
+    gains, divisors, sizes = columns
+    total = divisors.sum(axis=0)
+    few = np.count_nonzero(sizes, axis=0) < GROUPS_MIN
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = gains.sum(axis=0) / total
+        shares = np.where(few, np.nan, sizes / sizes.sum(axis=0))
+        squares = (gains - ratios * divisors) ** 2 / (1 - shares)
+        errors = np.sqrt(squares.sum(axis=0)) / abs(total)
+        # Satterthwaite's degrees for queries that are independent and vary alike.
+        parts = shares**2 / (1 - shares)
+        degrees = 1 / ((shares**2 - parts**2).sum(axis=0) + parts.sum(axis=0) ** 2)
+    return Ratios(ratios, errors, degrees)
+
+
 def ratio_intervals(
     gained: Values, possible: npt.ArrayLike, groups: npt.ArrayLike | None = None
 ) -> list[Interval]:
@@ -76,7 +114,7 @@ def ratio_intervals(
     A ratio is NaN if both sums are 0. A query counts unless both of its values are 0. With fewer
     than two groups the ends are NaN. Raises `InvalidArgumentError` with the field groups.
     """
-    ratios, errors, degrees = _ratios(gained, possible, groups)
+    ratios, errors, degrees = ratios_of_sums(gained, possible, groups)
     widths = errors * _critical_ts(degrees)
     return [
         Interval(*map(float, ends))
@@ -99,7 +137,7 @@ def paired_tests(differences: Values, groups: npt.ArrayLike | None = None) -> Va
     differences = np.asarray(differences, np.float64)
     if differences.ndim != 2:
         raise invalid("differences", "must be (queries, comparisons)")
-    means, errors, degrees = _ratios(*without_nan(differences), groups)
+    means, errors, degrees = ratios_of_sums(*without_nan(differences), groups)
     with np.errstate(divide="ignore", invalid="ignore"):
         ts = np.where(means == 0, 0.0 * errors, means / errors)
     return np.array([two_sided_p(t, d) for t, d in zip(ts, degrees, strict=True)])
@@ -206,40 +244,6 @@ def _gains(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -
     arrays = [np.asarray(array, np.float64) for array in (values, nearest, best)]
     middle, low, high = np.atleast_2d(*np.broadcast_arrays(*arrays))
     return np.concatenate([middle - low, high - low])
-
-
-class _Ratios(NamedTuple):
-    """Ratios (m,), their standard errors (m,), and degrees of freedom (m,)."""
-
-    values: Values
-    errors: Values
-    degrees: Values
-
-
-def _ratios(
-    gained: npt.ArrayLike, possible: npt.ArrayLike, groups: npt.ArrayLike | None
-) -> _Ratios:
-    """Return the ratios of the sums of columns (nq, m) with their standard errors.
-
-    A query counts in a column if it has a value other than 0. The errors and the degrees are NaN
-    for fewer than two groups with such a query.
-    """
-    pair = np.stack([np.asarray(side, np.float64) for side in (gained, possible)])
-    columns = np.concatenate([pair, (pair != 0).any(axis=0)[None]])
-    if groups is not None:
-        columns = _group_sums(columns, groups)
-    gains, divisors, sizes = columns
-    total = divisors.sum(axis=0)
-    few = np.count_nonzero(sizes, axis=0) < GROUPS_MIN
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = gains.sum(axis=0) / total
-        shares = np.where(few, np.nan, sizes / sizes.sum(axis=0))
-        squares = (gains - ratios * divisors) ** 2 / (1 - shares)
-        errors = np.sqrt(squares.sum(axis=0)) / abs(total)
-        # Satterthwaite's degrees for queries that are independent and vary alike.
-        parts = shares**2 / (1 - shares)
-        degrees = 1 / ((shares**2 - parts**2).sum(axis=0) + parts.sum(axis=0) ** 2)
-    return _Ratios(ratios, errors, degrees)
 
 
 def _group_sums(columns: Values, groups: npt.ArrayLike) -> Values:

@@ -19,6 +19,24 @@ def test_a_slow_twin_gives_the_same_interval() -> None:
     assert p == pytest.approx(2 * stats.t.sf(values.mean() / sum(errors) ** 0.5, freedom))
 
 
+def test_unequal_groups_have_the_variance_and_degrees_of_cr2() -> None:
+    """With unequal groups, CR2's degrees are below the number of groups minus one."""
+    groups = np.repeat(np.arange(5), [20, 4, 3, 2, 1])
+    random = np.random.default_rng(3)
+    values = random.random((4, 30)) + random.random(5)[groups] + np.arange(4)[:, None] / 10
+    mean, shares = values.mean(), np.bincount(groups) / 30
+    sums = np.bincount(groups, values.mean(axis=0) - mean)
+    parts = shares**2 / (1 - shares)
+    variances = [(sums**2 / (1 - shares)).sum() / 30**2, values.mean(axis=1).var(ddof=1) / 4]
+    degrees = 1 / ((shares**2 - parts**2).sum() + parts.sum() ** 2)
+    assert degrees < 2
+    freedom = sum(variances) ** 2 / (variances[0] ** 2 / degrees + variances[1] ** 2 / 3)
+    size, p = mean_over_draws(values, groups)
+    width = stats.t.ppf(0.975, freedom) * sum(variances) ** 0.5
+    assert size == pytest.approx((mean, mean - width, mean + width))
+    assert p == pytest.approx(2 * stats.t.sf(mean / sum(variances) ** 0.5, freedom))
+
+
 def test_one_draw_has_the_interval_over_queries() -> None:
     values = np.random.default_rng(1).random((1, 20)) - 0.4
     size, p = mean_over_draws(values)
@@ -58,3 +76,22 @@ def test_intervals_cover_the_mean(by_query: float, by_draw: float) -> None:
     assert np.mean(covered) >= 0.92
     if by_draw > 0.2:
         assert np.mean(by_queries_alone) < 0.9
+
+
+@pytest.mark.parametrize("by_draw", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("sizes", [[6] * 10, [40, 30, 20, 10, 5, 5, 4, 3, 2, 1], [54] + [6] * 9])
+def test_intervals_cover_the_mean_of_groups(sizes: list[int], by_draw: float) -> None:
+    """95 % intervals cover the true mean in at least 91 % of 600 simulations.
+
+    In the least favourable case, very unequal groups that differ much, the intervals of
+    `divgrpc.metrics` for one draw cover it in 93 %.
+    """
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    covered = []
+    for _ in range(600):
+        values = rng.standard_normal((5, len(groups))) + 0.5 * rng.standard_normal(10)[groups]
+        values += by_draw * rng.standard_normal((5, 1))
+        low, high = mean_over_draws(values, groups).size[1:]
+        covered.append(low <= 0 <= high)
+    assert np.mean(covered) >= 0.91
