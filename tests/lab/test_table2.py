@@ -19,6 +19,7 @@ from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, plain
 from divgrpc_lab.table2 import bench, methods, size
 from divgrpc_lab.table2 import claims as label_claims
 from divgrpc_lab.table2.bench import EPSILONS, AtEpsilon, LabelBench, Plan
+from divgrpc_lab.table2.claims import OURS
 from divgrpc_lab.table2.methods import (
     AT_FIVE,
     BY_HIERARCHY,
@@ -28,6 +29,7 @@ from divgrpc_lab.table2.methods import (
     FIGURES,
     HOME,
     HOME_FOLDED,
+    MODES,
     PAPERS,
     PROBED,
     TOP_K,
@@ -223,7 +225,7 @@ def test_times_at_a_size() -> None:
     # There are far fewer labels than the paper's, so no claim is judged by these times.
     verdicts = label_claims.verdicts([], (), times)
     verdicts = [item for item in verdicts if "at its size" in item.claim]
-    assert len(verdicts) == 6
+    assert len(verdicts) == 10
     assert all(item.holds is None and not item.effects for item in verdicts)
 
 
@@ -248,9 +250,10 @@ def verdict(
     curves: list[AtEpsilon] | None = None,
     times: list[LabelTime] | None = None,
 ) -> Verdict:
-    """Return the verdict on the claim that begins with `claim`."""
+    """Return the verdict on `claim`, or else on the one that begins with it."""
     verdicts = label_claims.verdicts(rows, curves or [], times or [])
-    [found] = (item for item in verdicts if item.claim.startswith(claim))
+    exact = [item for item in verdicts if item.claim == claim]
+    [found] = exact or (item for item in verdicts if item.claim.startswith(claim))
     return found
 
 
@@ -346,6 +349,39 @@ def test_claims_of_times() -> None:
     assert (votes.holds, votes.word) == (None, "depends on the data")
     small = [time._replace(candidates=500) for time in times]
     assert verdict([], f"{product}, embedding", times=small).effects == ()
+
+
+def test_claims_of_times_of_other_families_at_size() -> None:
+    """LSH-SDiv is compared with other families in the same mode, with home buckets."""
+    noise = np.exp(_NOISE)
+    by_method = {"LEML": 500, "PCA-Hash": 90, "LSH-Div": 120, "LSH-SDiv": 100}
+    times = [
+        LabelTime(method, mode, HOME, LABELS, microseconds * noise, 0.5, 0.1)
+        for mode in MODES
+        for method, microseconds in by_method.items()
+    ]
+    times = [t._replace(microseconds=t.microseconds + (t.method == OURS) * _NOISE) for t in times]
+    for mode in MODES.values():
+        slower = verdict([], f"LSH-SDiv is faster than PCA-Hash, {mode}, at its size", times=times)
+        faster = verdict([], f"LSH-SDiv is faster than LSH-Div, {mode}, at its size", times=times)
+        assert (slower.holds, faster.holds) == (False, True)
+        assert faster.effects[0].size.value == pytest.approx(1.2, rel=0.01)
+    times = [time._replace(same_as_lsh_div=time.method == OURS) for time in times]
+    same = verdict([], "LSH-SDiv is faster than LSH-Div, embedding, at its size", times=times)
+    assert same.effects == ()
+    assert "same distribution" in same.sentence
+
+
+def test_claims_of_times_of_other_families_on_data() -> None:
+    """Times of the rows are paired by document and seed, and compared as ratios."""
+    rows = [row("LSH-SDiv", 0.4, noise=_NOISE[::-1]), row("PCA-Hash", 0.5), row("LSH-Div", 0.3)]
+    faster = verdict(rows, "LSH-SDiv is faster than PCA-Hash, embedding")
+    assert faster.holds is True
+    assert faster.effects[0].size.value == pytest.approx(1.25, rel=0.01)
+    assert verdict(rows, "LSH-SDiv is faster than LSH-Div, embedding").holds is False
+    rows[0] = replace(rows[0], same_as_lsh_div=True)
+    assert verdict(rows, "LSH-SDiv is faster than LSH-Div, embedding").effects == ()
+    assert verdict(rows, "LSH-SDiv is faster than PCA-Hash, embedding").holds is True
 
 
 def test_impossible_values_of_h_are_found() -> None:
