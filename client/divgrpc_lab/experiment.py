@@ -33,14 +33,19 @@ NOT_THE_PAPERS_DATA: Final = (
 _NUMBER_STARTS: Final = ("", *"-+0123456789")
 
 
-def add_options(verb: argparse.ArgumentParser, name: str) -> None:
-    """Add the options of a run that measures data sets."""
+def add_options(verb: argparse.ArgumentParser, name: str, *, has_sets: bool = True) -> None:
+    """Add the options of a run that measures data sets, which are named if it `has_sets`."""
     verb.add_argument(
         "--data",
         metavar="FOLDER",
         help="The folder of the data sets ($DIVGRPC_DATA; digits without it).",
     )
-    verb.add_argument("--sets", nargs="*", metavar="SET", help="Measure these sets (default all).")
+    text = "Measure these sets (default all)."
+    if has_sets:
+        verb.add_argument("--sets", nargs="*", metavar="SET", help=text)
+    verb.set_defaults(sets=None)
+    text = "Keep finished measurements here, and take those that an earlier run kept."
+    verb.add_argument("--work", type=Path, metavar="FOLDER", help=text)
     page = Path(f"{name}.html")
     text = f"Write the page here (default {page})."
     verb.add_argument("--out", type=Path, default=page, help=text)

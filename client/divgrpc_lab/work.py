@@ -120,7 +120,7 @@ class _Progress:
         self._console = tables.console(stderr=True)
         self._end = "\r" if sys.stderr.isatty() else "\n"
         self._begin = time.monotonic()
-        if missing < total:
+        if 0 < missing < total:
             self._print(f"{total - missing} of {total} were measured before")
 
     def done(self, name: str) -> None:

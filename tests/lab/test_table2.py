@@ -41,6 +41,7 @@ from divgrpc_lab.table2.methods import (
 )
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED, impossible
+from divgrpc_lab.table2.records import records
 from divgrpc_lab.table2.size import ENDS_EARLY, AtSize, LabelTime, label_times
 from divgrpc_lab.verdicts import Verdict
 from divgrpc_lab.work import Work
@@ -58,7 +59,7 @@ def test_quick_run_on_digits(
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     out, figures = tmp_path / "new" / "table2.html", tmp_path / "table2.json"
     words = ["table2", "--quick", "--out", str(out), "--json", str(figures)]
-    assert main(words) == 0
+    assert main([*words, "--records", str(tmp_path / "records")]) == 0
     output = capsys.readouterr().out
     assert " ".join(output.split()).startswith(NOT_THE_PAPERS_DATA)
     assert "No data" in output
@@ -84,6 +85,14 @@ def test_quick_run_on_digits(
     limits = [at["hash_limit"] for at in report["epsilon"] if at["mode"] == "neighbour_vote"]
     assert limits[: len(EPSILONS)] == sorted(limits[: len(EPSILONS)], reverse=True)
     assert len(report["times"]) == 5 + 4 * len(FAMILIES)
+    written = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "records").iterdir()}
+    assert written.keys() == {"table2", "table2-claims", "table2-epsilon", "table2-size"}
+    for record in written.values():
+        assert record["command"] == 'make table2 ARGS="--data FOLDER --quick"'
+        assert all(len(line) == len(record["columns"]) for line in record["rows"])
+    assert written["table2"]["columns"][1] == "digits: P@5 (seeds); f; D; h; scored"
+    assert len(written["table2"]["rows"]) == len(report["rows"])
+    assert len(written["table2-epsilon"]["rows"]) == len(report["epsilon"])
     html = out.read_text()
     for text in (NOT_THE_PAPERS_DATA, "the paper's own", "2PD/(P+D)", "h against ε", "2 seeds"):
         assert text.replace("'", "&#39;") in html
@@ -137,6 +146,9 @@ def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> N
     assert by_claim["h of LSH-SDiv is above that of LEML, votes"] == 0
     report = Report({}, [{"name": DIGITS}], rows, curves, [], verdicts)
     assert len(page(report).sections) == 5
+    heads = [record.columns for record in records(report)]
+    assert heads[0][1] == "digits: P@5 (seeds); f; scored"
+    assert heads[2][2] == "digits: P@5"
     json.dumps(plain(report), allow_nan=False)
 
 

@@ -83,12 +83,6 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         default=_BUILDS_MAX,
         help=f"Refuse a study of bits and tables that needs more builds (default {_BUILDS_MAX}).",
     )
-    verb.add_argument(
-        "--work",
-        type=Path,
-        metavar="FOLDER",
-        help="Keep finished measurements here, and take those that an earlier run kept.",
-    )
     experiment.add_options(verb, "table1")
 
 

@@ -67,6 +67,10 @@ class Plan:
     seeds: int = 5
     shapes: tuple[Shape, ...] = (Shape(5, 20), PAPERS, Shape(20, 5))
 
+    def described(self) -> dict[str, str]:
+        """Return the facts about the plan for a report."""
+        return {"documents of each set": f"{self.documents} at most", "hash seeds": f"{self.seeds}"}
+
 
 def facts(plan: Plan) -> tuple[object, ...]:
     """Return all that the results of jobs depend on, except the data and names of the jobs.

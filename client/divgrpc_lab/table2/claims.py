@@ -7,7 +7,7 @@ chosen by folds, because the paper tunes all parameters for h.
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -56,6 +56,9 @@ _SAME: Final = (
     " Where there are as many components as dimensions, both draw hyperplanes from the same "
     "distribution, and with the same seed the same hyperplanes. There is nothing to test there."
 )
+
+# The method, mode and setting of a case.
+_Place: TypeAlias = tuple[str, Mode, str]
 
 
 def verdicts(
@@ -147,7 +150,8 @@ def _speed_up(times: Sequence[LabelTime], name: str, mode: Mode) -> Claim:
     """Claim that LSH-SDiv is as much faster than a method as the paper says, at its size."""
     rival, setting, goal = _SPEED_UPS[name]
     text = f"{OURS} is more than {goal:g} times as fast as {name}, {MODES[mode]}, at its size"
-    pairs = [((rival, "embedding", setting), (OURS, mode, ours)) for ours in (HOME, DEFAULT)]
+    slow: _Place = (rival, "embedding", setting)
+    pairs: list[tuple[_Place, _Place]] = [(slow, (OURS, mode, ours)) for ours in (HOME, DEFAULT)]
     return _of_times(times, text, pairs, goal)
 
 
@@ -160,7 +164,7 @@ def _faster_at_size(times: Sequence[LabelTime], rival: str, mode: Mode) -> Claim
 def _of_times(
     times: Sequence[LabelTime],
     text: str,
-    pairs: Sequence[tuple[tuple[str, Mode, str], tuple[str, Mode, str]]],
+    pairs: Sequence[tuple[_Place, _Place]],
     goal: float,
 ) -> Claim:
     """Claim that the second case of each pair is more than `goal` times as fast as the first."""

@@ -1,6 +1,6 @@
 """Measure the paper's Table 2 in this process, judge its claims and write a page.
 
-  make table2 ARGS="--data FOLDER --work WORK --json table2.json"
+  make table2 ARGS="--data FOLDER --work WORK --json table2.json --records docs/records"
   make table2 ARGS="--data FOLDER --sets enron_hier --documents 300"
   make table2 ARGS=--quick       a short run
 
@@ -27,6 +27,7 @@ from divgrpc_lab.table2.bench import facts as label_facts
 from divgrpc_lab.table2.methods import PAPERS, Shape
 from divgrpc_lab.table2.page import Report, page
 from divgrpc_lab.table2.paper import PRINTED
+from divgrpc_lab.table2.records import records
 from divgrpc_lab.table2.size import AtSize, label_times
 from divgrpc_lab.work import Job, Work, processes
 
@@ -35,8 +36,8 @@ QUICK: Final = Plan(documents=40, seeds=2, shapes=(Shape(5, 20), PAPERS))
 _DOCUMENTS_MIN: Final = 10
 # Size of the synthetic data set (documents, features, labels and test documents), and the rank of
 # its model.
-_SIZE: Final = (synthetic.DOCUMENTS, synthetic.FEATURES, synthetic.LABELS, 200), 200
-_SMALL: Final = (300, 4_000, 500, 30), 20
+SIZE: Final = (synthetic.DOCUMENTS, synthetic.FEATURES, synthetic.LABELS, 200), 200
+SMALL: Final = (300, 4_000, 500, 30), 20
 
 
 def add_options(verb: argparse.ArgumentParser) -> None:
@@ -50,8 +51,6 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     )
     text = f"Hash seeds to repeat with (default {Plan().seeds})."
     verb.add_argument("--seeds", type=int, default=Plan().seeds, metavar="N", help=text)
-    text = "Keep finished measurements here, and take those that an earlier run kept."
-    verb.add_argument("--work", type=Path, metavar="FOLDER", help=text)
     experiment.add_options(verb, "table2")
 
 
@@ -69,11 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
         experiment.warn_of_digits(console)
     plan = Plan(arguments.documents, arguments.seeds)
     plan = QUICK if arguments.quick else plan
-    size = _SMALL if arguments.quick else _SIZE
+    size = SMALL if arguments.quick else SIZE
     report = measure(sets, plan, *size, folder=arguments.work)
     paper = [{"method": name, **row._asdict(), "most_h": row.most} for name, row in PRINTED.items()]
     figures = report._asdict() | {"paper": paper}
-    experiment.finish(console, arguments, report.claims, page(report), figures)
+    experiment.finish(
+        console, arguments, report.claims, page(report), figures, records=records(report)
+    )
     return 0
 
 
@@ -104,7 +105,7 @@ def measure(
     at_size = AtSize(size, rank)
     times = label_times(Work(folder, (version, at_size.facts())).run(at_size.jobs()))
     return Report(
-        experiment.facts(begin, "one thread for each measurement"),
+        experiment.facts(begin, "one thread for each measurement", **plan.described()),
         [bench.described for bench in benches],
         rows,
         curves,
