@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large docs lint types imports proto lock clean
+.PHONY: help demo table1 table2 paper figures test test-fast dist processors bench bench-large docs lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -57,6 +57,9 @@ table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, an
 
 table2: .venv/ready  ## its Table 2, of labels, in the same way
 	$(BIN)/python -m divgrpc_lab table2 $(ARGS)
+
+paper: .venv/ready   ## both tables, and one page with every claim; ARGS=--quick is short
+	$(BIN)/python -m divgrpc_lab paper $(ARGS)
 
 figures: .venv/ready  ## its figures, drawn again
 	$(BIN)/python -m divgrpc_lab figures $(ARGS)

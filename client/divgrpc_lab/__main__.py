@@ -1,4 +1,4 @@
-"""The command line of the lab: `python -m divgrpc_lab demo|table1|table2|figures`.
+"""The command line of the lab: `python -m divgrpc_lab demo|table1|table2|paper|figures`.
 
 The exit code is 0 after success, 1 after a failure, 2 after a wrong command line and 130 after
 Ctrl-C.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
-from divgrpc_lab import figures
+from divgrpc_lab import figures, paper
 from divgrpc_lab.demo import command as demo
 from divgrpc_lab.table1 import command as table1
 from divgrpc_lab.table2 import command as table2
@@ -20,6 +20,7 @@ _COMMANDS: Final[dict[str, Any]] = {
     "demo": demo,
     "table1": table1,
     "table2": table2,
+    "paper": paper,
     "figures": figures,
 }
 

@@ -190,17 +190,19 @@ def _lines(verdict: Verdict) -> Iterable[list[Cell | str]]:
         yield [*begin, *[""] * 6, end]
     for effect in verdict.effects:
         p_values = (p_text(effect.p), p_text(effect.corrected_p))
-        yield [*begin, effect.place, *_size(effect), str(effect.groups), *p_values, end]
+        yield [*begin, effect.place, *cell_texts(effect), *p_values, end]
         begin, end = ["", ""], ""
 
 
-def _size(effect: Effect) -> tuple[str, str]:
-    """Return the size of an effect and its interval in words."""
+def cell_texts(effect: Effect) -> tuple[str, str, str]:
+    """Return the size of an effect, its interval and its number of groups in words."""
+    groups = str(effect.groups)
     if np.isnan(effect.size.value):
-        return "no value", ""
+        return "no value", "", groups
     form = "{:,.3g} times".format if effect.is_ratio else "{:+.3f}".format
     value, low, high = map(form, effect.size)
-    return value, f"{low} to {high}" if effect.groups > 1 else "one group: no interval"
+    interval = f"{low} to {high}" if effect.groups > 1 else "one group: no interval"
+    return value, interval, groups
 
 
 def print_verdicts(out: Console, verdicts: Sequence[Verdict]) -> None:
