@@ -63,8 +63,8 @@ _LIMIT_MIN: Final = max(TOP_K, LabelGrid().neighbours)
 class Plan:
     """The amount of work of a run: documents of each set, hash seeds, and bits x tables."""
 
-    documents: int = 500
-    seeds: int = 5
+    documents: int = 250
+    seeds: int = 3
     shapes: tuple[Shape, ...] = (Shape(5, 20), PAPERS, Shape(20, 5))
 
     def described(self) -> dict[str, str]:
