@@ -48,8 +48,8 @@ _READING: Final = (
     "time. "
     "Embedding searches label factors; votes are those of ten training documents. Scored is the "
     "share of all labels, or documents, whose score was computed. Times are medians of whole "
-    "predictions, one at a time on one thread, in processor time. Other measurements run beside them "
-    "on other cores, so a ratio of times near 1 says little."
+    "predictions, one at a time on one thread, in processor time. Other measurements run beside "
+    "them on other cores, so a ratio of times near 1 says little."
 )
 _SAME: Final = (
     "* As many components as dimensions: the hyperplanes are drawn from the same distribution as "
