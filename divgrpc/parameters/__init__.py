@@ -12,12 +12,7 @@ from divgrpc.parameters.build import (
     MetricWord,
     as_metric,
 )
-from divgrpc.parameters.limits import (
-    INDEX_NAME,
-    LIMITS,
-    SEED_MAX,
-    check_index_name,
-)
+from divgrpc.parameters.limits import INDEX_NAME, LIMITS, SEED_MAX, check_index_name
 from divgrpc.parameters.predict import PredictOptions, PredictParameters
 from divgrpc.parameters.query import (
     CODE_BITS,
@@ -25,13 +20,6 @@ from divgrpc.parameters.query import (
     DEFAULT_DUPLICATE_COSINE,
     DEFAULT_K,
     DEFAULT_VARIANT,
-    DIAL_STEPS,
-    MOST_CANDIDATES_GROWTH,
-    POOL_GROWTH,
-    POOL_WORK,
-    RELAX_PASSES,
-    SEARCH_GROWTH,
-    SEARCHES_AGAIN,
     QueryOptions,
     QueryParameters,
     check_one_dial,
@@ -44,15 +32,8 @@ __all__ = [
     "DEFAULT_DUPLICATE_COSINE",
     "DEFAULT_K",
     "DEFAULT_VARIANT",
-    "DIAL_STEPS",
     "INDEX_NAME",
     "LIMITS",
-    "MOST_CANDIDATES_GROWTH",
-    "POOL_GROWTH",
-    "POOL_WORK",
-    "RELAX_PASSES",
-    "SEARCHES_AGAIN",
-    "SEARCH_GROWTH",
     "SEED_MAX",
     "BuildOptions",
     "BuildParameters",

@@ -1,6 +1,5 @@
 """The limits of requests, and the rule for names of indexes."""
 
-import math
 import re
 from typing import Final
 
@@ -18,8 +17,8 @@ LIMITS: Final = {
     # seconds per query.
     "k_candidates_dims_max": 2**35,
     # Near-copies are found among candidates by comparing all pairs, which takes candidates squared
-    # times dims steps. The next two values limit the candidates and the steps. A selector that
-    # compares only its picks may have `_LAZILY` times as many candidates.
+    # times dims steps. The next two values limit the candidates and the steps. The limits are
+    # higher for selectors that compare only their picks (`QueryParameters.most_compared`).
     "compared_candidates_max": 2_048,
     "compared_numbers_max": 2**30,
     # Maximum number of columns of dense rows and of sparse rows. The limit of sparse rows is
@@ -51,20 +50,6 @@ LIMITS: Final = {
     "hierarchy_edges_max": 2**24,
     "hierarchy_nodes_max": 2**24,
 }
-
-_LAZILY: Final = 8
-
-
-def most_compared(width: int, *, lazily: bool) -> int:
-    """Return the maximum number of candidates that may be searched for near-copies.
-
-    width: number of values in a candidate.
-    lazily: whether the selector compares only the points that it picks with nearer candidates,
-        instead of comparing all pairs of candidates.
-    """
-    factor = _LAZILY if lazily else 1
-    numbers = factor**2 * LIMITS["compared_numbers_max"]
-    return min(factor * LIMITS["compared_candidates_max"], math.isqrt(numbers // max(1, width)))
 
 
 def check_index_name(name: str) -> str:

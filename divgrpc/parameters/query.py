@@ -9,14 +9,12 @@ import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Any, Final, TypedDict
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters.checks import FieldChecks, check_number, real, whole
-from divgrpc.parameters.limits import LIMITS, SEED_MAX, most_compared
+from divgrpc.parameters.limits import LIMITS, SEED_MAX
 from divgrpc.parameters.suggestions import with_suggestions
-from divgrpc.parameters.warning_rules import limits_equal_k
 from divgrpc.types import (
     Auto,
     EffectiveParameters,
@@ -77,23 +75,10 @@ _LEAST_LIMITS: Final[Mapping[Sought, tuple[int, int]]] = {
     "sparse": (200, 1_000),
     "labels": (50, 400),
 }
-# Selectors for which all pairs of candidates are compared to find near-copies.
+# Selectors for which all pairs of candidates are compared to find near-copies. Other selectors
+# compare only their picks with nearer candidates, so they may have 8 times as many candidates.
 _ALL_AT_ONCE: Final = ("rerank", "max_sum", "dpp", "qp_relax")
-_PRODUCT: Final = "k times the candidates"
-# Fields of EffectiveParameters that `resolve` computes. It copies all others.
-_COMPUTED_FIELDS: Final = (
-    "diversity",
-    "search",
-    "hash_limit",
-    "candidates_limit",
-    "n_probes",
-    "duplicate_threshold",
-    "diversity_auto",
-)
-_COPIED_FIELDS: Final = tuple(
-    f.name for f in fields(EffectiveParameters) if f.name not in _COMPUTED_FIELDS
-)
-_copied_values: Final = attrgetter(*_COPIED_FIELDS)
+_COMPARED_BY_PICKS: Final = 8
 # Selectors that the variant `printed` has an effect on.
 _WITH_PRINTED: Final = ("greedy", "qp_relax")
 
@@ -147,6 +132,14 @@ class QueryOptions(TypedDict, total=False):
     keep_duplicates: bool
     list_collapsed: bool
     lose_at_most: float | None
+
+
+# Fields that QueryParameters and EffectiveParameters have in common.
+_SHARED_FIELDS: Final = [
+    field.name
+    for field in fields(EffectiveParameters)
+    if field.name in QueryOptions.__annotations__
+]
 
 
 @with_suggestions
@@ -320,25 +313,27 @@ class QueryParameters:
         if self.k * candidates_seen > limit:
             unit = "dimensions" if nonzeros is None else "numbers each"
             bound = f"at most {limit} at {width} {unit}, got {self.k} times {candidates_seen}"
-            raise InvalidArgumentError("candidates_limit", f"{_PRODUCT} must be {bound}")
-        return EffectiveParameters(
-            **dict(zip(_COPIED_FIELDS, _copied_values(self), strict=True)),
-            diversity=self.dial,
-            search=search,
-            hash_limit=hash_limit,
-            candidates_limit=candidates,
-            n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
-            duplicate_threshold=self._compared(duplicate_threshold, candidates_seen, width),
-            diversity_auto=self.diversity == "auto",
-        )
+            sentence = f"k times the candidates must be {bound}"
+            raise InvalidArgumentError("candidates_limit", sentence)
+        values = {name: getattr(self, name) for name in _SHARED_FIELDS} | {
+            "diversity": self.dial,
+            "search": search,
+            "hash_limit": hash_limit,
+            "candidates_limit": candidates,
+            "n_probes": min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
+            "duplicate_threshold": self._compared(duplicate_threshold, candidates_seen, width),
+        }
+        return EffectiveParameters(**values, diversity_auto=self.diversity == "auto")
 
     def most_compared(self, width: int) -> int:
         """Return the maximum number of candidates that may be searched for near-copies.
 
         `width` is the number of values in a candidate.
         """
-        lazily = self.selector not in _ALL_AT_ONCE and self.lose_at_most is None
-        return most_compared(width, lazily=lazily)
+        compares_all = self.selector in _ALL_AT_ONCE or self.lose_at_most is not None
+        factor = 1 if compares_all else _COMPARED_BY_PICKS
+        numbers = factor**2 * LIMITS["compared_numbers_max"]
+        return min(factor * LIMITS["compared_candidates_max"], math.isqrt(numbers // max(1, width)))
 
     def _compared(self, threshold: float | None, candidates_seen: int, width: int) -> float | None:
         """Return the threshold for near-copies, or None if too many candidates must be compared.
@@ -360,21 +355,26 @@ class QueryParameters:
     def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:
         """Return candidates_limit and hash_limit with defaults filled in."""
         least_candidates, least_hash_limit = _LEAST_LIMITS[sought]
-        most = self._limit(width) // self.k
+        most = self.most_candidates(width)
         if not self.keep_duplicates:
             most = min(most, self.most_compared(width))
         least = max(least_candidates, 10 * self.k)
         growth = 1.0 if sought == "labels" else self._candidates_growth
-        default_candidates = min(math.ceil(growth * least), max(self.k, most))
-        candidates, default_hash_limit = default_candidates, 4 * default_candidates
+        candidates = min(math.ceil(growth * least), max(self.k, most))
+        hash_limit = 4 * candidates
         if sought == "dense":
             # 1.25 scored points per candidate are enough, because codes of dense rows are precise,
             # and because it matters little which points are the last of many candidates.
-            default_hash_limit = max(4 * least, 5 * default_candidates // 4)
+            hash_limit = max(4 * least, 5 * candidates // 4)
         if self.candidates_limit is not None:
             candidates = self.candidates_limit
-            default_hash_limit = 4 * (candidates or least)
-        return candidates, self._hash_limit(rows, max(default_hash_limit, least_hash_limit))
+            hash_limit = 4 * (candidates or least)
+        hash_limit = max(hash_limit, least_hash_limit)
+        if self.hash_limit is not None:
+            hash_limit = self.hash_limit
+        if self.epsilon is not None:
+            hash_limit = max(self.k, math.ceil(2 * rows ** (1 / (1 + self.epsilon))))
+        return candidates, hash_limit
 
     @property
     def _candidates_growth(self) -> float:
@@ -405,13 +405,6 @@ class QueryParameters:
         has_limit = {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
         return 0 if has_limit else SEARCHES_AGAIN
 
-    def _hash_limit(self, rows: int, default: int) -> int:
-        """Return the hash limit that `epsilon` or `hash_limit` sets, or else `default`."""
-        if self.epsilon is not None:
-            share: int = math.ceil(2 * rows ** (1 / (1 + self.epsilon)))
-            return max(self.k, share)
-        return default if self.hash_limit is None else self.hash_limit
-
     def _limit(self, width: int) -> int:
         """Return the limit of k times candidates, if a candidate has `width` values."""
         limit, width = LIMITS["k_times_candidates_max"], max(1, width)
@@ -429,5 +422,15 @@ class QueryParameters:
         return min(limit, LIMITS["k_candidates_dims_max"] // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:
-        """Return warnings about parameters that are valid but probably a mistake."""
-        return limits_equal_k(self.k, self.hash_limit, self.candidates_limit)
+        """Return a warning for each limit that equals k: the selector then has no choice."""
+        if self.k not in (self.hash_limit, self.candidates_limit):
+            return ()
+        return tuple(
+            WarningInfo(
+                f"{field.upper()}_EQUALS_K",
+                f"{field} equals k, so the selector has nothing to choose from",
+                field,
+            )
+            for field in ("hash_limit", "candidates_limit")
+            if getattr(self, field) == self.k
+        )

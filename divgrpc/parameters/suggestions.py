@@ -18,53 +18,39 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# Names of parameters in other libraries, and their equivalents in divgrpc. An error suggests the
-# first equivalent that the call accepts.
-_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "top_k": ("k",),
-    "topk": ("k", "top_k"),
-    "top_n": ("k", "top_k"),
-    "n": ("k", "top_k"),
-    "k": ("top_k",),
-    "limit": ("k", "top_k"),
-    "n_results": ("k", "top_k"),
-    "num_results": ("k", "top_k"),
-    "n_neighbors": ("k", "neighbours"),
-    "num_neighbors": ("k", "neighbours"),
-    "neighbors": ("neighbours", "k"),
-    "size": ("k", "top_k"),
-    "fetch_k": ("candidates_limit",),
-    "num_candidates": ("candidates_limit",),
-    "rerank_k": ("candidates_limit",),
-    "strategy": ("selector",),
-    "search_type": ("selector",),
-    "nprobe": ("n_probes",),
-    "nprobes": ("n_probes",),
-    "n_probe": ("n_probes",),
-    "ef": ("hash_limit",),
-    "ef_search": ("hash_limit",),
-    "efSearch": ("hash_limit",),
-    "hnsw_ef": ("hash_limit",),
-    "ef_construction": ("target_recall",),
-    "efConstruction": ("target_recall",),
-    "max_dist": ("max_distance",),
-    "radius": ("max_distance",),
-    "score_threshold": ("threshold", "max_distance"),
-    "space": ("metric",),
-    "distance": ("metric",),
-    "distance_metric": ("metric",),
-    "similarity": ("metric",),
-    "index_type": ("hash_family",),
-    "n_trees": ("n_tables",),
-    "nbits": ("n_bits",),
-    "num_bits": ("n_bits",),
-    "centered": ("centred",),
-    "random_state": ("seed",),
-    "random_seed": ("seed",),
-    "overwrite": ("replace",),
-    "regularization": ("regularisation",),
-    "callback": ("progress",),
-}
+
+def _by_name(table: Mapping[T, str]) -> dict[str, T]:
+    """Return the key of each word in the values of `table`, which are words with spaces between."""
+    return {name: ours for ours, names in table.items() for name in names.split()}
+
+
+# The equivalents in divgrpc of names of parameters in other libraries. An error suggests the first
+# equivalent that the call accepts.
+_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = _by_name(
+    {
+        ("k", "top_k"): "topk top_n n limit n_results num_results size",
+        ("k",): "top_k",
+        ("top_k",): "k",
+        ("k", "neighbours"): "n_neighbors num_neighbors",
+        ("neighbours", "k"): "neighbors",
+        ("candidates_limit",): "fetch_k num_candidates rerank_k",
+        ("selector",): "strategy search_type",
+        ("n_probes",): "nprobe nprobes n_probe",
+        ("hash_limit",): "ef ef_search efSearch hnsw_ef",
+        ("target_recall",): "ef_construction efConstruction",
+        ("max_distance",): "max_dist radius",
+        ("threshold", "max_distance"): "score_threshold",
+        ("metric",): "space distance distance_metric similarity",
+        ("hash_family",): "index_type",
+        ("n_tables",): "n_trees",
+        ("n_bits",): "nbits num_bits",
+        ("centred",): "centered",
+        ("seed",): "random_state random_seed",
+        ("replace",): "overwrite",
+        ("regularisation",): "regularization",
+        ("progress",): "callback",
+    }
+)
 # Parameters of a build that callers sometimes pass to a query.
 BUILD_ONLY: Final = (
     "metric",
@@ -77,20 +63,17 @@ BUILD_ONLY: Final = (
     "target_recall",
     "zero_vectors",
 )
-_WITHOUT_FILTERS: Final = (
-    "there are no filters: ask for a larger k and leave results out by their ids"
-)
 # Parameters of other libraries whose replacement takes a sentence to explain. The first item of
 # each value is the parameter that a call must accept for the sentence to be shown.
 _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
-    "lambda_mult": ("diversity", "use diversity = 1 - lambda_mult"),
-    "lambda_param": ("diversity", "use diversity = 1 - lambda_param"),
-    "lambda_": ("diversity", "use diversity = 1 - lambda_"),
-    "mmr_lambda": ("diversity", "use diversity = 1 - mmr_lambda"),
-    "filter": ("k", _WITHOUT_FILTERS),
-    "filters": ("k", _WITHOUT_FILTERS),
-    "where": ("k", _WITHOUT_FILTERS),
-    "expr": ("k", _WITHOUT_FILTERS),
+    **{
+        name: ("diversity", f"use diversity = 1 - {name}")
+        for name in ("lambda_mult", "lambda_param", "lambda_", "mmr_lambda")
+    },
+    **dict.fromkeys(
+        ("filter", "filters", "where", "expr"),
+        ("k", "there are no filters: ask for a larger k and leave results out by their ids"),
+    ),
 }
 # Names of metrics in other libraries that divgrpc accepts as aliases.
 METRIC_ALIASES: Final[Mapping[str, str]] = {
@@ -98,62 +81,34 @@ METRIC_ALIASES: Final[Mapping[str, str]] = {
     "ip": "inner_product",
     "dot": "inner_product",
 }
-# Values of parameters in other libraries, and their equivalents in divgrpc.
+# The equivalents in divgrpc of values of parameters in other libraries.
 _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
-    "metric": {
-        "angular": "cosine",
-        "cos": "cosine",
-        "cosinesimil": "cosine",
-        "cosine_similarity": "cosine",
-        "euclid": "euclidean",
-        "l2_squared": "euclidean",
-        "l2sq": "euclidean",
-        "sqeuclidean": "euclidean",
-        "dot_product": "inner_product",
-        "dotproduct": "inner_product",
-        "innerproduct": "inner_product",
-        "mips": "inner_product",
-    },
-    "selector": {
-        "similarity": "nearest",
-        "knn": "nearest",
-        "top_k": "nearest",
-        "msd": "max_sum",
-        "maxsum": "max_sum",
-    },
-    "variant": {
-        "algorithm_1": "printed",
-        "original": "printed",
-        "paper": "printed",
-        "fixed": "corrected",
-        "gain": "marginal",
-        "objective": "marginal",
-    },
-    "search": {
-        "brute": "exact",
-        "brute_force": "exact",
-        "bruteforce": "exact",
-        "flat": "exact",
-        "knn": "exact",
-        "linear": "exact",
-        "ann": "auto",
-        "annoy": "auto",
-        "hnsw": "auto",
-        "scann": "auto",
-        "cells": "tables",
-        "ivf": "tables",
-        "ivf_flat": "tables",
-        "ivfflat": "tables",
-        "lsh": "tables",
-        "hamming": "scan_hamming",
-    },
-    "hash_family": {
-        "lsh": "lsh_div",
-        "ivf": "cells",
-        "kmeans": "cells",
-        "hnsw": "auto",
-        "pca": "pca_hash",
-    },
+    "metric": _by_name(
+        {
+            "cosine": "angular cos cosinesimil cosine_similarity",
+            "euclidean": "euclid l2_squared l2sq sqeuclidean",
+            "inner_product": "dot_product dotproduct innerproduct mips",
+        }
+    ),
+    "selector": _by_name({"nearest": "similarity knn top_k", "max_sum": "msd maxsum"}),
+    "variant": _by_name(
+        {
+            "printed": "algorithm_1 original paper",
+            "corrected": "fixed",
+            "marginal": "gain objective",
+        }
+    ),
+    "search": _by_name(
+        {
+            "exact": "brute brute_force bruteforce flat knn linear",
+            "auto": "ann annoy hnsw scann",
+            "tables": "cells ivf ivf_flat ivfflat lsh",
+            "scan_hamming": "hamming",
+        }
+    ),
+    "hash_family": _by_name(
+        {"lsh_div": "lsh", "cells": "ivf kmeans", "auto": "hnsw", "pca_hash": "pca"}
+    ),
 }
 
 

@@ -1,32 +1,9 @@
 """Warnings about parameters and results that are valid but may be unexpected."""
 
-import numpy as np
-import numpy.typing as npt
-
 from divgrpc.types import CountArray, QueryStats, WarningInfo
 
 
-def limits_equal_k(
-    k: int, hash_limit: int | None, candidates_limit: int | None
-) -> tuple[WarningInfo, ...]:
-    """Return a warning for each limit that equals k, because the selector then has no choice."""
-    # Return early, because limits rarely equal k.
-    if k not in (hash_limit, candidates_limit):
-        return ()
-    return tuple(
-        WarningInfo(
-            f"{field.upper()}_EQUALS_K",
-            f"{field} equals k, so the selector has nothing to choose from",
-            field,
-        )
-        for field, value in (("hash_limit", hash_limit), ("candidates_limit", candidates_limit))
-        if value == k
-    )
-
-
-def too_few(
-    field: str, limit: int, available: int, counts: npt.NDArray[np.uint32]
-) -> tuple[WarningInfo, ...]:
+def too_few(field: str, limit: int, available: int, counts: CountArray) -> tuple[WarningInfo, ...]:
     """Return a warning if some rows have fewer than `limit` results.
 
     field: the parameter that sets `limit`, k or top_k.
@@ -52,31 +29,20 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
     near-copies. It also counts if at least half of its candidates are near-copies of results. Rows
     with fewer than `k` results do not count. `counts` (nq,) is the number of results of each row.
     """
-    duplicates = stats.duplicates.tolist()
-    columns = zip(
-        duplicates,
-        stats.collapsed.tolist(),
-        stats.candidates.tolist(),
-        counts.tolist(),
-        strict=True,
-    )
+    columns = (counts, stats.duplicates, stats.collapsed, stats.candidates)
     filled_rows = half_rows = 0
-    for fillers, copies, candidates, count in columns:
+    for count, fillers, copies, candidates in zip(*(c.tolist() for c in columns), strict=True):
         if count == k:
             filled_rows += fillers > 0
             half_rows += not fillers and 0 < candidates <= 2 * copies
     if not filled_rows and not half_rows:
         return ()
+    rows = f"{filled_rows or half_rows} of {len(counts)} rows"
+    trouble = f"half of the candidates of {rows} are near-copies of results"
     if filled_rows:
         trouble = (
-            f"{filled_rows} of {len(duplicates)} rows have fewer than k = {k} results that differ,"
+            f"{rows} have fewer than k = {k} results that differ, and near-copies fill them up"
         )
-        trouble += " and near-copies fill them up"
-    else:
-        trouble = (
-            f"half of the candidates of {half_rows} of {len(duplicates)} rows are near-copies of"
-        )
-        trouble += " results"
     cure = (
         "a larger candidates_limit and hash_limit look further; where these points are no copies,"
         " name another duplicate_threshold, or keep_duplicates"

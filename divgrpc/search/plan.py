@@ -7,7 +7,7 @@ import numpy as np
 
 from divgrpc.kernels import records
 from divgrpc.kernels.records import Plan
-from divgrpc.parameters import POOL_GROWTH, POOL_WORK
+from divgrpc.parameters.query import POOL_GROWTH, POOL_WORK
 from divgrpc.search.dials import METRICS, choice_of, factor_of, rule_of
 from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo

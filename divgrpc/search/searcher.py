@@ -13,7 +13,8 @@ from divgrpc.kernels import code_scan, exact, inverted_lists, pairwise, query, r
 from divgrpc.kernels.batch import BATCH_QUERIES, scan_batch, score_batch
 from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.kernels.registers import record_of, register
-from divgrpc.parameters import POOL_WORK, SEARCH_GROWTH, BuildParameters
+from divgrpc.parameters import BuildParameters
+from divgrpc.parameters.query import POOL_WORK, SEARCH_GROWTH
 from divgrpc.search.arrays import Answers, empty_answers, pack_queries
 from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.plan import QueryPlan

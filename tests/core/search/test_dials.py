@@ -16,7 +16,8 @@ from divgrpc.evaluation import Grid
 from divgrpc.index import Index
 from divgrpc.kernels import dials, exact
 from divgrpc.kernels.records import Candidates
-from divgrpc.parameters import DIAL_STEPS, QueryParameters
+from divgrpc.parameters import QueryParameters
+from divgrpc.parameters.query import DIAL_STEPS
 from divgrpc.search.dials import METRICS as METRIC_NUMBERS
 from divgrpc.types import FloatArray, QueryResult, Selector
 from reference import definitions, objectives
