@@ -50,15 +50,19 @@ _CACHED_PLANS_MAX: Final = 1_024
 class Engine:
     """One generation of an index, in memory or memory-mapped from its folder. Thread-safe.
 
-    `manifest` describes the generation. `defaults` holds the values of parameters that a call
-    leaves out. `set_default` and `set_threshold` change `defaults`. `labels` predicts labels, and
-    is None if the index has no labels.
+    manifest: description of the generation.
+    generation, rows, dims: number of the generation, of its points, and of their dimensions.
+    widest_row: maximum number of values that a point stores; `dims` for dense points.
+    defaults: values for calls without them, which `set_default` and `set_threshold` change.
+    labels: predicts labels; None if the index has no labels.
     """
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
         """Serve `generation`; `folder` is the folder of the index, None for an index in memory."""
         compilation.ensure()
         self.manifest = manifest = generation.manifest
+        self.generation, self.rows, self.dims = manifest.generation, manifest.rows, manifest.dims
+        self.widest_row = manifest.widest_row
         self.defaults = generation.defaults
         self._name, self._folder = name, folder
         self._arrays = generation.arrays
@@ -77,7 +81,7 @@ class Engine:
     def open(cls, path: Path | str) -> "Engine":
         """Open the current generation in the folder of an index, or a generation in its own folder.
 
-        All checksums are verified. Raises `IndexNotFoundError`, `IndexDamagedError` and
+        Verifies all checksums. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.
         """
         folder = Path(path).absolute()
@@ -89,31 +93,6 @@ class Engine:
     def info(self) -> IndexInfo:
         """The description of the index."""
         return self.manifest.info(self._name, self.defaults)
-
-    @property
-    def default(self) -> QueryDefault | None:
-        """The default parameters of `query`, None if the index has none."""
-        return self.defaults.query
-
-    @property
-    def generation(self) -> int:
-        """The number of this generation."""
-        return self.manifest.generation
-
-    @property
-    def rows(self) -> int:
-        """The number of points."""
-        return self.manifest.rows
-
-    @property
-    def dims(self) -> int:
-        """The number of dimensions."""
-        return self.manifest.dims
-
-    @property
-    def widest_row(self) -> int:
-        """The maximum number of values that a point stores; `dims` for dense points."""
-        return self.manifest.widest_row
 
     def set_default(self, default: QueryDefault | None) -> None:
         """Set the default parameters of `query`, as `divgrpc.Index.set_default` does."""
@@ -172,8 +151,7 @@ class Engine:
     ) -> QueryResult:
         """Answer `queries` as `Index.query` does, with all parameters in one object.
 
-        On an index of sparse points, dense queries are treated as hyperplanes. If `as_points` is
-        true, they are treated as points.
+        An index of sparse points treats dense queries as hyperplanes, or as points if `as_points`.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(queries) <= LIMITS["query_rows_max"]:
@@ -212,9 +190,8 @@ class Engine:
     ) -> EffectiveParameters:
         """Return `parameters` with every default of this index filled in.
 
-        Only whether `queries` are dense or sparse matters. If `queries` is None, they are assumed
-        to be of the same kind as the points. Raises the errors that `answer` would raise for
-        `parameters`.
+        Only whether `queries` are dense or sparse matters. None stands for queries of the same kind
+        as the points. Raises the errors that `answer` would raise for `parameters`.
         """
         sparse = queries is None or _is_sparse(queries)
         return self._plan(parameters, dense=not sparse).parameters
@@ -259,15 +236,15 @@ class Engine:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise invalid("max_distance", "has no meaning under metric inner_product")
         manifest = self.manifest
-        mean_width = -(-manifest.nonzeros // manifest.rows)
+        mean_width = -(-manifest.nonzeros // self.rows)
         table = self._dense_table if dense else self._table
         threshold = parameters.collapse_threshold(
             self._searcher.metric, manifest.duplicate_threshold
         )
         effective = table.resolve(
             parameters,
-            manifest.rows,
-            manifest.widest_row,
+            self.rows,
+            self.widest_row,
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
             most_probes=self._searcher.max_probes,
@@ -280,9 +257,9 @@ class Engine:
             pool_limit=min(parameters.most_candidates(mean_width), most_compared),
             retries=parameters.searches_again,
         )
-        warnings = table.warnings(parameters, effective, manifest.rows)
+        warnings = table.warnings(parameters, effective, self.rows)
         if threshold is not None and effective.duplicate_threshold is None:
-            warnings += (not_collapsed("candidates_limit", most_compared),)
+            warnings += (not_collapsed(most_compared),)
         return replace(plan, warnings=warnings)
 
     def answer_one_by_one(
@@ -333,7 +310,5 @@ def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
     If `parts` is empty, both arrays are empty.
     """
     if not parts:
-        empty = np.empty(0, np.int64)
-        return empty, empty
-    offsets = np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
-    return np.concatenate(parts), offsets
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)

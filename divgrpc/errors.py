@@ -2,8 +2,7 @@
 
 The `reason` of a class is the code that gRPC callers receive. The server maps each class to a gRPC
 status (`divgrpc_server.codec.statuses`). A message names the argument, what is wrong with it and
-how to fix it. A message contains no path and no traceback, because it is sent to callers of a
-server.
+how to fix it. Servers send messages to callers, so a message contains no path and no traceback.
 """
 
 from typing import Any, ClassVar
@@ -23,8 +22,8 @@ class InvalidArgumentError(DivgrpcError, ValueError):
     """
 
     reason = "INVALID_ARGUMENT"
-    # The clients set these, whether the client or the server found the error. In process, the code
-    # is None.
+    # The clients set these, also for errors that they find themselves. In process, the code is
+    # None.
     code: Any = None
     detail: str = ""
     field_violations: tuple[tuple[str, str], ...] = ()

@@ -212,7 +212,7 @@ class Index:
     @property
     def default(self) -> QueryDefault | None:
         """Values for parameters that a `query` leaves out, None if no default is set."""
-        return self._engine.default
+        return self._engine.defaults.query
 
     def set_default(self, default: QueryDefault | None) -> None:
         """Set values for the parameters that a `query` leaves out.

@@ -49,8 +49,4 @@ def _pool(_process: int, cores: int) -> ThreadPoolExecutor:
 
     The pool is kept because a build uses it about a hundred times.
     """
-
-    def mark_busy() -> None:
-        _thread.busy = True
-
-    return ThreadPoolExecutor(cores, "divgrpc", mark_busy)
+    return ThreadPoolExecutor(cores, "divgrpc", setattr, (_thread, "busy", True))

@@ -35,8 +35,7 @@ _check_label_fields: Final = FieldChecks(
 def as_metric(word: MetricWord) -> Metric:
     """Return the metric that a name or alias stands for, in upper or lower case.
 
-    `l2` means `euclidean`; `ip` and `dot` mean `inner_product`. Unknown names are returned as they
-    are.
+    `l2` means `euclidean`; `ip` and `dot` mean `inner_product`. Unknown names are returned.
     """
     # Look up strings only, because other values may not be hashable.
     metric = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word
@@ -97,9 +96,6 @@ class BuildParameters:
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", as_metric(self.metric))
         _check_fields(self)
-        self._check_together()
-
-    def _check_together(self) -> None:
         if self.centred and self.metric == "inner_product":
             raise invalid(
                 "centred", "does not go with metric inner_product, which has a fixed origin"

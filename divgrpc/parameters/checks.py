@@ -1,8 +1,7 @@
 """Checks of the fields of parameter dataclasses, which follow from the type hints.
 
 A check also converts a valid value to a plain int, float or str of Python, because numpy's integers
-can overflow and numpy's types cannot be written as JSON. Errors are `InvalidArgumentError` with the
-field.
+can overflow and numpy's types cannot be written as JSON. Errors are `InvalidArgumentError`.
 """
 
 import dataclasses
@@ -25,8 +24,7 @@ class FieldChecks:
 
     Fields with a `Literal` or bool hint are checked by their hint. Other fields are checked by the
     function of the same name in `checks`, if there is one. A field may be None if its hint allows
-    it. A field that has its default value is not checked, because checks take a noticeable part of
-    the time of a small query.
+    it. Default values are not checked, because that would take a noticeable part of a small query.
     """
 
     def __init__(self, **checks: Check) -> None:

@@ -13,8 +13,7 @@ LIMITS: Final = {
     "k_times_candidates_max": 100_000_000,
     # The selector dpp stores k times candidates float64 numbers.
     "dpp_k_times_candidates_max": 10_000_000,
-    # Maximum of k times candidates times dims. With this limit a selector takes at most a few
-    # seconds per query.
+    # Maximum of k times candidates times dims, which a selector handles in a few seconds.
     "k_candidates_dims_max": 2**35,
     # Near-copies are found among candidates by comparing all pairs, which takes candidates squared
     # times dims steps. The next two values limit the candidates and the steps. The limits are
@@ -33,8 +32,7 @@ LIMITS: Final = {
     "chunk_bytes": 2**20,
     "page_size_max": 1_000,
     "grid_settings_max": 1_000,
-    # Maximum of settings times queries of an evaluation, which stores about 150 bytes for each
-    # setting and query until it ends.
+    # Maximum of settings times queries of an evaluation, which stores about 150 bytes for each.
     "evaluate_queries_max": 1_000_000,
     # Limits of label models and predictions.
     "rank_max": 4_096,

@@ -31,8 +31,7 @@ _PLAIN_DIAL: Final = 0.0
 _VOTE_DIAL: Final = 0.3
 
 _check_fields: Final = FieldChecks(
-    top_k=whole(1, LIMITS["k_max"]),
-    neighbours=whole(1, LIMITS["neighbours_max"]),
+    top_k=whole(1, LIMITS["k_max"]), neighbours=whole(1, LIMITS["neighbours_max"])
 )
 
 
@@ -113,7 +112,7 @@ class PredictParameters:
     def query(self) -> QueryParameters:
         """The query that finds labels, or neighbours in the mode `neighbour_vote`.
 
-        For the selector `hierarchy`, the query finds the nearest labels, or selects neighbours by
+        For the selector `hierarchy`, it finds the nearest labels, or selects neighbours by
         `greedy`.
         """
         by_embedding = self.mode == "embedding"

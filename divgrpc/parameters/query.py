@@ -47,14 +47,11 @@ _check_fields: Final = FieldChecks(
 )
 _ONE_DIAL: Final = "diversity and lose_at_most both set the dial: set one of the two"
 CODE_BITS: Final = 256
-# If points spread in all directions, points with at least this cosine are near-copies (see
-# `near_copies`).
+# Near-copies have at least this cosine if points spread in all directions (see `near_copies`).
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
-# If many candidates are near-copies, the pool of candidates grows to this multiple of
-# candidates_limit.
+# If many candidates are near-copies, the pool grows to this multiple of candidates_limit.
 POOL_GROWTH: Final = 4
-# The pool grows only while k times its size is at most this value. At this value a selector takes
-# about 0.2 s.
+# The pool grows only while k times its size is at most this value: about 0.2 s of selection.
 POOL_WORK: Final = 1 << 20
 # The default candidates_limit at dial 1, divided by the default at dial 0.
 MOST_CANDIDATES_GROWTH: Final = 4.25
@@ -64,8 +61,7 @@ SEARCH_GROWTH: Final = 4
 SEARCHES_AGAIN: Final = 2
 # `lose_at_most` chooses from this many dials above 0: 1/32, 2/32, ... 1.
 DIAL_STEPS: Final = 32
-# The work limit assumes that qp_relax makes this many passes over all candidates. Other selectors
-# make one pass for each result.
+# The work limit assumes this many passes of qp_relax over all candidates, not one per result.
 RELAX_PASSES: Final = 100
 # Minimum defaults of candidates_limit and hash_limit. Sparse points need more hashed points,
 # because their codes are less precise. Predictions need fewer candidates, because they return few
@@ -79,8 +75,8 @@ _LEAST_LIMITS: Final[Mapping[Sought, tuple[int, int]]] = {
 # compare only their picks with nearer candidates, so they may have 8 times as many candidates.
 _ALL_AT_ONCE: Final = ("rerank", "max_sum", "dpp", "qp_relax")
 _COMPARED_BY_PICKS: Final = 8
-# Selectors that the variant `printed` has an effect on.
-_WITH_PRINTED: Final = ("greedy", "qp_relax")
+# Selectors that `variant` has an effect on.
+WITH_VARIANTS: Final = ("greedy", "qp_relax")
 
 
 def check_one_dial(options: Mapping[str, Any]) -> None:
@@ -147,8 +143,7 @@ _SHARED_FIELDS: Final = [
 class QueryParameters:
     """How a query is answered. None means the default that `resolve` fills in.
 
-    The explanations below also appear in the help of the command line, of the clients and of
-    `Index.query`.
+    The explanations appear in the help of the command line, of the clients and of `Index.query`.
 
     k: Number of results for each row, 1 to 10,000.
     diversity: Balance of nearness and diversity, 0 to 1. 0 returns the nearest points, 1 ignores
@@ -207,40 +202,32 @@ class QueryParameters:
                 raise invalid(field, f"must be 0 (no limit) or at least k = {self.k}, got {value}")
         if self.epsilon is not None and self.hash_limit is not None:
             raise invalid("epsilon", "gives hash_limit: set one of the two")
-        if self.duplicate_threshold is None:
-            return
-        check_number(self, "duplicate_threshold")
-        if self.keep_duplicates:
-            raise invalid(
-                "duplicate_threshold",
-                "says what is collapsed, and keep_duplicates collapses nothing: set one of the two",
-            )
+        if self.duplicate_threshold is not None:
+            check_number(self, "duplicate_threshold")
+            if self.keep_duplicates:
+                sentence = "says what is collapsed, and keep_duplicates collapses nothing"
+                raise invalid("duplicate_threshold", f"{sentence}: set one of the two")
 
     def _check_dial(self) -> None:
         if self.diversity == "auto":
             self._check_chosen("diversity")
         elif isinstance(self.diversity, str) or not 0 <= check_number(self, "diversity") <= 1:
-            raise invalid(
-                "diversity", f'must be between 0 and 1, or "auto", got {self.diversity!r}'
-            )
+            sentence = f'must be between 0 and 1, or "auto", got {self.diversity!r}'
+            raise invalid("diversity", sentence)
         if self.lose_at_most is None:
             return
         if self.diversity == "auto":
             raise InvalidArgumentError("lose_at_most", _ONE_DIAL)
         self._check_chosen("lose_at_most")
-        if self.variant == "printed" and self.selector in _WITH_PRINTED:
-            raise invalid(
-                "lose_at_most",
-                "does not go with variant printed, which has no dial that loses"
-                " nothing: choose another variant",
-            )
+        if self.variant == "printed" and self.selector in WITH_VARIANTS:
+            sentence = "does not go with variant printed, which has no dial that loses nothing"
+            raise invalid("lose_at_most", f"{sentence}: choose another variant")
 
     def _check_chosen(self, field: str) -> None:
         if self.selector == "nearest":
             option = "diversity auto" if field == "diversity" else field
-            raise InvalidArgumentError(
-                field, f"{option} does not go with selector nearest, which has no dial"
-            )
+            sentence = f"{option} does not go with selector nearest, which has no dial"
+            raise InvalidArgumentError(field, sentence)
 
     @property
     def has_fixed_dial(self) -> bool:
@@ -263,20 +250,14 @@ class QueryParameters:
         """
         threshold = self.duplicate_threshold
         if threshold is None:
-            plain = self.selector == "nearest" or (self.has_fixed_dial and self.diversity == 0)
-            return None if plain or self.keep_duplicates else default
+            is_plain = self.selector == "nearest" or (self.has_fixed_dial and self.diversity == 0)
+            return None if is_plain or self.keep_duplicates else default
+        kind, low, high = "cosine, -1 to 1", -1.0, 1.0
         if metric == "euclidean":
-            if threshold < 0:
-                raise invalid(
-                    "duplicate_threshold",
-                    "must be a squared distance, 0 or more, since the metric is"
-                    f" euclidean; got {threshold:g}",
-                )
-        elif not -1 <= threshold <= 1:
-            raise invalid(
-                "duplicate_threshold",
-                f"must be a cosine, -1 to 1, since the metric is {metric}; got {threshold:g}",
-            )
+            kind, low, high = "squared distance, 0 or more", 0.0, math.inf
+        if not low <= threshold <= high:
+            sentence = f"must be a {kind}, since the metric is {metric}; got {threshold:g}"
+            raise invalid("duplicate_threshold", sentence)
         return threshold
 
     def resolve(
@@ -338,8 +319,7 @@ class QueryParameters:
     def _compared(self, threshold: float | None, candidates_seen: int, width: int) -> float | None:
         """Return the threshold for near-copies, or None if too many candidates must be compared.
 
-        If too many candidates must be compared and the caller set the threshold, raises
-        `InvalidArgumentError`.
+        If the caller set the threshold, too many candidates raise `InvalidArgumentError` instead.
         """
         most = self.most_compared(width)
         if threshold is None or candidates_seen <= most:
@@ -382,12 +362,10 @@ class QueryParameters:
 
         At high dials a selector picks far points, so it needs more candidates. With this factor,
         `greedy` in the variant `marginal` closes 93 % of the gap in J at dial 0.5. The factor is
-        limited because more candidates would not fit in the CPU caches. For example, with 1,000
-        rows of 256 numbers a step takes 1.5 times as long as it would if the rows were in the
-        caches.
+        limited because more candidates would not fit in the CPU caches: with 1,000 rows of 256
+        numbers, a step takes 1.5 times as long as with rows in the caches.
         """
-        # With diversity "auto" the dial is not known yet, because it is chosen after the candidates
-        # are found.
+        # With diversity "auto" the dial is chosen after the candidates are found.
         if self.selector == "nearest" or self.diversity == "auto":
             return 1.0
         return min(MOST_CANDIDATES_GROWTH, max(1.0, 25 * self.dial**2))
@@ -411,8 +389,7 @@ class QueryParameters:
         if self.selector == "nearest":
             return limit
         if self.selector == "dpp":
-            # For each candidate, a step of dpp reads one number for each earlier pick, at most k
-            # numbers.
+            # For each candidate, a step of dpp reads one number per earlier pick, at most k.
             limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
         if self.selector == "qp_relax":
             width *= -(-RELAX_PASSES // self.k)

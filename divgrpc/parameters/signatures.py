@@ -87,8 +87,7 @@ def spell_out(
 ) -> None:
     """Set the signature of `method` that `help` and tab completion show.
 
-    In the signature, `options` replace `**options`, and names replace types. `names` is as in
-    `name_of`.
+    There `options` replace `**options`, and `names` replace types, as in `name_of`.
     """
     signature = inspect.signature(method)
     explicit = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -135,8 +134,7 @@ def spell_out_options(
 ) -> Callable[P, R]:
     """Add the `**options` of a method to its signature and its docstring, and return the method.
 
-    tables: dataclasses whose fields are the options. Other classes may be included for the
-        explanations in their docstrings.
+    tables: dataclasses whose fields are the options, and other classes whose docstrings explain.
     names: names of types, as in `name_of`.
     """
     defaults = defaults_of(*filter(is_dataclass, tables))

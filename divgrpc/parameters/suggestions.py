@@ -1,21 +1,18 @@
 """Suggestions in errors about unknown names of parameters and unknown values.
 
-An error suggests the name or value that is most similar, or the divgrpc equivalent of a name or
-value in another library.
+An error suggests the most similar name or value, or the equivalent of a foreign one in divgrpc.
 """
 
 import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NoReturn, ParamSpec, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, invalid
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -181,27 +178,19 @@ def taken_by(call: Callable[..., object]) -> list[str]:
     return [name for name in inspect.signature(call).parameters if name not in ("self", "cls")]
 
 
-def suggesting(call: Callable[P, R], name: str = "") -> Callable[P, R]:
-    """Return `call` wrapped so that errors about unknown keyword arguments suggest a known name.
-
-    `name` is the name of the function in the message; the default is its `__name__`.
-    """
-
-    @functools.wraps(call)
-    def call_or_refuse(*args: P.args, **options: P.kwargs) -> R:
-        try:
-            return call(*args, **options)
-        except TypeError:
-            refuse_unknown(name or call.__name__, options, taken_by(call))
-            raise
-
-    return call_or_refuse
-
-
 def with_suggestions(table: type[T]) -> type[T]:
     """Make errors about unknown fields of a dataclass suggest a known field; a class decorator."""
-    call_or_refuse = suggesting(table.__init__, table.__name__)
-    setattr(table, "__init__", call_or_refuse)  # noqa: B010  # mypy knows no other way
+    initialise: Callable[..., None] = table.__init__
+
+    @functools.wraps(initialise)
+    def initialise_or_refuse(*args: object, **options: object) -> None:
+        try:
+            initialise(*args, **options)
+        except TypeError:
+            refuse_unknown(table.__name__, options, taken_by(initialise))
+            raise
+
+    setattr(table, "__init__", initialise_or_refuse)  # noqa: B010  # mypy knows no other way
     return table
 
 

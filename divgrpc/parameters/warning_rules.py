@@ -50,14 +50,13 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
     return (WarningInfo("CANDIDATES_CROWDED", f"{trouble}; {cure}", "candidates_limit"),)
 
 
-def not_collapsed(field: str, most: int) -> WarningInfo:
+def not_collapsed(most: int) -> WarningInfo:
     """Return the warning that a query did not search its candidates for near-copies.
 
-    field: the parameter that the warning concerns.
-    most: maximum number of candidates that the selector can search for near-copies.
+    `most` is the maximum number of candidates that the selector can search for near-copies.
     """
     sentence = (
         f"near-copies are not collapsed among more than {most} candidates by this selector: a"
         " smaller candidates_limit collapses them"
     )
-    return WarningInfo("NEAR_COPIES_KEPT", sentence, field)
+    return WarningInfo("NEAR_COPIES_KEPT", sentence, "candidates_limit")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.types.hits import LabelHitRows, PointHitRows
+from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
 
 Points = Literal["dense", "sparse"]
 Sought = Literal["dense", "sparse", "labels"]
@@ -106,8 +106,7 @@ class QueryStats:
     candidates: points that the selector picked from. If many candidates are near-copies, the number
         may be up to four times `parameters.candidates_limit`.
     collapsed: candidates that are near-copies of a result.
-    duplicates: near-copies that are results themselves, because there are fewer than k distinct
-        candidates.
+    duplicates: near-copies that are results, because fewer than k candidates are distinct.
 
     If a row has fewer than k distinct candidates, its search may be repeated with greater limits.
     In this case `candidates` may exceed four times `parameters.candidates_limit`. `points_hashed`,
@@ -122,9 +121,8 @@ class QueryStats:
     duplicates: CountArray
 
     def __repr__(self) -> str:
-        rows = len(self.candidates)
-        title = f"QueryStats: {rows:,} {'row' if rows == 1 else 'rows'}"
-        if not rows:
+        title = f"QueryStats: {rows_of(len(self.candidates))}"
+        if not len(self.candidates):
             return title
         ranges = [f"{column.name} {_range(getattr(self, column.name))}" for column in fields(self)]
         return f"{title}; {', '.join(ranges)}"
@@ -148,8 +146,8 @@ class WarningInfo:
 class QueryResult(PointHitRows):
     """Results of a batch of queries, in the order of selection.
 
-    `result[i]` is row i as a tuple of `divgrpc.types.hits.Hit` without padding, and iteration
-    yields these rows.
+    `result[i]` is row i as a tuple of `divgrpc.types.hits.Hit` without padding; iteration yields
+    rows.
 
     The columns are padded arrays. `ids` (nq, k) int64 is padded with -1. `scores` and
     `selection_scores` (nq, k) float32 are padded with NaN. `counts` (nq,) uint32 is the number of
@@ -164,9 +162,9 @@ class QueryResult(PointHitRows):
     optimum, as a share of the range of the objective.
 
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
-    had `list_collapsed`. The near-copies that were collapsed into the result at place j of row i
-    are `collapsed_ids[collapsed_offsets[i * k + j]:collapsed_offsets[i * k + j + 1]]`. The method
-    `collapsed` returns them.
+    had `list_collapsed`. The method `collapsed` returns the near-copies that were collapsed into
+    the result at place j of row i: `collapsed_ids[collapsed_offsets[i * k + j]:collapsed_offsets[i
+    * k + j + 1]]`.
 
     `diversities` (nq,) float64 and `dial_reasons` (nq,) are only set if the query had
     `diversity="auto"` or `lose_at_most`. `diversities` are the dials that were chosen for the rows,
@@ -473,8 +471,7 @@ class TrainingProgress(Progress):
 class Interval(NamedTuple):
     """A mean and the ends of its 95 % interval, which is by groups of queries.
 
-    All are NaN if the metric applies to no query. The ends are NaN if it applies only to queries of
-    a single group.
+    All are NaN if the metric applies to no query. The ends are NaN for a single group.
     """
 
     value: float
@@ -497,23 +494,19 @@ class EvaluateRow:
 
     number: number of the row in the evaluation, from 0 up.
     generation: generation of the index that answered the queries.
-    search: search of the setting. If it is `auto`, `parameters.search` is the search that `auto`
-        stood for.
+    search: search of the setting. `parameters.search` has the replacement of `auto`.
     parameters: parameters of the setting. For a choice, the parameters of the setting with the
         greatest mean h over all queries.
     metrics: means over the queries to which the metric applies. The names are those of
         `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
         `divgrpc.metrics.list_distances`.
-    h_of_means: harmonic mean of mean precision and mean normalised entropy. It is at least the mean
-        h.
+    h_of_means: harmonic mean of mean precision and mean normalised entropy, at least the mean h.
     microseconds: times of single queries.
     queries: number of queries.
     empty: number of queries without results.
     short: number of queries with fewer than k results.
-    on_front: whether the setting is on the Pareto front of mean h and median time, compared with
-        settings with the same k only.
-    values: metrics of every query if the caller requested them, (nq,) float64 each. NaN means that
-        the metric does not apply.
+    on_front: whether the setting is on the Pareto front of mean h and median time at its k.
+    values: metrics of every query on request, (nq,) float64 each, NaN where one does not apply.
 
     by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
         other folds. In `metrics`, the queries of the fold have their values at this setting. Empty
@@ -545,24 +538,21 @@ class EvaluateRow:
 class EvaluateLabelRow:
     """The label predictions of one setting, or of a choice among settings by cross-validation.
 
-    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, with `goal` in
-        place of h.
+    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, for `goal`.
     goal: `h_score` if the index has a hierarchy, else `f_score`.
     metrics: means over the documents of the values of `divgrpc.metrics.measure_labels`. `drank` and
         `h_score` are NaN if the index has no hierarchy.
     precision_at, recall_at, ndcg_at: means over the documents for k from 1 to top_k.
     propensity_scored_at: ratios of sums over the documents for k from 1 to top_k. Empty if the
         points of the index have no labels.
-    coverage_at: coverage for k from 1 to top_k. Coverage has no interval, because it is not a mean
-        over documents.
+    coverage_at: coverage for k from 1 to top_k, without intervals, because it is not a mean.
     h_of_means: harmonic mean of mean precision and mean drank.
     microseconds: times of single documents.
     documents: number of documents.
     empty: number of documents without predicted labels.
     short: number of documents with fewer than top_k labels.
     scored: mean number of labels or neighbours that were scored exactly.
-    is_default: whether the threshold of this choice is now the default of the index for its mode,
-        as in `EvaluateRow`.
+    is_default: whether its threshold is now the index's default for its mode, as in `EvaluateRow`.
     values: metrics of every document if the caller requested them, (nq,) float64 each.
     labels: (nq, top_k) int64, predicted labels of every document in the order of selection, padded
         with -1, if the caller requested them.

@@ -7,8 +7,8 @@ hit never see the -1 of an empty place.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import repeat
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
+from itertools import count, repeat
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -99,7 +99,7 @@ class HitRows(ABC, Generic[HitT]):
         try:
             number = range(len(self))[row]
         except IndexError:
-            message = f"there is no row {row}: the result has {_rows_of(len(self))}"
+            message = f"there is no row {row}: the result has {rows_of(len(self))}"
             raise IndexError(message) from None
         return self._hits(number)
 
@@ -107,10 +107,9 @@ class HitRows(ABC, Generic[HitT]):
         return (self._hits(row) for row in range(len(self)))
 
     def __repr__(self) -> str:
-        rows = _rows_of(len(self))
         parameters = self.parameters
         lines = [
-            f"{type(self).__name__}: {rows}, {int(self.counts.sum()):,} hits; "
+            f"{type(self).__name__}: {rows_of(len(self))}, {int(self.counts.sum()):,} hits; "
             f"{parameters.selector} at {self.dial}, {parameters.search} search"
         ]
         for row in range(min(len(self), _ROWS_SHOWN)):
@@ -136,10 +135,10 @@ class HitRows(ABC, Generic[HitT]):
         lines = [(row, *hit) for row, hits in enumerate(self) for hit in hits]
         return pd.DataFrame(lines, columns=["row", *self._hit_fields])
 
-    def _cut(self, row: int, keys: npt.NDArray[np.int64]) -> tuple[list[int], list[float], range]:
-        """Return the keys (ids or labels), the scores and the ranks of a row without padding."""
-        count = int(self.counts[row])
-        return keys[row, :count].tolist(), self.scores[row, :count].tolist(), range(1, count + 1)
+    def _cut(self, row: int, keys: npt.NDArray[np.int64]) -> list[list[Any]]:
+        """Return the keys (ids or labels) and both kinds of scores of a row without padding."""
+        columns = (keys, self.scores, self.selection_scores)
+        return [column[row, : self.counts[row]].tolist() for column in columns]
 
 
 class PointHitRows(HitRows[Hit]):
@@ -167,8 +166,8 @@ class PointHitRows(HitRows[Hit]):
         return f"diversity {rule} ({dials})"
 
     def _hits(self, row: int) -> tuple[Hit, ...]:
-        selection_scores = self.selection_scores[row].tolist()
-        return tuple(map(Hit, *self._cut(row, self.ids), selection_scores))
+        ids, scores, selection_scores = self._cut(row, self.ids)
+        return tuple(map(Hit, ids, scores, count(1), selection_scores))
 
 
 class LabelHitRows(HitRows[LabelHit]):
@@ -181,14 +180,14 @@ class LabelHitRows(HitRows[LabelHit]):
     names: tuple[tuple[str, ...], ...]
 
     def _hits(self, row: int) -> tuple[LabelHit, ...]:
-        labels, scores, ranks = self._cut(row, self.labels)
+        labels, scores, selection_scores = self._cut(row, self.labels)
         names = self.names[row] if self.names else repeat(None)
-        selection_scores = self.selection_scores[row].tolist()
-        return tuple(map(LabelHit, labels, names, scores, ranks, selection_scores))
+        return tuple(map(LabelHit, labels, names, scores, count(1), selection_scores))
 
 
-def _rows_of(count: int) -> str:
-    return f"{count:,} {'row' if count == 1 else 'rows'}"
+def rows_of(number: int) -> str:
+    """Return "1 row", "2 rows" and so on."""
+    return f"{number:,} {'row' if number == 1 else 'rows'}"
 
 
 def _key(hit: Hit | LabelHit) -> str:

@@ -178,7 +178,7 @@ class QueryBatch(Batch[QueryResult]):
         return _pack_status(self.id, self._op, self._correlation_id, explain(error, self.tag, log))
 
     def _resolve(self, index: Engine) -> int:
-        self._parameters = self._query.over(index.default)
+        self._parameters = self._query.over(index.defaults.query)
         return min(self._parameters.k, index.rows)
 
     def _check(self, index: Engine) -> None:
