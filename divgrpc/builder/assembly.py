@@ -1,15 +1,14 @@
 """Assembly makes stored points searchable.
 
-It chooses a hash family, encodes the points, tunes searches, and describes the result in a
-manifest.
+It chooses a hash family, encodes points, tunes searches, and describes the result in a manifest.
 
 A build assembles the index of its points. If the build has a label model, it also assembles an
 index of the label factors with the same steps.
 
 Trials on a sample of the points decide which family replaces `auto`. If there are at least
 `CELLS_ROWS_MIN` points, a trial measures the recall of `cells` when a query probes a quarter of the
-cells. If that recall is too low, or if there are fewer points, trials compare the recall of code
-scans of `lsh_div` and `lsh_sdiv`.
+cells. If that recall is too low, or with fewer points, trials compare the recall of code scans of
+`lsh_div` and `lsh_sdiv`.
 """
 
 from collections.abc import Callable
@@ -42,8 +41,7 @@ _TRIAL_NUMBERS_MAX: Final = 1 << 21
 _DEFAULT_CANDIDATES: Final = 200
 _CANDIDATES_MIN: Final = 10
 _HASHED_PER_CANDIDATE: Final = 4
-# With fewer points than this no trial is made, because an exact search is then as fast as any other
-# search.
+# With fewer points no trial is made, because an exact search is then as fast as any other.
 _TRIAL_POINTS_MIN: Final = 2_000
 # Recalls that differ by at most this much count as equal.
 _RECALL_MARGIN: Final = 0.005
@@ -63,11 +61,11 @@ def assemble(
 ) -> Manifest:
     """Encode `points` (n, d) into `store`, tune searches, and return the manifest.
 
-    The returned manifest does not yet contain the number of the generation and the array entries.
-    The names of arrays in the store begin with `prefix`. `queries` (m, d) are a sample of future
-    queries; if None, queries are made from points. `categories` (n,) are the categories of the
-    points. `report` is called with the stage, the number of rows done, and the total number of
-    rows. Raises `InvalidArgumentError` for parameters that do not fit the points.
+    The manifest still lacks the number of the generation and the array entries. The names of arrays
+    in the store begin with `prefix`. `queries` (m, d) are a sample of future queries; if None,
+    queries are made from points. `categories` (n,) are the categories of the points. `report` is
+    called with the stage, the number of rows done, and the total number of rows. Raises
+    `InvalidArgumentError` for parameters that do not fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
     encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
@@ -141,30 +139,27 @@ def _choices(
     """
     (rows, dims), parameters = shape, encoding.parameters
     cells = parameters.hash_family == "cells"
-    choices = []
+    values: list[tuple[str, object, str]] = []
     if request.hash_family == "auto":
-        choices.append(Choice("hash_family", parameters.hash_family, family_reason))
+        values.append(("hash_family", parameters.hash_family, family_reason))
     if "sketch" in encoding.arrays:
         reason = (
             f"sums that {dims:,} columns are hashed by, as all above {SKETCH_DIMS_MIN - 1:,} are"
         )
-        choices.append(Choice("sketch", str(SKETCH_SUMS), reason))
+        values.append(("sketch", SKETCH_SUMS, reason))
     if request.n_components is None and parameters.hash_family != "lsh_div":
-        every = parameters.n_components == dims
-        reason = "all dimensions" if every else f"the strongest of {dims:,}"
-        choices.append(Choice("n_components", str(parameters.n_components), reason))
+        uses_all = parameters.n_components == dims
+        reason = "all dimensions" if uses_all else f"the strongest of {dims:,}"
+        values.append(("n_components", parameters.n_components, reason))
     if cells:
-        count = len(encoding.arrays["cell_centres"])
         reason = f"about four times the square root of {rows:,} points, one per sixteen at most"
-        choices.append(Choice("cells", str(count), reason))
-    else:
-        if request.n_bits is None:
-            reason = f"buckets of two to four points on average, of {rows:,}; 8 to 24 bits"
-            choices.append(Choice("n_bits", str(parameters.n_bits), reason))
-        if request.n_tables is None:
-            choices.append(
-                Choice("n_tables", str(parameters.n_tables), "the default, room allowing")
-            )
+        values.append(("cells", len(encoding.arrays["cell_centres"]), reason))
+    elif request.n_bits is None:
+        reason = f"buckets of two to four points on average, of {rows:,}; 8 to 24 bits"
+        values.append(("n_bits", parameters.n_bits, reason))
+    if request.n_tables is None and not cells:
+        values.append(("n_tables", parameters.n_tables, "the default, room allowing"))
+    choices = [Choice(name, str(value), reason) for name, value, reason in values]
     target = parameters.target_recall
     return (*choices, _probes_choice(tuning, target, cells=cells), _search_choice(tuning, target))
 
@@ -199,9 +194,8 @@ def choose_family(
 ) -> tuple[HashFamily, str]:
     """Return the hash family for `points` (n, d), and the reason as text.
 
-    If the request names a family, that family is returned with an empty reason. If the request is
-    `auto`, trials decide. `queries` (m, d) are a sample of future queries; if None, queries are
-    made from points.
+    If the request names a family, that family is returned with an empty reason. Otherwise trials
+    decide. `queries` (m, d) are a sample of future queries; None makes them from points.
     """
     if parameters.hash_family != "auto":
         return parameters.hash_family, ""
@@ -216,12 +210,12 @@ def choose_family(
             )
     components = parameters.n_components or COMPONENTS_MAX
     if components >= dims_after(dims) or rows < _TRIAL_POINTS_MIN:
-        why = "all dimensions are hashed" if rows >= _TRIAL_POINTS_MIN else f"only {rows:,} points"
-        return "lsh_div", f"{why}, where components have nothing to add"
-    plain, inside = (trial.recall(family, "scan") for family in ("lsh_div", "lsh_sdiv"))
-    return "lsh_sdiv" if inside > plain + _RECALL_MARGIN else "lsh_div", (
-        f"of {trial.rows:,} points a scan finds {plain:.3f} of the nearest with lsh_div, "
-        f"{inside:.3f} with lsh_sdiv"
+        case = "all dimensions are hashed" if rows >= _TRIAL_POINTS_MIN else f"only {rows:,} points"
+        return "lsh_div", f"{case}, where components have nothing to add"
+    div, sdiv = (trial.recall(family, "scan") for family in ("lsh_div", "lsh_sdiv"))
+    return "lsh_sdiv" if sdiv > div + _RECALL_MARGIN else "lsh_div", (
+        f"of {trial.rows:,} points a scan finds {div:.3f} of the nearest with lsh_div, "
+        f"{sdiv:.3f} with lsh_sdiv"
     )
 
 

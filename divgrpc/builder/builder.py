@@ -1,8 +1,7 @@
 """The builder collects rows in blocks and then makes a generation from them.
 
 It writes each block to the store at once, so that memory holds only one block. Under cosine, rows
-are scaled to unit length first. `build` assembles the index (`divgrpc.builder.assembly`) and
-publishes it.
+are scaled to unit length first. `build` assembles the index (`assembly`) and publishes it.
 """
 
 import contextlib
@@ -129,8 +128,7 @@ class IndexBuilder:
     def append_all(self, vectors: object, **columns: object) -> None:
         """Add all rows as `append` does, but copy only one block of rows at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
-            # Check the whole matrix before its blocks, because blocks of a malformed matrix may
-            # look valid.
+            # Check the whole matrix first, because blocks of a malformed matrix may look valid.
             vectors = as_rows("vectors", vectors, None, single=False)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, **columns)
@@ -168,8 +166,8 @@ class IndexBuilder:
 
     @property
     def _stores_ids(self) -> bool:
-        # If rows may be skipped, ids must be stored, because the rows after a skipped row get lower
-        # row numbers.
+        # If rows may be skipped, ids are stored, because rows after a skipped one get lower
+        # numbers.
         return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
@@ -269,8 +267,8 @@ def _column(name: str, values: object, rows: int) -> Array:
     try:
         numbers = np.asarray(values)
         with np.errstate(invalid="ignore"):
-            # The conversion changes every number that is not whole or is out of range, so a
-            # comparison detects such numbers.
+            # The conversion changes numbers that are not whole or out of range. A comparison
+            # detects it.
             block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):

@@ -6,8 +6,7 @@ is unlike any point, so a search that is tuned on points may miss its nearest po
 
 If the points have categories, ridge regression learns such normals, each from half of a sample. The
 dual problem is solved, because it is smaller when there are more columns than points (Saunders,
-Gammerman and Vovk 1998). Without categories, the queries are means of a few points from broad
-groups.
+Gammerman and Vovk 1998). Without categories, queries are means of points from broad groups.
 """
 
 from dataclasses import replace
@@ -31,9 +30,8 @@ _CLASS_ROWS_MIN: Final = 10
 # Up to 8 random halves of the sample are drawn. Each half gives up to 16 hyperplanes.
 _HALVES_MAX: Final = 8
 _CLASSES_PER_HALF: Final = 16
-# One draw divides the sample into 4 broad groups. If groups were narrower, the nearest points of
-# their means would be easier to find than those of a point, so the measured recall would be too
-# high.
+# One draw divides the sample into 4 broad groups. In narrower groups, the nearest points of means
+# would be easier to find than those of a point, and the measured recall too high.
 _GROUPS_PER_DRAW: Final = 4
 _MEAN_ROWS_MAX: Final = 30
 # Columns with a value in more than 1/8 of the points are multiplied as dense, 2,048 at a time.
@@ -63,8 +61,8 @@ def class_hyperplanes(
 
     `points` are (n, d). `categories` (n,) has -1 for points without a category. At most
     `QUERIES_MAX` normals with at most 2**24 values in all are returned. A category is used only if
-    at least ten points of a sample belong to it and at least ten do not. If no category can be
-    used, the result is empty.
+    at least ten points of a sample belong to it and ten do not. Without such a category the result
+    is empty.
     """
     rng = np.random.default_rng((seed, 2))
     rows = _sample_rows(points, rng)
@@ -81,8 +79,7 @@ def class_hyperplanes(
         half = np.sort(rng.permutation(len(rows))[: -(-len(rows) // 2)])
         part = rng.permutation(learnable)[: min(_CLASSES_PER_HALF, room)]
         targets = np.where(classes[half, np.newaxis] == part, 1.0, -1.0)
-        # Drop a category if all points of this half of the sample belong to it, or if none does.
-        # Both are rare.
+        # Drop a category with all points of this half of the sample, or with none. Both are rare.
         targets = targets[:, np.abs(targets.sum(axis=0)) < len(half)]
         parts.append(normals(sample[half], products[np.ix_(half, half)], targets))
         room -= len(part)
@@ -131,10 +128,9 @@ def _query_count(points: SparseRows) -> int:
 
 def _unit(rows: FloatArray) -> FloatArray:
     """Scale `rows` (m, d) to length 1, and drop rows of zeros, which have no direction."""
-    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows = rows[sizes[:, 0] > 0]
-    rows /= sizes[sizes[:, 0] > 0]
-    return rows
+    sizes = np.linalg.norm(rows, axis=1)
+    mask = sizes > 0
+    return np.asarray(rows[mask] / sizes[mask, np.newaxis])
 
 
 def _scaled(rows: Rows) -> SparseRows:
@@ -174,9 +170,8 @@ def normals(
     """Return unit normals (m, d) float32 that ridge regression learns for `targets` (n, m).
 
     A target is 1 for the points of a category and -1 for all other points. `products` (n, n) are
-    the inner products of `points` (n, d). The penalty is the mean squared length of the points. A
-    bias is not fitted, because it would not change the ranking of the points. The result is empty
-    if all points are zeros.
+    the inner products of `points` (n, d). The penalty is the mean squared length of the points. No
+    bias is fitted, because it would not change the ranking. Points of zeros give an empty result.
     """
     penalty = np.trace(products) / len(points) or 1.0
     weights = linalg.solve(products + penalty * np.eye(len(points)), targets, assume_a="pos")

@@ -43,11 +43,9 @@ Report = Callable[[str, int, int], None]
 # 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
 _BLOCK_MARGINS: Final = 2**19
 _BLOCK_NUMBERS: Final = 2**20
-# With at most this many dimensions, hyperplanes are drawn with one BLAS thread, which is then as
-# fast as two.
+# With at most this many dimensions, hyperplanes are drawn with one BLAS thread, as fast as two.
 _ONE_THREAD_DIMS_MAX: Final = 512
-# Size of the sample from which the centre and the spread are computed: 2**22 values, but at least
-# 256 rows.
+# The sample for the centre and the spread has 2**22 values, but at least 256 rows.
 _SAMPLE_NUMBERS: Final = 1 << 22
 _SAMPLE_ROWS_MIN: Final = 256
 # The spread is measured with 8,192 rows of the sample, each compared with 256 other rows.
@@ -102,8 +100,8 @@ class _Cells:
 
     Centre i is the sum of the first m normals, weighted by row i of `weights` (C, m) float32.
     `margins` (C, B) float32 are the inner products of the centres with all B normals. `squares`
-    (C,) float32 are the squared lengths of the centres. Hashing writes the cell of every row to
-    `numbers` (n,) int32.
+    (C,) float32 are the squared lengths of the centres. Hashing sets `numbers` (n,) int32, the cell
+    of every row.
     """
 
     def __init__(self, cells: partition.Partition, planes: FloatArray, rows: int) -> None:
@@ -228,8 +226,7 @@ class _Encoder:
     def hash(self, cells: "_Cells | None" = None) -> None:
         """Write the codes and scan terms of all rows, and with `cells` the cell of each row.
 
-        If `cells` is given, a code encodes the difference between a point and the centre of its
-        cell.
+        With `cells`, a code encodes the difference between a point and its cell's centre.
         """
         self._create("codes", np.uint64, (self.bits // hyperplanes.WORD_BITS, self._rows))
         if cells or self.parameters.metric != "cosine":
@@ -249,8 +246,8 @@ class _Encoder:
         with threadpool_limits(1, user_api="blas"):
             for start, _ in zip(starts, on_all_cores(hash_block, starts), strict=True):
                 rows_held += block
-                # Release pages rarely, because pages that other cores still read must then be
-                # mapped again.
+                # Release pages rarely, because pages that other cores read must then be mapped
+                # again.
                 if rows_held >= rows_held_max and start + block < self._rows:
                     rows_held = 0
                     self._release()
@@ -436,8 +433,7 @@ def _spread(points: FloatArray) -> FloatArray:
     nearest = (rows @ anchors.T - np.square(anchors).sum(axis=1) / 2).argmax(axis=1)
     squares = np.square(rows - anchors[nearest])
     distances = squares.sum(axis=1)
-    # Leave out the half of the points that are farther from their anchor, because many of them have
-    # no near anchor.
+    # Leave out the half of the points that are farther from their anchor: many have no near anchor.
     return np.asarray(squares[distances <= np.median(distances)].mean(axis=0))
 
 

@@ -36,8 +36,7 @@ from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, draw_numbers, prepare
 
 _BLOCK_ROWS: Final = 8_192
-# Minimum target recall of the label index. It is high because a label that the search misses is
-# never predicted.
+# Minimum target recall of the label index, because a label that is not found is never predicted.
 _TARGET_RECALL_MIN: Final = 0.98
 _STAGES: Final = {"choosing": "choosing label parameters", "training": "training labels"}
 
@@ -61,8 +60,7 @@ class LabelBuilder:
     def check(self, labels: object, rows: int) -> SparseRows:
         """Check `labels` (rows, L), dense or sparse, and return them as sparse rows.
 
-        Row i has label j if labels[i, j] is not 0. Raises `InvalidArgumentError` with the field
-        `labels`.
+        Row i has label j if labels[i, j] is not 0. Raises `InvalidArgumentError` (labels).
         """
         block = as_rows("labels", labels, self._label_count)
         if len(block) != rows:
@@ -123,10 +121,8 @@ class LabelBuilder:
         if isinstance(model, str) and self._label_count is None:
             raise invalid("labels", "must come with the vectors to be trained")
         if isinstance(model, LabelModel) and model.dims != dims:
-            raise invalid(
-                "label_model",
-                f"must have a feature map of {dims} rows, one per dimension, got {model.dims}",
-            )
+            sentence = f"must have a feature map of {dims} rows, one per dimension"
+            raise invalid("label_model", f"{sentence}, got {model.dims}")
         sizes = {
             "labels": self._label_count,
             "label_model": model.label_count if isinstance(model, LabelModel) else None,
@@ -182,8 +178,8 @@ class LabelBuilder:
         factors = model.label_factors
         prepare("label_factors", factors, "inner_product")
         self._check_zeros(int((~factors.any(axis=1)).sum()), model.label_count)
-        lengths = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
-        order = np.argsort(-lengths, kind="stable")
+        squares = np.einsum("ij,ij->i", factors, factors, dtype=np.float64)
+        order = np.argsort(-np.sqrt(squares), kind="stable")
         vectors = INDEX + "vectors"
         self._store.begin(vectors, np.float32, (model.rank,), len(order))
         for start in range(0, len(order), _BLOCK_ROWS):

@@ -23,8 +23,7 @@ from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
 
-# Neighbours are counted for 256 points. The mean squared distance is computed from all pairs of 500
-# points.
+# Neighbours are counted for 256 points. The mean squared distance is that of all pairs of 500.
 _SAMPLE_ROWS: Final = 256
 _SPREAD_ROWS: Final = 500
 # T counts as having a gap above it if at most this share of the points have a neighbour between T
@@ -54,8 +53,8 @@ def near_copy_threshold(
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, or a squared distance for `euclidean`.
 
-    `points` (n, d) have unit length under `cosine`. `report` is called with the number of rows done
-    and the total number of rows.
+    `points` (n, d) have unit length under `cosine`. `report` is called with the numbers of rows
+    done and in all.
     """
     metric, angular = parameters.metric, parameters.metric != "euclidean"
     rng = np.random.default_rng((parameters.seed, 5))

@@ -39,7 +39,7 @@ class Sample:
     `gains` (m, t) float32 measure how near each of these points is; larger is nearer. Under
     `euclidean`, a gain is minus half the squared distance, up to a constant for each query. Under
     other metrics, it is the inner product. `between` (m,) bool marks the queries that are not
-    points themselves.
+    points.
     """
 
     queries: Rows
@@ -66,8 +66,7 @@ class Sample:
         rng = np.random.default_rng((seed, 1))
         source = points if queries is None else queries
         rows = rng.choice(len(source), min(SAMPLE_QUERIES, len(source)), replace=False)
-        # If a query is a point, `own_rows` holds the row number of this point, which must not count
-        # as a neighbour.
+        # The row numbers of queries that are points, which must not count as their own neighbours.
         own_rows = np.full(len(rows), _NO_ROW)
         if queries is None:
             order = np.argsort(rows)
@@ -133,8 +132,8 @@ class Sample:
     ) -> npt.NDArray[np.float64]:
         """Return for each of the `sizes` the share of the nearest points that `marks` (n,) selects.
 
-        Points that tie with the last of the nearest points may replace it. The share is 1 if there
-        are no points.
+        Points that tie with the last of the nearest points may replace it. Without points the share
+        is 1.
         """
         truth, gains = self.truth[number], self.gains[number]
         shares = np.ones(len(sizes))
@@ -192,8 +191,7 @@ def nearest_rows(
 ) -> tuple[IntArray, FloatArray]:
     """Return rows and gains (nq, count) of the `count` points nearest to each query, unordered.
 
-    If `angular` and the metric is `inner_product`, the nearest points are those with the largest
-    cosine.
+    If `angular`, the points nearest under `inner_product` are those with the largest cosine.
     """
     centre, factor = _right_factor(points, queries, metric)
     rows = np.empty((len(queries), 0), np.int64)
@@ -211,8 +209,7 @@ def nearest_rows(
             # Compute minus half the squared distance, without the term that is the same for all
             # points.
             products = products - np.square(lengths(block)) / 2
-        # Keep only points that reach the worst kept gain of at least one query. After the first
-        # block few points do.
+        # Keep only points that reach the worst kept gain of a query. After the first block few do.
         least = gains.min(axis=1, initial=np.inf if gains.shape[1] == count else -np.inf)
         near = np.flatnonzero((products >= least[:, np.newaxis]).any(axis=0))
         numbers = np.broadcast_to(start + near, (len(products), len(near)))

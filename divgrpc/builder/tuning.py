@@ -6,7 +6,7 @@ is the share of the c true nearest points that are among the hashed points, whic
 that the search finds before it scores them. Recall is measured for each pool size in
 `divgrpc.search.costs.POOLS`, with the hash limit tuned for that size. The index stores the lower
 end of a confidence interval, so that later queries are unlikely to find less. Costs are counts of
-the work done, not times.
+work, not times.
 """
 
 import bisect
@@ -28,8 +28,7 @@ from divgrpc.vectors import Rows, SparseRows
 
 _Shares = npt.NDArray[np.float64]
 
-# A batch has at most 16 queries, and at most 2**20 marks in all, with one mark for each query and
-# point.
+# A batch has at most 16 queries, and at most 2**20 marks, one for each query and point.
 _BATCH_QUERIES_MAX: Final = 16
 _BATCH_MARKS_MAX: Final = 1 << 20
 # Number of queries used to measure a search that `auto` never uses.
@@ -66,8 +65,7 @@ _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact
 class Tuning:
     """Results of tuning.
 
-    `n_probes` and `auto_search` apply to a query with default parameters. `n_queries` is the number
-    of queries in the sample.
+    `n_probes` and `auto_search` apply to default queries. `n_queries` is the size of the sample.
     """
 
     n_probes: int
@@ -145,21 +143,19 @@ class _Measurement:
             self._limits[place] = self._tune_limit(place)
         probes = self._tune_probes()
         # `auto` uses scan_hamming only for labels, so for points few queries measure it.
-        few = held_out if self.sought == "labels" else held_out[:_UNUSED_SEARCH_QUERIES]
+        sample = held_out if self.sought == "labels" else held_out[:_UNUSED_SEARCH_QUERIES]
         pools = {
             "exact": self._exact(held_out),
             "scan": self._scan("scan", held_out),
-            "scan_hamming": self._scan("scan_hamming", few),
+            "scan_hamming": self._scan("scan_hamming", sample),
             "tables": [self._tables(place, count) for place, count in enumerate(probes)],
         }
-        costs = []
-        for search in _SEARCHES:
-            default = pools[search][self.default_place]
-            microseconds = nanoseconds(search, default, self.shape, dense=self.dense) / 1_000
-            costs.append(
-                SearchCost(search, default.recall, round(microseconds, 1), tuple(pools[search]))
-            )
-        return tuple(costs)
+        return tuple(self._search_cost(search, tuple(pools[search])) for search in _SEARCHES)
+
+    def _search_cost(self, search: Search, pools: tuple[PoolCost, ...]) -> SearchCost:
+        default = pools[self.default_place]
+        microseconds = nanoseconds(search, default, self.shape, dense=self.dense) / 1_000
+        return SearchCost(search, default.recall, round(microseconds, 1), pools)
 
     def _exact(self, numbers: IntArray) -> list[PoolCost]:
         """Count what exact searches read, which inverted lists or bounds on lengths may reduce."""
@@ -186,8 +182,7 @@ class _Measurement:
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
             points = min(self._limits[place], self._rows)
             if self._searcher.ends_early and not self.shape.cells:
-                # As in an exact search, points that are too short to be among the nearest are
-                # skipped.
+                # As in an exact search, points too short to be among the nearest are skipped.
                 points += _FIRST_ROWS_PER_CANDIDATE * pool
             counts = (points, self._rows + lists, lists, 0)
             costs.append(self._pool(place, 0, recall, counts))
@@ -335,8 +330,7 @@ class _Measurement:
     def _default_limit(self, pool: int) -> int:
         """Return the default hash limit: four times the pool, or less for a large pool.
 
-        Only queries with a high dial have a large pool, and the last candidates of a large pool
-        change few picks.
+        Only queries with a high dial have a large pool, whose last candidates change few picks.
         """
         if pool > POOLS[self.default_place]:
             return max(_LARGE_POOL_QUARTERS_MIN * pool // 4, self._limits[self.default_place])
@@ -351,8 +345,7 @@ class _Curve:
     """Collects recalls for increasing numbers of probes, and chooses a number of probes.
 
     `choice` is the chosen number of probes, or 0 before a choice. `best` is the largest mean recall
-    so far, and the number of probes that reached it. This number is chosen if more probes no longer
-    help.
+    so far, and the number of probes that reached it. It is chosen if more probes do not help.
     """
 
     def __init__(self, target: float) -> None:
@@ -365,16 +358,19 @@ class _Curve:
         """Add the lower `bound` and the `mean` of the recall with `probes` probes."""
         if self.choice:
             return
-        few, below = self._before
-        greatest, at = self.best
+        probes_before, bound_before = self._before
+        best_mean, best_probes = self.best
         if bound >= self._target:
             self.choice = probes
-            if few and below < bound:
+            if probes_before and bound_before < bound:
                 # Interpolate recall linearly in the logarithm of the number of probes.
-                share = (self._target - below) / (bound - below)
-                self.choice = min(probes, max(few + 1, math.ceil(few * (probes / few) ** share)))
-        elif mean > greatest:
+                share = (self._target - bound_before) / (bound - bound_before)
+                estimate = math.ceil(probes_before * (probes / probes_before) ** share)
+                self.choice = min(probes, max(probes_before + 1, estimate))
+        elif mean > best_mean:
             self.best = (mean, probes)
-        elif probes >= _PROBES_OVER_BEST_MAX * at or mean < _RECALL_OF_BEST_MIN * greatest:
-            self.choice = at
+        elif (
+            probes >= _PROBES_OVER_BEST_MAX * best_probes or mean < _RECALL_OF_BEST_MIN * best_mean
+        ):
+            self.choice = best_probes
         self._before = (probes, bound)

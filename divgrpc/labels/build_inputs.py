@@ -110,8 +110,7 @@ LabelPlan = LabelInputs
 def check_trained(model: object, names: Iterable[str]) -> None:
     """Raise `InvalidArgumentError` if `model` is not "leml" but `names` is not empty.
 
-    `names` are the names of the training parameters that the caller set. The error is about the
-    first of them.
+    `names` are the training parameters that the caller set; the error is about the first.
     """
     for name in names:
         if model != "leml":

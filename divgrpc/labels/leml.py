@@ -35,8 +35,7 @@ from divgrpc.labels.matrices import Products, second_moments
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray
 
-# A callback that is called with the finished share of a stage, 0 to 1. The callback may raise an
-# error to end the training.
+# Called with the finished share of a stage, 0 to 1; may raise an error to end the training.
 Tick = Callable[[float], None]
 # An array with one float64 value for each column.
 Sums: TypeAlias = npt.NDArray[np.float64]
@@ -47,8 +46,7 @@ _OVERSAMPLED_COLUMNS: Final = 10
 _POWER_ITERATIONS: Final = 2
 # Conjugate gradients stop when the residual falls to this share (1 %) of the initial residual.
 _RESIDUAL_SHARE: Final = 1e-2
-# Conjugate gradients also stop when the residual falls to this share of the right-hand side, which
-# is about the precision of float32.
+# They also stop at this share of the right-hand side, about the precision of float32.
 _RIGHT_SIDE_SHARE: Final = 1e-6
 # A block of columns has at most 2**26 values (256 MiB). Conjugate gradients keep four blocks.
 _BLOCK_NUMBERS: Final = 2**26
@@ -61,8 +59,7 @@ _UPDATED_NUMBERS: Final = 2**20
 def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -> FloatArray:
     """Return the initial label factors (L, rank) float32.
 
-    The columns are orthonormal, ordered by decreasing singular value. `rank` is at most the
-    smallest of n, d and L.
+    The columns are orthonormal, ordered by decreasing singular value. `rank` is at most n, d and L.
     """
     label_count, steps = products.shape[2], _POWER_ITERATIONS + 1
     width = min(label_count, rank + _OVERSAMPLED_COLUMNS)
@@ -170,8 +167,7 @@ class Alternation:
         label_squares = 0.0
         for rows in _row_blocks(image):
             halves = image[rows] @ root.T
-            # `label_squares` becomes the inner product of the label factors and the image. The loss
-            # below subtracts it.
+            # The inner product of the label factors and the image, which the loss subtracts.
             label_squares += float(np.vdot(halves, halves))
             self.label_factors[rows] = halves @ root
         squares = float(_squares(self.feature_map).sum())

@@ -72,8 +72,7 @@ class Products:
 def multiply(matrix: Matrix, columns: FloatArray) -> FloatArray:
     """Return the product (m, r) float32 of `matrix` (m, d) and `columns` (d, r).
 
-    For a sparse matrix, each sum runs over the values of a row in order, so the result does not
-    depend on the number of threads.
+    Sums over a sparse row run in order, so the result does not depend on the number of threads.
     """
     if not isinstance(matrix, SparseRows):
         return matrix @ columns

@@ -44,13 +44,11 @@ class LabelModel:
         """
         factors = _as_factor("label_factors", label_factors)
         features = _as_factor("feature_map", feature_map)
-        if factors.shape[1] != features.shape[1]:
-            raise invalid(
-                "feature_map",
-                f"must have {factors.shape[1]} columns, as the label_factors have, "
-                f"got {features.shape[1]}",
-            )
-        return cls(factors, features, np.zeros(factors.shape[1], np.float32), unit_rows)
+        rank, columns = factors.shape[1], features.shape[1]
+        if columns != rank:
+            sentence = f"must have {rank} columns, as the label_factors have, got {columns}"
+            raise invalid("feature_map", sentence)
+        return cls(factors, features, np.zeros(rank, np.float32), unit_rows)
 
     @property
     def dims(self) -> int:
@@ -142,8 +140,8 @@ def best_products(
 ) -> tuple[IntArray, FloatArray]:
     """Return the labels and scores (m, count) with the largest inner products for each row.
 
-    `embedded` is (m, r) and `factors` (L, r), both float32. Rows are handled in blocks. `count` and
-    the order are as in `best_labels`.
+    `embedded` is (m, r) and `factors` (L, r), both float32. `count` and the order are as in
+    `best_labels`.
     """
     labels = np.empty((len(embedded), count), np.int64)
     scores = np.empty((len(embedded), count), np.float32)
@@ -176,11 +174,11 @@ def best_of_pairs(
     order = np.lexsort((labels, -scores, rows))
     rows = rows[order]
     places = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    inside = places < count
+    mask = places < count
     best = np.full((row_count, count), -1)
     best_scores = np.full((row_count, count), np.nan, np.float32)
-    best[rows[inside], places[inside]] = labels[order][inside]
-    best_scores[rows[inside], places[inside]] = scores[order][inside]
+    best[rows[mask], places[mask]] = labels[order][mask]
+    best_scores[rows[mask], places[mask]] = scores[order][mask]
     return best, best_scores
 
 
@@ -189,8 +187,7 @@ def prediction(
 ) -> LabelPrediction:
     """Return a `LabelPrediction` of width `top_k` from `labels` and `scores` (nq, at most top_k).
 
-    If an entry has no label, or its score is below `threshold`, its label becomes -1 and its score
-    NaN.
+    An entry without a label, or with a score below `threshold`, becomes label -1 and score NaN.
     """
     padding = ((0, 0), (0, top_k - labels.shape[1]))
     labels = np.pad(labels, padding, constant_values=-1)

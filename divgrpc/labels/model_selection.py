@@ -70,11 +70,10 @@ def choose(
     (rows, features), count = documents.shape, labels.shape[1]
     rank_max = min(rows, features, count)
     if parameters.rank is not None and parameters.rank > rank_max:
+        sizes = f"{rows} documents, {features} features that they have, the constant one included,"
+        sizes += f" and {count} labels that they have"
         raise invalid(
-            "rank",
-            f"must be at most {rank_max}, the least of {rows} documents, {features} features "
-            "that they have, the constant one included, and "
-            f"{count} labels that they have, got {parameters.rank}",
+            "rank", f"must be at most {rank_max}, the least of {sizes}, got {parameters.rank}"
         )
     rank = parameters.rank or min(rank_max, RANK_MAX)
     is_open = None in (parameters.rank, parameters.regularisation, parameters.iterations)

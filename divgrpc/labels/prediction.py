@@ -169,8 +169,7 @@ class IndexedLabels:
     ) -> tuple[Answers, EffectiveParameters]:
         """Predict labels for `documents` (nq, d) in the mode `embedding`.
 
-        The ids of the answers are labels. All defaults of `parameters` must be filled in.
-        `documents` are overwritten.
+        The ids of the answers are labels. `parameters` are filled in, and `documents` overwritten.
         """
         effective = self.resolve(parameters)
         plan = self._plan(effective, parameters)
@@ -182,21 +181,13 @@ class IndexedLabels:
         for start in range(0, len(embedded), rows):
             block = slice(start, start + rows)
             answers = self._searcher.answer(embedded[block], plan)
-            picks = self._pick(answers.ids, answers.scores, answers.counts, parameters)
+            picks = self._branches.pick(
+                answers.ids, answers.scores, answers.counts, parameters.top_k, parameters.dial
+            )
             result.ids[block], result.scores[block] = picks.labels, picks.scores
             result.selection_scores[block], result.counts[block] = picks.values, picks.counts
             result.stats[:, block] = answers.stats
         return result, effective
-
-    def _pick(
-        self,
-        labels: IntArray,
-        scores: FloatArray,
-        counts: CountArray,
-        parameters: PredictParameters,
-    ) -> PickedLabels:
-        """Pick `top_k` of the candidate `labels` (nq, m) with the selector `hierarchy`."""
-        return self._branches.pick(labels, scores, counts, parameters.top_k, parameters.dial)
 
     def vote(
         self, neighbours: IntArray, answers: Answers, parameters: PredictParameters
@@ -216,13 +207,11 @@ class IndexedLabels:
         votes = prediction(labels, shares, width, parameters.least)
         picks = PickedLabels(votes.labels, votes.scores, votes.scores, votes.counts)
         if parameters.by_hierarchy:
-            picks = self._pick(votes.labels, votes.scores, votes.counts, parameters)
-        return answers._replace(
-            ids=picks.labels,
-            scores=picks.scores,
-            selection_scores=picks.values,
-            counts=picks.counts,
-        )
+            picks = self._branches.pick(
+                votes.labels, votes.scores, votes.counts, parameters.top_k, parameters.dial
+            )
+        ids, scores, values, counts = picks
+        return answers._replace(ids=ids, scores=scores, selection_scores=values, counts=counts)
 
     def result(
         self,
@@ -233,9 +222,8 @@ class IndexedLabels:
     ) -> LabelResult:
         """Return a `LabelResult` with names, statistics, parameters and warnings.
 
-        The ids of `answers` are labels. In the mode `neighbour_vote`, `query` holds the parameters
-        of the search for neighbours. In the mode `embedding`, `query` holds those of the search for
-        labels.
+        The ids of `answers` are labels. `query` holds the parameters of the search for neighbours,
+        or for labels in the mode `embedding`.
         """
         warnings = parameters.query.warnings()
         warnings += too_few("top_k", parameters.top_k, self.count, answers.counts)
@@ -305,8 +293,7 @@ def document_rows(documents: RowsLike, dims: int) -> Rows:
     """Copy `documents` (nq, `dims`), dense or sparse, to float32.
 
     Raises `InvalidArgumentError` with the field documents for a wrong number of columns, for a
-    number of rows outside the limits, and for a document of zeros, which has no features to predict
-    labels from.
+    number of rows outside the limits, and for a document of zeros, which has no features.
     """
     rows = as_rows("documents", documents, dims)
     if not 1 <= len(rows) <= LIMITS["query_rows_max"]:

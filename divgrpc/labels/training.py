@@ -22,8 +22,7 @@ class TrainedLabels:
     """A trained `model`, and the `parameters` of its training with all values filled in.
 
     `losses` holds the loss after each iteration, decreasing. `trials` holds the settings that were
-    tried on held-out rows. `trials` is empty if all parameters were given or if too few rows exist
-    for trials.
+    tried on held-out rows, none if all parameters were given or there are too few rows.
     """
 
     model: LabelModel
@@ -48,8 +47,7 @@ def train(
     rows = as_documents(documents)
     truth = as_labels(labels, len(rows))
     reports = _Reports(len(rows), on_progress)
-    # Use one BLAS thread, because the products are small and several threads would mostly wait for
-    # each other.
+    # Use one BLAS thread: the products are small, so several would mostly wait for each other.
     with threadpool_limits(1, user_api="blas"):
         return _train(rows, truth, parameters or LabelParameters(), reports)
 
@@ -97,11 +95,9 @@ def _check_size(rank: int | None, features: int, labels: int) -> None:
     """
     rank_max = LIMITS["label_factor_numbers_max"] // max(features, labels)
     if rank is not None and rank > rank_max:
-        raise invalid(
-            "rank",
-            f"must be at most {rank_max} with {features - 1} columns and {labels} labels, "
-            f"got {rank}: a factor holds too many numbers",
-        )
+        sizes = f"{features - 1} columns and {labels} labels"
+        sentence = f"must be at most {rank_max} with {sizes}, got {rank}"
+        raise invalid("rank", f"{sentence}: a factor holds too many numbers")
 
 
 def _insert_zeros(rows: FloatArray, places: IntArray | None, count: int) -> FloatArray:

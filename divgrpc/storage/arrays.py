@@ -104,8 +104,7 @@ class ArrayFile:
     def expect(self, rows: int) -> None:
         """Announce the total number of rows; raises `StorageFullError` if the rows do not fit.
 
-        Disk space is reserved step by step as rows arrive, so that rows which never arrive take no
-        space.
+        Space is reserved step by step as rows arrive, so that rows which never arrive take none.
         """
         file_system = os.fstatvfs(self._file.fileno())
         if self._bytes(rows) > file_system.f_bavail * file_system.f_frsize:
@@ -185,8 +184,8 @@ def map_array(
     """Map the data of a file; if the array has no elements, allocate it instead."""
     if 0 in shape:
         empty = np.empty(shape, dtype)
-        # In mode "r" make the array read-only, as a mapping would be, because kernels accept only
-        # read-only arrays of an index.
+        # In mode "r" the array is read-only like a mapping: kernels accept no other arrays of an
+        # index.
         empty.setflags(write=mode != "r")
         return empty
     array = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
@@ -197,7 +196,7 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     """Map a finished array file read-only.
 
     The length and the header of the file are always compared with `entry`. The checksum is compared
-    only if `verify` is true. Raises `IndexDamagedError` if a comparison fails or if the file is
+    only if `verify` is true. Raises `IndexDamagedError` if a comparison fails or the file is
     missing.
     """
     try:
@@ -206,8 +205,7 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError(f"array {path.stem} is missing") from None
     dtype = np.dtype(entry.dtype).newbyteorder("<")
-    # Compare the header as bytes without parsing it, because this detects every change of the
-    # header.
+    # Compare the header as bytes, because this detects every change of it.
     if (header, size) != (_header(dtype, entry.shape), HEADER_BYTES + entry.bytes):
         raise IndexDamagedError(f"array {path.stem} does not match the manifest")
     array = map_array(path, dtype, entry.shape, "r")

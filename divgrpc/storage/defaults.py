@@ -59,8 +59,7 @@ def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
         raise IndexDamagedError(f"the defaults cannot be read; {_REMEDY}") from error
     if not intact:
         raise IndexDamagedError(f"the default does not match its checksum; {_REMEDY}")
-    # After a crash between two renames, the defaults file may belong to another build. Such a file
-    # is ignored.
+    # A defaults file of another build, left by a crash between two renames, is ignored.
     return defaults if build == _build_checksum(manifest) else Defaults()
 
 
@@ -78,9 +77,9 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
         document["default"] = asdict(defaults.query)
     if defaults.thresholds:
         document["thresholds"] = dict(defaults.thresholds)
-    new = path.with_name(path.name + ".new")
-    write_synced(new, with_checksum(document))
-    os.rename(new, path)
+    temporary = path.with_name(path.name + ".new")
+    write_synced(temporary, with_checksum(document))
+    os.rename(temporary, path)
 
 
 def is_default(name: str) -> bool:

@@ -186,8 +186,7 @@ def read_manifest(folder: Path) -> Manifest:
 def open_generation(folder: Path, *, verify: bool = True) -> Generation:
     """Map the arrays of a generation's folder and check them against the manifest.
 
-    If `verify` is true, checksums are checked too. Raises `IndexDamagedError` and
-    `OtherFormatError`.
+    If `verify`, checksums are checked too. Raises `IndexDamagedError` and `OtherFormatError`.
     """
     manifest = read_manifest(folder)
     arrays = {
@@ -217,8 +216,8 @@ class Staging:
         self._entries: dict[str, ArrayEntry] = {}
         self.generation: Generation | None = None
         # A callback that `publish` calls with the complete staging folder before the generation
-        # becomes current, so that readers can open the generation in advance. If the callback
-        # raises an error, the build fails.
+        # becomes current, so that readers can open it in advance. If it raises an error, the build
+        # fails.
         self.on_whole: Callable[[Path], None] | None = None
         self.folder.mkdir(parents=True)
 
@@ -283,7 +282,7 @@ class Staging:
 def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
     """Lock an index folder for a build, and yield the `Staging` of its next generation.
 
-    If the generation is not published when the `with` block ends, the generation is removed. Raises
+    A generation that is not published when the `with` block ends is removed. Raises
     `BuildUnderWayError` if another build holds the lock, and `IndexExistsError` if the index exists
     and `replace` is false.
     """
@@ -339,9 +338,8 @@ def _build_lock(folder: Path) -> Iterator[None]:
         if not lock_exclusively(descriptor):
             os.close(descriptor)
             raise BuildUnderWayError(f"a build of index {folder.name!r} is under way")
-        # The previous holder may have unlinked the file that is open here. In that case other
-        # processes would lock a new file of the same name, so this process must open the new file
-        # too.
+        # The previous holder may have unlinked the file that is open here. Then other processes
+        # lock a new file of the same name, so this process must open it too.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 break

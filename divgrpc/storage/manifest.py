@@ -75,8 +75,7 @@ class Manifest:
     `nonzeros` is the number of values that all points store. `widest_row` is the maximum number of
     values that one point stores (`dims` for dense points). `auto_search_dense` is the search that
     `auto` uses for dense queries on sparse points, None if Build did not measure such queries.
-    `duplicate_threshold` is the value for queries that do not set it. `divgrpc.types.IndexInfo`
-    documents the other fields.
+    `duplicate_threshold` is the default of queries. See `divgrpc.types.IndexInfo` for other fields.
     """
 
     generation: int

@@ -1,40 +1,19 @@
-"""Stores to which a build writes arrays are a staging folder (`generations.Staging`) or memory."""
+"""The stores to which a build writes arrays: a staging folder or memory."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.storage.arrays import ArrayEntry
-from divgrpc.storage.generations import Generation
+from divgrpc.storage.generations import Generation, Staging
 from divgrpc.storage.manifest import Manifest
 
 _CACHE_LINE_BYTES: Final = 64
-
-
-class Store(Protocol):
-    """Holds named arrays while a build writes them, by appending rows or in place."""
-
-    def begin(
-        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
-    ) -> None:
-        """Create an array for `append`, with space for `rows` rows."""
-
-    def append(self, name: str, block: Array) -> None:
-        """Append rows to an array that `begin` created."""
-
-    def read(self, name: str) -> Array:
-        """Return the rows appended so far, read-only."""
-
-    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        """Return a new array of this shape to be written in place."""
-
-    def publish(self, manifest: Manifest) -> Generation:
-        """Finish the generation; complete `manifest` with its number and arrays."""
 
 
 def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
@@ -82,7 +61,7 @@ class MemoryStore:
         return self._arrays[name]
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Finish the generation, whose number is 1."""
+        """Finish the generation, whose number is 1; complete `manifest`."""
         arrays = {name: self.read(name) for name in self._rooms}
         arrays |= {name: read_only(array) for name, array in self._arrays.items()}
         # Checksums are 0, because these arrays are never read from files.
@@ -91,6 +70,10 @@ class MemoryStore:
             for name, array in arrays.items()
         }
         return Generation(dataclasses.replace(manifest, generation=1, arrays=entries), arrays)
+
+
+# Holds named arrays while a build writes them, by appending rows or in place.
+Store: TypeAlias = MemoryStore | Staging
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
