@@ -1,7 +1,6 @@
 """Cross-validation of settings.
 
-The setting for a query is chosen on other queries only. If it were chosen on the query itself, the
-reported h would be too high.
+The setting for a query is chosen on other queries only, or else the reported h would be too high.
 """
 
 import heapq
@@ -38,8 +37,7 @@ class Chosen:
     def reported(self, values: Values, folds: IntArray) -> Values:
         """Return the value of each query at the setting of its fold, (nq,).
 
-        `values` (s, nq) are the values of every query at every setting, and `folds` (nq,) is the
-        fold of each query.
+        `values` (s, nq) are the values at every setting, and `folds` (nq,) the fold of each query.
         """
         return np.asarray(values[self.by_fold[folds], np.arange(len(folds))])
 
@@ -97,8 +95,7 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
         equally good settings the first is chosen, so order settings by cost.
     folds: (nq,), the fold of each query, from `deal_folds`.
 
-    Raises `InvalidArgumentError` if there are no settings, or if the queries outside a fold have no
-    h.
+    Raises `InvalidArgumentError` without settings, or if the queries outside a fold have no h.
     """
     h = np.asarray(h, np.float64)
     if h.ndim != 2 or not len(h) or h.shape[1] != len(folds):
@@ -128,8 +125,7 @@ def winners_of(
 ) -> Iterator[Choice]:
     """Yield the best choice among the settings of each race, reported by nested folds.
 
-    kinds, races: the kind and the race of each of s settings. Races are in the order in which they
-        first occur.
+    kinds, races: the kind and the race of each of s settings. Races keep their order.
     h, folds: as in `choose_by_folds`; every fold must have queries with an h.
 
     The best of several choices looks better than it is, even if folds made each of them. Therefore,

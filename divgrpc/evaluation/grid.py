@@ -14,23 +14,14 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import DEFAULT_VARIANT, LIMITS, QueryParameters
 from divgrpc.parameters.predict import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
+from divgrpc.parameters.query import WITH_VARIANTS
 from divgrpc.parameters.suggestions import with_suggestions
-from divgrpc.types import (
-    LabelSelector,
-    Mode,
-    Rounding,
-    Sampling,
-    Search,
-    Selector,
-    Variant,
-    Vote,
-)
+from divgrpc.types import LabelSelector, Mode, Rounding, Sampling, Search, Selector, Variant, Vote
 
 Limits = tuple[int | None, int | None]
 ParametersT = TypeVar("ParametersT", QueryParameters, PredictParameters)
 
 _LIMITS: Final = ("hash_limit", "candidates_limit")
-_WITH_VARIANTS: Final = ("greedy", "qp_relax")
 
 
 class _SettingsGrid(ABC, Generic[ParametersT]):
@@ -53,11 +44,10 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
             if not getattr(self, axis):
                 raise invalid(axis, "must have a value at least")
         count = prod(len(getattr(self, axis)) for axis in self._axes.values())
-        most = LIMITS["grid_settings_max"]
-        if count > most:
-            raise InvalidArgumentError(
-                "grid", f"the grid must have at most {most} settings, got {count}"
-            )
+        limit = LIMITS["grid_settings_max"]
+        if count > limit:
+            sentence = f"the grid must have at most {limit} settings, got {count}"
+            raise InvalidArgumentError("grid", sentence)
         self._check()
         self.settings()
 
@@ -75,6 +65,7 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
     def _combinations(self) -> Iterator[ParametersT]:
         shared = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # both grids are dataclasses
         lists = [shared.pop(axis) for axis in self._axes.values()]
+        axes = self._axes | dict.fromkeys(_LIMITS, "limits")
         for values in product(*lists):
             options: dict[str, Any] = dict(zip(self._axes, values, strict=True))
             options |= _limits(options.pop("limits"))
@@ -83,11 +74,10 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
             try:
                 yield self._parameters(**options, **shared)
             except InvalidArgumentError as error:
-                field = self._axes.get(error.field, error.field)
-                field = "limits" if error.field in _LIMITS else field
-                if field == error.field:
+                axis = axes.get(error.field, error.field)
+                if axis == error.field:
                     raise
-                raise type(error)(field, f"in {field}: {error}") from error
+                raise type(error)(axis, f"in {axis}: {error}") from error
 
     @abstractmethod
     def _check(self) -> None:
@@ -150,7 +140,7 @@ class Grid(_SettingsGrid[QueryParameters]):
             raise invalid("epsilons", "set hash_limit, but every pair in limits has a hash_limit")
 
     def _effective(self, setting: QueryParameters) -> QueryParameters:
-        has_variants = setting.selector in _WITH_VARIANTS
+        has_variants = setting.selector in WITH_VARIANTS
         samples = setting.search != "exact" and setting.hash_limit != 0
         return replace(
             setting,

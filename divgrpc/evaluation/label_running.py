@@ -1,15 +1,14 @@
 """Evaluations of an index's label predictions, choice of a threshold, and votes of neighbours.
 
-`evaluate_labels` measures predictions at many settings. The module `labels` turns the measured
-values into result rows.
+`evaluate_labels` measures predictions at many settings. The module `labels` makes result rows.
 
 `choose_threshold` chooses the minimum score of a predicted label by cross-validation, as section
 4.2 of the paper does for Table 2. Use documents that the model was not trained on, because scores
 of labels are too high for training documents.
 
 `neighbour_vote` implements the paper's "Majority" for documents. The points of the index are
-training documents with known labels. A query finds neighbours of a document, and each neighbour
-votes for all its labels.
+training documents. A query finds neighbours of a document, and each neighbour votes for all its
+labels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,8 @@ from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.evaluation.folds import FOLDS, choose_by_folds, deal_folds
 from divgrpc.evaluation.grid import LabelGrid
-from divgrpc.evaluation.labels import WORK_COLUMNS, LabelResolution, LabelTally, LabelTask
-from divgrpc.evaluation.study import Study
+from divgrpc.evaluation.labels import WORK_COLUMNS, LabelTally, LabelTask
+from divgrpc.evaluation.study import Resolution, Study
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels, check_top_k, prediction
 from divgrpc.labels.prediction import document_rows, most_voted, weigh
@@ -58,23 +57,20 @@ def evaluate_labels(
 
     documents: (nq, d), dense or sparse.
     labels: (nq, L), the true labels. A document has label j if column j is not 0.
-    groups: (nq,) whole numbers, the group of each document, by default each its own. Intervals and
-        folds are over groups.
+    groups: (nq,) whole numbers, by default one per document. Intervals and folds are over groups.
     grid: the settings to measure; by default those of `LabelGrid()`.
     folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
         more folds than groups, and with one group no setting is chosen.
-    set_default: store the threshold of the best choice of each mode in the index, and yield a row
-        for it.
+    set_default: store the threshold of each mode's best choice in the index, and yield a row for
+        it.
     per_document: include the figures of every document in the rows.
-    progress: function that is called with a `Progress` at the start and after each block of
-        documents.
+    progress: called with a `Progress` at the start and after each block of documents.
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of mode, selector, search and top_k. If the
     index has a hierarchy, the choice is the diversity, limits, n_probes and threshold with the
     greatest mean h. Otherwise it is those with the greatest mean f-score. With `set_default`, a row
-    for the best choice of each mode follows. Its figures come from nested folds, so they are not
-    too high.
+    for the best choice of each mode follows. Nested folds keep its figures from being too high.
 
     Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
     `UnfitIndexError` if the index lacks the model, the labels or the hierarchy that a setting
@@ -113,15 +109,13 @@ def study_labels(
     return Study(tally, measure_block, set_thresholds)
 
 
-def _resolve(
-    index: Engine, documents: Rows, truth: SparseLabels, task: LabelTask
-) -> LabelResolution:
+def _resolve(index: Engine, documents: Rows, truth: SparseLabels, task: LabelTask) -> Resolution:
     labels = index.labels_or_error()
     _check_columns(index, truth)
     settings: list[Any] = task.grid.settings()
     for setting in {setting.mode: setting for setting in settings}.values():
         index.check_documents(documents, setting)
-    return LabelResolution(
+    return Resolution(
         generation=index.generation,
         parameters=tuple(index.predict(documents[:1], s).parameters for s in settings),
         goal="f_score" if labels.tree is None else "h_score",
@@ -139,8 +133,8 @@ def _check_columns(index: Engine, truth: SparseLabels) -> None:
 def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Values:
     """Predict the labels of one document at a time, and return the figures of all documents.
 
-    The result is (3 + top_k, nq): the `WORK_COLUMNS`, then the labels. drank is NaN if the index
-    has no hierarchy.
+    The result is (3 + top_k, nq): `WORK_COLUMNS`, then the labels. drank is NaN without a
+    hierarchy.
     """
     work = np.full((len(WORK_COLUMNS), len(documents)), np.nan)
     labels = np.empty((len(documents), setting.top_k), np.int64)
@@ -188,8 +182,7 @@ def choose_threshold(
 
     documents: (nq, d), dense or sparse.
     labels: (nq, L), the true labels, dense or sparse. A document has label j if column j is not 0.
-    thresholds: the thresholds to try; by default 20 quantiles of the scores of all predicted
-        labels.
+    thresholds: the thresholds to try; by default 20 quantiles of all predicted scores.
     folds: number of cross-validation folds, 2 to nq.
     keep: store the threshold in the index as the default for the mode of `parameters`.
 

@@ -25,7 +25,7 @@ from divgrpc.metrics.labelling import SparseLabels
 from divgrpc.metrics.measures import harmonic_mean_of_means
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.types import EvaluateLabelRow, IntArray, Interval
+from divgrpc.types import EvaluateLabelRow, Interval
 
 LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_score")
 # Names of the figures of a document at a setting.
@@ -36,17 +36,14 @@ WORK_COLUMNS: Final = ("drank", "scored", "microseconds")
 # Maximum number of labels that an evaluation predicts at all settings together. The evaluation
 # stores 8 bytes for each predicted label until it ends.
 LABELS_MAX: Final = 10_000_000
-# Maximum number of labels that an evaluation predicts at one setting. Judging takes 80 bytes of
-# memory for each label.
+# Maximum number of labels that an evaluation predicts at one setting. Judging one takes 80 bytes.
 JUDGED_MAX: Final = 1_000_000
-# Maximum sum of top_k over all settings, because four intervals are computed for each rank of each
-# setting.
+# Maximum sum of top_k over all settings, because each rank takes four intervals.
 RANKS_MAX: Final = 20_000
 # Minimum number of points for `inverse_propensities`.
 _POINTS_MIN: Final = 3
 # Upper bounds of the size of a result row in a message. A rank takes four intervals. A document
-# takes nine numbers, an offset, and a varint for each of its labels. The headroom covers all other
-# fields.
+# takes nine numbers, an offset, and a varint per label. The headroom covers the rest.
 _RANK_BYTES: Final = 160
 _DOCUMENT_BYTES: Final = 80
 _LABEL_BYTES: Final = 4
@@ -78,42 +75,27 @@ class LabelTask(Task):
     def bounded(self) -> Self:
         """Return the task, or raise `InvalidArgumentError` if it is too large for one call."""
         super(LabelTask, self).bounded()  # as above
-        for product, width, most in (
+        for product, width, limit in (
             ("documents times top_k", max(self.widths()), JUDGED_MAX),
             ("settings times documents times top_k", sum(self.widths()), LABELS_MAX),
         ):
-            if self.rows * width > most:
-                raise InvalidArgumentError(
-                    "grid", f"{product} must be at most {most}, got {self.rows * width}"
-                )
+            if self.rows * width > limit:
+                sentence = f"{product} must be at most {limit}, got {self.rows * width}"
+                raise InvalidArgumentError("grid", sentence)
         return self
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelResolution(Resolution):
-    """A task checked against an index with labels.
-
-    points: number of points in the index.
-    counts: (L,) int64, the number of points that have each label. None if the points of the index
-        have no labels.
-    """
-
-    points: int
-    counts: IntArray | None
 
 
 class LabelTally(Tally[EvaluateLabelRow]):
     """Tables of the figures of documents, one for each setting, and result rows from the tables.
 
-    A table (3 + top_k, nq) has the `WORK_COLUMNS`, followed by the predicted labels. `truth`
-    (nq, L) are the true labels.
+    A table (3 + top_k, nq) has the `WORK_COLUMNS` and the predicted labels. `truth` is (nq, L).
     """
 
     table_columns = WORK_COLUMNS
     has_labels = True
     choice_fields = ("mode", "selector", "search", "top_k")
 
-    def __init__(self, task: LabelTask, resolution: LabelResolution, truth: SparseLabels) -> None:
+    def __init__(self, task: LabelTask, resolution: Resolution, truth: SparseLabels) -> None:
         super().__init__(task, resolution)
         self._truth = truth
         self._inverse: Values | None = None

@@ -77,8 +77,7 @@ class Relevance:
     def topics(self, index: "Engine") -> tuple[Topics, IntArray]:
         """Return the topics, and the name of each query's topic (nq,).
 
-        Raises `InvalidArgumentError`, with the field categories or relevant, for a category or an
-        id that no point has.
+        Raises `InvalidArgumentError` (categories or relevant) for a category or an id of no point.
         """
         if self.categories is not None:
             try:
@@ -155,14 +154,13 @@ def evaluate(
         more folds than groups, and with one group no setting is chosen.
     set_default: make the best choice the index's default for Query, and yield a row for it.
     per_query: include the figures of every query in the rows.
-    progress: function that is called with a `Progress` at the start and after each block of
-        queries.
+    progress: called with a `Progress` at the start and after each block of queries.
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of selector, variant, rounding, search and
     k. The choice is the diversity, limits, epsilon, n_probes and sampling with the greatest mean h.
-    With `set_default`, a row for the best choice follows. Its figures come from nested folds, so
-    they are not too high.
+    With `set_default`, a row for the best choice follows. Nested folds keep its figures from being
+    too high.
 
     Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
     `UnfitIndexError` if the index lacks categories or sub-topics.
@@ -218,11 +216,11 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
             "set_default",
             "set_default needs two groups of queries with two or more relevant sub-topics",
         )
-    most = LIMITS["k_candidates_dims_max"]
+    limit = LIMITS["k_candidates_dims_max"]
     # Limit k * k * width, because the comparison of all pairs of results reads this many numbers.
-    if max(task.widths()) ** 2 * index.widest_row > most:
+    if max(task.widths()) ** 2 * index.widest_row > limit:
         raise InvalidArgumentError(
-            "ks", f"the greatest k, squared, times the numbers of a point must be at most {most}"
+            "ks", f"the greatest k, squared, times the numbers of a point must be at most {limit}"
         )
     parameters = tuple(index.resolve(setting, queries) for setting in task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
     return Resolution(index.generation, parameters)

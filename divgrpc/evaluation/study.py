@@ -31,14 +31,12 @@ from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Mic
 
 STAGE: Final = "evaluating"
 # Target duration of a block in seconds. With longer blocks, threads would end at different times,
-# and progress would be reported less often. With shorter blocks, more of the time would be
-# overhead.
+# and progress would be rarer. Shorter blocks would have more overhead.
 _BLOCK_SECONDS: Final = 0.1
 # Number of rows in the first block of a setting, before the time of a row is known.
 _FIRST_ROWS: Final = 16
 _BLOCK_ROWS_MAX: Final = 512
-# Maximum number of results in a block, which limits memory, because all results of a block are in
-# memory at the same time.
+# Maximum number of results in a block, which are in memory at the same time.
 _BLOCK_RESULTS_MAX: Final = 2**15
 # Median times of the same setting in several evaluations differ by some 3 % on a quiet machine.
 TIME_TOLERANCE: Final = 0.1
@@ -108,15 +106,13 @@ class Task:
     def bounded(self) -> Self:
         """Return the task, or raise `InvalidArgumentError` if it is too large for one call."""
         field, rows, settings = self.rows_field, self.rows, len(self.grid.settings())
-        most = LIMITS["query_rows_max"]
-        if rows > most:
-            raise invalid(field, f"must have 1 to {most} rows, got {rows}")
-        most = LIMITS["evaluate_queries_max"]
-        if settings * rows > most:
-            raise InvalidArgumentError(
-                "grid",
-                f"settings times {field} must be at most {most}, got {settings} times {rows}",
-            )
+        limit = LIMITS["query_rows_max"]
+        if rows > limit:
+            raise invalid(field, f"must have 1 to {limit} rows, got {rows}")
+        limit = LIMITS["evaluate_queries_max"]
+        if settings * rows > limit:
+            bound = f"must be at most {limit}, got {settings} times {rows}"
+            raise InvalidArgumentError("grid", f"settings times {field} {bound}")
         return self
 
 
@@ -132,11 +128,16 @@ class Resolution:
     generation: generation of the index.
     parameters: effective parameters of each setting.
     goal: name of the metric that choices maximise.
+    points: number of points in the index, 0 in an evaluation of queries.
+    counts: (L,) int64, the number of points that have each label, for an evaluation of labels. None
+        if the points of the index have no labels.
     """
 
     generation: int
     parameters: tuple[Any, ...]
     goal: str = "h_score"
+    points: int = 0
+    counts: IntArray | None = None
 
 
 class Tally(ABC, Generic[RowT]):
@@ -145,12 +146,10 @@ class Tally(ABC, Generic[RowT]):
     A table is (columns, n) for n queries or documents. A subclass defines the columns.
     """
 
-    # Names of the columns of a table. If `has_labels` is true, they are followed by a column for
-    # each predicted label.
+    # Names of the columns of a table. If `has_labels`, a column for each predicted label follows.
     table_columns: ClassVar[tuple[str, ...]]
     has_labels: ClassVar[bool] = False
-    # Settings with equal values of these parameters form a group. One setting of each group is
-    # chosen.
+    # Settings with equal values of these form a group. One setting of each group is chosen.
     choice_fields: ClassVar[tuple[str, ...]]
 
     def __init__(self, task: Task, resolution: Resolution) -> None:
@@ -236,13 +235,16 @@ class Tally(ABC, Generic[RowT]):
 
         `columns` are the figures of a table by name, (n,) each.
         """
-        width = getattr(self.settings[setting], self.task.width_field)
+        width, times = (
+            getattr(self.settings[setting], self.task.width_field),
+            columns["microseconds"],
+        )
         return {
             "number": setting,
             "generation": self.resolution.generation,
             "search": self.settings[setting].search,
             "parameters": self.resolution.parameters[setting],
-            "microseconds": _summary(columns["microseconds"]),
+            "microseconds": Microseconds(mean(times), *np.percentile(times, (50, 90, 99)).tolist()),
             "empty": int((columns["found"] == 0).sum()),
             "short": int((columns["found"] < width).sum()),
             "values": columns if self.task.per_row else {},
@@ -363,13 +365,6 @@ def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]
         members = np.array([value == k for value in ks])
         front[members] = pareto_front(means[members], medians[members], TIME_TOLERANCE)
     return front
-
-
-def _summary(times: Values) -> Microseconds:
-    """Return the mean and the percentiles of the times (n,) in microseconds."""
-    return Microseconds(
-        mean(times), *(float(value) for value in np.percentile(times, (50, 90, 99)))
-    )
 
 
 def _chosen_table(tables: Sequence[Values], choice: Choice) -> Values:

@@ -47,8 +47,7 @@ def mean_intervals(values: Values, groups: npt.ArrayLike | None = None) -> list[
     if values.ndim != 2:
         raise invalid("values", "must be (queries, metrics)")
     intervals = ratio_intervals(*without_nan(values), groups)
-    # Replace the ratio by the value of `mean`, because the ratio sums in another order, so its last
-    # digit may differ.
+    # Replace the ratio by `mean`, because the ratio's last digit may differ.
     return [
         interval._replace(value=mean(column))
         for interval, column in zip(intervals, values.T, strict=True)
@@ -58,8 +57,8 @@ def mean_intervals(values: Values, groups: npt.ArrayLike | None = None) -> list[
 def without_nan(values: Values) -> tuple[Values, Values]:
     """Return arguments for `ratio_intervals` whose ratios are the means of columns (n, m).
 
-    The dividends (n, m) are `values` with 0 in place of NaN. The divisors (n, m) are 1 for a
-    number and 0 for NaN.
+    The dividends (n, m) are `values` with 0 in place of NaN. The divisors (n, m) are 0 for NaN,
+    else 1.
     """
     applies = ~np.isnan(values)
     return np.where(applies, values, 0.0), applies.astype(np.float64)
@@ -91,10 +90,10 @@ def ratios_of_sums(
         columns = _group_sums(columns, groups)
     gains, divisors, sizes = columns
     total = divisors.sum(axis=0)
-    few = np.count_nonzero(sizes, axis=0) < GROUPS_MIN
+    lacks_groups = np.count_nonzero(sizes, axis=0) < GROUPS_MIN
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = gains.sum(axis=0) / total
-        shares = np.where(few, np.nan, sizes / sizes.sum(axis=0))
+        shares = np.where(lacks_groups, np.nan, sizes / sizes.sum(axis=0))
         squares = (gains - ratios * divisors) ** 2 / (1 - shares)
         errors = np.sqrt(squares.sum(axis=0)) / abs(total)
         # Satterthwaite's degrees for queries that are independent and vary alike.
@@ -115,7 +114,7 @@ def ratio_intervals(
     than two groups the ends are NaN. Raises `InvalidArgumentError` with the field groups.
     """
     ratios, errors, degrees = ratios_of_sums(gained, possible, groups)
-    widths = errors * _critical_ts(degrees)
+    widths = errors * np.array([critical_t(value) for value in degrees.tolist()])
     return [
         Interval(*map(float, ends))
         for ends in zip(ratios, ratios - widths, ratios + widths, strict=True)
@@ -147,11 +146,11 @@ def holm(p_values: npt.ArrayLike) -> Values:
     """Return `p_values` (m,) adjusted for m tests, (m,).
 
     If each hypothesis with an adjusted p below 0.05 is rejected, then the probability that any true
-    hypothesis is rejected is below 5 %, however the tests depend on each other. NaN stays NaN, and
-    is not counted as a test.
+    hypothesis is rejected is below 5 %, however the tests depend on each other. NaN stays NaN and
+    is no test.
 
-    Raises `InvalidArgumentError`, with the field p_values, for other shapes and for values outside
-    of [0, 1].
+    Raises `InvalidArgumentError`, with the field p_values, for other shapes and values outside [0,
+    1].
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
     Statistics 6 (1979).
@@ -170,11 +169,11 @@ def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLik
     """Return (values - nearest) / (best - nearest), computed from the means of the arguments.
 
     The share is 0 if `values` and `nearest` have the same mean, and 1 if `values` and `best` have
-    the same mean. It may be below 0 or above 1. It is NaN if the means of `best` and `nearest` are
-    equal.
+    the same mean. It may be below 0 or above 1. It is NaN if `best` and `nearest` have the same
+    mean.
 
-    Each argument is a number or an array (nq,) over the same queries. A query is skipped if any of
-    the arrays has NaN for it.
+    Each argument is a number or an array (nq,) over the same queries. NaN in any array skips a
+    query.
     """
     gains = _gains(values, nearest, best)
     gain, possible = gains[:, ~np.isnan(gains).any(axis=0)].sum(axis=1)
@@ -218,8 +217,7 @@ def pareto_front(
     Settings are taken in descending order of h. A setting is on the front if it is faster than all
     settings on the front with a higher h. Of settings with equal h, those that count as fast as the
     fastest of them are on the front. So for each setting that is not on the front, there is one on
-    the front whose h is not lower and whose time is not longer. A setting with NaN is never on the
-    front.
+    the front whose h is not lower and whose time is not longer. NaN is never on the front.
 
     Raises `InvalidArgumentError`, with the field seconds, for other shapes.
 
@@ -259,7 +257,3 @@ def check_groups(groups: npt.NDArray[Any], queries: int) -> None:
     """Raise `InvalidArgumentError`, with the field groups, unless they are (queries,) integers."""
     if groups.shape != (queries,) or (groups.dtype.kind not in "iu" and groups.size):
         raise invalid("groups", f"must be {queries} whole numbers, one for each query")
-
-
-def _critical_ts(degrees: Values) -> Values:
-    return np.array([critical_t(value) for value in degrees.tolist()])

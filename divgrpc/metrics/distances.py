@@ -52,8 +52,7 @@ def list_distances(
     rows: (nq, k) row numbers of `points`, -1 for a place without a result.
     metric: `cosine` gives squared distances between unit vectors, 0 to 4. `euclidean` gives squared
         distances. Under `inner_product` the distance between points is 1 - cosine, as in selectors.
-        The distance to the query is NaN under `inner_product`, because it would depend on the
-        candidates.
+        There the distance to the query is NaN, because it would depend on the candidates.
 
     The cosine of a zero vector with any other vector counts as 0. Raises `InvalidArgumentError`,
     with the field rows, for other shapes.
@@ -92,8 +91,7 @@ def objective(distances: ListDistances, diversity: float) -> Values:
 def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
     """Return the distances of g lists as an array (3, g).
 
-    The rows are the mean distance to the query, and the mean and the minimum distance between
-    results.
+    The rows: mean distance to the query, mean and minimum distance between results.
     """
     valid = rows >= 0
     vectors = points[np.maximum(rows, 0).ravel()].astype(np.float64)

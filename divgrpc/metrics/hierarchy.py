@@ -89,8 +89,7 @@ class LabelTree:
             )
         tree = np.full(nodes, _NONE)
         depths = np.full(nodes, _NONE)
-        # A single root has level 0. Several roots have level 1, because they become children of a
-        # common root.
+        # A single root has level 0. Several roots have level 1, as children of a common root.
         depths[tops] = level = int(len(tops) > 1)
         while True:
             edges = np.flatnonzero((depths[above] == level) & (depths[below] == _NONE))
@@ -100,9 +99,9 @@ class LabelTree:
                 raise invalid("hierarchy", f"must have at most {_LEVELS_MAX} levels below its root")
             smallest = np.full(nodes, nodes)
             np.minimum.at(smallest, below[edges], above[edges])
-            new = np.flatnonzero(smallest < nodes)
+            next_level = np.flatnonzero(smallest < nodes)
             level += 1
-            tree[new], depths[new] = smallest[new], level
+            tree[next_level], depths[next_level] = smallest[next_level], level
         return cls(tree, depths, _ancestors(tree, depths, label_count))
 
     @classmethod
@@ -136,10 +135,11 @@ class LabelTree:
         return np.concatenate([np.empty(0), *parts])
 
     def _drank(self, labels: IntArray) -> Values:
-        is_label = (labels >= 0) & (labels < len(self.ancestors))
-        if not self.height:
+        height = self.height
+        if not height:
             return np.zeros(len(labels))
-        rows, height = np.where(is_label, labels, 0), self.height
+        is_label = (labels >= 0) & (labels < len(self.ancestors))
+        rows = np.where(is_label, labels, 0)
         below = _distinct(np.where(is_label, self.ancestors[rows, height - 1], _NONE)) - 1
         if height == 1:
             return (below > 0).astype(np.float64)

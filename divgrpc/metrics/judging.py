@@ -59,14 +59,11 @@ class PointCategories:
         different lengths, for invalid ids, and for categories or sub-topics above 2**31 - 1. If all
         three arguments are None, the field is ids.
         """
-        columns = {
-            name: _whole(array, name)
-            for name, array in (("categories", categories), ("subtopics", subtopics), ("ids", ids))
-            if array is not None
-        }
-        length = next((array.size for array in columns.values()), None)
-        if length is None:
+        arguments = {"categories": categories, "subtopics": subtopics, "ids": ids}
+        columns = {name: _whole(a, name) for name, a in arguments.items() if a is not None}
+        if not columns:
             raise InvalidArgumentError("ids", "labels must have categories, subtopics or ids")
+        length = next(iter(columns.values())).size
         for name, array in columns.items():
             if array.shape != (length,):
                 raise invalid(name, f"must have one number for each of {length} points")
@@ -135,8 +132,7 @@ class Judged:
 class Topics:
     """The relevant points of t topics, computed once to judge many results. Integers are int64.
 
-    `of_categories` makes a topic of each category, and `of_relevant` makes a topic of each list of
-    relevant ids.
+    `of_categories` makes a topic of each category, `of_relevant` one of each list of relevant ids.
 
     labels: categories and sub-topics of all n points.
     names: (t,) ascending, the category of each topic, or the number of its list.
@@ -166,8 +162,8 @@ class Topics:
     def of_relevant(cls, relevant: Sequence[npt.ArrayLike], labels: PointCategories) -> Self:
         """Make a topic of each list of ids in `relevant`.
 
-        Raises `InvalidArgumentError`, with the field relevant, for a list without ids and for an id
-        that no point has.
+        Raises `InvalidArgumentError`, with the field relevant, for an empty list or an id of no
+        point.
         """
         lists = [np.unique(_whole(ids, "relevant")) for ids in relevant]
         for number, ids in enumerate(lists):
@@ -218,9 +214,9 @@ class Topics:
     def depths(self, topics: IntArray, k: int) -> IntArray:
         """Return `Judged.depths` (nq, k) for queries with the topic numbers `topics` (nq,)."""
         distinct, places = np.unique(topics, return_inverse=True)
-        among = np.isin(self.pair_topics, distinct)
-        points = np.minimum(self.pair_points[among], k)
-        keys = np.searchsorted(distinct, self.pair_topics[among]) * (k + 1) + points
+        mask = np.isin(self.pair_topics, distinct)
+        points = np.minimum(self.pair_points[mask], k)
+        keys = np.searchsorted(distinct, self.pair_topics[mask]) * (k + 1) + points
         exactly = np.bincount(keys, minlength=len(distinct) * (k + 1)).reshape(-1, k + 1)
         at_least = exactly[:, ::-1].cumsum(axis=1)[:, ::-1]
         return np.asarray(at_least[places, 1:])
@@ -260,9 +256,8 @@ def judge_relevant(
 def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
     """Count how often the label at each place of `labels` (nq, k) occurs in its row.
 
-    Returns two int64 arrays (nq, k). The first array counts the occurrences at earlier places, the
-    second array counts the occurrences in the whole row. Both arrays are 0 at places with a
-    negative label.
+    Returns two int64 arrays (nq, k). The first counts the occurrences at earlier places, the second
+    those in the whole row. Both are 0 at places with a negative label.
     """
     keys = labels - labels.min(initial=0)
     keys += np.arange(len(labels))[:, None] * (keys.max(initial=0) + 1)

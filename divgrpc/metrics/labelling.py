@@ -142,8 +142,7 @@ def inverse_propensities(
     documents: N, the number of training documents.
     a, b: A and B.
 
-    Raises `InvalidArgumentError`, with the field documents, for fewer than 3 documents, because C
-    would not be positive.
+    Raises `InvalidArgumentError` (documents) for fewer than 3, because C would not be positive.
     """
     if documents < 3:
         raise invalid("documents", f"must be at least 3, got {documents}")
@@ -173,9 +172,9 @@ def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Val
     order = np.lexsort((-inverse[judged.true], judged.rows))
     starts = np.cumsum(judged.totals) - judged.totals
     places = np.arange(len(order)) - np.repeat(starts, judged.totals)
-    within = places < gains.shape[1]
+    mask = places < gains.shape[1]
     best = np.zeros(gains.shape)
-    best[judged.rows[within], places[within]] = inverse[judged.true[order]][within]
+    best[judged.rows[mask], places[mask]] = inverse[judged.true[order]][mask]
     return np.asarray(gains.cumsum(axis=1)), np.asarray(best.cumsum(axis=1))
 
 

@@ -89,8 +89,8 @@ def subtopic_recall(judged: Judged) -> Values:
 def normalised_entropy(judged: Judged) -> Values:
     """Return D, 0 to 1: the normalised entropy of the sub-topics of the relevant results.
 
-    The entropy is divided by log m, where m is the number of the query's sub-topics. D is 0 if no
-    result is relevant.
+    The entropy is divided by log m, where m is the number of the query's sub-topics. D is 0 without
+    a relevant result.
 
     The definition follows the paper's section "Evaluation Criteria" with two changes. It adds the
     missing minus sign. It also uses the shares of sub-topics among the relevant results, because
@@ -99,8 +99,7 @@ def normalised_entropy(judged: Judged) -> Values:
     _, total = earlier_and_total(judged.subtopics)
     real = judged.subtopics >= 0
     count = np.maximum(real.sum(axis=1), 1)
-    # For a sub-topic with the share s of the relevant results, the values in `parts` add up to
-    # count * s * log(s).
+    # The `parts` of a sub-topic with the share s of the results add up to count * s * log(s).
     parts = np.log(np.where(real, total, count[:, None]) / count[:, None])
     # `0.0 - x` because `-x` would be minus zero for a single sub-topic.
     entropy = 0.0 - parts.sum(axis=1) / count
@@ -121,8 +120,7 @@ def h_of_means(judged: Judged) -> float:
     """Return the harmonic mean of the mean precision and the mean D.
 
     The means are over the queries whose D is not NaN. The result is an upper bound of the mean of
-    `h_score`. Readers get this value if they compute h from the mean precision and the mean D in a
-    table.
+    `h_score`. Readers get this value if they compute h from the means in a table.
     """
     entropy = normalised_entropy(judged)
     applies = ~np.isnan(entropy)
@@ -142,8 +140,7 @@ def alpha_ndcg(judged: Judged, alpha: float = 0.5) -> Values:
     """
     discounts = 1 / np.log2(np.arange(2, judged.k + 2))
     gains = (_gains(judged, alpha) * discounts).sum(axis=1)
-    # The best list begins with one result of every sub-topic. A second result of every sub-topic
-    # follows, then a third, and so on.
+    # The best list has one result of every sub-topic, then a second result of each, and so on.
     ends = np.minimum(judged.depths.cumsum(axis=1), judged.k)
     sums = np.concatenate([[0.0], discounts.cumsum()])[ends]
     rounds = np.diff(sums, axis=1, prepend=0.0)
@@ -155,8 +152,8 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
 
     All sub-topics have equal weight. `alpha` is the probability that a relevant result satisfies
     the user, who then stops reading. As in TREC's ndeval, the value is divided by the value of a
-    list in which every result has every sub-topic. Lists of results with one sub-topic each
-    therefore stay far below 1.
+    list in which every result has every sub-topic. Lists of results with one sub-topic each stay
+    far below 1.
 
     Chapelle et al., "Expected reciprocal rank for graded relevance" (CIKM 2009).
 
@@ -171,8 +168,8 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
 def _gains(judged: Judged, alpha: float) -> Values:
     """Return the gain of each place, (nq, k).
 
-    The gain is (1 - alpha)^j for a result whose sub-topic occurs at j earlier places, and 0 for a
-    result without a sub-topic.
+    The gain is (1 - alpha)^j for a result whose sub-topic occurs at j earlier places, and 0 without
+    a sub-topic.
     """
     if not 0 <= alpha <= 1:
         raise invalid("alpha", f"must be between 0 and 1, got {alpha}")
@@ -200,8 +197,7 @@ def _ranks(judged: Judged) -> Values:
     return np.arange(1, judged.k + 1, dtype=np.float64)
 
 
-# The metrics by name. `one_call` is 1 if at least one result is relevant. `n_call` is 1 if all k
-# results are relevant.
+# The metrics by name. `one_call` is 1 if any result is relevant, and `n_call` if all k are.
 MEASURES: Final[dict[str, Callable[[Judged], Values]]] = {
     "precision": precision,
     "recall": recall,

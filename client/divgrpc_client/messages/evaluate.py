@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation import Grid
 from divgrpc.evaluation.grid import LabelGrid
-from divgrpc.evaluation.labels import LabelResolution, LabelTally, LabelTask, documents_max
+from divgrpc.evaluation.labels import LabelTally, LabelTask, documents_max
 from divgrpc.evaluation.queries import QueryTally
 from divgrpc.evaluation.study import STAGE, Resolution, Tally, Task, rows_max
 from divgrpc.metrics.labelling import Truth
@@ -335,7 +335,7 @@ class LabelEvaluation(
             yield from super().take(response)
 
     def _tally(self, first: Sequence[EvaluateLabelRow]) -> LabelTally:
-        resolution = LabelResolution(
+        resolution = Resolution(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
             goal=first[0].goal,

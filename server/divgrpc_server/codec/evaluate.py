@@ -4,7 +4,7 @@ This module loads the compiler, so only evaluators use it.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.evaluation.label_running import study_labels
-from divgrpc.evaluation.labels import LabelResolution, LabelTask, documents_per_message_max
+from divgrpc.evaluation.labels import LabelTask, documents_per_message_max
 from divgrpc.evaluation.queries import Relevance, study_queries
-from divgrpc.evaluation.study import Study, Task
+from divgrpc.evaluation.study import Resolution, Study, Task
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
@@ -102,12 +102,12 @@ class LabelCall(_Call):
         if self._task.folds and not len(sets.indices):
             raise invalid("labels", "must have at least one label")
         self._truth = Truth(sets.indptr, sets.indices, (self._task.rows, sets.cols))
-        self._resolution: LabelResolution | None = None
+        self._resolution: Resolution | None = None
 
     def study(self, engine: Engine) -> Study[EvaluateLabelRow]:
         """Validate the call against the index, and return the evaluation to run."""
         study = study_labels(engine, self._documents, self._truth, self._task)
-        self._resolution = cast(LabelResolution, study.resolution)
+        self._resolution = study.resolution
         return study
 
     def pack_rows(self, rows: Sequence[EvaluateLabelRow]) -> list[bytes]:
