@@ -215,8 +215,7 @@ class _Encoder:
         sample = take(self._points, draw_numbers(self._rows, count, rng))
         if not self.parameters.centred and self.parameters.metric != "inner_product":
             # Subtracting a centre changes no distance. Without the part that all points share, the
-            # four bits of each projection of a query resolve the differences between points more
-            # finely.
+            # four bits of each projection of a query resolve differences more finely.
             self._centre = (_sum(sample, self._dims) / count).astype(np.float32)
         if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS_MAX:
             n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
@@ -424,8 +423,7 @@ class _Encoder:
 def _spread(points: FloatArray) -> FloatArray:
     """Return the variance of differences between near points along each principal component, (d,).
 
-    These differences are used in place of the differences between points and centres of cells,
-    because cells are not learned yet.
+    These stand for the differences between points and centres of cells, which are not learned yet.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
     rows = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)

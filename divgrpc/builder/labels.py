@@ -112,8 +112,8 @@ class LabelBuilder:
         """Return the number of labels, or None if the build has no labels.
 
         Raises `InvalidArgumentError` with the name of the argument as its `field` if the labels,
-        the model and the names have different numbers of labels, or if the model does not embed
-        documents of `dims` dimensions.
+        the model and the names differ in number, or if the model does not embed documents of `dims`
+        dimensions.
         """
         model, names = self._inputs.model, self._inputs.names
         if self._label_count is None and self._inputs.is_empty:

@@ -23,19 +23,16 @@ from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
 
-# Neighbours are counted for 256 points. The mean squared distance is that of all pairs of 500.
+# Neighbours are counted for 256 points. The mean squared distance is over pairs of 500 points.
 _SAMPLE_ROWS: Final = 256
 _SPREAD_ROWS: Final = 500
-# T counts as having a gap above it if at most this share of the points have a neighbour between T
-# and 2 T.
+# T has a gap above it if at most this share of the points have a neighbour between T and 2 T.
 _GAP_SHARE_MAX: Final = 0.1
-# A point with more than 60 neighbours within T is in a cluster. T is refused if more than 75 % of
-# the points are in clusters.
+# A point with over 60 neighbours within T is in a cluster. T is refused if over 75 % of points are.
 _COPIES_MAX: Final = 60
 _CLUSTER_SHARE_MAX: Final = 0.75
-# For a point in a cluster, neighbours are counted among a sample of 4,096 points. The point counts
-# as having a neighbour between T and 2 T if over 1.1 times as many points of the sample are within
-# 2 T as within T.
+# For a point in a cluster, neighbours are counted among a sample of 4,096 points. The point has a
+# neighbour between T and 2 T if over 1.1 times as many of them are within 2 T as within T.
 _COUNTED_ROWS: Final = 4_096
 _CLUSTER_GROWTH_MAX: Final = 1.1
 # The thresholds to try begin with the largest and are halved 15 times, in 4 steps for each halving.

@@ -33,8 +33,7 @@ _BATCH_QUERIES_MAX: Final = 16
 _BATCH_MARKS_MAX: Final = 1 << 20
 # Number of queries used to measure a search that `auto` never uses.
 _UNUSED_SEARCH_QUERIES: Final = 32
-# With more points than this, queries run one at a time, because each query keeps pages of the
-# points in memory.
+# With more points, queries run one at a time, because each keeps pages of points in memory.
 _PARALLEL_ROWS_MAX: Final = 1_000_000
 # Each number of probes to try is this many times the number before.
 _PROBES_GROWTH: Final = 2

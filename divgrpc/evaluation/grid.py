@@ -30,8 +30,7 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
     __slots__ = ()
 
     # `_parameters` is the class of the settings. `_axes` maps the name of each parameter to the
-    # name of its axis. Errors about a value name the axis as the field. `settings` varies the first
-    # axis slowest.
+    # name of its axis. Errors name the axis as the field. `settings` varies the first axis slowest.
     _parameters: ClassVar[Any]
     _axes: ClassVar[dict[str, str]]
 

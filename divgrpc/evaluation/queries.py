@@ -116,8 +116,7 @@ class QueryTally(Tally[EvaluateRow]):
         return EvaluateRow(
             **self._row_fields(setting, columns),
             metrics={
-                # Replace each ratio by the value of `mean`, because a ratio sums in another order,
-                # so its last digit may differ.
+                # Replace each ratio by `mean`, because the ratio's last digit may differ.
                 name: interval._replace(value=mean(columns[name]))
                 for name, interval in zip(METRICS, intervals, strict=True)
             },

@@ -355,8 +355,8 @@ class Study(Generic[RowT]):
 def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]:
     """Return a mask (s,) of the settings that are on the Pareto front of mean h and median time.
 
-    A setting is compared only with settings of the same k. Times within `TIME_TOLERANCE` count as
-    equal. `h` and `times` are (s, n).
+    Only settings of the same k are compared. Times within `TIME_TOLERANCE` count as equal. `h` and
+    `times` are (s, n).
     """
     means = np.array([mean(column) for column in h])
     medians = np.median(times, axis=1)

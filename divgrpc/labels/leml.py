@@ -20,8 +20,8 @@ nor the step for V can increase F.
 The columns of the initial H are the leading right singular vectors of XᵀY, found by randomised
 subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review
 2011). These columns are orthonormal, so the first feature map is the ridge regression of the
-projected labels. After one or two iterations the predictions for new documents hardly improve; many
-more iterations overfit.
+projected labels. After two iterations predictions for new documents hardly improve; many more
+iterations overfit.
 """
 
 from collections.abc import Callable, Iterator

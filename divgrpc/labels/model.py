@@ -82,9 +82,8 @@ class LabelModel:
         """Score every label for each of `documents` (nq, d); return the `top_k` best labels.
 
         Labels with a score below `threshold` are left out. Labels with equal scores are ordered by
-        label number. The result is exact, so it serves as the reference for approximate searches.
-        Raises the errors of `embed`, and `InvalidArgumentError` with the field top_k if `top_k` is
-        below 1.
+        label number. The result is exact, so it is the reference for approximate searches. Raises
+        the errors of `embed`, and `InvalidArgumentError` for a `top_k` below 1.
         """
         embedded = self.embed(documents)
         width = check_top_k(top_k, self.label_count)

@@ -10,8 +10,7 @@ from divgrpc.errors import invalid
 from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray, Metric
 
-# A dense array (n, d) or a scipy sparse matrix. The type is Any because this module must not import
-# scipy.
+# A dense array (n, d) or a scipy sparse matrix, which this module must not import.
 Rows = Any
 # A block of lists holds at most this many vector components and inner products: 8 MiB each.
 _BLOCK_NUMBERS: Final = 2**20

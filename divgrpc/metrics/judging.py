@@ -51,8 +51,7 @@ class PointCategories:
     ) -> Self:
         """Check the integers of each point and return them as `PointCategories`.
 
-        categories, subtopics: (n,), negative for a point that has none. None means that no point
-            has one.
+        categories, subtopics: (n,), negative for a point that has none. None means none.
         ids: (n,), all different and at least 0. None means 0 to n - 1.
 
         Raises `InvalidArgumentError`, with the name of the argument as the field, for arrays of
@@ -105,8 +104,8 @@ class Judged:
     relevant: (nq, k) bool, whether the result is relevant.
     subtopics: (nq, k), the sub-topic of each relevant result, -1 at all other places.
     categories: (nq, k), the category of each result, -1 if it has none. If relevance is given by
-        lists of ids, this is 1 for relevant results and 0 for others. Empty places and repeated
-        ids have -1.
+        lists of ids, this is 1 for relevant results and 0 for others. -1 also for empty places and
+        repeated ids.
     asked: (nq,), the category of each query, or 1 if relevance is given by lists of ids.
     relevant_total: (nq,), the number of relevant points of each query, at least 1.
     depths: (nq, k). Column j is the number of the query's sub-topics that have more than j relevant

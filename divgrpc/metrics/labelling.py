@@ -1,7 +1,7 @@
 """Metrics of predicted labels.
 
-A prediction is a list of labels, best first, padded with -1. A label that occurs twice counts only
-at its first place.
+A prediction is a list of labels, best first, padded with -1. A label counts only at its first
+place.
 
 The `..._at` functions return a metric of the first j places for every j from 1 to k. Empty places
 count as wrong labels, as is usual in extreme classification. The `set_...` functions measure all

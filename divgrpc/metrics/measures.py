@@ -168,8 +168,7 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
 def _gains(judged: Judged, alpha: float) -> Values:
     """Return the gain of each place, (nq, k).
 
-    The gain is (1 - alpha)^j for a result whose sub-topic occurs at j earlier places, and 0 without
-    a sub-topic.
+    It is (1 - alpha)^j if the result's sub-topic occurs at j earlier places, 0 without a sub-topic.
     """
     if not 0 <= alpha <= 1:
         raise invalid("alpha", f"must be between 0 and 1, got {alpha}")

@@ -1,7 +1,6 @@
 """Index folders hold immutable generations, which are staged, synced and renamed into place.
 
-Each index has a folder. The lock file and the staging folders of its builds are hidden entries of
-the same parent folder:
+Each index has a folder. The lock file and staging folders of its builds are hidden beside it:
 
     <root>/<name>/CURRENT              the number of the current generation
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
@@ -120,9 +119,9 @@ class IndexFolder:
 
         return self._read_current(read)
 
-    def open(self, *, verify: bool = True) -> Generation:
-        """Map the current generation; if `verify` is true, check all checksums."""
-        return self._read_current(lambda folder: open_generation(folder, verify=verify))
+    def open(self) -> Generation:
+        """Map the current generation, and check all checksums."""
+        return self._read_current(open_generation)
 
     def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
         """Change fields of the current generation's `Defaults`; return the new defaults.

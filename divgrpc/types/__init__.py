@@ -275,8 +275,8 @@ class SearchCost:
     """The cost of one kind of search, as Build measured it.
 
     `recall` and `microseconds` are for a query with default parameters. `microseconds` is an
-    estimate from counts of the work, not a measured time. `pools` has a `PoolCost` for each of
-    several numbers of candidates.
+    estimate from counts of the work, not a measured time. `pools` has several numbers of
+    candidates.
 
     Indexes of early releases have no `pools`. In these indexes, `microseconds` is a measured median
     time, and `recall` is the share of the ten true nearest points that are found.
@@ -382,9 +382,8 @@ class IndexInfo:
     auto_search_dense: search that `auto` takes for dense queries of sparse points, chosen by
         `search_costs_dense`. None under `euclidean`, for dense points, and if the index has too
         few points to generate dense queries.
-    duplicate_threshold: default `duplicate_threshold` of queries. It is a squared distance under
-        `euclidean`, and otherwise a cosine. If it is None, queries do not collapse near-copies by
-        default.
+    duplicate_threshold: default `duplicate_threshold` of queries: a squared distance under
+        `euclidean`, else a cosine. None means that queries do not collapse near-copies by default.
     """
 
     name: str
@@ -495,8 +494,7 @@ class EvaluateRow:
     number: number of the row in the evaluation, from 0 up.
     generation: generation of the index that answered the queries.
     search: search of the setting. `parameters.search` has the replacement of `auto`.
-    parameters: parameters of the setting. For a choice, the parameters of the setting with the
-        greatest mean h over all queries.
+    parameters: parameters of the setting, or of the setting with the greatest mean h of a choice.
     metrics: means over the queries to which the metric applies. The names are those of
         `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
         `divgrpc.metrics.list_distances`.
