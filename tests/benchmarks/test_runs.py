@@ -111,18 +111,12 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),
-    "peers": (
-        f"--points real {_PEERS} --families lsh_div auto --faiss 'faiss IVF'",
-        _peers,
-    ),
+    "peers": (f"--points real {_PEERS} --families lsh_div auto --faiss 'faiss IVF'", _peers),
     "wire": ("--families lsh_div --workers 1 --seconds 0.3 --rounds 1 --in-flight 4", _wire),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
     "memory": ("--rows 20000 --dims 16 --workers 2", _memory),
     "evaluate": ("--workers 1 --queries 40 --dials 2 --rounds 1", _evaluate),
-    "start": (
-        "--families lsh_div --rounds 1 --cold 0 --indexes 3 --points 2000",
-        _start,
-    ),
+    "start": ("--families lsh_div --rounds 1 --cold 0 --indexes 3 --points 2000", _start),
 }
 # Benchmarks that other files test. `service` is tested only without the libraries that it compares
 # with.

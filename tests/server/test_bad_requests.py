@@ -12,13 +12,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import Mode
 from divgrpc_client import Client, RpcError
 from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import (
-    evaluate_labels_pb2,
-    evaluate_pb2,
-    predict_pb2,
-    query_pb2,
-    vectors_pb2,
-)
+from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2, predict_pb2, query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2 import DESCRIPTOR
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.checks.refusals import refused

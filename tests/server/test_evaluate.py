@@ -106,11 +106,7 @@ def test_each_rounding_of_qp_relax_is_evaluated(
 
 @pytest.mark.parametrize("several", [False, True])
 def test_parameters_of_the_search_are_axes(
-    client: Client,
-    core: Index,
-    queries: FloatArray,
-    monkeypatch: pytest.MonkeyPatch,
-    several: bool,
+    client: Client, core: Index, queries: FloatArray, monkeypatch: pytest.MonkeyPatch, several: bool
 ) -> None:
     """The rows have the value of each setting, and a choice is made among all values."""
     if several:
@@ -137,11 +133,7 @@ def test_parameters_of_the_search_are_axes(
 
 @pytest.mark.parametrize("several", [False, True])
 def test_intervals_and_folds_are_over_groups(
-    client: Client,
-    core: Index,
-    queries: FloatArray,
-    monkeypatch: pytest.MonkeyPatch,
-    several: bool,
+    client: Client, core: Index, queries: FloatArray, monkeypatch: pytest.MonkeyPatch, several: bool
 ) -> None:
     """By default the categories are the groups, and with relevant ids each query is one."""
     if several:

@@ -16,12 +16,7 @@ from support.processes.running_server import RunningServer
 WIDE = LIMITS["sparse_dims_max"]
 # The columns in use are spread evenly and include the first and the last column.
 COLUMNS = np.linspace(0, WIDE - 1, labelled_documents.FEATURES).astype(np.int64)
-TRAINED: dict[str, Any] = {
-    "label_model": "leml",
-    "rank": 8,
-    "regularisation": 1.0,
-    "iterations": 2,
-}
+TRAINED: dict[str, Any] = {"label_model": "leml", "rank": 8, "regularisation": 1.0, "iterations": 2}
 X = labelled_documents.widened(labelled_documents.documents(300), COLUMNS, WIDE)
 DOCUMENTS = labelled_documents.widened(labelled_documents.documents(40, seed=1), COLUMNS, WIDE)
 

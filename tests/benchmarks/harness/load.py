@@ -69,11 +69,7 @@ async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call
 
 
 async def unary(
-    program: Program,
-    requests: Sequence[bytes],
-    in_flight: int,
-    seconds: float,
-    channels: int = 1,
+    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float, channels: int = 1
 ) -> Load:
     """Call Query in a closed loop, after a warm-up that is not measured."""
     async with _calls(program, channels) as calls:

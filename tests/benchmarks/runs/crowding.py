@@ -187,11 +187,7 @@ def _dense(rows: Any) -> FloatArray:  # noqa: ANN401  # scipy has no types
 DEFAULTS: Final = "defaults"
 OFF: Final = "off"
 _NEAREST: Final = "nearest"
-_REAL: Final = {
-    "cifar": "cifar100_dense256",
-    "bovw": "cifar100_7x5_bovw",
-    "news": "newsgroups20",
-}
+_REAL: Final = {"cifar": "cifar100_dense256", "bovw": "cifar100_7x5_bovw", "news": "newsgroups20"}
 _SETS: Final = ("made-1", "made-3", "made-10", "made-30", "made-power", *_REAL)
 _GREEDY: Final = ("greedy:corrected", "greedy:marginal", "greedy:printed")
 _SELECTORS: Final = (*_GREEDY, "mmr", "dpp", "max_sum", "rerank")

@@ -60,10 +60,7 @@ def evaluate(options: Options) -> Iterator[Output]:
             path=folder / "data" / _INDEX,
         )
         for workers in options.workers:
-            with (
-                server(folder, workers) as program,
-                Client(program.address, timeout=60) as client,
-            ):
+            with server(folder, workers) as program, Client(program.address, timeout=60) as client:
                 for query in queries[:_WARM_UP]:
                     client.query(_INDEX, query)
                 small = [_small(client, queries, categories) for _ in range(_SMALL_CALLS)]
@@ -81,11 +78,7 @@ def evaluate(options: Options) -> Iterator[Output]:
 
 
 def _call(
-    program: Program,
-    client: Client,
-    queries: tuple[FloatArray, IntArray],
-    workers: int,
-    dials: int,
+    program: Program, client: Client, queries: tuple[FloatArray, IntArray], workers: int, dials: int
 ) -> Row:
     before, begin = _cpu_seconds(program), time.perf_counter()
     answers = _evaluate(client, queries, dials)

@@ -20,15 +20,7 @@ from benchmarks.harness.libraries import Graph, OurPicker, Pyversity
 from benchmarks.harness.load import Load
 from benchmarks.harness.programs import Program, by_hand, server
 from benchmarks.harness.runner import FAMILIES, Option, Options, Output, Row, Table, benchmark
-from benchmarks.runs.contestants import (
-    Build,
-    Contestant,
-    Entry,
-    Ours,
-    Pair,
-    Target,
-    finalists,
-)
+from benchmarks.runs.contestants import Build, Contestant, Entry, Ours, Pair, Target, finalists
 from divgrpc_client.load import Call, Report, Settings, constant, run_load
 
 # Number of connections, which is large enough that every process behind a port gets some.

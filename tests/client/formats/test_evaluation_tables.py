@@ -63,10 +63,7 @@ LABEL_HEADS = (
 
 @pytest.mark.parametrize(
     ("row", "metrics", "heads"),
-    [
-        (made_rows()[0], METRICS, QUERY_HEADS),
-        (LABEL_ROW, ("precision", "h_score"), LABEL_HEADS),
-    ],
+    [(made_rows()[0], METRICS, QUERY_HEADS), (LABEL_ROW, ("precision", "h_score"), LABEL_HEADS)],
     ids=["queries", "labels"],
 )
 def test_columns_of_csv_keep_their_order(

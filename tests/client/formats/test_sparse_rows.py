@@ -50,11 +50,7 @@ def test_svmlight_is_read_as_scikit_learn_reads_it(tmp_path: Path, *, zero_based
 
 @pytest.mark.parametrize(
     ("base", "dims", "expected"),
-    [
-        ("auto", None, [[1, 0, 2]]),
-        ("0", None, [[0, 1, 0, 2]]),
-        ("1", 5, [[1, 0, 2, 0, 0]]),
-    ],
+    [("auto", None, [[1, 0, 2]]), ("0", None, [[0, 1, 0, 2]]), ("1", 5, [[1, 0, 2, 0, 0]])],
 )
 def test_the_number_of_the_first_column_may_be_given(
     tmp_path: Path, base: IndexBase, dims: int | None, expected: list[list[int]]

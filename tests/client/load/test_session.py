@@ -58,13 +58,7 @@ def test_a_stall_counts_for_every_call_that_was_due(closed: int) -> None:
     """
     script = Stalling()
     with serving(script) as target:
-        report = run_load(
-            target,
-            [Call("images", QUERIES)],
-            constant(40, 4),
-            QUICK,
-            closed=closed,
-        )
+        report = run_load(target, [Call("images", QUERIES)], constant(40, 4), QUICK, closed=closed)
     half = STALL_SECONDS * 1e6 / 2
     assert report["latency"]["max"] > half
     assert (report["latency"]["p90"] > half) is (not closed)
@@ -92,10 +86,7 @@ def test_calls_beyond_max_in_flight_are_not_sent() -> None:
     """A server that never answers gets `max_in_flight` calls at a time, and the run still ends."""
     script = Stalling()
     settings = Settings(warm_up=0, max_in_flight=3, timeout=1)
-    with (
-        serving(script) as target,
-        Session(target, [Call("images", QUERIES)], settings) as session,
-    ):
+    with serving(script) as target, Session(target, [Call("images", QUERIES)], settings) as session:
         script.gate.clear()
         report = build_report(session.run(constant(100, 1)))
         script.gate.set()

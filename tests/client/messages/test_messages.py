@@ -264,12 +264,7 @@ def test_sparse_matrices_of_any_kind() -> None:
     unsorted.has_sorted_indices = False
     stored = (np.array([1, 1, 1, 3], np.float32), np.array([1, 2, 1, 0]), np.array([0, 3, 4]))
     twice = scipy.sparse.csr_array(stored, shape=(2, 3))
-    for matrix in (
-        unsorted,
-        scipy.sparse.csc_matrix(dense),
-        scipy.sparse.coo_array(dense),
-        twice,
-    ):
+    for matrix in (unsorted, scipy.sparse.csc_matrix(dense), scipy.sparse.coo_array(dense), twice):
         received = arrays.decode(encode(as_matrix("queries", matrix), 0, 2))
         assert isinstance(received, arrays.Csr)
         assert received.indices.tolist() == [1, 2, 0]

@@ -300,9 +300,7 @@ def test_connections_take_turns(script: ScriptedIndex, target: str) -> None:
     ],
 )
 def test_clients_are_checked_when_they_are_made(
-    kind: type[Client] | type[AsyncClient],
-    field: str,
-    value: object,
+    kind: type[Client] | type[AsyncClient], field: str, value: object
 ) -> None:
     """Invalid settings are refused at once, with the name and the value."""
     settings: dict[str, Any] = {"target": "127.0.0.1:1", field: value}

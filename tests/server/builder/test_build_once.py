@@ -91,9 +91,7 @@ CASES = {
     "half": Case(random_points(ROWS).astype(np.float16), {"hash_family": "cells"}, {}),
     "sparse": Case(sparse_points(), {}, {"categories": np.arange(ROWS) % 3}),
     "labels": Case(
-        random_points(ROWS),
-        {"rank": 3, "regularisation": 0.1, "iterations": 2},
-        label_arguments(),
+        random_points(ROWS), {"rank": 3, "regularisation": 0.1, "iterations": 2}, label_arguments()
     ),
 }
 

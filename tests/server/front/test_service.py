@@ -101,12 +101,7 @@ class Parts:
         )
         self.jobs = Jobs(CONFIG, None, self.pool, Path("/nowhere"))  # type: ignore[arg-type]  # no supervisor
         self.service = Service(
-            CONFIG,
-            self.pool,
-            self.catalog,
-            self.jobs,
-            access=access or AccessLog(CONFIG),
-            log=log,
+            CONFIG, self.pool, self.catalog, self.jobs, access=access or AccessLog(CONFIG), log=log
         )
 
     async def call(self, method: str, context: Context) -> object:

@@ -243,9 +243,7 @@ class ScriptedIndex(DiverseIndexServicer):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 
     def EvaluateLabels(
-        self,
-        request: evaluate_labels_pb2.EvaluateLabelsRequest,
-        context: grpc.ServicerContext,
+        self, request: evaluate_labels_pb2.EvaluateLabelsRequest, context: grpc.ServicerContext
     ) -> Iterator[evaluate_labels_pb2.EvaluateLabelsResponse]:
         """Fail with UNIMPLEMENTED."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
