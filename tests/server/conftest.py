@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
+from divgrpc_client.messages import evaluate
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.data.served_index import EVALUATED_ROWS, ROWS, Served, place, random_points
 from support.processes.running_server import RunningServer, eventually, index_folders
@@ -40,6 +41,13 @@ def evaluated(server: RunningServer) -> str:
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
     place(server, "evaluated", random_points(EVALUATED_ROWS), ids=rows * 3, **labels)
     return "evaluated"
+
+
+@pytest.fixture(params=[None, 3_000], ids=["one", "several"])
+def one_message_or_several(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client send an evaluation in one message, and then in messages of some kilobytes."""
+    if request.param:
+        monkeypatch.setattr(evaluate, "MESSAGE_BYTES", request.param)
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ import grpc
 import numpy as np
 import pytest
 
-from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import Mode
-from divgrpc_client import Client, RpcError
+from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2, predict_pb2, query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2 import DESCRIPTOR
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.checks.refusals import refused
-from support.checks.status_details import Details, details_of
+from support.checks.refusals import cases_of, failing, refused
+from support.checks.status_details import Details, code_of_failure, failure
 from support.data import labelled_documents
 from support.data.served_index import DIMS, Served, place, random_points
 from support.processes.running_server import RunningServer
@@ -65,6 +65,7 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
         {
             "index": "evaluated",
             "queries": encode_dense(np.ones((2, DIMS))),
+            "categories": [0, 1],
             "selectors": [query_pb2.SELECTOR_GREEDY],
             "folds": 2,
         },
@@ -89,127 +90,111 @@ REQUESTS: dict[str, tuple[Any, dict[str, Any]]] = {
 def refusal(stub: DiverseIndexStub, method: str = "Query", **fields: Any) -> Details:  # noqa: ANN401  # a message's types
     """Return the details of a call that must fail; `fields` replace fields of a valid request."""
     kind, right = REQUESTS[method]
-    with pytest.raises(grpc.RpcError) as caught:
-        # If a call streams its answers, the error is raised when the first answer is read.
-        list(getattr(stub, method)(kind(**right | fields), timeout=30) or ())
-    return details_of(caught.value)
+    request, call = kind(**right | fields), getattr(stub, method)
+    if method.startswith("Evaluate"):
+        return failure(list, call(request, timeout=30))
+    return failure(call, request, timeout=30)
 
 
-QUERIES: list[tuple[dict[str, Any], str]] = [
-    ({"k": 0}, "k"),
-    ({"k": 10_001}, "k"),
-    ({"diversity": -0.01}, "diversity"),
-    ({"diversity": 1.01}, "diversity"),
-    ({"diversity": math.nan}, "diversity"),
+QUERIES = [
+    *cases_of(
+        k=(0, 10_001),
+        diversity=(-0.01, 1.01, math.nan),
+        lose_at_most=(-0.01, 1.01, math.nan),
+        candidates_limit=(9,),
+        hash_limit=(9,),
+        n_probes=(0, 2**31),
+        epsilon=(0.0,),
+        max_distance=(-1.0, math.inf),
+        **dict.fromkeys(("selector", "variant", "search", "sampling", "rounding"), (99,)),
+        index=("", "../x", "x" * 300, "a\0b"),
+        queries=(
+            *(vectors_pb2.Vectors(), dense(rows=0, data=b""), encode_dense(np.ones((1, DIMS + 1)))),
+            *(encode_dense(np.full((1, DIMS), value)) for value in (0, np.nan, np.inf)),
+            encode_dense(np.ones((10_001, DIMS), np.float32)),
+        ),
+    ),
     ({"diversity_auto": True, "diversity": 0.3}, "diversity_auto"),
     ({"diversity_auto": True, "lose_at_most": 0.1}, "diversity_auto"),
     ({"diversity_auto": True, "selector": query_pb2.SELECTOR_NEAREST}, "diversity_auto"),
     ({"lose_at_most": 0.1, "diversity": 0.3}, "lose_at_most"),
     ({"lose_at_most": 0.1, "selector": query_pb2.SELECTOR_NEAREST}, "lose_at_most"),
     ({"lose_at_most": 0.1, "variant": query_pb2.VARIANT_PRINTED}, "lose_at_most"),
-    ({"lose_at_most": -0.01}, "lose_at_most"),
-    ({"lose_at_most": 1.01}, "lose_at_most"),
-    ({"lose_at_most": math.nan}, "lose_at_most"),
-    ({"candidates_limit": 9}, "candidates_limit"),
-    ({"hash_limit": 9}, "hash_limit"),
-    ({"n_probes": 0}, "n_probes"),
-    ({"n_probes": 2**31}, "n_probes"),
-    ({"epsilon": 0.0}, "epsilon"),
     ({"epsilon": 1.0, "hash_limit": 100}, "epsilon"),
-    ({"max_distance": -1.0}, "max_distance"),
-    ({"max_distance": math.inf}, "max_distance"),
-    ({"selector": 99}, "selector"),
-    ({"variant": 99}, "variant"),
-    ({"search": 99}, "search"),
-    ({"sampling": 99}, "sampling"),
-    ({"rounding": 99}, "rounding"),
-    ({"index": ""}, "index"),
-    ({"index": "../x"}, "index"),
-    ({"index": "x" * 300}, "index"),
-    ({"index": "a\0b"}, "index"),
-    ({"queries": vectors_pb2.Vectors()}, "queries"),
-    ({"queries": dense(rows=0, data=b"")}, "queries"),
     ({"queries": dense(cols=DIMS + 1)}, "queries.dense.data"),
     ({"queries": dense(data=b"short")}, "queries.dense.data"),
     ({"queries": dense(rows=2**32 - 1, cols=2**32 - 1)}, "queries.dense.data"),
     ({"queries": dense(values=[1.0] * DIMS)}, "queries.dense.values"),
     ({"queries": dense(data=b"", values=[1.0])}, "queries.dense.values"),
     ({"queries": dense(dtype=99)}, "queries.dense.dtype"),
-    ({"queries": encode_dense(np.ones((1, DIMS + 1), np.float32))}, "queries"),
-    ({"queries": encode_dense(np.zeros((1, DIMS), np.float32))}, "queries"),
-    ({"queries": encode_dense(np.full((1, DIMS), np.nan, np.float32))}, "queries"),
-    ({"queries": encode_dense(np.full((1, DIMS), np.inf, np.float32))}, "queries"),
 ]
-PREDICTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"top_k": 0}, "top_k"),
-    ({"top_k": LIMITS["k_max"] + 1}, "top_k"),
-    ({"threshold": math.nan}, "threshold"),
-    ({"diversity": 1.01}, "diversity"),
-    ({"selector": 99}, "selector"),
-    ({"search": 99}, "search"),
-    ({"mode": 99}, "mode"),
-    ({"vote": 99}, "vote"),
-    ({"neighbours": 0}, "neighbours"),
-    ({"neighbours": LIMITS["neighbours_max"] + 1}, "neighbours"),
-    ({"hash_limit": 4}, "hash_limit"),
-    ({"candidates_limit": 4}, "candidates_limit"),
-    ({"n_probes": 0}, "n_probes"),
-    ({"n_probes": 2**31}, "n_probes"),
-    ({"index": "../both"}, "index"),
-    ({"documents": None}, "documents"),
-    ({"documents": encode_dense(TWO[:0])}, "documents"),
-    ({"documents": encode_dense(np.ones((1, 6)))}, "documents"),
-    ({"documents": encode_dense(TWO * np.nan)}, "documents"),
-    ({"documents": encode_dense(TWO * 0)}, "documents"),
-    ({"documents": encode_dense(np.ones((10_001, 5), np.float16))}, "documents"),
-    (
-        {"documents": vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=1, cols=5))},
-        "documents.dense.data",
+PREDICTIONS = [
+    *cases_of(
+        top_k=(0, LIMITS["k_max"] + 1),
+        threshold=(math.nan,),
+        diversity=(1.01,),
+        **dict.fromkeys(("selector", "search", "mode", "vote"), (99,)),
+        neighbours=(0, LIMITS["neighbours_max"] + 1),
+        hash_limit=(4,),
+        candidates_limit=(4,),
+        n_probes=(0, 2**31),
+        index=("../both",),
+        documents=(
+            *(None, encode_dense(TWO[:0]), encode_dense(np.ones((1, 6)))),
+            *(encode_dense(TWO * np.nan), encode_dense(TWO * 0)),
+            encode_dense(np.ones((10_001, 5), np.float16)),
+        ),
     ),
+    ({"documents": {"dense": {"rows": 1, "cols": 5}}}, "documents.dense.data"),
 ]
-EVALUATIONS: list[tuple[dict[str, Any], str]] = [
-    ({}, "categories"),
-    ({"categories": [0, 1, 2]}, "categories"),
-    ({"categories": [0, 9]}, "categories"),
-    ({"categories": [0, -1]}, "categories"),
-    ({"categories": [0, 1], "relevant": [{"ids": [3]}, {"ids": [6]}]}, "relevant"),
-    ({"relevant": [{"ids": [3]}]}, "relevant"),
-    ({"relevant": [{"ids": [3]}, {}]}, "relevant"),
-    ({"relevant": [{"ids": [3]}, {"ids": [4]}]}, "relevant"),
-    ({"categories": [0, 1], "selectors": []}, "grid"),
-    ({"categories": [0, 1], "diversities": [0.5] * 1001}, "grid"),
-    ({"categories": [0, 1], "ks": [0]}, "ks"),
-    ({"categories": [0, 1], "diversities": [1.5]}, "diversities"),
-    ({"categories": [0, 1], "selectors": [99]}, "selectors"),
-    ({"categories": [0, 1], "selectors": [0]}, "selectors"),
-    ({"categories": [0, 1], "searches": [77]}, "searches"),
-    ({"categories": [0, 1], "variants": [55]}, "variants"),
-    ({"categories": [0, 1], "roundings": [55]}, "roundings"),
-    ({"categories": [0, 1], "limits": [{"hash_limit": 3}]}, "limits"),
-    ({"categories": [0, 1], "n_probes": [{"n_probes": 0}]}, "n_probes"),
-    ({"categories": [0, 1], "n_probes": [{}, {"n_probes": 2**31}]}, "n_probes"),
-    ({"categories": [0, 1], "samplings": [9]}, "samplings"),
-    ({"categories": [0, 1], "samplings": [0]}, "samplings"),
-    ({"categories": [0, 1], "epsilons": [{"epsilon": 0}]}, "epsilons"),
-    ({"categories": [0, 1], "epsilons": [{}, {"epsilon": math.nan}]}, "epsilons"),
-    (
-        {"categories": [0, 1], "epsilons": [{"epsilon": 1}], "limits": [{"hash_limit": 60}]},
-        "epsilons",
+AXES: dict[str, Any] = {
+    "diversities": ([1.5],),
+    "searches": ([77],),
+    "n_probes": ([{"n_probes": 0}], [{}, {"n_probes": 2**31}]),
+    "groups": ([4], [1, 2, 3]),
+    "folds": (3, 1),
+    "index": ("NO",),
+}
+EVALUATIONS = [
+    *cases_of(
+        **AXES,
+        categories=(None, [0, 1, 2], [0, 9], [0, -1]),
+        ks=([0],),
+        selectors=([99], [0]),
+        variants=([55],),
+        roundings=([55],),
+        limits=([{"hash_limit": 3}],),
+        samplings=([9], [0]),
+        epsilons=([{"epsilon": 0}], [{}, {"epsilon": math.nan}]),
+        queries=(encode_dense(np.ones((2, DIMS + 1))), encode_dense(np.zeros((2, DIMS)))),
     ),
-    ({"categories": [0, 1], "set_default": True, "n_probes": [{"n_probes": 3}]}, "set_default"),
-    ({"categories": [0, 1], "groups": [4]}, "groups"),
-    ({"categories": [0, 1], "groups": [1, 2, 3]}, "groups"),
-    ({"categories": [0, 1], "groups": [5, 5], "set_default": True}, "groups"),
-    ({"categories": [0, 1], "folds": 3}, "folds"),
-    ({"categories": [0, 1], "folds": 1}, "folds"),
-    ({"categories": [0, 1], "set_default": True, "folds": 0}, "set_default"),
-    ({"categories": [0, 1], "set_default": True, "ks": [2, 3]}, "set_default"),
-    ({"categories": [0, 1], "queries": encode_dense(np.ones((2, DIMS + 1)))}, "queries"),
-    ({"categories": [0, 1], "queries": encode_dense(np.zeros((2, DIMS)))}, "queries"),
+    ({"relevant": [{"ids": [3]}, {"ids": [6]}]}, "relevant"),
+    ({"categories": None, "relevant": [{"ids": [3]}]}, "relevant"),
+    ({"categories": None, "relevant": [{"ids": [3]}, {}]}, "relevant"),
+    ({"categories": None, "relevant": [{"ids": [3]}, {"ids": [4]}]}, "relevant"),
+    ({"selectors": []}, "grid"),
+    ({"diversities": [0.5] * 1001}, "grid"),
+    ({"epsilons": [{"epsilon": 1}], "limits": [{"hash_limit": 60}]}, "epsilons"),
+    ({"groups": [5, 5], "set_default": True}, "groups"),
+    ({"set_default": True, "n_probes": [{"n_probes": 3}]}, "set_default"),
+    ({"set_default": True, "folds": 0}, "set_default"),
+    ({"set_default": True, "ks": [2, 3]}, "set_default"),
     ({"categories": [0], "queries": encode_dense(np.zeros((0, DIMS)))}, "queries"),
-    ({"categories": [0, 1], "index": "NO"}, "index"),
 ]
-LABEL_EVALUATIONS: list[tuple[dict[str, Any], str]] = [
+LABEL_EVALUATIONS = [
+    *cases_of(
+        **AXES,
+        top_ks=([0],),
+        thresholds=([{"threshold": np.nan}],),
+        modes=([99], [0]),
+        vote=(9,),
+        neighbours=(0,),
+        limits=([{"hash_limit": 1}],),
+        documents=(
+            *(None, encode_dense(np.ones((2, labelled_documents.FEATURES + 1)))),
+            *(encode_dense(np.zeros((rows, labelled_documents.FEATURES))) for rows in (0, 2)),
+        ),
+    ),
     ({"labels": {}}, "labels.offsets"),
     ({"labels": {"label_count": 130, "offsets": [0, 1], "ids": [3]}}, "labels.offsets"),
     ({"labels": {"label_count": 130, "offsets": [0, 1, 3], "ids": [3]}}, "labels.offsets"),
@@ -218,30 +203,10 @@ LABEL_EVALUATIONS: list[tuple[dict[str, Any], str]] = [
     ({"labels": {"label_count": 131, "offsets": [0, 1, 2], "ids": [3, 4]}}, "labels"),
     ({"selectors": []}, "grid"),
     ({"diversities": [0.5] * 1001}, "grid"),
-    ({"top_ks": [0]}, "top_ks"),
-    ({"diversities": [1.5]}, "diversities"),
-    ({"thresholds": [{"threshold": np.nan}]}, "thresholds"),
-    ({"modes": [99]}, "modes"),
-    ({"modes": [0]}, "modes"),
-    ({"searches": [77]}, "searches"),
-    ({"vote": 9}, "vote"),
-    ({"neighbours": 0}, "neighbours"),
-    ({"limits": [{"hash_limit": 1}]}, "limits"),
-    ({"n_probes": [{"n_probes": 0}]}, "n_probes"),
-    ({"n_probes": [{}, {"n_probes": 2**31}]}, "n_probes"),
-    ({"groups": [4]}, "groups"),
-    ({"groups": [1, 2, 3]}, "groups"),
-    ({"folds": 3}, "folds"),
-    ({"folds": 1}, "folds"),
     ({"set_default": True, "folds": 0}, "set_default"),
     ({"set_default": True}, "set_default"),
     ({"set_default": True, "thresholds": [{"threshold": 0}], "top_ks": [2, 3]}, "set_default"),
-    ({"documents": encode_dense(np.ones((2, labelled_documents.FEATURES + 1)))}, "documents"),
-    ({"documents": encode_dense(np.zeros((2, labelled_documents.FEATURES)))}, "documents"),
-    ({"documents": encode_dense(np.zeros((0, labelled_documents.FEATURES)))}, "documents"),
-    ({"documents": None}, "documents"),
     ({"documents": {"dense": {"rows": 2, "cols": 3}}}, "documents.dense.data"),
-    ({"index": "NO"}, "index"),
 ]
 WRONG = {
     "Query": QUERIES,
@@ -277,31 +242,11 @@ def test_contradicting_diversities_are_refused(
     assert sentence in refusal(stub, diversity_auto=True, **other).message
 
 
-def test_a_bad_row_is_named_by_its_number(client: Client, served: Served) -> None:
-    """The worker cuts the batch into slices, but the error gives the row's number in the batch."""
-    queries = np.repeat(served.queries[:1], 200, axis=0)
-    queries[137, 3] = np.nan
-    with pytest.raises(InvalidArgumentError, match="row 137"):
-        client.query(served.name, queries)
-
-
-def test_a_query_may_have_10000_rows_at_most(stub: DiverseIndexStub) -> None:
-    queries = encode_dense(np.ones((10_001, DIMS), np.float32))
-    assert refusal(stub, queries=queries).fields == ("queries",)
-
-
 def test_an_answer_too_large_for_a_message(stub: DiverseIndexStub) -> None:
     """An answer that would exceed the message limit is refused before it is computed."""
     queries = encode_dense(np.ones((5_000, DIMS), np.float32))
     details = refusal(stub, queries=queries, k=1_000)
     assert (details.code, details.reason) == (EXHAUSTED, "REPLY_TOO_LARGE")
-
-
-def test_more_results_than_points(client: Client, served: Served) -> None:
-    """If `k` exceeds the number of points, all points are returned with a warning."""
-    result = client.query(served.name, served.queries[0], k=5_000)
-    assert result.counts.tolist() == [len(served.points)]
-    assert [warning.code for warning in result.warnings] == ["FEWER_THAN_K_POINTS"]
 
 
 def test_more_results_than_points_for_many_rows(
@@ -315,18 +260,8 @@ def test_more_results_than_points_for_many_rows(
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-def test_an_unknown_index_is_not_found(stub: DiverseIndexStub, client: Client, method: str) -> None:
-    """Querying an unknown index raises the core's `IndexNotFoundError` in the client."""
-    assert (
-        refusal(
-            stub, method, **({"categories": [0, 1]} if method == "Evaluate" else {}), index="nobody"
-        ).code
-        == NOT_FOUND
-    )
-    with pytest.raises(IndexNotFoundError) as caught:
-        client.query("nobody", np.ones(DIMS))
-    assert isinstance(caught.value, RpcError)
-    assert caught.value.code == NOT_FOUND
+def test_an_unknown_index_is_not_found(stub: DiverseIndexStub, method: str) -> None:
+    assert refusal(stub, method, index="nobody").code == NOT_FOUND
 
 
 METHODS = DESCRIPTOR.services_by_name["DiverseIndex"].methods
@@ -342,52 +277,38 @@ PATHS = (
 @pytest.mark.parametrize("payload", [b"\xff\xff\xff", b"\x0a\xff", b"\x08" * 40_001])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_malformed_message_is_refused(channel: grpc.Channel, path: str, payload: bytes) -> None:
-    """Every method ends as INVALID_ARGUMENT."""
     call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{path}")
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call(iter([payload]), timeout=10))
-    details = details_of(caught.value)
+    details = failure(list, call(iter([payload]), timeout=10))
     assert (details.code, details.reason) == (INVALID, "MALFORMED_MESSAGE")
 
 
 @pytest.mark.parametrize("method", ["Query", "GetIndex", "DeleteIndex"])
 def test_a_name_that_is_not_utf8_is_refused(channel: grpc.Channel, method: str) -> None:
     """Protobuf requires text to be UTF-8, so the message counts as malformed."""
-    with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, method)(b"\x0a\x02\xff\xfe", timeout=10)
-    assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
+    details = failure(unary(channel, method), b"\x0a\x02\xff\xfe", timeout=10)
+    assert details.reason == "MALFORMED_MESSAGE"
 
 
 def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
-    """The message of RESOURCE_EXHAUSTED gives the server's limit.
-
-    gRPC itself refuses messages of four times this limit.
-    """
+    """The error gives the limit; gRPC itself refuses messages of four times this size."""
     most = LIMITS["message_bytes_max"]
-    with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Query")(bytes(most + 1), timeout=10)
-    details = details_of(caught.value)
+    query = unary(channel, "Query")
+    details = failure(query, bytes(most + 1), timeout=10)
     assert (details.code, details.reason) == (EXHAUSTED, "MESSAGE_TOO_LARGE")
     assert str(most) in details.message
-    with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Query")(bytes(4 * most + 1), timeout=10)
-    assert caught.value.code() == EXHAUSTED
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stream(channel, "QueryStream", iter([bytes(most + 1)])))
-    assert details_of(caught.value).reason == "MESSAGE_TOO_LARGE"
+    assert code_of_failure(query, bytes(4 * most + 1), timeout=10) == EXHAUSTED
+    answers = stream(channel, "QueryStream", iter([bytes(most + 1)]))
+    assert failure(list, answers).reason == "MESSAGE_TOO_LARGE"
 
 
 def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Nothing")(b"", timeout=10)
-    assert caught.value.code() == UNIMPLEMENTED
+    assert code_of_failure(unary(channel, "Nothing"), b"", timeout=10) == UNIMPLEMENTED
 
 
 def test_a_passed_deadline_is_deadline_exceeded(channel: grpc.Channel, served: Served) -> None:
-    request = query_pb2.QueryRequest(index=served.name, queries=ONE_ROW)
-    with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Query")(request.SerializeToString(), timeout=-1)
-    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    request = query_pb2.QueryRequest(index=served.name, queries=ONE_ROW).SerializeToString()
+    code = code_of_failure(unary(channel, "Query"), request, timeout=-1)
+    assert code == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def test_error_messages_show_no_paths_or_tracebacks(stub: DiverseIndexStub) -> None:
@@ -422,14 +343,9 @@ def test_a_bad_document_is_named_by_its_number(client: Client, mode: Mode) -> No
 def test_an_index_without_labels_or_model(
     client: Client, index: str, mode: Mode, rows: int
 ) -> None:
-    """The call is FAILED_PRECONDITION and names `mode`.
-
-    The other mode works if the index has what it needs.
-    """
-    with pytest.raises(RpcError) as caught:
+    """The call is FAILED_PRECONDITION; a mode for which the index has what it needs works."""
+    with failing(PRECONDITION, UnfitIndexError, field="mode"):
         client.predict_labels(index, np.tile(X, (100, 1))[:rows], mode=mode)
-    assert caught.value.code == PRECONDITION
-    assert [field for field, _ in caught.value.field_violations] == ["mode"]
     if index != "no-labels":
         other: Mode = "embedding" if mode == "neighbour_vote" else "neighbour_vote"
         assert client.predict_labels(index, X, mode=other).counts.min() > 0
@@ -458,36 +374,8 @@ def test_an_index_without_categories(server: RunningServer, client: Client) -> N
     """Without the categories or sub-topics that it needs, Evaluate is FAILED_PRECONDITION."""
     place(server, "plain", random_points(90))
     queries, asked = random_points(9), np.arange(9)
-    with pytest.raises(UnfitIndexError) as unfit:
+    with failing(PRECONDITION, UnfitIndexError, field="categories"):
         list(client.evaluate("plain", queries, asked))
-    assert isinstance(unfit.value, RpcError)
-    assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
-    assert unfit.value.field == "categories"
     relevant = [[number] for number in range(len(queries))]
     with refused("set_default", error=UnfitIndexError):
         list(client.evaluate("plain", queries, relevant=relevant, set_default=True))
-    with pytest.raises(IndexNotFoundError):
-        list(client.evaluate("nobody", queries, asked))
-
-
-def test_the_client_refuses_invalid_axes(client: Client, evaluated: str) -> None:
-    """For example, the client refuses an empty axis; the server would take it for the default."""
-    one = np.ones((5, DIMS))
-    for axis, values in (
-        ("ks", []),
-        ("selectors", "greedy"),
-        ("selectors", ["nearby"]),
-        ("diversities", [None]),
-        ("limits", [(1, 2, 3)]),
-        ("limits", [("a", 2)]),
-        ("ks", [True]),
-        ("folds", "many"),
-        ("seed", -1),
-    ):
-        told: dict[str, Any] = {axis: values}
-        with pytest.raises(InvalidArgumentError) as refused:
-            client.evaluate(evaluated, one, [0] * 5, **told)
-        assert not isinstance(refused.value, RpcError)
-        assert refused.value.field == axis
-    with pytest.raises(TypeError, match="hash_limits"):
-        client.evaluate(evaluated, one, [0] * 5, hash_limits=[3])  # type: ignore[call-arg]

@@ -37,10 +37,7 @@ def next_frame(connection: socket.socket) -> tuple[int, int, bytes]:
 def test_some_pings_in_a_row_are_answered_and_many_are_not(
     server: RunningServer, pings: int, kept: bool
 ) -> None:
-    """Client libraries send a few pings to measure the network.
-
-    A client that only pings is disconnected.
-    """
+    """A few pings measure the network; a client that only pings is disconnected."""
     host, port = server.target.rsplit(":", 1)
     answered = 0
     with socket.create_connection((host, int(port)), timeout=10) as connection:

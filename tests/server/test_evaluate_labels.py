@@ -11,26 +11,27 @@ import pytest
 from scipy import sparse
 
 from divgrpc import Index
-from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import UnfitIndexError
 from divgrpc.evaluation import labels as evaluation_of_labels
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.evaluation.labels import documents_per_message_max
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, Progress
-from divgrpc_client import AsyncClient, Client, RpcError
+from divgrpc_client import AsyncClient, Client
 from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_protos.v1.labels_pb2 import LabelSets
-from support.checks.refusals import refused
-from support.checks.status_details import details_of
+from support.checks.refusals import cases_of, failing, refused
+from support.checks.status_details import failure
 from support.data import labelled_documents
 from support.data.evaluation_rows import assert_same_rows
 from support.data.served_index import place
 from support.processes.running_server import RunningServer
 
+PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 NAME = "labels-judged"
 X = labelled_documents.documents()
 DOCUMENTS = labelled_documents.documents(90, seed=1)
@@ -57,6 +58,22 @@ def core(server: RunningServer) -> Index:
     return place(server, NAME, X, **labelled_documents.everything())
 
 
+def evaluate_both(
+    client: Client,
+    core: Index,
+    documents: Any = DOCUMENTS,  # noqa: ANN401  # dense or sparse
+    truth: Any = TRUTH,  # noqa: ANN401  # the same
+    **options: Any,  # noqa: ANN401  # of `evaluate_labels`
+) -> list[EvaluateLabelRow]:
+    """Evaluate over the wire and in the core, check that the rows are equal, and return them."""
+    wire = list(client.evaluate_labels(core.info.name, documents, truth, **options))
+    options.pop("progress", None)
+    axes = LabelGrid.__dataclass_fields__
+    grid = LabelGrid(**{name: options.pop(name) for name in [*options] if name in axes})
+    assert_same_rows(wire, list(evaluate_labels(core, documents, truth, grid=grid, **options)))
+    return wire
+
+
 @pytest.mark.parametrize("dense", [False, True])
 def test_the_wire_gives_the_rows_of_the_core(client: Client, core: Index, dense: bool) -> None:
     """All rows are equal except for the measured times."""
@@ -66,22 +83,16 @@ def test_the_wire_gives_the_rows_of_the_core(client: Client, core: Index, dense:
         documents, truth = documents.toarray(), truth.toarray()
     options: dict[str, Any] = {"folds": 4, "per_document": dense}
     grid = GRID | FEWER if dense else GRID
-    rows = client.evaluate_labels(NAME, documents, truth, progress=events.append, **grid, **options)
-    wire = list(rows)
-    expected = evaluate_labels(core, documents, truth, grid=LabelGrid(**grid), **options)
-    assert_same_rows(wire, list(expected))
+    options |= {"progress": events.append}
+    wire = evaluate_both(client, core, documents, truth, **grid, **options)
     settings = len(LabelGrid(**grid).settings())
     assert sum(not row.by_fold for row in wire) == settings
     assert events[-1].rows_done == events[-1].rows_total == settings * 40
     assert {progress.stage for progress in events} == {"evaluating"}
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_probes_are_an_axis(
-    client: Client, core: Index, monkeypatch: pytest.MonkeyPatch, several: bool
-) -> None:
-    if several:
-        monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
+@pytest.mark.usefixtures("one_message_or_several")
+def test_probes_are_an_axis(client: Client, core: Index) -> None:
     grid: dict[str, Any] = {
         "modes": ("embedding", "neighbour_vote"),
         "selectors": ("nearest",),
@@ -89,26 +100,19 @@ def test_probes_are_an_axis(
         "limits": ((0, 0),),
         "n_probes": (None, 1, 10),
     }
-    wire = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, **grid))
-    assert_same_rows(wire, list(evaluate_labels(core, DOCUMENTS, TRUTH, grid=LabelGrid(**grid))))
+    wire = evaluate_both(client, core, **grid)
     probes = [row.parameters.n_probes for row in wire[:8]]
     assert (probes[1:4], probes[5:8]) == ([1, 10, 0], [1, 10, 0])
     assert wire[1].scored < wire[2].scored < wire[3].scored
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_intervals_and_folds_are_over_groups(
-    client: Client, core: Index, monkeypatch: pytest.MonkeyPatch, several: bool
-) -> None:
+@pytest.mark.usefixtures("one_message_or_several")
+def test_intervals_and_folds_are_over_groups(client: Client, core: Index) -> None:
     """By default each document is a group."""
-    if several:
-        monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     grid: dict[str, Any] = {"selectors": ("greedy",), "diversities": (0.1, 0.5, 0.9)}
     f_of = {}
     for name, groups in (("alone", None), ("pairs", np.arange(90) // 2), ("one", [3] * 90)):
-        wire = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, groups=groups, **grid))
-        rows = evaluate_labels(core, DOCUMENTS, TRUTH, groups=groups, grid=LabelGrid(**grid))
-        assert_same_rows(wire, list(rows))
+        wire = evaluate_both(client, core, groups=groups, **grid)
         f_of[name] = wire[0].metrics["f_score"]
         assert len(wire) == (3 if name == "one" else 4)
     assert f_of["pairs"].value == pytest.approx(f_of["alone"].value)
@@ -126,14 +130,9 @@ def test_documents_of_several_messages_are_evaluated_as_one(
     events: list[Progress] = []
     blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
     documents, truth = sparse.vstack([DOCUMENTS, DOCUMENTS[:40]]), sparse.vstack([TRUTH, blank])
-    options: dict[str, Any] = {"folds": 4, "per_document": True}
+    options: dict[str, Any] = {"folds": 4, "per_document": True, "progress": events.append}
     fewer = GRID | FEWER
-    wire = list(
-        client.evaluate_labels(NAME, documents, truth, progress=events.append, **fewer, **options)
-    )
-    assert_same_rows(
-        wire, list(evaluate_labels(core, documents, truth, grid=LabelGrid(**fewer), **options))
-    )
+    evaluate_both(client, core, documents, truth, **fewer, **options)
     settings = len(LabelGrid(**fewer).settings())
     assert events[-1].rows_done == events[-1].rows_total == settings * documents.shape[0]
     assert all(a.rows_done <= b.rows_done for a, b in pairwise(events))
@@ -157,9 +156,8 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
         pair = labelled_documents.factors()
         place(server, "torn", X, labels=labelled_documents.labels_of(X), label_model=pair)
         monkeypatch.setattr(messages_of_evaluate.Evaluation, "messages", replaced)
-        with pytest.raises(RpcError) as caught:
+        with failing(grpc.StatusCode.ABORTED):
             list(client.evaluate_labels("torn", DOCUMENTS, TRUTH, **options))
-        assert caught.value.code == grpc.StatusCode.ABORTED
         client.delete_index("torn")
 
 
@@ -168,14 +166,9 @@ def test_the_client_checks_an_evaluation_of_several_messages(
 ) -> None:
     """The client refuses to set a default, and refuses invalid fields before it sends a message."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
-    plain = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, **ONE))
-    assert_same_rows(plain, list(evaluate_labels(core, DOCUMENTS, TRUTH, grid=LabelGrid(**ONE))))
-    for field, fields in (
-        ("set_default", {"set_default": True}),
-        ("folds", {"folds": 999}),
-        ("top_ks", {"top_ks": [0]}),
-        ("labels", {"labels": sparse.csr_array(TRUTH.shape, dtype=bool)}),
-    ):
+    evaluate_both(client, core, **ONE)
+    blank = sparse.csr_array(TRUTH.shape, dtype=bool)
+    for fields, field in cases_of(set_default=[True], folds=[999], top_ks=[[0]], labels=[blank]):
         bad: dict[str, Any] = {"labels": TRUTH} | fields
         with refused(field):
             client.evaluate_labels(NAME, DOCUMENTS, **bad)
@@ -218,13 +211,10 @@ def test_rows_with_values_of_each_document_fit_a_message(
         folds=0,
         per_document=True,
     )
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stub.EvaluateLabels(request, timeout=30))
-    assert details_of(caught.value).fields == ("per_document",)
+    calls = stub.EvaluateLabels(request, timeout=30)
+    assert failure(list, calls).fields == ("per_document",)
     monkeypatch.setattr(evaluation_of_labels, "documents_per_message_max", lambda _: 70)
-    parts = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, per_document=True, **ONE))
-    options: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
-    assert_same_rows(parts, list(evaluate_labels(core, DOCUMENTS, TRUTH, **options)))
+    evaluate_both(client, core, folds=0, per_document=True, **ONE)
 
 
 def test_the_asynchronous_client_gives_the_same_rows(server: RunningServer, core: Index) -> None:
@@ -248,29 +238,22 @@ def test_the_asynchronous_client_gives_the_same_rows(server: RunningServer, core
 def test_set_default_keeps_the_best_threshold_of_each_mode(
     client: Client, server: RunningServer
 ) -> None:
-    """Predictions use the stored thresholds at once."""
     before = place(server, "labels-kept", X, **labelled_documents.everything())
     folder = server.folder / "data" / "labels-kept"
     grid = GRID | FEWER | {"selectors": ("nearest", "greedy"), "thresholds": (0.2, 0.6)}
-    rows = list(client.evaluate_labels("labels-kept", DOCUMENTS, TRUTH, set_default=True, **grid))
-    assert_same_rows(
-        rows,
-        list(evaluate_labels(before, DOCUMENTS, TRUTH, grid=LabelGrid(**grid), set_default=True)),
-    )
+    rows = evaluate_both(client, before, set_default=True, **grid)
     thresholds = {row.parameters.mode: row.parameters.threshold for row in rows if row.is_default}
     assert set(thresholds) == set(grid["modes"])
     assert Index.open(folder).engine.defaults.thresholds == thresholds
     for mode, threshold in thresholds.items():
-        assert (
-            client.predict_labels("labels-kept", DOCUMENTS, mode=mode).parameters.threshold
-            == threshold
-        )
+        result = client.predict_labels("labels-kept", DOCUMENTS, mode=mode)
+        assert result.parameters.threshold == threshold
 
 
 def test_an_index_without_labels_or_a_model_is_refused(
     server: RunningServer, client: Client
 ) -> None:
-    """FAILED_PRECONDITION names `mode` or `selector`, and an unknown index is NOT_FOUND."""
+    """FAILED_PRECONDITION names `mode` or `selector`."""
     place(server, "unlabelled", X)
     place(server, "voting", X, labels=labelled_documents.labels_of(X))
     place(server, "modelled", X, label_model=labelled_documents.factors())
@@ -280,35 +263,7 @@ def test_an_index_without_labels_or_a_model_is_refused(
         ("modelled", "neighbour_vote"),
     ):
         options: dict[str, Any] = {"modes": (mode,)}
-        with pytest.raises(UnfitIndexError) as caught:
+        with failing(PRECONDITION, UnfitIndexError, field="mode"):
             list(client.evaluate_labels(name, DOCUMENTS, TRUTH, **options))
-        assert isinstance(caught.value, RpcError)
-        assert caught.value.code == grpc.StatusCode.FAILED_PRECONDITION
-        assert caught.value.field == "mode"
     with refused("selector", error=UnfitIndexError):
         list(client.evaluate_labels("modelled", DOCUMENTS, TRUTH, selectors=("hierarchy",)))
-    with pytest.raises(IndexNotFoundError):
-        list(client.evaluate_labels("nobody", DOCUMENTS, TRUTH))
-
-
-def test_the_client_refuses_invalid_axes(client: Client) -> None:
-    """For example, the client refuses an empty axis; the server would take it for the default."""
-    for field, fields in (
-        ("top_ks", []),
-        ("modes", "embedding"),
-        ("modes", ["nearby"]),
-        ("diversities", [None]),
-        ("thresholds", ["much"]),
-        ("thresholds", [True]),
-        ("vote", "loud"),
-        ("neighbours", "many"),
-        ("folds", "many"),
-        ("labels", TRUTH[:-1]),
-    ):
-        options: dict[str, Any] = {"documents": DOCUMENTS, "labels": TRUTH, field: fields}
-        with pytest.raises(InvalidArgumentError) as caught:
-            client.evaluate_labels(NAME, **options)
-        assert not isinstance(caught.value, RpcError)
-        assert caught.value.field == field
-    with pytest.raises(TypeError, match="ks"):
-        client.evaluate_labels(NAME, DOCUMENTS, TRUTH, ks=[3])  # type: ignore[call-arg]

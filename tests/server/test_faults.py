@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -21,7 +21,7 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.checks.status_details import details_of
+from support.checks.status_details import code_of_failure, failure
 from support.data.served_index import DIMS, place, random_points
 from support.processes.running_server import RunningServer, alive, cpu_seconds, eventually
 from support.requests.manual_uploads import Held, chunk, commit, header, refusal
@@ -58,56 +58,34 @@ def serving(folder: Path, *arguments: str) -> Iterator[Served]:
         yield Served(server, DiverseIndexStub(channel), client)
 
 
-@pytest.fixture(scope="module")
-def pair_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a server with two workers."""
-    with serving(tmp_path_factory.mktemp("pair"), "--workers", "2") as served:
-        yield served
+def fixtures_of(name: str, *arguments: str, workers: int = 1) -> tuple[Any, Any]:
+    """Return two fixtures: a module's server, and this server after its workers have started."""
+
+    @pytest.fixture(scope="module", name=f"{name}_server")
+    def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+        folder = tmp_path_factory.mktemp(name)
+        with serving(folder, "--workers", str(workers), *arguments) as served:
+            yield served
+
+    @pytest.fixture(name=name)
+    def ready(request: pytest.FixtureRequest) -> Served:
+        served: Served = request.getfixturevalue(f"{name}_server")
+        served.await_workers(workers)
+        return served
+
+    return started, ready
 
 
-@pytest.fixture
-def pair(pair_server: Served) -> Served:
-    """Return the server with two workers, after both have started."""
-    pair_server.await_workers(2)
-    return pair_server
-
-
-@pytest.fixture(scope="module")
-def single_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a server with one worker, in which calls wait at most 0.1 seconds for a worker."""
-    arguments = ("--workers", "1", "--worker-wait", "0.1")
-    with serving(tmp_path_factory.mktemp("single"), *arguments) as served:
-        yield served
-
-
-@pytest.fixture
-def single(single_server: Served) -> Served:
-    """Return the server with one worker, after it has started."""
-    single_server.await_workers(1)
-    return single_server
-
-
-@pytest.fixture(scope="module")
-def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Run a server with one worker and low limits.
-
-    Queries wait for a worker for long, because a busy machine may start one slowly.
-    """
-    limits = ("--worker-silence", "1", "--queue-calls", "4", "--upload-idle", "0.3")
-    options = ("--workers", "1", "--worker-wait", "60", *limits)
-    with serving(tmp_path_factory.mktemp("strict"), *options) as served:
-        yield served
-
-
-@pytest.fixture
-def strict(strict_server: Served) -> Served:
-    """Return the server with low limits, after its worker has started."""
-    strict_server.await_workers(1)
-    return strict_server
+pair_server, pair = fixtures_of("pair", workers=2)
+single_server, single = fixtures_of("single", "--worker-wait", "0.1")
+# Queries wait for a worker for long, because a busy machine may start one slowly.
+strict_server, strict = fixtures_of(
+    *("strict", "--worker-wait", "60", "--worker-silence", "1"),
+    *("--queue-calls", "4", "--upload-idle", "0.3"),
+)
 
 
 def query(rows: int = 1, seed: int = 0) -> query_pb2.QueryRequest:
-    """Return a query of `small`."""
     points = random_points(rows, seed=seed)
     return query_pb2.QueryRequest(index="small", queries=encode_dense(points))
 
@@ -133,7 +111,6 @@ def computing(pids: Sequence[int]) -> int:
 
 
 def health(server: RunningServer) -> int:
-    """Return the status of the health service."""
     with server.channel() as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=30).status)
@@ -141,7 +118,6 @@ def health(server: RunningServer) -> int:
 
 @contextmanager
 def stopped(*pids: int) -> Iterator[None]:
-    """Stop processes by SIGSTOP while the block runs."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -154,7 +130,6 @@ def stopped(*pids: int) -> Iterator[None]:
 
 @contextmanager
 def limited(pid: int, kind: int, limit: int) -> Iterator[None]:
-    """Lower a soft resource limit of a process while the block runs."""
     soft, hard = resource.prlimit(pid, kind)
     resource.prlimit(pid, kind, (limit, hard))
     try:
@@ -209,24 +184,17 @@ def test_a_query_that_ends_workers_is_tried_twice(pair: Served) -> None:
         victim = computing(workers)
         os.kill(victim, signal.SIGKILL)
         workers.remove(victim)
-    with pytest.raises(grpc.RpcError) as caught:
-        call.result()
-    details = details_of(caught.value)
+    details = failure(call.result)
     assert details.code == UNAVAILABLE
     assert details.retry_after
     pair.await_workers(2)
-    with pytest.raises(grpc.RpcError) as caught:
-        pair.stub.Query(guilty, timeout=10)
-    details = details_of(caught.value)
+    details = failure(pair.stub.Query, guilty, timeout=10)
     assert (details.code, details.reason) == (grpc.StatusCode.INTERNAL, "ENDS_WORKERS")
     assert len(pair.stub.Query(query(), timeout=10).ids) == 10
 
 
 def test_a_truncated_file_costs_at_most_one_worker(pair: Served) -> None:
-    """At most one worker dies, because the others check the files before they retry the call.
-
-    This call and later calls are DATA_LOSS.
-    """
+    """The others check the files before they retry the call; it and later calls are DATA_LOSS."""
     place(pair.server, "cut", random_points(300))
     queries = [query(seed=seed) for seed in range(40)]
     for request in queries:
@@ -237,25 +205,18 @@ def test_a_truncated_file_costs_at_most_one_worker(pair: Served) -> None:
     batch = query(300)
     batch.index = "cut"
     for _ in range(5):
-        with pytest.raises(grpc.RpcError) as caught:
-            pair.stub.Query(batch, timeout=20)
-        assert details_of(caught.value).code == grpc.StatusCode.DATA_LOSS
+        assert failure(pair.stub.Query, batch, timeout=20).code == grpc.StatusCode.DATA_LOSS
     assert pair.server.log.count("worker lost") <= deaths + 1
     assert pair.client.build("cut", random_points(50), replace=True).generation == 2
     assert pair.client.query("cut", np.ones(DIMS)).generation == 2
 
 
 def test_a_worker_that_hangs_is_replaced(strict: Served) -> None:
-    """A call ends at its deadline while the worker hangs.
-
-    A call with a later deadline is answered by the new worker.
-    """
+    """A call ends at its deadline; one with a later deadline is answered by the new worker."""
     (hanging,) = strict.server.pids("worker")
     with stopped(hanging):
         patient = strict.stub.Query.future(query(), timeout=60)
-        with pytest.raises(grpc.RpcError) as caught:
-            strict.stub.Query(query(seed=1), timeout=0.3)
-        assert caught.value.code() == DEADLINE
+        assert code_of_failure(strict.stub.Query, query(seed=1), timeout=0.3) == DEADLINE
         assert len(patient.result().ids) == 10
         assert not alive(hanging)
     assert strict.server.pids("worker") != [hanging]
@@ -266,9 +227,7 @@ def test_a_full_queue_refuses_queries(strict: Served) -> None:
     with stopped(*strict.server.pids("worker")):
         calls = [strict.stub.Query.future(query(seed=seed), timeout=60) for seed in range(4)]
         await_front(strict.stub, 4)
-        with pytest.raises(grpc.RpcError) as caught:
-            strict.stub.Query(query(seed=9), timeout=10)
-        details = details_of(caught.value)
+        details = failure(strict.stub.Query, query(seed=9), timeout=10)
         assert (details.code, details.reason) == (EXHAUSTED, "QUEUE_FULL")
         assert details.retry_after
         assert health(strict.server) == SERVING
@@ -297,9 +256,7 @@ def test_an_idle_upload_is_ended(strict: Served) -> None:
     """After `--upload-idle` seconds the call is DEADLINE_EXCEEDED and leaves no file."""
     held = Held(strict.stub, "still")
     held.send(chunk(np.ones((3, DIMS))))
-    with pytest.raises(grpc.RpcError) as caught:
-        list(held.call)
-    assert details_of(caught.value).code == DEADLINE
+    assert failure(list, held.call).code == DEADLINE
     eventually(lambda: set(os.listdir(strict.server.folder / "data")) == {".lock", "small"})
 
 
@@ -307,11 +264,8 @@ def test_a_server_without_workers_is_unhealthy(single: Served) -> None:
     """Without workers health is NOT_SERVING, and queries wait for a moment before UNAVAILABLE."""
     single.server.kill("worker")
     eventually(lambda: health(single.server) == NOT_SERVING)
-    with pytest.raises(grpc.RpcError) as caught:
-        single.stub.Query(query(), timeout=10)
-    details = details_of(caught.value)
-    assert details.code == UNAVAILABLE
-    assert details.retry_after
+    details = failure(single.stub.Query, query(), timeout=10)
+    assert (details.code, bool(details.retry_after)) == (UNAVAILABLE, True)
     assert not single.client.server_info().workers_ready
     eventually(lambda: health(single.server) == SERVING, 30)
     assert len(single.stub.Query(query(), timeout=10).ids) == 10
@@ -360,9 +314,7 @@ def test_a_front_without_descriptors(single: Served) -> None:
     with limited(single.server.pids("front")[0], resource.RLIMIT_NOFILE, 3):
         details = refusal(single.stub, header("newer"), chunk(np.ones((3, DIMS))), commit(3))
         assert (details.code, bool(details.retry_after)) == (EXHAUSTED, True)
-        with pytest.raises(grpc.RpcError) as caught:
-            single.stub.Query(query(1_000), timeout=20)
-        assert details_of(caught.value).code == EXHAUSTED
+        assert failure(single.stub.Query, query(1_000), timeout=20).code == EXHAUSTED
         single.server.kill("worker")
         single.await_workers(0)
         eventually(lambda: single.server.log.count("kernels are warm") == starts + 1, 30)
@@ -401,7 +353,6 @@ def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
 
 
 def test_descriptors_do_not_leak(server: RunningServer, client: Client) -> None:
-    """Large queries and builds leave no descriptor open."""
     client.build("leaky", random_points(400))
 
     def descriptors() -> list[int]:

@@ -1,5 +1,6 @@
 """Replacing, damaging and deleting indexes while they are queried."""
 
+import os
 import re
 import shutil
 import threading
@@ -14,17 +15,9 @@ import pytest
 from divgrpc import Index
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError, OtherFormatError
 from divgrpc_client import Client
+from support.checks.refusals import failing
 from support.data.served_index import DIMS, Served, place, random_points
 from support.processes.running_server import RunningServer
-
-
-def test_two_indexes_are_served_at_once(server: RunningServer, client: Client) -> None:
-    """Two indexes with different numbers of dimensions are served at the same time."""
-    place(server, "wide", np.eye(12, dtype=np.float32), ids=np.arange(12) + 100)
-    place(server, "narrow", np.eye(5, dtype=np.float32), ids=np.arange(5) + 500)
-    for _ in range(4):
-        assert client.query("wide", np.eye(12)[3], k=1).ids[0, 0] == 103
-        assert client.query("narrow", np.eye(5)[3], k=1).ids[0, 0] == 503
 
 
 def watching(client: Client, name: str, stop: threading.Event) -> list[int]:
@@ -67,30 +60,17 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def cut(path: Path) -> None:
-    """Remove the last bytes of a file."""
-    path.write_bytes(path.read_bytes()[:-8])
-
-
-def empty(path: Path) -> None:
-    """Make a file empty."""
-    path.write_bytes(b"")
-
-
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "flipped bit": lambda folder: flip(folder / "1" / "codes.npy"),
-    "short file": lambda folder: cut(folder / "1" / "vectors.npy"),
+    "short file": lambda folder: os.truncate(folder / "1" / "vectors.npy", 4920),
     "missing file": lambda folder: (folder / "1" / "hyperplanes.npy").unlink(),
-    "empty manifest": lambda folder: empty(folder / "1" / "manifest.json"),
-    "bad pointer": lambda folder: empty(folder / "CURRENT"),
+    "empty manifest": lambda folder: os.truncate(folder / "1" / "manifest.json", 0),
+    "bad pointer": lambda folder: os.truncate(folder / "CURRENT", 0),
 }
 
 
 def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
-    """The server starts although some indexes are damaged.
-
-    A damaged index is listed, can be replaced, and is DATA_LOSS when it is queried.
-    """
+    """A damaged index is listed, can be replaced, and is DATA_LOSS when it is queried."""
     data = tmp_path / "data"
     names = [f"doomed-{number}" for number in range(len(DAMAGES))]
     Index.build(random_points(50), path=data / "sound")
@@ -105,14 +85,12 @@ def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
     arguments = ("--data-dir", str(data), "--workers", "1")
     with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=30) as client:
         for name in names:
-            with pytest.raises(IndexDamagedError) as caught:
+            no_path = f"(?s)^(?!.*{re.escape(str(tmp_path))})"
+            with failing(grpc.StatusCode.DATA_LOSS, IndexDamagedError, match=no_path):
                 client.query(name, np.ones(DIMS))
-            assert caught.value.code == grpc.StatusCode.DATA_LOSS  # type: ignore[attr-defined]
-            assert str(tmp_path) not in str(caught.value)
             assert client.query("sound", np.ones(DIMS)).generation == 1
-        with pytest.raises(OtherFormatError) as newer:
+        with failing(grpc.StatusCode.FAILED_PRECONDITION, OtherFormatError):
             client.query("newer", np.ones(DIMS))
-        assert newer.value.code == grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[attr-defined]
         listed = {info.name: info for info in client.list_indexes()}
         assert set(listed) == {*names, "sound", "newer"}
         assert listed["doomed-4"].warnings[0].code == "INDEX_DAMAGED"

@@ -6,7 +6,7 @@ import pytest
 
 from divgrpc_protos.v1 import query_pb2
 from support.requests.mutations import FORBIDDEN, SHARES, Tally, report, run
-from support.requests.mutators import change_bytes, mutated
+from support.requests.mutators import mutated
 
 
 def test_a_thousand_mutated_requests() -> None:
@@ -28,14 +28,8 @@ def test_requests_are_drawn_by_their_number() -> None:
     assert request.SerializeToString() == payload
 
 
-def test_an_empty_message_can_be_changed() -> None:
-    draw = random.Random(0)
-    assert all(isinstance(change_bytes(draw, b""), bytes) for _ in range(200))
-
-
 @pytest.mark.parametrize("status", sorted(FORBIDDEN))
 def test_a_forbidden_status_is_reported(status: str) -> None:
-    """The report names the number and the method of the request."""
     tally = Tally()
     tally.note(17, "Query", status, "why")
     tally.note(18, "Query", "OK")

@@ -1,6 +1,7 @@
 """What a healthy server reports: health, reflection, its indexes and its access log."""
 
 import json
+from functools import partial
 
 import grpc
 import numpy as np
@@ -15,7 +16,8 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.data.served_index import DIMS, ROWS, Served, place
+from support.checks.status_details import failure
+from support.data.served_index import Served, place
 from support.processes.running_server import RunningServer, eventually
 
 SERVICE = "divgrpc.v1.DiverseIndex"
@@ -35,7 +37,6 @@ def test_a_server_that_serves_is_healthy(channel: grpc.Channel, service: str) ->
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 def test_reflection_answers_both_versions(channel: grpc.Channel, version: str) -> None:
-    """Both versions of the protocol list the services and describe each of them."""
     ask = channel.stream_stream(
         f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
@@ -63,24 +64,16 @@ def test_server_info_has_versions_workers_and_limits(client: Client) -> None:
     assert {"python", "numpy", "numba", "grpcio", "protobuf"} <= set(info.versions)
 
 
-def test_an_index_is_described(client: Client, served: Served) -> None:
-    """GetIndex returns the contents of the manifest."""
-    info = client.get_index(served.name)
-    assert (info.name, info.rows, info.dims, info.generation) == (served.name, ROWS, DIMS, 1)
-    assert info.parameters["hash_family"] == "lsh_div"
-    assert {array.name for array in info.arrays} >= {"vectors", "codes", "hyperplanes"}
-    assert info.search_costs
-
-
 def test_indexes_are_listed_in_pages(
     server: RunningServer, client: Client, stub: DiverseIndexStub
 ) -> None:
     """Pages have at most `page_size` indexes, in the order of their names."""
-    for name in ("page-a", "page-b", "page-c"):
+    pages = {"page-a", "page-b", "page-c"}
+    for name in pages:
         place(server, name, np.eye(4, dtype=np.float32))
-    names_ = [info.name for info in client.list_indexes()]
-    assert names_ == sorted(names_)
-    assert {"page-a", "page-b", "page-c"} <= set(names_)
+    names = [info.name for info in client.list_indexes()]
+    assert names == sorted(set(names))
+    assert pages <= set(names)
     listed_names: list[str] = []
     request = index_pb2.ListIndexesRequest(page_size=2)
     while True:
@@ -90,10 +83,9 @@ def test_indexes_are_listed_in_pages(
         if not page.next_page_token:
             break
         request.page_token = page.next_page_token
-    assert listed_names == names_
-    with pytest.raises(grpc.RpcError) as caught:
-        stub.ListIndexes(index_pb2.ListIndexesRequest(page_size=-1), timeout=30)
-    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert listed_names == names
+    request = index_pb2.ListIndexesRequest(page_size=-1)
+    assert failure(stub.ListIndexes, request, timeout=30).fields == ("page_size",)
 
 
 def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
@@ -102,18 +94,14 @@ def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
         place(server, "gone", np.eye(4, dtype=np.float32))
     assert client.query("gone", np.ones(4)).generation == 2
     assert client.delete_index("gone") == 2
-    for _ in range(8):
+    calls = [partial(client.query, queries=np.ones(4))] * 8
+    for call in (*calls, client.get_index, client.delete_index):
         with pytest.raises(IndexNotFoundError):
-            client.query("gone", np.ones(4))
-    with pytest.raises(IndexNotFoundError):
-        client.get_index("gone")
-    with pytest.raises(IndexNotFoundError):
-        client.delete_index("gone")
+            call("gone")
     assert not (server.folder / "data" / "gone").exists()
 
 
 def access_lines(server: RunningServer, request_id: str) -> list[dict[str, object]]:
-    """Return the access log's lines of a request."""
     lines = (json.loads(line) for line in server.log.splitlines() if line.startswith("{"))
     return [line for line in lines if line.get("request_id") == request_id]
 
@@ -128,10 +116,9 @@ def test_a_call_is_one_line_in_the_log(
     assert caught.value.request_id == "bad-call"  # type: ignore[attr-defined]  # an RpcError
     eventually(lambda: access_lines(server, "bad-call"))
     (good,), (bad,) = access_lines(server, "good-call"), access_lines(server, "bad-call")
-    assert (good["method"], good["code"]) == ("Query", "OK")
-    assert (bad["method"], bad["code"]) == ("Query", "NOT_FOUND")
-    assert (good["index"], good["rows"], good["k"]) == (served.name, 1, 10)
-    assert (bad["index"], bad["rows"], bad["k"]) == ("nobody", 1, 10)
+    for line, name, code in ((good, served.name, "OK"), (bad, "nobody", "NOT_FOUND")):
+        expected = {"method": "Query", "code": code, "index": name, "rows": 1, "k": 10}
+        assert line.items() >= expected.items()
     assert isinstance(good["duration_ms"], float)
     assert str(good["peer"]).startswith("ipv4:127.0.0.1")
 
@@ -139,7 +126,6 @@ def test_a_call_is_one_line_in_the_log(
 def test_a_stream_is_one_line_in_the_log(
     server: RunningServer, stub: DiverseIndexStub, served: Served
 ) -> None:
-    """The stream's line has the index and `k` of its queries, and the total number of rows."""
     queries = [
         query_pb2.QueryRequest(index=served.name, k=7, queries=encode_dense(served.queries[:rows]))
         for rows in (1, 3)
@@ -149,23 +135,15 @@ def test_a_stream_is_one_line_in_the_log(
     assert [answer.HasField("response") for answer in answers] == [True, True]
     eventually(lambda: access_lines(server, "a-stream"))
     (line,) = access_lines(server, "a-stream")
-    assert (line["method"], line["index"], line["rows"], line["k"]) == (
-        "QueryStream",
-        served.name,
-        4,
-        7,
-    )
+    expected = {"method": "QueryStream", "index": served.name, "rows": 4, "k": 7}
+    assert line.items() >= expected.items()
 
 
 def test_a_request_id_cannot_forge_a_line(server: RunningServer, stub: DiverseIndexStub) -> None:
     """If the caller's request id has quotes or is too long, the server replaces it."""
-    for forged in ('x", "code": "OK', "y" * 500):
-        stub.GetServerInfo(
-            index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", forged),), timeout=30
-        )
-    stub.GetServerInfo(
-        index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", "after-forged"),), timeout=30
-    )
+    for name in ('x", "code": "OK', "y" * 500, "after-forged"):
+        metadata = (("x-request-id", name),)
+        stub.GetServerInfo(index_pb2.GetServerInfoRequest(), metadata=metadata, timeout=30)
     eventually(lambda: access_lines(server, "after-forged"))
-    assert forged not in server.log
+    assert "y" * 500 not in server.log
     assert '"x", "code"' not in server.log

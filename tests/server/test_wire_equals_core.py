@@ -11,8 +11,6 @@ from scipy.sparse import csr_array
 from divgrpc import Index
 from divgrpc.types import FloatArray, QueryResult, Selector
 from divgrpc_client import Client
-from divgrpc_protos.v1 import query_pb2, vectors_pb2
-from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.data.served_index import DIMS, Served, place, random_points
 from support.processes.running_server import RunningServer
 
@@ -49,7 +47,6 @@ def spread(rows: int, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
 
 
 def thinned(points: FloatArray, share: float = 0.1) -> FloatArray:
-    """Return the points with most values set to zero; each keeps at least one value."""
     filled = np.random.default_rng(len(points)).random(points.shape) < share
     filled[:, 0] = True
     return np.where(filled, points, 0).astype(np.float32)
@@ -106,8 +103,8 @@ def assert_same(wire: QueryResult, core: QueryResult) -> None:
 @pytest.mark.parametrize("search", SEARCHES)
 def test_every_kind_of_index_equals_the_core(kind: Both, client: Client, search: str) -> None:
     """All searches and selectors are compared, with dense and with sparse queries."""
+    limits = {"k": 6, "candidates_limit": 40, "hash_limit": 200}
     for queries, selection in itertools.product(kind.queries, SELECTIONS):
-        limits = {"k": 6, "candidates_limit": 40, "hash_limit": 200}
         options: dict[str, Any] = {"search": search, "seed": 5, **limits, **selection}
         expected = kind.core.query(queries, **options)
         assert_same(client.query(kind.name, queries, **options), expected)
@@ -152,9 +149,8 @@ def test_batches_of_any_size_equal_the_core(
     core = index.query(queries, **options)
     assert_same(client.query(name, queries, **options), core)
     for size in (1, 2, 8, 9, 33):
-        assert_same(
-            client.query(name, queries[:size], **options), index.query(queries[:size], **options)
-        )
+        some = queries[:size]
+        assert_same(client.query(name, some, **options), index.query(some, **options))
     row = client.query(name, queries[40], **options)
     assert row.ids.tobytes() == core.ids[40:41].tobytes()
     assert row.scores.tobytes() == core.scores[40:41].tobytes()
@@ -185,36 +181,9 @@ def test_every_option_equals_the_core(both: Both, client: Client, options: dict[
     assert_same(client.query(name, queries, **options), index.query(queries, **options))
 
 
-def test_half_precision_queries_are_widened(both: Both, client: Client) -> None:
-    """A float16 query has the same answer as the same values in float32."""
-    name, index, _ = both
-    queries = random_points(3, seed=6).astype(np.float16)
-    assert_same(client.query(name, queries), index.query(queries.astype(np.float32)))
-
-
 def test_a_large_batch_is_one_answer(server: RunningServer, client: Client, served: Served) -> None:
     """The batch travels in a memory file and is answered in slices, with the core's result."""
     index = Index.open(Path(server.folder, "data", served.name))
     queries = random_points(3000, seed=7)
     assert queries.nbytes > 4 * 65536
     assert_same(client.query(served.name, queries), index.query(queries))
-
-
-def test_values_may_replace_data_in_a_query(stub: DiverseIndexStub, served: Served) -> None:
-    """Clients in other languages need only the generated stub and the field `values`."""
-    rows, cols = served.queries[:2].shape
-    matrix = vectors_pb2.DenseMatrix(
-        rows=rows, cols=cols, values=served.queries[:2].ravel().tolist()
-    )
-    request = query_pb2.QueryRequest(
-        index=served.name, queries=vectors_pb2.Vectors(dense=matrix), k=3
-    )
-    response = stub.Query(request, timeout=10)
-    assert list(response.offsets) == [0, 3, 6]
-    assert len(response.ids) == len(response.scores) == len(response.selection_scores) == 6
-    nearest = served.points[response.ids[0]]
-    cosine = nearest @ served.queries[0]
-    cosine /= np.linalg.norm(nearest) * np.linalg.norm(served.queries[0])
-    assert response.scores[0] == pytest.approx(cosine, abs=1e-5)
-    assert response.parameters.k == 3
-    assert response.generation == 1

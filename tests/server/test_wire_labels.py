@@ -18,34 +18,28 @@ from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, LabelSelector, Mode, Progress, Search, TrainingProgress
 from divgrpc_client import AsyncClient, Client
-from divgrpc_client.rpc.errors import RpcError
-from support.checks.refusals import refused
+from support.checks.refusals import failing, refused
 from support.data import labelled_documents
 from support.data.served_index import place
-from support.processes.running_server import RunningServer, eventually
+from support.processes.running_server import RunningServer
 
 NAME = "wire-labels"
 X = labelled_documents.documents()
 DOCUMENTS = labelled_documents.documents(60, seed=1)
+IDS = np.arange(len(X.indptr) - 1) * 3
 MODES = ("embedding", "neighbour_vote")
 
 
 @pytest.fixture(scope="module")
 def events() -> list[Progress]:
-    """Return a list that collects the progress events of the build."""
     return []
 
 
 @pytest.fixture(scope="module")
 def core(server: RunningServer, client: Client, events: list[Progress]) -> Index:
     """Build an index with labels over the wire, and open its folder in this process."""
-    info = client.build(
-        NAME,
-        X,
-        ids=np.arange(len(X.indptr) - 1) * 3,
-        progress=events.append,
-        **labelled_documents.everything(),
-    )
+    options = {"ids": IDS, "progress": events.append, **labelled_documents.everything()}
+    info = client.build(NAME, X, **options)
     index = Index.open(Path(server.folder, "data", NAME))
     assert client.get_index(NAME) == info == index.info
     return index
@@ -65,8 +59,13 @@ def assert_same(wire: LabelResult, core: LabelResult) -> None:
     assert wire.warnings == core.warnings
 
 
+def predict_both(client: Client, core: Index, documents: Any, **options: Any) -> None:  # noqa: ANN401
+    """Predict over the wire and in process, and compare the results."""
+    wire = client.predict_labels(core.info.name, documents, **options)
+    assert_same(wire, core.predict_labels(documents, **options))
+
+
 def contents(index: Index) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """Return dtype, shape and bytes of every array."""
     return {
         name: (array.dtype.name, array.shape, array.tobytes())
         for name, array in index.engine._arrays.items()
@@ -75,7 +74,7 @@ def contents(index: Index) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 def test_a_build_over_the_wire_equals_one_in_process(core: Index) -> None:
     """All arrays are equal except those that hold measured times."""
-    here = Index.build(X, ids=np.arange(len(X.indptr) - 1) * 3, **labelled_documents.everything())
+    here = Index.build(X, ids=IDS, **labelled_documents.everything())
     assert contents(core) == contents(here)
     theirs, ours = core.engine.manifest.labels, here.engine.manifest.labels
     assert theirs is not None
@@ -90,24 +89,7 @@ def test_a_build_over_the_wire_equals_one_in_process(core: Index) -> None:
     assert {w.code for w in core.info.warnings} == {"LABELS_OUTSIDE_HIERARCHY"}
 
 
-def test_get_index_describes_the_labels(core: Index, client: Client) -> None:
-    """The answer has the number of labels, the rank, the training parameters and the search."""
-    info = client.get_index(NAME).labels
-    assert info is not None
-    assert (info.label_count, info.rank) == (labelled_documents.LABELS, labelled_documents.RANK)
-    assert info.has_label_sets
-    assert info.has_names
-    assert info.has_hierarchy
-    assert info.parameters is not None
-    assert info.parameters["regularisation"] == 1.0
-    assert len(info.losses) == info.parameters["iterations"] == 3
-    assert info.auto_search is not None
-    assert info.search_costs
-    assert info == core.info.labels
-
-
 def test_progress_reports_the_training(core: Index, events: list[Progress]) -> None:
-    """Progress events have the stage, the total number of rows and the training loss."""
     assert core.engine.labels is not None
     training = [step for step in events if step.stage == "training labels"]
     assert training
@@ -122,21 +104,11 @@ def test_progress_reports_the_training(core: Index, events: list[Progress]) -> N
 @pytest.mark.parametrize("search", get_args(Search))
 def test_predictions_equal_the_core(core: Index, client: Client, search: str, mode: str) -> None:
     """All searches and selectors are compared in both modes, for sparse and dense documents."""
+    limits = {"top_k": 4, "hash_limit": 80, "candidates_limit": 20}
     for selector in get_args(LabelSelector):
-        options: dict[str, Any] = {
-            "mode": mode,
-            "search": search,
-            "selector": selector,
-            "seed": 5,
-            "top_k": 4,
-            "hash_limit": 80,
-            "candidates_limit": 20,
-            "diversity": 0.4,
-        }
+        options = {"search": search, "selector": selector, "seed": 5, "diversity": 0.4, **limits}
         for asked in (DOCUMENTS, DOCUMENTS.toarray(), DOCUMENTS[7:8]):
-            assert_same(
-                client.predict_labels(NAME, asked, **options), core.predict_labels(asked, **options)
-            )
+            predict_both(client, core, asked, mode=mode, **options)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +135,8 @@ def test_predictions_equal_the_core(core: Index, client: Client, search: str, mo
 )
 def test_every_option_equals_the_core(core: Index, client: Client, options: dict[str, Any]) -> None:
     """Warnings, label names, and documents without labels are equal too."""
-    assert_same(
-        client.predict_labels(NAME, DOCUMENTS, **options), core.predict_labels(DOCUMENTS, **options)
-    )
-    vector = DOCUMENTS.toarray()[3]
-    assert_same(
-        client.predict_labels(NAME, vector, **options), core.predict_labels(vector, **options)
-    )
+    for asked in (DOCUMENTS, DOCUMENTS.toarray()[3]):
+        predict_both(client, core, asked, **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -203,7 +170,6 @@ def test_the_asynchronous_client_equals_the_core(server: RunningServer, core: In
 def test_a_kept_threshold_is_the_default(
     server: RunningServer, client: Client, core: Index
 ) -> None:
-    """A stored threshold applies at once to predictions that set no threshold."""
     index = Index.open(Path(server.folder, "data", NAME))
     index.set_threshold(0.2)
     try:
@@ -229,15 +195,6 @@ def test_a_kept_threshold_is_the_default(
     assert client.predict_labels(NAME, DOCUMENTS).parameters.threshold is None
 
 
-def test_a_prediction_is_logged(server: RunningServer, core: Index, client: Client) -> None:
-    """The access line has the caller's request id."""
-    client.predict_labels(NAME, DOCUMENTS, request_id="labels-please")
-    assert core.engine.labels is not None
-    eventually(lambda: "labels-please" in server.log)
-    line = next(line for line in server.log.splitlines() if "labels-please" in line)
-    assert "PredictLabels" in line
-
-
 @pytest.mark.parametrize("model", ["pair", "model"])
 def test_given_label_models_are_uploaded(server: RunningServer, client: Client, model: str) -> None:
     """Pairs of factors, and models with an offset, predict after an upload as in process."""
@@ -256,9 +213,8 @@ def test_given_label_models_are_uploaded(server: RunningServer, client: Client, 
     # The search is set explicitly, because the choice of `auto` depends on measured times.
     result = client.predict_labels("brought", DOCUMENTS, search="exact")
     assert result.names == ()
-    assert (
-        result.scores.tobytes() == here.predict_labels(DOCUMENTS, search="exact").scores.tobytes()
-    )
+    expected = here.predict_labels(DOCUMENTS, search="exact")
+    assert result.scores.tobytes() == expected.scores.tobytes()
 
 
 def test_an_index_without_a_label_model_votes(server: RunningServer, client: Client) -> None:
@@ -267,27 +223,18 @@ def test_an_index_without_a_label_model_votes(server: RunningServer, client: Cli
     there = place(server, "votes", X.toarray(), labels=dense)
     assert there.engine.manifest.labels is not None
     assert there.engine.manifest.labels.rank == 0
-    options: dict[str, Any] = {"mode": "neighbour_vote", "top_k": 3}
-    assert_same(
-        client.predict_labels("votes", DOCUMENTS, **options),
-        there.predict_labels(DOCUMENTS, **options),
-    )
+    predict_both(client, there, DOCUMENTS, mode="neighbour_vote", top_k=3)
 
 
 def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Client) -> None:
-    """Without a hierarchy, the selector `hierarchy` is FAILED_PRECONDITION.
-
-    Query does not have this selector.
-    """
+    """Without a hierarchy, its selector is FAILED_PRECONDITION; Query does not have it."""
     pair = labelled_documents.factors()
     place(server, "flat-labels", X, labels=labelled_documents.labels_of(X), label_model=pair)
     for mode, rows in itertools.product(get_args(Mode), (1, 3_000)):
         documents = labelled_documents.documents(rows, seed=2)
-        with pytest.raises(UnfitIndexError, match="needs a hierarchy") as caught:
+        unfit: Any = {"kind": UnfitIndexError, "field": "selector", "match": "needs a hierarchy"}
+        with failing(grpc.StatusCode.FAILED_PRECONDITION, **unfit):
             client.predict_labels("flat-labels", documents, mode=mode, selector="hierarchy")
-        assert isinstance(caught.value, RpcError)
-        assert caught.value.code == grpc.StatusCode.FAILED_PRECONDITION
-        assert caught.value.field == "selector"
     selector: Any = "hierarchy"
     with refused("selector"):
         client.query("flat-labels", X[:2], selector=selector)

@@ -11,7 +11,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
 from divgrpc_client.messages.options import BuildOptions
 from divgrpc_client.messages.upload import upload
-from divgrpc_protos.v1 import index_pb2, vectors_pb2
+from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.data.served_index import DIMS, random_points
 from support.processes.running_server import RunningServer
@@ -60,13 +60,11 @@ def files(server: RunningServer, name: str) -> dict[str, bytes]:
 
 
 def sparse_points() -> csr_array:
-    """Return sparse rows, each with at least one value."""
     points = random_points(ROWS)
     return csr_array(np.where(np.abs(points) > 1, points, 0) + np.eye(ROWS, DIMS))
 
 
 def label_arguments() -> dict[str, Any]:
-    """Return the labels of every row, the label names and the label hierarchy."""
     rng = np.random.default_rng(3)
     return {
         "labels": csr_array(rng.random((ROWS, LABELS)) < 0.4),
@@ -100,7 +98,6 @@ CASES = {
 def test_once_and_stream_make_the_same_index(
     server: RunningServer, stub: DiverseIndexStub, client: Client, case: Case
 ) -> None:
-    """The arrays have the same bytes for the same points, parameters and labels."""
     once = stub.BuildOnce(streamed_as_one("once", case), timeout=60).index
     client.build("streamed", case.vectors, **case.arguments, **case.options)
     arrays = files(server, "once")
@@ -112,12 +109,3 @@ def test_once_and_stream_make_the_same_index(
     assert list(once.arrays) == list(twin.arrays)
     for name in ("once", "streamed"):
         client.delete_index(name)
-
-
-def test_values_build_the_same_index_as_data(stub: DiverseIndexStub, client: Client) -> None:
-    """`values` is for tools that cannot write the packed bytes of `data`."""
-    points = random_points(20)
-    dense = vectors_pb2.DenseMatrix(rows=20, cols=DIMS, values=points.ravel().tolist())
-    vectors = vectors_pb2.Vectors(dense=dense)
-    stub.BuildOnce(index_pb2.BuildOnceRequest(index="once-plain", vectors=vectors), timeout=30)
-    assert client.query("once-plain", points[7], k=1).ids[0, 0] == 7

@@ -50,18 +50,15 @@ def empty(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message
 
 
 def sparse(rows: FloatArray) -> index_pb2.BuildRequest:
-    """Return a chunk of sparse rows."""
     vectors = encode(as_matrix("vectors", csr_array(rows)), 0, len(rows))
     return index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
 
 
 def no_matrix() -> index_pb2.BuildRequest:
-    """Return a chunk without a matrix."""
     return index_pb2.BuildRequest(chunk=index_pb2.BuildChunk())
 
 
 def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
-    """Return a header with parameters."""
     return header("index", parameters=index_pb2.BuildParameters(**fields))
 
 
@@ -144,7 +141,6 @@ def test_a_wrong_upload_names_its_field(tmp_path: Path, steps: list[Message], fi
 
 
 def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
-    """Sparse chunks, one of them empty, make an index of sparse points."""
     steps = [header("index"), sparse(ONES[:0]), sparse(ONES), sparse(ONES), commit(6)]
     build_here(tmp_path, *steps)
     info = Index.open(tmp_path / "index").info
@@ -159,7 +155,6 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
-    """If the front hangs up, the builder logs nothing."""
     front_end, builder_end = job_frames.pair()
     control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with builder_end, control_end, supervisor_end, capture_logs() as lines:
@@ -188,7 +183,6 @@ def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_front_that_hangs_up_ends_the_build(tmp_path: Path) -> None:
-    """No file of the build is left."""
     ours, builder_end = job_frames.pair()
     with builder_end:
         with ours:

@@ -1,7 +1,6 @@
 """The subject of a call (index, rows, k) for the access log, read from the request's bytes."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ def told(found: Subject) -> dict[str, object]:
 
 
 def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
-    """Return `rows` rows of two columns."""
     if not sparse:
         return encode_dense(np.ones((rows, 2), np.float32))
     indptr = np.arange(rows + 1)
@@ -33,13 +31,9 @@ def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
 
 @given(rows=st.integers(0, 50), k=st.integers(0, 99), sparse=st.booleans())
 def test_the_subject_of_a_query_has_index_rows_and_k(rows: int, k: int, sparse: bool) -> None:
-    """The subject has the values of the request, even if the server will refuse them."""
     request = query_pb2.QueryRequest(index="images", queries=vectors(rows, sparse), k=k)
-    assert told(read("Query", request.SerializeToString())) == {
-        "index": "images",
-        "rows": rows,
-        "k": k,
-    }
+    found = read("Query", request.SerializeToString())
+    assert told(found) == {"index": "images", "rows": rows, "k": k}
 
 
 def test_a_query_that_sets_no_k_gets_the_default() -> None:
@@ -54,14 +48,10 @@ def test_a_query_that_sets_no_k_gets_the_default() -> None:
 
 
 def test_subjects_of_other_methods() -> None:
-    """Predictions have rows and `top_k`, evaluations have rows, and GetIndex has only the index."""
     rows = vectors(4, sparse=False)
     predicted = predict_pb2.PredictLabelsRequest(index="papers", documents=rows)
-    assert told(read("PredictLabels", predicted.SerializeToString())) == {
-        "index": "papers",
-        "rows": 4,
-        "k": 5,
-    }
+    found = read("PredictLabels", predicted.SerializeToString())
+    assert told(found) == {"index": "papers", "rows": 4, "k": 5}
     evaluated = evaluate_pb2.EvaluateRequest(index="papers", queries=rows)
     assert told(read("Evaluate", evaluated.SerializeToString())) == {"index": "papers", "rows": 4}
     asked = index_pb2.GetIndexRequest(index="papers")
@@ -69,44 +59,25 @@ def test_subjects_of_other_methods() -> None:
     assert read("ListIndexes", b"") is NO_SUBJECT
 
 
-@dataclass
-class Message:
-    """The index, the number of rows and the `k` of one message of a stream."""
-
-    index: str
-    rows: int
-    k: int | None
+INDEXES, COUNTS = st.sampled_from(["images", "papers"]), st.sampled_from([None, 0, 5, 10])
 
 
-@given(
-    st.lists(
-        st.builds(
-            Message,
-            st.sampled_from(["images", "papers"]),
-            st.integers(0, 5),
-            st.sampled_from([None, 0, 5, 10]),
-        ),
-        max_size=6,
-    )
-)
-def test_the_subject_of_a_stream_combines_its_queries(messages: list[Message]) -> None:
-    """The subject has the sum of the rows, and "*" if queries name several indexes.
-
-    It has `k` if all queries agree on it.
-    """
+@given(st.lists(st.tuples(INDEXES, st.integers(0, 5), COUNTS), max_size=6))
+def test_the_subject_of_a_stream_combines_its_queries(
+    messages: list[tuple[str, int, int | None]],
+) -> None:
+    """It has the sum of rows, "*" for several indexes, and `k` if all queries agree on it."""
     stream = StreamSubject()
-    for message in messages:
-        query = query_pb2.QueryRequest(
-            index=message.index, queries=vectors(message.rows, sparse=False), k=message.k
-        )
+    for index, rows, k in messages:
+        query = query_pb2.QueryRequest(index=index, queries=vectors(rows, sparse=False), k=k)
         stream.add(query_pb2.QueryStreamRequest(query=query).SerializeToString())
         stream.add(b"\xff")  # a malformed message, which does not count
     expected: dict[str, object] = {}
     if messages:
-        indexes = {message.index for message in messages}
+        indexes = {index for index, _, _ in messages}
         expected["index"] = "*" if len(indexes) > 1 else indexes.pop()
-        expected["rows"] = sum(message.rows for message in messages)
-    if len(numbers := {10 if message.k is None else message.k for message in messages}) == 1:
+        expected["rows"] = sum(rows for _, rows, _ in messages)
+    if len(numbers := {10 if k is None else k for _, _, k in messages}) == 1:
         expected["k"] = numbers.pop()
     assert told(stream.subject) == expected
 
@@ -129,5 +100,4 @@ def test_a_name_cannot_forge_a_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", ['x", "code": "OK', "x\nx", "x" * 64, ""])
 def test_an_invalid_index_name_is_not_logged(name: str) -> None:
-    """Names with quotes or line ends, and names that are too long, do not appear in the log."""
     assert subject(name, 1, 1) is NO_SUBJECT

@@ -90,19 +90,9 @@ def frames(link: socket.socket) -> list[tuple[Frame, bytes]]:
 
 
 def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) -> None:
-    """Each call gets progress and then rows.
-
-    Then the supervisor learns that the process is free.
-    """
-    expected = list(
-        evaluate(
-            Index.open(tmp_path / "small"),
-            QUERIES,
-            CATEGORIES,
-            grid=Grid(selectors=("nearest",), ks=(5,)),
-            folds=0,
-        )
-    )
+    """Each call gets progress and rows, and the supervisor then learns that the process is free."""
+    index, grid = Index.open(tmp_path / "small"), Grid(selectors=("nearest",), ks=(5,))
+    (expected,) = evaluate(index, QUERIES, CATEGORIES, grid=grid, folds=0)
     for _ in range(2):
         with one.call() as link:
             said = frames(link)
@@ -113,15 +103,13 @@ def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) ->
         assert (progress[0], progress[-1]) == (0, 20)
         (row,) = [event.row for event in events[rows_from:] if event.HasField("row")]
         assert (row.generation, row.queries) == (1, 20)
-        assert row.metrics[0].value == next(iter(expected[0].metrics.values())).value
+        assert row.metrics[0].value == next(iter(expected.metrics.values())).value
         assert said[-1] == (Frame.RESULT, b"")
-        received = one.channel.receive()
-        assert received is not None
-        assert received[0] == Message("ready")
+        message, _ = one.channel.receive() or (None, None)
+        assert message == Message("ready")
 
 
 def test_a_refused_call_does_not_end_the_evaluator(one: Evaluator) -> None:
-    """The caller gets a status, and the evaluator serves the next call."""
     for fields, code in (
         ({"ks": [0]}, code_pb2.INVALID_ARGUMENT),
         ({"index": "nobody"}, code_pb2.NOT_FOUND),
@@ -155,10 +143,7 @@ def test_an_error_in_one_thread_stops_the_others(
 
 
 def test_progress_is_sent_at_a_fixed_interval() -> None:
-    """Progress is sent even if nothing was measured since the last report.
-
-    An error in a thread is raised.
-    """
+    """It is sent even if nothing was measured since; an error in a thread is raised."""
     from concurrent.futures import Future
 
     pending: Future[None] = Future()

@@ -86,7 +86,6 @@ def test_no_call_is_refused_while_a_worker_is_free() -> None:
 
 
 def test_the_pace_is_forgotten_after_a_worker_was_free_for_long() -> None:
-    """The old pace is forgotten, because later calls may take a different time."""
     line = busy()
     line.full(full=False)
     line.now += 0.2
@@ -95,10 +94,7 @@ def test_the_pace_is_forgotten_after_a_worker_was_free_for_long() -> None:
 
 
 def test_idle_time_is_not_measured() -> None:
-    """Seconds without calls do not change the pace.
-
-    A batch occupies the only worker, while single calls are answered now and then.
-    """
+    """A batch occupies the only worker, while single calls are answered now and then."""
     line = Line()
     line.ask(payload=LARGE)
     line.admission.measure("large", full=True)
@@ -113,7 +109,6 @@ def test_idle_time_is_not_measured() -> None:
 
 
 def test_large_calls_do_not_count_in_the_wait_of_small_calls() -> None:
-    """Small and large calls have separate queues and paces."""
     line = busy()
     others = [line.ask(payload=LARGE) for _ in range(10)]
     line.ask(2.01)
@@ -128,10 +123,7 @@ def test_large_calls_do_not_count_in_the_wait_of_small_calls() -> None:
 
 
 def test_the_pace_is_a_moving_average() -> None:
-    """Each window counts as much as all windows before it.
-
-    A window lasts until at least one call is answered in it.
-    """
+    """A window counts as much as all before it, and lasts until a call is answered in it."""
     line = busy()
     for _ in range(8):
         line.ask()

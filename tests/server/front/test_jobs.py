@@ -11,23 +11,15 @@ from divgrpc.errors import IndexExistsError, IndexNotFoundError, InvalidArgument
 from divgrpc.parameters import LIMITS
 from divgrpc.types import Progress
 from divgrpc_client import Client
-from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.checks.status_details import details_of
+from support.checks.status_details import code_of_failure, failure
 from support.data.served_index import DIMS, place, random_points
 from support.processes.running_server import RunningServer, eventually, index_folders
-from support.requests.manual_uploads import (
-    Held,
-    Message,
-    build,
-    chunk,
-    commit,
-    header,
-    once,
-    refusal,
-)
+from support.requests.manual_uploads import Held, Message, chunk, commit, header, once, refusal
 
 ABORTED = grpc.StatusCode.ABORTED
+DEADLINE = grpc.StatusCode.DEADLINE_EXCEEDED
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 ONES = np.ones((3, DIMS), np.float32)
@@ -39,6 +31,14 @@ def large(name: str, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN4
     return once(name, random_points(rows), **fields)
 
 
+LEML = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_LEML)
+RANK = labels_pb2.LabelPlan(
+    model=labels_pb2.LABEL_MODEL_LEML, parameters=labels_pb2.LabelParameters(rank=0)
+)
+ROWS = labels_pb2.LabelSets(label_count=4, offsets=[0, 1, 2, 4], ids=[0, 1, 2, 3])
+TORN = labels_pb2.LabelSets(label_count=4, offsets=[0])
+
+
 @pytest.mark.parametrize(
     ("messages", "field"),
     [
@@ -47,8 +47,11 @@ def large(name: str, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN4
         ([header("clean"), chunk(ONES * np.nan), commit(3)], "vectors"),
         ([once("../x", ONES)], "index"),
         ([once("clean", ONES, ids=[1, 2, 1])], "ids"),
+        ([header("clean", labels=RANK)], "rank"),
+        ([header("clean"), chunk(ONES, labels=TORN)], "labels.offsets"),
+        ([header("clean", labels=LEML), chunk(ONES, labels=ROWS)], "commit"),
     ],
-    ids=["no-header", "after-commit", "nan", "name", "twice"],
+    ids=["no-header", "after-commit", "nan", "name", "twice", "plan", "rows", "no-commit"],
 )
 def test_a_wrong_upload_names_its_field(
     stub: DiverseIndexStub, clean: str, messages: list[Message], field: str
@@ -57,14 +60,6 @@ def test_a_wrong_upload_names_its_field(
     details = refusal(stub, *messages)
     assert (details.code, details.fields) == (INVALID, (field,))
     assert clean
-
-
-def test_a_bad_row_is_counted_from_the_first_chunk(stub: DiverseIndexStub, clean: str) -> None:
-    """The error gives the position of the row in the whole upload."""
-    bad = ONES.copy()
-    bad[1, 1] = np.nan
-    details = refusal(stub, header(clean), chunk(ONES), chunk(bad), commit(6))
-    assert "row 4" in details.message
 
 
 def test_replacing_an_index_must_be_asked_for(
@@ -82,7 +77,6 @@ def test_replacing_an_index_must_be_asked_for(
 
 
 def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
-    """A second build of the same name is ABORTED, while the first one continues."""
     first = Held(stub, "twice")
     for messages in ([header("twice"), chunk(ONES), commit(3)], [once("twice", ONES)]):
         details = refusal(stub, *messages)
@@ -94,7 +88,6 @@ def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
 
 
 def test_a_third_build_at_a_time_is_refused(server: RunningServer, stub: DiverseIndexStub) -> None:
-    """The third build is refused as RESOURCE_EXHAUSTED with a retry delay."""
     held = [Held(stub, name) for name in ("full-a", "full-b")]
     for message in (header("full-c"), once("full-c", ONES)):
         details = refusal(stub, message)
@@ -108,7 +101,6 @@ def test_a_third_build_at_a_time_is_refused(server: RunningServer, stub: Diverse
 def test_a_cancelled_build_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
-    """Cancelling the call ends the builder and removes its files."""
     held = Held(stub, clean)
     held.send(chunk(random_points(1000)))
     assert next(held.call).HasField("progress")
@@ -119,7 +111,6 @@ def test_a_cancelled_build_leaves_nothing(
 
 
 def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> None:
-    """If the connection is lost, the build is cancelled and its files are removed."""
     with server.channel() as lost:
         held = Held(DiverseIndexStub(lost), clean)
         held.send(chunk(ONES))
@@ -129,31 +120,24 @@ def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> 
 def test_a_deadline_that_passes_during_a_build(
     server: RunningServer, stub: DiverseIndexStub, clean: str
 ) -> None:
-    """The call ends as DEADLINE_EXCEEDED, and no file of the build is left."""
-
     def endless() -> Iterator[index_pb2.BuildRequest]:
         yield header(clean)
         while True:
             yield chunk(random_points(1000))
 
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stub.Build(endless(), timeout=1.5))
-    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert code_of_failure(list, stub.Build(endless(), timeout=1.5)) == DEADLINE
     eventually(lambda: not index_folders(server, clean))
 
 
 def test_a_failed_replacement_leaves_the_old_generation(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """If a build fails for any reason, the previous generation is still served."""
     place(server, "kept", random_points(100))
     before = client.query("kept", ONES[0])
     held = Held(stub, "kept", replace=True)
     held.send(chunk(ONES))
     server.kill("builder")
-    with pytest.raises(grpc.RpcError) as caught:
-        list(held.call)
-    assert details_of(caught.value).code == grpc.StatusCode.UNAVAILABLE
+    assert failure(list, held.call).code == grpc.StatusCode.UNAVAILABLE
     with pytest.raises(InvalidArgumentError):
         client.build("kept", ONES * np.nan, replace=True)
     after = client.query("kept", ONES[0])
@@ -165,14 +149,11 @@ def test_a_failed_replacement_leaves_the_old_generation(
 def test_a_failed_build_once_leaves_the_old_generation(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """If the builder dies, the call is UNAVAILABLE and the previous generation is still served."""
     place(server, "once-kept", ONES)
     call = stub.BuildOnce.future(large("once-kept", replace=True))
     eventually(lambda: len(index_folders(server, "once-kept")) > 1)
     server.kill("builder")
-    with pytest.raises(grpc.RpcError) as caught:
-        call.result()
-    assert details_of(caught.value).code == grpc.StatusCode.UNAVAILABLE
+    assert failure(call.result).code == grpc.StatusCode.UNAVAILABLE
     assert client.query("once-kept", ONES[0], k=3).generation == 1
 
 
@@ -180,9 +161,7 @@ def test_a_cancelled_build_once_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
     """The call is cancelled, or its deadline passes, while the builder is at work."""
-    with pytest.raises(grpc.RpcError) as caught:
-        stub.BuildOnce(large(clean), timeout=0.2)
-    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert code_of_failure(stub.BuildOnce, large(clean), timeout=0.2) == DEADLINE
     eventually(lambda: not server.pids("builder"))
     call = stub.BuildOnce.future(large(clean))
     eventually(lambda: index_folders(server, clean))
@@ -193,7 +172,6 @@ def test_a_cancelled_build_once_leaves_nothing(
 
 
 def test_a_build_reports_its_progress(client: Client) -> None:
-    """Progress events name the stage that the build has reached."""
     events: list[Progress] = []
     client.build("progress", random_points(), progress=events.append)
     stages = [progress.stage for progress in events]
@@ -216,21 +194,7 @@ def test_a_message_of_the_maximum_size_is_built(stub: DiverseIndexStub, client: 
 
 
 def test_a_stream_may_stay_open_until_done(stub: DiverseIndexStub) -> None:
-    """The caller gets the outcome without closing its side of the stream."""
     held = Held(stub, "open-ended")
     held.send(chunk(ONES))
     held.send(commit(3))
     assert list(held.call)[-1].done.rows == 3
-
-
-def test_half_precision_rows_are_widened(client: Client) -> None:
-    """float16 rows build the same index as the same values in float32."""
-    points = random_points(50).astype(np.float16)
-    client.build("half", points)
-    result = client.query("half", points[7].astype(np.float32), k=1)
-    assert result.ids[0, 0] == 7
-
-
-def test_a_chunk_without_rows_is_accepted(stub: DiverseIndexStub) -> None:
-    steps = [header("sparse-upload"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
-    assert build(stub, *steps).rows == 3

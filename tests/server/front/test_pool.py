@@ -63,8 +63,6 @@ async def test_a_large_call_goes_to_an_idle_worker(stage: Stage) -> None:
     calls.append(stage.ask(bytes(100_002)))
     (third,) = await packet(links[0])
     assert len(third.payload) == 100_002
-    for call in calls:
-        call.cancel()
 
 
 @pytest.mark.parametrize("spent", [True, False])
@@ -85,13 +83,10 @@ async def test_a_lent_credit_is_taken_back(stage: Stage, *, spent: bool) -> None
         assert len((await packet(link))[0].payload) == 100_002
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(packet(link), 0.2)
-    for call in calls:
-        call.cancel()
 
 
 @on_stage()
 async def test_small_calls_overtake_large_calls(stage: Stage) -> None:
-    """A worker gets one large call at a time, and small calls while it works on the large call."""
     link = stage.attach(1)
     large = [stage.ask(bytes([number]) * 100_000) for number in range(2)]
     small = stage.ask(b"small")
@@ -119,8 +114,6 @@ async def test_waiting_calls_are_divided_among_workers(stage: Stage) -> None:
     await calls[0]
     shared = await packet(links[0])
     assert len(shared) == 4
-    for call in calls:
-        call.cancel()
 
 
 @on_stage()
@@ -162,10 +155,7 @@ async def test_a_full_queue_refuses_calls(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_call_that_would_be_late_is_refused_while_workers_are_full(stage: Stage) -> None:
-    """A large call without an answer does not change the pace of small calls.
-
-    The death of a worker resets the pace.
-    """
+    """A large call does not change the pace of small calls; the death of a worker resets it."""
     link = stage.attach(1)
     calls = [stage.ask(b"x" * 100_000), *(stage.ask(b"%d" % number) for number in range(4))]
     await packet(link)
@@ -205,7 +195,6 @@ async def test_large_calls_have_their_own_pace(stage: Stage) -> None:
 
 @on_stage(queue_calls=2)
 async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -> None:
-    """After five requests to all workers, a queue for two calls takes two and refuses a third."""
     link = stage.attach(1)
     for _ in range(5):
         prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"x", FOREVER, ""))
@@ -219,7 +208,6 @@ async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -
 
 @on_stage()
 async def test_packets_wait_while_a_socket_is_full(stage: Stage) -> None:
-    """If a packet does not fit the socket, it is sent when the worker has answered."""
     ours, theirs = packets.pair()
     with theirs:
         stage.pool.attach(1, packets.Link(ours))
@@ -260,7 +248,6 @@ async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
 
 @on_stage()
 async def test_ask_all_returns_the_replies_of_the_living(stage: Stage) -> None:
-    """Replies of workers that die are missing, and large payloads are sent too."""
     links = [stage.attach(serial) for serial in range(3)]
     ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
     asked = asyncio.ensure_future(ask())

@@ -14,10 +14,7 @@ from support.processes.pool_harness import FOREVER, Stage, answer, on_stage, pac
 
 @on_stage()
 async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> None:
-    """A call that kills a second worker fails and is refused from then on.
-
-    The other calls succeed.
-    """
+    """A call that kills a second worker fails and is refused from then on."""
     first = stage.attach(1)
     calls = [stage.ask(b"call %d" % number) for number in range(3)]
     await packet(first)
@@ -87,7 +84,6 @@ async def test_a_worker_at_its_last_slice_is_not_idle(stage: Stage) -> None:
 
 @on_stage()
 async def test_a_death_makes_other_workers_check_the_index(stage: Stage) -> None:
-    """Before the pool retries a suspect call, every other worker checks the files of its index."""
     links = [stage.attach(1), stage.attach(2)]
     payload = query_pb2.QueryRequest(index="short").SerializeToString()
     call = stage.ask(payload)
@@ -114,12 +110,10 @@ async def test_a_silent_worker_is_reported_once(stage: Stage) -> None:
     stage.age(40)
     assert stage.reported == [1]
     assert not call.done()
-    call.cancel()
 
 
 @on_stage(worker_silence=60)
 async def test_an_empty_packet_is_a_sign_of_life(stage: Stage) -> None:
-    """A worker that sends empty packets is not reported as hanging."""
     link = stage.attach(1)
     call = stage.ask(b"call")
     (request,) = await packet(link)
@@ -134,7 +128,6 @@ async def test_an_empty_packet_is_a_sign_of_life(stage: Stage) -> None:
 
 @on_stage(worker_silence=60)
 async def test_silence_counts_from_the_query(stage: Stage) -> None:
-    """A worker that was idle before a query is not reported as hanging at once."""
     link = stage.attach(1)
     stage.age(100)
     call = stage.ask(b"call")

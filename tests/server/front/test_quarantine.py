@@ -9,7 +9,6 @@ from divgrpc_server.ipc.packets import Op
 
 
 def query(index: str = "index", k: int = 3) -> bytes:
-    """Return the message of a Query."""
     return query_pb2.QueryRequest(index=index, k=k).SerializeToString()
 
 
@@ -29,7 +28,6 @@ def test_a_query_is_recognised() -> None:
 
 
 def test_a_query_is_recognised_under_another_correlation_id() -> None:
-    """The same query is held on any stream, under any correlation id, and as a call of Query."""
     held = Quarantine(lambda _: None)
     held.add(Op.STREAM, stream_query(1))
     assert held.holds(Op.STREAM, stream_query(2))
@@ -38,7 +36,6 @@ def test_a_query_is_recognised_under_another_correlation_id() -> None:
 
 
 def test_a_prediction_is_recognised() -> None:
-    """`index_of` finds the index of a prediction too."""
     held = Quarantine(lambda _: None)
     request = predict_pb2.PredictLabelsRequest(index="papers", top_k=3).SerializeToString()
     assert index_of(Op.PREDICT, request) == "papers"
@@ -74,7 +71,6 @@ def test_a_query_is_held_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_changed_index_frees_its_queries() -> None:
-    """A change of one index frees its queries, and queries of other indexes are still held."""
     stamps = {"index": 1, "other": 1}
     held = Quarantine(stamps.__getitem__)
     held.add(Op.QUERY, query())
@@ -87,7 +83,6 @@ def test_a_changed_index_frees_its_queries() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there are too many queries, the oldest ones are forgotten first."""
     monkeypatch.setattr(quarantine, "_ENTRIES_MAX", 3)
     held = Quarantine(lambda _: None)
     for k in range(1, 6):

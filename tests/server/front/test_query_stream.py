@@ -17,7 +17,6 @@ from support.requests.raw_calls import stream
 
 
 def question(number: int, name: str, rows: FloatArray) -> query_pb2.QueryStreamRequest:
-    """Return one message of a stream."""
     query = query_pb2.QueryRequest(index=name, queries=encode_dense(np.atleast_2d(rows)))
     return query_pb2.QueryStreamRequest(correlation_id=number, query=query)
 
@@ -29,7 +28,6 @@ def test_a_stream_returns_the_results_of_single_calls(client: Client, served: Se
 
 
 def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Served) -> None:
-    """The test sends 2,000 messages at once, and each is answered once."""
     count = 2_000
     messages = (question(n, served.name, served.queries[n % 64]) for n in range(count))
     answers = list(stub.QueryStream(messages, timeout=150))
@@ -59,7 +57,6 @@ def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Serve
 def test_large_and_small_messages_share_a_stream(
     stub: DiverseIndexStub, client: Client, served: Served
 ) -> None:
-    """Small queries overtake a large batch that was sent before them."""
     batch = random_points(8_000, seed=8)
     messages = [question(0, served.name, batch)]
     messages += [question(n, served.name, served.queries[n]) for n in range(1, 33)]

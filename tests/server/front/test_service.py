@@ -7,7 +7,8 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
@@ -32,32 +33,28 @@ CONFIG = Config(log_level="error")
 
 
 class Context:
-    """The part of gRPC's context that a handler uses, for one call with the message `b""`."""
+    """The part of gRPC's context that a handler uses, for one call with a message.
 
-    def __init__(self, metadata: tuple[tuple[str, str], ...] = (), remaining: float = 10) -> None:
-        self._metadata = metadata
-        self._remaining = remaining
-        self._messages: list[object] = [b"", aio.EOF]
+    If the message is None, the caller sends nothing in time.
+    """
+
+    def __init__(
+        self,
+        message: bytes | None = b"",
+        metadata: tuple[tuple[str, str], ...] = (),
+        remaining: float = 10,
+    ) -> None:
+        self._messages: list[object] = [message, aio.EOF]
         self.ended: Details | None = None
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata that the caller sent."""
-        return self._metadata
-
-    def time_remaining(self) -> float:
-        """Return the seconds to the deadline."""
-        return self._remaining
-
-    def peer(self) -> str:
-        """Return the caller's address."""
-        return "ipv4:127.0.0.1:1"
+        self.invocation_metadata = lambda: metadata
+        self.time_remaining = lambda: remaining
+        self.peer = lambda: "ipv4:127.0.0.1:1"
+        self.write = AsyncMock()
 
     async def read(self) -> object:
         """Return the next message."""
-        return self._messages.pop(0)
-
-    async def write(self, message: bytes) -> None:
-        """Discard a message."""
+        message = self._messages.pop(0)
+        return await asyncio.Event().wait() if message is None else message
 
     async def abort(self, code: grpc.StatusCode, _: str, trailers: Any) -> None:  # noqa: ANN401
         """End the call."""
@@ -65,25 +62,11 @@ class Context:
         raise aio.AbortError
 
 
-async def fail(*_: object, **__: object) -> Any:  # noqa: ANN401  # whatever it stands in for
-    """Raise an error that the server does not expect."""
-    raise KeyError(TEXT)
-
-
-def fail_at_once(*_: object, **__: object) -> Any:  # noqa: ANN401  # as above
-    """Raise the same error without being awaited."""
-    raise KeyError(TEXT)
-
-
-class CallDetails(NamedTuple):
-    """What gRPC passes to an interceptor to find the handler of a method."""
-
-    method: str
-    invocation_metadata: None = None
+# Stand-ins that raise an error which the server does not expect.
+FAIL, FAIL_AT_ONCE = AsyncMock(side_effect=KeyError(TEXT)), Mock(side_effect=KeyError(TEXT))
 
 
 def build_header(index: str, **parameters: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # fields
-    """Return the message that opens a build."""
     header = index_pb2.BuildHeader(index=index, parameters=index_pb2.BuildParameters(**parameters))
     return index_pb2.BuildRequest(header=header)
 
@@ -106,7 +89,7 @@ class Parts:
 
     async def call(self, method: str, context: Context) -> object:
         """Call a method with an empty message."""
-        details: Any = CallDetails(f"/divgrpc.v1.DiverseIndex/{method}")
+        details = Mock(method=f"/divgrpc.v1.DiverseIndex/{method}", invocation_metadata=None)
         handler = self.service.handler().service(details)
         assert handler is not None
         function: Any = handler.unary_unary or handler.stream_stream
@@ -117,25 +100,11 @@ class Parts:
 
 
 BROKEN: dict[str, Callable[[Parts], None]] = {
-    "Query": lambda parts: setattr(parts.pool, "answer", fail),
-    "QueryStream": lambda parts: setattr(parts.pool, "submit", fail_at_once),
-    "GetServerInfo": lambda parts: setattr(parts.catalog, "_is_serving", fail_at_once),
-    "Build": lambda parts: setattr(parts.jobs, "relay", fail),
+    "Query": lambda parts: setattr(parts.pool, "answer", FAIL),
+    "QueryStream": lambda parts: setattr(parts.pool, "submit", FAIL_AT_ONCE),
+    "GetServerInfo": lambda parts: setattr(parts.catalog, "_is_serving", FAIL_AT_ONCE),
+    "Build": lambda parts: setattr(parts.jobs, "relay", FAIL),
 }
-
-
-class Reading(Context):
-    """A call whose caller sends `message`, or nothing in time if `message` is None."""
-
-    def __init__(self, message: bytes | None) -> None:
-        super().__init__()
-        self._message = message
-
-    async def read(self) -> object:
-        """Return the message."""
-        if self._message is None:
-            await asyncio.Event().wait()
-        return self._message or b""
 
 
 @pytest.mark.parametrize(
@@ -152,7 +121,6 @@ class Reading(Context):
 def test_a_wrong_header_is_refused_before_a_builder_starts(
     tmp_path: Path, header: index_pb2.BuildRequest | None, reason: str
 ) -> None:
-    """If the header shows that the build must fail, no builder is started."""
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / POINTER).write_text("1\n")
 
@@ -160,8 +128,8 @@ def test_a_wrong_header_is_refused_before_a_builder_starts(
         parts = Parts()
         parts.jobs._root = tmp_path
         parts.jobs._config = replace(CONFIG, upload_idle=0.05)
-        setattr(parts.jobs, "_start", fail)  # noqa: B010  # mypy: a method
-        context = Reading(None if header is None else header.SerializeToString())
+        setattr(parts.jobs, "_start", FAIL)  # noqa: B010  # mypy: a method
+        context = Context(None if header is None else header.SerializeToString())
         with pytest.raises(aio.AbortError):
             await parts.call("Build", context)
         return context.ended
@@ -201,7 +169,7 @@ def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
         access = AccessLog(Config(log_format="json"), descriptor=writing)
         parts = Parts(access)
         metadata = (("x-request-id", "leaver"),)
-        call = asyncio.ensure_future(parts.call("Query", Context(metadata, remaining)))
+        call = asyncio.ensure_future(parts.call("Query", Context(b"", metadata, remaining)))
         await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -216,8 +184,6 @@ def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
 
 
 def test_a_builder_is_released_if_its_caller_has_left() -> None:
-    """If the caller has left, the builder finds its socket closed."""
-
     async def scene() -> bytes:
         parts = Parts()
         ours, theirs = socket.socketpair()

@@ -10,7 +10,6 @@ from divgrpc_server.ipc.job_calls import ending_on_hang_up
 
 @pytest.mark.parametrize("position", [0, 1], ids=["front", "supervisor"])
 def test_a_hang_up_ends_the_process(monkeypatch: pytest.MonkeyPatch, position: int) -> None:
-    """If the front or the supervisor hangs up, the process exits at once with code 1."""
     has_ended = threading.Event()
     monkeypatch.setattr("os._exit", lambda code: has_ended.set() if code == 1 else None)
     front, supervisor = job_frames.pair(), job_frames.pair()
@@ -22,7 +21,6 @@ def test_a_hang_up_ends_the_process(monkeypatch: pytest.MonkeyPatch, position: i
 
 
 def test_a_hang_up_after_the_work_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hang-up after the work does not stop the outcome or its log line."""
     has_ended = threading.Event()
     monkeypatch.setattr("os._exit", lambda _: has_ended.set())
     front, supervisor = job_frames.pair(), job_frames.pair()

@@ -1,6 +1,7 @@
 """Packets of requests and replies, and the memory files that carry large payloads."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,6 @@ def test_requests_survive_packing(items: list[Request]) -> None:
 
 @given(st.lists(replies, max_size=20), st.integers(0, 2), st.integers(0, 1), st.integers(-1, 1))
 def test_replies_survive_packing(items: list[Reply], small: int, large: int, lent: int) -> None:
-    """Unpacking returns the credits, and the replies in order."""
     packet = packets.pack_credits(small, large, lent)
     packet += b"".join(packets.pack_reply(item) for item in items)
     assert packets.unpack_credits(memoryview(packet)) == (small, large, lent)
@@ -46,8 +46,7 @@ def test_a_large_payload_travels_by_memory_file() -> None:
     """Both sides close their descriptors."""
     before = len(os.listdir("/proc/self/fd"))
     payload = os.urandom(3_000_000)
-    ours, other_end = packets.pair()
-    near, far = packets.Link(ours), packets.Link(other_end)
+    near, far = map(packets.Link, packets.pair())
     request = Request(7, 1.5, Op.QUERY, "tag", payload)
     with packets.memory_file(payload) as memfd:
         near.send(packets.pack_request(request, in_memfd=True), memfd)
@@ -64,10 +63,13 @@ def test_a_large_payload_travels_by_memory_file() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def fill(link: packets.Link) -> None:
-    """Send more than a socket buffers."""
-    for _ in range(100):
-        link.send(bytes(packets.PACKET_BYTES))
+@pytest.fixture
+def links() -> Iterator[tuple[packets.Link, packets.Link]]:
+    """Yield the two ends of a link."""
+    near, far = map(packets.Link, packets.pair())
+    yield near, far
+    near.close()
+    far.close()
 
 
 def test_a_reply_without_its_memory_file_is_lost() -> None:
@@ -85,24 +87,15 @@ def test_a_request_without_its_memory_file_is_lost() -> None:
     assert list(packets.unpack_requests(packet, -1)) == [Request(7, 1.0, Op.LOST, "tag", b"")]
 
 
-def test_only_send_waiting_waits() -> None:
-    """`receive` and `send` raise at once if they would block, but `send_waiting` waits."""
-    ours, other_end = packets.pair()
-    near, far = packets.Link(ours), packets.Link(other_end)
+def test_only_send_waiting_waits(links: tuple[packets.Link, packets.Link]) -> None:
+    """Packets within the credits fit; beyond, `send` raises at once and `send_waiting` waits."""
+    near, far = links
     with pytest.raises(BlockingIOError):
         far.receive()
-    with pytest.raises(BlockingIOError):
-        fill(near)
-    with pytest.raises(TimeoutError):
-        near.send_waiting(b"x", -1, 0.05)
-    near.close()
-    far.close()
-
-
-def test_packets_within_the_credits_fit_a_link() -> None:
-    ours, other_end = packets.pair()
-    near, far = packets.Link(ours), packets.Link(other_end)
     for _ in range(packets.SMALL_CREDITS + packets.LARGE_CREDITS):
         near.send(bytes(packets.PACKET_BYTES))
-    near.close()
-    far.close()
+    with pytest.raises(BlockingIOError):  # noqa: PT012  # one of them raises
+        for _ in range(100):
+            near.send(bytes(packets.PACKET_BYTES))
+    with pytest.raises(TimeoutError):
+        near.send_waiting(b"x", -1, 0.05)

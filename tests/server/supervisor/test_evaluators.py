@@ -30,8 +30,6 @@ def idle_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
 
 @pytest.mark.parametrize("is_used", [False, True])
 def test_an_evaluator_ends_unless_it_is_used_again(idle_seconds: float, is_used: bool) -> None:
-    """An idle evaluator ends after a time, unless another call uses it before."""
-
     async def scene() -> None:
         supervisor = Supervisor(Config(), Path("/nowhere"), Mock())
         evaluator, front = waiting(), Mock(role="front")

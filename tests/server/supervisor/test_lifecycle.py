@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -22,24 +23,32 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from support.checks.status_details import code_of_failure
 from support.data.served_index import DIMS, random_points
 from support.processes.running_server import STOP_SECONDS, RunningServer, alive, eventually
 from support.requests.manual_uploads import Held, chunk
 
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 QUERY = query_pb2.QueryRequest(index="kept", queries=encode_dense(np.ones((1, DIMS), np.float32)))
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Return a data folder with an index `kept`."""
     Index.build(random_points(100), path=tmp_path / "data" / "kept")
     return tmp_path / "data"
 
 
 def all_processes(server: RunningServer) -> list[int]:
-    """Return the ids of all processes of a server."""
     roles = [server.pids(role) for role in ("front", "worker", "builder")]
     return [server.process.pid, *(pid for pids in roles for pid in pids)]
+
+
+@contextmanager
+def serving(data: Path, *arguments: str) -> Iterator[tuple[RunningServer, DiverseIndexStub]]:
+    """Run a server with this data folder, and yield it with a stub."""
+    options = ("--data-dir", str(data), *arguments)
+    with RunningServer(data.parent, *options) as server, server.channel() as channel:
+        yield server, DiverseIndexStub(channel)
 
 
 def run_to_its_end(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -55,17 +64,15 @@ def run_to_its_end(*arguments: str, **environment: str) -> "subprocess.Completed
 
 
 def embedded_folders(server: RunningServer) -> list[Path]:
-    """Return the in-memory data folder that the server's log names."""
     words = server.log.replace('"', " ").split()
     return [Path(word) for word in words if "/divgrpc-" in word]
 
 
 def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
-    """While kernels are compiled, Check is NOT_SERVING and its trailers tell how many are ready.
+    """While kernels are compiled, health is NOT_SERVING and tells how many are ready.
 
-    GetServerInfo returns the same two numbers. The test holds the lock of the kernel cache and
-    writes one file to the cache. To the server, the test therefore looks like another process that
-    compiles kernels.
+    The test holds the lock of the kernel cache and writes a file to it, so that to the server it
+    looks like another process that compiles kernels.
     """
     folder = tmp_path / "cache" / cache_files.cache_folder().name
     folder.mkdir(parents=True)
@@ -103,13 +110,12 @@ def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
             server.stop()
 
 
-def test_roles_are_processes_and_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
-    """`ps` shows the role of each process. If a front is killed, another front serves its calls."""
-    arguments = ("--data-dir", str(data), "--workers", "2", "--fronts", "2")
-    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
+def test_roles_are_processes_and_fronts_share_the_port(data: Path) -> None:
+    """If a front is killed, another front serves its calls."""
+    with serving(data, "--workers", "2", "--fronts", "2") as (server, stub):
         workers = server.pids("worker")
         assert (len(server.pids("front")), len(workers)) == (2, 2)
-        held = Held(DiverseIndexStub(channel), "other")
+        held = Held(stub, "other")
         assert len(server.pids("builder")) == 1
         held.call.cancel()
         killed = server.kill("front")
@@ -120,15 +126,9 @@ def test_roles_are_processes_and_fronts_share_the_port(tmp_path: Path, data: Pat
         assert server.pids("worker") == workers
 
 
-def test_the_port_and_the_data_folder_belong_to_one_server(tmp_path: Path, data: Path) -> None:
-    """A second server does not start on the same port or the same data folder.
-
-    A front that is killed is replaced, and the new front uses the same workers.
-    """
-    with (
-        RunningServer(tmp_path, "--data-dir", str(data)) as server,
-        Client(server.target, timeout=30) as client,
-    ):
+def test_the_port_and_the_data_folder_belong_to_one_server(data: Path) -> None:
+    """A second server does not start; a front that is replaced uses the same port and workers."""
+    with serving(data) as (server, _), Client(server.target, timeout=30) as client:
         second = run_to_its_end("--data-dir", str(data))
         assert second.returncode == 1
         assert "another server" in second.stderr
@@ -142,14 +142,10 @@ def test_the_port_and_the_data_folder_belong_to_one_server(tmp_path: Path, data:
         assert server.pids("worker") == workers
 
 
-def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
-    """After SIGTERM health is NOT_SERVING and new calls fail.
-
-    Running calls finish, and the exit code is 0.
-    """
-    arguments = ("--data-dir", str(data), "--workers", "1")
-    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
-        stub, health = DiverseIndexStub(channel), health_pb2_grpc.HealthStub(channel)
+def test_sigterm_lets_calls_finish(data: Path) -> None:
+    """After SIGTERM health is NOT_SERVING, new calls fail, and running calls finish."""
+    with serving(data, "--workers", "1") as (server, stub), server.channel() as channel:
+        health = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=60)
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         (worker,) = server.pids("worker")
@@ -158,19 +154,16 @@ def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
         stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=10)
         server.terminate()
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        with pytest.raises(grpc.RpcError) as caught, server.channel() as late:
-            DiverseIndexStub(late).Query(QUERY, timeout=10)
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        with server.channel() as late:
+            assert code_of_failure(DiverseIndexStub(late).Query, QUERY, timeout=10) == UNAVAILABLE
         os.kill(worker, signal.SIGCONT)
         assert len(call.result().ids) == 10
         watch.cancel()
         assert server.process.wait(STOP_SECONDS) == 0
 
 
-def test_calls_builds_and_hanging_workers_end_after_the_grace(tmp_path: Path, data: Path) -> None:
-    arguments = ("--data-dir", str(data), "--workers", "1", "--grace", "0.2")
-    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
-        stub = DiverseIndexStub(channel)
+def test_calls_builds_and_hanging_workers_end_after_the_grace(data: Path) -> None:
+    with serving(data, "--workers", "1", "--grace", "0.2") as (server, stub):
         held = Held(stub, "unfinished")
         held.send(chunk(np.ones((3, DIMS))))
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
@@ -178,26 +171,19 @@ def test_calls_builds_and_hanging_workers_end_after_the_grace(tmp_path: Path, da
         stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=10)
         everyone = all_processes(server)
         server.terminate()
-        with pytest.raises(grpc.RpcError):
-            call.result()
-        with pytest.raises(grpc.RpcError):
-            list(held.call)
+        code_of_failure(call.result)
+        code_of_failure(list, held.call)
         assert server.process.wait(STOP_SECONDS) == 0
         assert not any(map(alive, everyone))
     assert set(os.listdir(data)) == {".lock", "kept"}
 
 
-def test_a_stream_ends_when_the_server_does(tmp_path: Path, data: Path) -> None:
+def test_a_stream_ends_when_the_server_does(data: Path) -> None:
     """An idle QueryStream ends as UNAVAILABLE and does not delay the server's end."""
-    with (
-        RunningServer(tmp_path, "--data-dir", str(data), "--grace", "30") as server,
-        server.channel() as channel,
-    ):
-        held = open_stream(DiverseIndexStub(channel))
+    with serving(data, "--grace", "30") as (server, stub):
+        held = open_stream(stub)
         server.terminate()
-        with pytest.raises(grpc.RpcError) as caught:
-            next(held)
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert code_of_failure(next, held) == UNAVAILABLE
         assert server.process.wait(STOP_SECONDS) == 0
 
 
@@ -210,14 +196,10 @@ def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamRespons
     return call
 
 
-def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> None:
-    """If the supervisor is killed, all children end, even stopped ones, and the port is free.
-
-    The next start removes old files.
-    """
-    arguments = ("--data-dir", str(data), "--workers", "2")
-    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
-        held = Held(DiverseIndexStub(channel), "unfinished")
+def test_a_killed_supervisor_leaves_no_process(data: Path) -> None:
+    """All children end, even stopped ones; the port is free; the next start removes old files."""
+    with serving(data, "--workers", "2") as (server, stub):
+        held = Held(stub, "unfinished")
         held.send(chunk(np.ones((3, DIMS))))
         everyone = all_processes(server)
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
@@ -227,16 +209,15 @@ def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> No
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=30) as client:
+    with serving(data) as (server, _), Client(server.target, timeout=30) as client:
         assert set(os.listdir(data)) == {".lock", "kept"}
         assert client.query("kept", np.ones(DIMS)).generation == 1
 
 
 def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
-    """Without a data folder, indexes are in memory and end with the server.
+    """Without a data folder, indexes are in memory, as the log says, and end with the server.
 
-    The server logs that they are in memory. The ready file has the server's address. Calls after
-    the server's end are UNAVAILABLE.
+    The ready file has the server's address.
     """
     ready = tmp_path / "ready"
     with (
@@ -257,7 +238,6 @@ def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
-    """The next server removes the folder of a killed server, but no folder of a running server."""
     with RunningServer(tmp_path) as killed:
         (left,) = embedded_folders(killed)
         killed.process.kill()

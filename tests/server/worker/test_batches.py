@@ -20,10 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_last_slice_is_short_if_earlier_rows_were_fast(
     clock: list[float], seconds: float, *, ends: bool
 ) -> None:
-    """The last slice is short only if earlier rows were fast.
-
-    Before the first row is answered, the time per row is unknown.
-    """
+    """Before the first row is answered, the time per row is unknown."""
     rows = 10
     pace = Pace(np.zeros((rows, 4), np.float32), "greedy")
     assert not pace.ends_soon

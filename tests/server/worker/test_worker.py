@@ -65,7 +65,6 @@ def front(channel: control.Channel) -> Iterator[Front]:
 def query(
     number: int, rows: int = 1, *, index: str = "small", deadline: float = FOREVER, k: int = 10
 ) -> Request:
-    """Return a query request."""
     message = query_pb2.QueryRequest(
         index=index, queries=encode_dense(random_points(rows, seed=number)), k=k
     )
@@ -82,7 +81,6 @@ def test_a_packet_is_answered_together(front: Front) -> None:
 
 
 def test_small_queries_overtake_a_batch(front: Front) -> None:
-    """Between the slices of a large batch, the worker answers small queries."""
     front.send(query(1, 10_000))
     front.send(query(2))
     front.send(query(3), query(4))
@@ -99,10 +97,10 @@ def test_a_request_without_its_memory_file_is_refused(front: Front) -> None:
 
 def test_a_recheck_finds_a_truncated_file(front: Front, tmp_path: Path) -> None:
     """Reading a truncated file would kill the worker, but after RECHECK it reports DATA_LOSS."""
-    assert generation(front, 1) == 1
+    assert answer_to(front, 1).generation == 1
     front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
     front.send(Request(0, FOREVER, Op.RECHECK, "", b"nobody"))
-    assert generation(front, 2) == 1
+    assert answer_to(front, 2).generation == 1
     os.truncate(tmp_path / "small" / "1" / "vectors.npy", 4096)
     front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
     front.send(query(3))
@@ -110,7 +108,6 @@ def test_a_recheck_finds_a_truncated_file(front: Front, tmp_path: Path) -> None:
 
 
 def test_a_cancelled_batch_stops(front: Front) -> None:
-    """A cancelled batch gets no reply, and its credit is returned at once."""
     front.send(query(1, 10_000))
     front.send(query(2))
     assert [reply.id for reply in front.hear_credit().replies] == [2]
@@ -122,7 +119,6 @@ def test_a_cancelled_batch_stops(front: Front) -> None:
 
 
 def test_a_request_cancelled_before_it_is_started(front: Front) -> None:
-    """A cancelled request gets no reply, and the credit of its packet is returned."""
     front.send(query(1, 2_000))
     front.send(query(2), query(3))
     front.send(Request(3, 0.0, Op.CANCEL, "", b""))
@@ -131,10 +127,7 @@ def test_a_request_cancelled_before_it_is_started(front: Front) -> None:
 
 
 def test_a_request_past_its_deadline_is_not_started(front: Front) -> None:
-    """A request past its deadline gets DEADLINE_EXCEEDED.
-
-    During a batch, the deadline is checked between slices.
-    """
+    """During a batch, the deadline is checked between slices."""
     front.send(query(1, deadline=time.monotonic() - 1))
     assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
     front.send(query(2, 10_000, deadline=time.monotonic() + 0.05))
@@ -142,7 +135,6 @@ def test_a_request_past_its_deadline_is_not_started(front: Front) -> None:
 
 
 def test_credits_come_back_exactly_once(front: Front) -> None:
-    """Each packet's credit is returned once, whether its requests succeed or fail."""
     front.send(query(1), query(2, 40))
     front.send(query(3, 3_000))
     front.send(query(4, index="nobody"))
@@ -169,11 +161,8 @@ def test_a_credit_is_lent_before_the_last_slice(front: Front) -> None:
     while sum(packet.large for packet in packets) < 2:
         packets.append(front.hear())
     assert [reply.id for packet in packets for reply in packet.replies] == [1, 3, 2]
-    assert [(packet.large, packet.lent) for packet in packets if packet.large or packet.lent] == [
-        (1, -1),
-        (0, 1),
-        (1, -1),
-    ]
+    changes = [(packet.large, packet.lent) for packet in packets if packet.large or packet.lent]
+    assert changes == [(1, -1), (0, 1), (1, -1)]
 
 
 def test_a_lent_credit_is_taken_back_if_the_last_slice_fails(
@@ -192,14 +181,6 @@ def test_a_lent_credit_is_taken_back_if_the_last_slice_fails(
     assert (packet.large, packet.lent) == (1, -1)
 
 
-def test_an_answer_may_be_large(front: Front) -> None:
-    """An answer that does not fit a packet is sent in a memory file."""
-    front.send(query(1, 60, k=300))
-    reply = front.answer()
-    assert len(reply.payload) > frames.PACKET_BYTES
-    assert len(query_pb2.QueryResponse.FromString(reply.payload).ids) == 60 * 300
-
-
 def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> None:
     """A second front is answered during a batch of the first, and after the first hangs up."""
     second = Front(channel)
@@ -214,22 +195,21 @@ def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> No
 
 def test_a_new_generation_answers_at_once(front: Front, tmp_path: Path) -> None:
     """After a publication the old generation answers no query, even without PREPARE."""
-    assert generation(front, 1) == 1
+    assert answer_to(front, 1).generation == 1
     Index.build(np.eye(DIMS, dtype=np.float32), path=tmp_path / "small", replace=True)
-    assert generation(front, 2) == 2
+    assert answer_to(front, 2).generation == 2
     front.send(Request(0, FOREVER, Op.REFRESH, "", b"small"))
-    assert generation(front, 3) == 2
+    assert answer_to(front, 3).generation == 2
 
 
 def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Path) -> None:
     """If a prepared generation is never published, it is not served in place of the next one."""
     with pytest.raises(InterruptedError):
         build_prepared(front, tmp_path, 10, publish=False)
-    assert generation(front, 11) == 1
+    assert answer_to(front, 11).generation == 1
     build_prepared(front, tmp_path, 20, publish=True)
-    assert generation(front, 21) == 2
-    front.send(query(30, k=50))
-    served = query_pb2.QueryResponse.FromString(front.answer().payload)
+    assert answer_to(front, 21).generation == 2
+    served = answer_to(front, 30, k=50)
     core = Index.open(tmp_path / "small").query(random_points(1, seed=30), k=50)
     assert list(served.ids) == core.ids[0, :40].tolist()
 
@@ -246,7 +226,7 @@ def test_a_generation_that_takes_long_to_open(
 
     monkeypatch.setattr(index_cache, "open_generation", open_slowly)
     front.send(Request(1, FOREVER, Op.PREPARE, "", StagedGeneration("small", "staged").pack()))
-    assert generation(front, 2) == 1
+    assert answer_to(front, 2).generation == 1
     readable, _, _ = select.select([front.link.fileno()], [], [], 10)
     assert readable
     assert bytes(front.link.receive()[0]) == frames.pack_credits(0, 0)
@@ -255,20 +235,14 @@ def test_a_generation_that_takes_long_to_open(
 
 
 def test_a_new_default_applies_to_the_next_query(front: Front, tmp_path: Path) -> None:
-    """A new default applies without opening the index again.
-
-    A damaged default is reported as DATA_LOSS.
-    """
+    """It applies without opening the index again; a damaged default is DATA_LOSS."""
     default = QueryDefault(diversity=0.9, selector="mmr", variant="corrected", search="exact")
     index = Index.open(tmp_path / "small")
     index.set_default(default)
-    front.send(query(1))
-    effective = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
+    effective = answer_to(front, 1).parameters
     assert (effective.selector, effective.diversity) == (query_pb2.SELECTOR_MMR, 0.9)
     index.set_default(None)
-    front.send(query(2))
-    effective = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
-    assert effective.selector == query_pb2.SELECTOR_GREEDY
+    assert answer_to(front, 2).parameters.selector == query_pb2.SELECTOR_GREEDY
     index.set_default(default)
     path = tmp_path / "small" / "1.default.json"
     path.write_text(path.read_text().replace("0.9", "0.8"))
@@ -277,10 +251,7 @@ def test_a_new_default_applies_to_the_next_query(front: Front, tmp_path: Path) -
 
 
 def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> None:
-    """Replace `small` after a worker has prepared the new generation.
-
-    If `publish` is False, the build is interrupted and `InterruptedError` is raised.
-    """
+    """Replace `small` after a worker has prepared it; interrupt the build unless `publish`."""
 
     def prepare(folder: Path) -> None:
         whole = StagedGeneration("small", folder.name).pack()
@@ -296,7 +267,6 @@ def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> N
         builder.build()
 
 
-def generation(front: Front, number: int) -> int:
-    """Return the generation that answers."""
-    front.send(query(number))
-    return query_pb2.QueryResponse.FromString(front.answer().payload).generation
+def answer_to(front: Front, number: int, k: int = 10) -> query_pb2.QueryResponse:
+    front.send(query(number, k=k))
+    return query_pb2.QueryResponse.FromString(front.answer().payload)

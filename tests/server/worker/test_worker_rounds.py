@@ -77,10 +77,7 @@ def test_a_worker_reports_the_compilation_of_kernels(
     log_events: list[str],
     counts: list[int],
 ) -> None:
-    """Progress is logged and sent to the supervisor.
-
-    A single report is sent if all kernels are cached.
-    """
+    """Progress is logged and sent; a single report is sent if all kernels are cached."""
     supervisor_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reports: list[compilation.Report] = []
     monkeypatch.setattr(compilation, "report_to", reports.append)

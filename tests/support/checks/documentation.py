@@ -81,10 +81,7 @@ def _blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> list[str]:
-    """Return the commands of a shell block.
-
-    If the block has `$` prompts, other lines are output.
-    """
+    """Return the commands of a shell block; if it has `$` prompts, other lines are output."""
     lines = block.text.splitlines()
     if not any(line.startswith("$ ") for line in lines):
         return list(_joined(lines))

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import grpc
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc_client import RpcError
 
 
 @contextmanager
@@ -16,6 +18,29 @@ def refused(
     with pytest.raises(error, match=match) as caught:
         yield
     assert getattr(caught.value, "field", None) == field
+
+
+@contextmanager
+def failing(
+    code: grpc.StatusCode,
+    kind: type[Exception] = RpcError,
+    *,
+    reason: str | None = None,
+    field: str | None = None,
+    match: str | None = None,
+) -> Iterator[None]:
+    """Expect that a call fails in the block with this code and, if given, reason and field."""
+    with pytest.raises(kind, match=match) as caught:
+        yield
+    assert isinstance(caught.value, RpcError)
+    assert caught.value.code is code
+    assert reason in (None, caught.value.reason)
+    assert field in (None, caught.value.field)
+
+
+def cases_of(**values: Sequence[object]) -> list[tuple[dict[str, object], str]]:
+    """Return a case for each wrong value: the value by its field, and the field at fault."""
+    return [({field: value}, field) for field, some in values.items() for value in some]
 
 
 def wrong(**values: Sequence[object]) -> pytest.MarkDecorator:

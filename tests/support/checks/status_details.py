@@ -1,8 +1,10 @@
 """The details of a failed call: reason, fields, metadata and retry delay."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import grpc
+import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
@@ -19,11 +21,22 @@ class Details(NamedTuple):
     retry_after: float | None
 
 
-def details_of(error: grpc.RpcError) -> Details:
-    """Return the details of a failed call, which must have an ErrorInfo."""
-    status = rpc_status.from_call(error)
-    assert status is not None, f"no details: {error}"
-    return details_of_status(error.code(), status)
+def failure(call: Callable[..., object], *arguments: object, **options: object) -> Details:
+    """Return the details of a call that must fail, and which must have an ErrorInfo."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, **options)
+    status = rpc_status.from_call(caught.value)
+    assert status is not None, f"no details: {caught.value}"
+    return details_of_status(caught.value.code(), status)
+
+
+def code_of_failure(
+    call: Callable[..., object], *arguments: object, **options: object
+) -> grpc.StatusCode:
+    """Return the status code of a call that must fail, with or without details."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call(*arguments, **options)
+    return caught.value.code()
 
 
 def details_of_status(code: grpc.StatusCode, status: object) -> Details:

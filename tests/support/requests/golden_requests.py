@@ -51,7 +51,6 @@ def calls() -> Calls:
 
 
 def _dense(rows: int) -> vectors_pb2.Vectors:
-    """Return the first points as `values`."""
     values = points()[:rows].ravel().tolist()
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=rows, cols=9, values=values))
 
@@ -221,7 +220,6 @@ def _evaluations() -> Calls:
 
 
 def _search_axes() -> evaluate_pb2.EvaluateRequest:
-    """Return an evaluation of parameters of the search."""
     probes, epsilon = evaluate_pb2.EvaluateProbes, evaluate_pb2.EvaluateEpsilon
     return evaluate_pb2.EvaluateRequest(
         index="topics",
@@ -239,7 +237,6 @@ def _search_axes() -> evaluate_pb2.EvaluateRequest:
 
 
 def _label_sets(start: int, stop: int) -> labels_pb2.LabelSets:
-    """Return the labels of some points."""
     rows = labelling()["labels"][start:stop]
     offsets = np.concatenate(([0], rows.sum(axis=1).cumsum()))
     ids = rows.nonzero()[1].tolist()
@@ -283,7 +280,6 @@ def _label_evaluations() -> Calls:
 
 
 def _probe_axis() -> evaluate_labels_pb2.EvaluateLabelsRequest:
-    """Return an evaluation of votes from several numbers of buckets."""
     return evaluate_labels_pb2.EvaluateLabelsRequest(
         index="labels",
         documents=_dense(3),
@@ -298,24 +294,22 @@ def _probe_axis() -> evaluate_labels_pb2.EvaluateLabelsRequest:
 
 
 def _label_chunk() -> labels_pb2.LabelChunk:
-    """Return label factors, names and a hierarchy of six labels."""
     rng = np.random.default_rng(25)
     factors, features = (
         vectors_pb2.DenseMatrix(rows=rows, cols=2, values=rng.standard_normal(2 * rows).tolist())
         for rows in (6, 9)
     )
-    told = labelling()
-    parents, children = told["hierarchy"].T.tolist()
+    arguments = labelling()
+    parents, children = arguments["hierarchy"].T.tolist()
     return labels_pb2.LabelChunk(
         label_factors=factors,
         feature_map=features,
-        label_names=labels_pb2.LabelNames(values=told["label_names"]),
+        label_names=labels_pb2.LabelNames(values=arguments["label_names"]),
         hierarchy=labels_pb2.Hierarchy(parents=parents, children=children, roots=[6, 7]),
     )
 
 
 def _columns(start: int, stop: int) -> dict[str, Any]:
-    """Return the ids, categories, sub-topics and labels of some points."""
     rows = np.arange(start, stop)
     return {
         "ids": (rows * 3).tolist(),
@@ -326,7 +320,6 @@ def _columns(start: int, stop: int) -> dict[str, Any]:
 
 
 def _build_parameters() -> index_pb2.BuildParameters:
-    """Return parameters with every field set."""
     return index_pb2.BuildParameters(
         metric=index_pb2.METRIC_EUCLIDEAN,
         hash_family=index_pb2.HASH_FAMILY_LSH_DIV,

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -20,27 +19,23 @@ from divgrpc_server.codec.statuses import expected
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_frames
 from divgrpc_server.ipc.job_frames import Frame
-from support.checks.status_details import Details, details_of
+from support.checks.status_details import Details, failure
 
 
 def header(name: str, **fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's types
-    """Return the message that opens a build."""
     return index_pb2.BuildRequest(header=index_pb2.BuildHeader(index=name, **fields))
 
 
 def chunk(vectors: object, **labels: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's types
-    """Return a message with rows."""
     matrix = encode_dense(np.asarray(vectors, np.float32))
     return index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=matrix, **labels))
 
 
 def commit(rows: int) -> index_pb2.BuildRequest:
-    """Return the message that ends an upload."""
     return index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=rows))
 
 
 def once(name: str, vectors: object, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN401  # a message's types
-    """Return the request of a BuildOnce call."""
     matrix = encode_dense(np.asarray(vectors, np.float32))
     return index_pb2.BuildOnceRequest(index=name, vectors=matrix, **fields)
 
@@ -49,7 +44,6 @@ Message = index_pb2.BuildRequest | index_pb2.BuildOnceRequest
 
 
 def build(stub: DiverseIndexStub, *messages: Message) -> index_pb2.IndexInfo:
-    """Call Build or BuildOnce and return the index information."""
     (first, *_) = messages
     if isinstance(first, index_pb2.BuildOnceRequest):
         return stub.BuildOnce(first, timeout=30).index
@@ -58,9 +52,7 @@ def build(stub: DiverseIndexStub, *messages: Message) -> index_pb2.IndexInfo:
 
 def refusal(stub: DiverseIndexStub, *messages: Message) -> Details:
     """Return the details of a build that must fail."""
-    with pytest.raises(grpc.RpcError) as caught:
-        build(stub, *messages)
-    return details_of(caught.value)
+    return failure(build, stub, *messages)
 
 
 def send_upload(link: socket.socket, *messages: Message) -> None:

@@ -39,12 +39,7 @@ from support.requests.mutation_seeds import Seeds
 from support.requests.mutators import Draw, mutated
 
 FORBIDDEN: Final = {
-    "UNKNOWN",
-    "INTERNAL",
-    "DATA_LOSS",
-    "UNAVAILABLE",
-    "CANCELLED",
-    "DEADLINE_EXCEEDED",
+    *("UNKNOWN", "INTERNAL", "DATA_LOSS", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"),
     "unanswered",
 }
 # Number of requests of each method among 1,000 requests. Builds are few because each one starts a
@@ -52,18 +47,13 @@ FORBIDDEN: Final = {
 SHARES: Final = {
     "Query": 400,
     "QueryStream": 150,
-    "PredictLabels": 40,
-    "Evaluate": 40,
-    "EvaluateLabels": 40,
+    **dict.fromkeys(("PredictLabels", "Evaluate", "EvaluateLabels"), 40),
     "GetIndex": 80,
-    "ListIndexes": 60,
-    "DeleteIndex": 60,
+    **dict.fromkeys(("ListIndexes", "DeleteIndex"), 60),
     "GetServerInfo": 45,
-    "Check": 20,
-    "Watch": 20,
+    **dict.fromkeys(("Check", "Watch"), 20),
     "Reflection": 40,
-    "Build": 5,
-    "BuildOnce": 5,
+    **dict.fromkeys(("Build", "BuildOnce"), 5),
 }
 _GOLDEN: Final = Path(__file__).parents[2] / "golden" / "families"
 _SECONDS: Final = 60
@@ -216,7 +206,6 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
 
 
 def _answers(server: RunningServer) -> list[bytes]:
-    """Return the answers of indexes that no request changes."""
     with Client(server.target, timeout=60) as client:
         found = [
             client.query(name, points()[:20], **_NAMED)
@@ -240,7 +229,6 @@ def _check(server: RunningServer, tally: Tally, pids: dict[str, list[int]]) -> N
 
 
 def report(tally: Tally) -> str:
-    """Return the table of methods and statuses."""
     statuses = sorted({status for _, status in tally.statuses})
     methods = [name for name in (*SHARES, "QueryStream, items") if _sent(tally, name)]
     rows = [
@@ -255,7 +243,6 @@ def _sent(tally: Tally, method: str) -> int:
 
 
 def main() -> None:
-    """Run and report."""
     parser = argparse.ArgumentParser(
         prog="python -m support.requests.mutations", description=__doc__
     )

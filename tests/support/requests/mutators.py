@@ -26,30 +26,12 @@ _REAL: Final = (
     *(math.nan, math.inf, -math.inf),
 )
 _SINGLE: Final = (
-    0.0,
-    -0.0,
-    1e-45,
-    1e-30,
-    1e15,
-    1e18,
-    1e19,
-    3e38,
-    -3e38,
-    math.nan,
-    math.inf,
-    -math.inf,
+    *(0.0, -0.0, 1e-45, 1e-30, 1e15, 1e18, 1e19, 3e38, -3e38),
+    *(math.nan, math.inf, -math.inf),
 )
 _TEXTS: Final = (
-    "",
-    "scratch",
-    "scratch-2",
-    "nobody",
-    "../x",
-    "a\0b",
-    "\u00e9",
-    "x" * 300,
-    "-",
-    "Upper",
+    *("", "scratch", "scratch-2", "nobody", "../x", "a\0b"),
+    *("\u00e9", "x" * 300, "-", "Upper"),
 )
 _ENUMS: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8, 99, 2**31 - 1, -1)
 _RANGES: Final = {
