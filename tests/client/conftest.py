@@ -1,12 +1,12 @@
 """A scripted server with both clients, and the command line with a real server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from divgrpc_client.cli import main
 from support.processes.both_clients import Stack
-from support.processes.command_line import Ran
+from support.processes.command_line import Ran, Run
 from support.processes.running_server import RunningServer
 from support.processes.scripted_server import ScriptedIndex, serving
 
@@ -31,7 +31,7 @@ def call(request: pytest.FixtureRequest, target: str) -> Stack:
 
 
 @pytest.fixture
-def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command on the session's server, and return its exit code and output."""
 
     def run(*arguments: object) -> Ran:

@@ -5,7 +5,12 @@ import sys
 
 import pytest
 
-_WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
+
+def run_without(missing: tuple[str, ...], code: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program that cannot import some packages."""
+    program = f"import sys; sys.modules.update(dict.fromkeys({missing}))\n{code}"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -45,22 +50,13 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
 )
 def test_programs_name_their_extra(missing: tuple[str, ...], code: str, told: str) -> None:
     """A program whose extra is missing ends with one line that names the extra."""
-    program = _WITHOUT.format(missing=missing) + code
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
-    )
+    ran = run_without(missing, code)
     assert (ran.returncode, ran.stderr) == (1, told)
 
 
 @pytest.mark.parametrize("missing", ["numba", "llvmlite"])
 def test_the_engine_names_its_extra(missing: str) -> None:
     """Without numba, importing `divgrpc.Index` raises an ImportError that names the extra."""
-    program = _WITHOUT.format(missing=(missing,)) + (
-        "import divgrpc.errors\n"
-        "try:\n    from divgrpc import Index\n"
-        "except ImportError as error:\n    print(error)\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
-    )
+    code = "try:\n    from divgrpc import Index\nexcept ImportError as error:\n    print(error)\n"
+    ran = run_without((missing,), f"import divgrpc.errors\n{code}")
     assert ran.stdout == f"divgrpc.Index needs {missing}: install divgrpc[server]\n", ran.stderr

@@ -1,24 +1,19 @@
 """Near-copies on the command line, with a real server."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from divgrpc_client import Client
-from support.processes.command_line import Ran
+from support.processes.command_line import Run
 
 DIMS = 16
 
 
 @pytest.fixture(scope="module")
 def copies(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the index `copies`, twenty points with nine near-copies each, and return its vectors.
-
-    A point and its near-copies have ten consecutive ids, which start at a multiple of ten.
-    """
+    """Build `copies` of twenty points and nine near-copies of each, and return its vectors."""
     rng = np.random.default_rng(5)
     points = np.repeat(rng.normal(size=(20, DIMS)), 10, axis=0)
     points += 0.001 * rng.normal(size=points.shape)
@@ -28,7 +23,7 @@ def copies(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_query_counts_near_copies(run: Callable[..., Ran], copies: Path) -> None:
+def test_a_query_counts_near_copies(run: Run, copies: Path) -> None:
     ask = ("query", "copies", copies, "--rows", "40:42", "-k", "5")
     header, first, *_ = run(*ask).out.splitlines()
     assert header.split() == ["row", "rank", "id", "score", "copies"]
@@ -40,18 +35,18 @@ def test_a_query_counts_near_copies(run: Callable[..., Ran], copies: Path) -> No
         assert "copies" not in run(*ask, *plain).out
 
 
-def test_json_lists_near_copies_when_asked(run: Callable[..., Ran], copies: Path) -> None:
+def test_json_lists_near_copies_when_asked(run: Run, copies: Path) -> None:
     ask = ("query", "copies", copies, "--rows", "40:42", "-k", "5", "--json")
-    row = json.loads(run(*ask, "--list-collapsed").out)["results"][1]
+    row = run(*ask, "--list-collapsed").json["results"][1]
     assert [len(ids) for ids in row["collapsed_ids"]] == [9] * 5
     assert row["collapsed"] == 45
     for found, ids in zip(row["ids"], row["collapsed_ids"], strict=True):
         assert sorted([found, *ids]) == [*range(found // 10 * 10, found // 10 * 10 + 10)]
-    assert "collapsed_ids" not in json.loads(run(*ask).out)["results"][0]
+    assert "collapsed_ids" not in run(*ask).json["results"][0]
 
 
-def test_info_shows_the_duplicate_threshold(run: Callable[..., Ran], copies: Path) -> None:
-    threshold = json.loads(run("info", "copies", "--json").out)["duplicate_threshold"]
+def test_info_shows_the_duplicate_threshold(run: Run, copies: Path) -> None:
+    threshold = run("info", "copies", "--json").json["duplicate_threshold"]
     assert f"a cosine of at least {threshold:.9g}" in run("info", "copies").out
     assert run("build", "copies-far", copies, "--metric", "l2").code == 0
     assert "a squared distance of at most" in run("info", "copies-far").out

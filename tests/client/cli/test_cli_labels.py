@@ -2,8 +2,6 @@
 
 import csv
 import io
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,11 @@ from scipy import sparse
 from divgrpc_client import Client
 from divgrpc_client.cli import main
 from support.data import labelled_documents
-from support.processes.command_line import Ran
+from support.processes.command_line import Run
 from support.processes.running_server import RunningServer
 
 TRAIN, ASKED = labelled_documents.documents(200), labelled_documents.documents(5, seed=1)
+ROOTS = ("--roots", labelled_documents.LABELS, labelled_documents.LABELS + 1)
 LEML = ("--label-model", "leml", "--rank", "4", "--regularisation", "1", "--iterations", "2")
 
 
@@ -56,27 +55,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def index(server: RunningServer, folder: Path) -> str:
     told = ("--label-names", folder / "names.txt", "--hierarchy", folder / "edges.txt")
-    roots = ("--roots", labelled_documents.LABELS, labelled_documents.LABELS + 1)
     words = ("build", "papers", "--target", server.target, "--features", folder / "train.txt")
-    assert main.main([str(word) for word in (*words, *LEML, *told, *roots)]) == 0
+    assert main.main([str(word) for word in (*words, *LEML, *told, *ROOTS)]) == 0
     return "papers"
 
 
-def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> None:
+def test_a_labelled_index_is_described(run: Run, index: str) -> None:
     shown = " ".join(run("info", index).out.split())
-    assert (
-        f"{labelled_documents.LABELS} labels, names, a hierarchy, those of every row kept" in shown
-    )
+    count = labelled_documents.LABELS
+    assert f"{count} labels, names, a hierarchy, those of every row kept" in shown
     assert "a label model of rank 4, regularisation 1, 2 iterations, loss " in shown
     assert "auto search means" in shown
-    told = json.loads(run("info", index, "--json").out)
-    assert told["labels"]["label_count"] == labelled_documents.LABELS
+    told = run("info", index, "--json").json
+    assert told["labels"]["label_count"] == count
     assert told["labels"]["parameters"]["rank"] == 4
 
 
-def test_predictions_are_shown_as_a_table(
-    run: Callable[..., Ran], index: str, folder: Path
-) -> None:
+def test_predictions_are_shown_as_a_table(run: Run, index: str, folder: Path) -> None:
     told = run("predict", index, folder / "asked.txt", "--top-k", "3")
     assert told.code == 0
     head, *lines = told.out.splitlines()
@@ -93,28 +88,21 @@ def test_predictions_are_shown_as_a_table(
 
 @pytest.mark.parametrize("mode", ["embedding", "neighbour_vote"])
 def test_predictions_are_printed_as_json(
-    run: Callable[..., Ran], client: Client, index: str, folder: Path, mode: str
+    run: Run, client: Client, index: str, folder: Path, mode: str
 ) -> None:
     asked = ("--rows", "1:4", "--mode", mode, "--top-k", "4", "--json")
-    told = json.loads(run("predict", index, folder / "asked.txt", *asked).out)
+    told = run("predict", index, folder / "asked.txt", *asked).json
     found = client.predict_labels(index, ASKED[1:4], mode=mode, top_k=4)  # type: ignore[arg-type]
     assert [row["row"] for row in told["results"]] == [1, 2, 3]
-    assert [row["labels"] for row in told["results"]] == found.labels.tolist()
+    assert labels_in(told) == found.labels.tolist()
     assert [row["scores"] for row in told["results"]] == found.scores.tolist()
     assert [tuple(row["names"]) for row in told["results"]] == list(found.names)
     assert told["parameters"]["mode"] == mode
 
 
-def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+def test_pairs_of_matrices(run: Run, client: Client, folder: Path) -> None:
     files = ("--features", folder / "x.npz", "--labels", folder / "y.npz")
-    edges = (
-        "--hierarchy",
-        folder / "edges.npy",
-        "--roots",
-        labelled_documents.LABELS,
-        labelled_documents.LABELS + 1,
-    )
-    told = run("build", "pairs", *files, *LEML, *edges)
+    told = run("build", "pairs", *files, *LEML, "--hierarchy", folder / "edges.npy", *ROOTS)
     assert told.code == 0
     assert "labels" in told.out
     ours, theirs = (client.get_index(name).labels for name in ("pairs", "papers"))
@@ -125,21 +113,19 @@ def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path
     assert run("predict", "pairs", folder / "x.npz", "--rows", "3").code == 0
 
 
-def test_a_split_takes_some_documents(
-    run: Callable[..., Ran], client: Client, folder: Path
-) -> None:
+def test_a_split_takes_some_documents(run: Run, client: Client, folder: Path) -> None:
     split = folder / "split.txt"
     words = ("--features", folder / "train.txt", "--json")
-    told = json.loads(run("build", "split", *words, "--split", f"{split}:1").out)
+    told = run("build", "split", *words, "--split", f"{split}:1").json
     assert told["rows"] == 150
     assert told["labels"]["rank"] == 0
-    told = run("predict", "split", folder / "train.txt", "--split", split, "--rows", "2", "--mode",
-               "neighbour_vote", "--json")  # fmt: skip
+    words = ("--split", split, "--rows", "2", "--mode", "neighbour_vote", "--json")
+    told = run("predict", "split", folder / "train.txt", *words).json
     last = client.predict_labels("split", TRAIN[[2]], mode="neighbour_vote")
-    assert json.loads(told.out)["results"][0]["labels"] == last.labels[0].tolist()
+    assert told["results"][0]["labels"] == last.labels[0].tolist()
 
 
-def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+def test_factors_from_files(run: Run, client: Client, folder: Path) -> None:
     model = ("--label-model", folder / "h.npy", folder / "v.npy")
     assert run("build", "factors", folder / "x.npz", *model).code == 0
     info = client.get_index("factors").labels
@@ -151,81 +137,69 @@ def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Pat
     assert "no labels of its points" in told.err
 
 
-def test_settings_are_tried(
-    run: Callable[..., Ran], index: str, client: Client, folder: Path
-) -> None:
-    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
-             "--rows", ":60", "--selectors", "greedy", "hierarchy", "--diversities", "0.2",
-             "--top-ks", "4",
-             "--thresholds", "none", "0.3")  # fmt: skip
+def test_settings_are_tried(run: Run, index: str, client: Client, folder: Path) -> None:
+    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz")
+    words += ("--rows", ":60", "--selectors", "greedy", "hierarchy", "--diversities", "0.2")
+    words += ("--top-ks", "4", "--thresholds", "none", "0.3")
     shown = run(*words).out
     # A busy machine may have times so long that heads of columns are cut.
     for word in ("embedding", "greedy", "0.2", "auto", "thresho", "held out", "PSP@k", "Pareto"):
         assert word in shown
-    rows = json.loads(run(*words, "--json", "--per-document").out)["rows"]
+    rows = run(*words, "--json", "--per-document").json["rows"]
     documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]
-    told: dict[str, Any] = {
-        "selectors": ["greedy", "hierarchy"],
-        "diversities": [0.2],
-        "top_ks": [4],
-    }
+    selectors = ["greedy", "hierarchy"]
+    told: dict[str, Any] = {"selectors": selectors, "diversities": [0.2], "top_ks": [4]}
     found = list(client.evaluate_labels(index, documents, labels, thresholds=[None, 0.3], **told))
     assert {row["parameters"]["selector"] for row in rows} == {"greedy", "hierarchy"}
     assert [row["by_fold"] for row in rows] == [list(row.by_fold) for row in found]
-    assert [row["metrics"]["h_score"]["value"] for row in rows] == [
-        row.metrics["h_score"].value for row in found
-    ]
+    h_of_rows = [row["metrics"]["h_score"]["value"] for row in rows]
+    assert h_of_rows == [row.metrics["h_score"].value for row in found]
     assert len(rows[0]["values"]["precision"]) == 60
     lines = list(csv.DictReader(io.StringIO(run(*words, "--csv").out)))
     assert [line["threshold"] for line in lines[:2]] == ["", "0.3"]
     assert lines[0]["precision_at"].split() == [str(each.value) for each in found[0].precision_at]
 
 
-def test_a_threshold_is_kept(
-    run: Callable[..., Ran], index: str, client: Client, folder: Path
-) -> None:
+def test_a_threshold_is_kept(run: Run, index: str, client: Client, folder: Path) -> None:
     documents = TRAIN[:60]
     text = ("--features", folder / "train.txt", "--rows", ":60", "--thresholds", "0.3")
     told_of = run("evaluate-labels", index, *text, "--set-default", "--diversities", "0.5")
     assert "the threshold of embedding is now 0.3" in told_of.out
     assert client.predict_labels(index, documents[:1]).parameters.threshold == 0.3
     for least, kept in ((), 0.3), (("--threshold", "none"), None), (("--threshold", "0.1"), 0.1):
-        found = json.loads(run("predict", index, folder / "asked.txt", "--json", *least).out)
+        found = run("predict", index, folder / "asked.txt", "--json", *least).json
         assert found["parameters"]["threshold"] == kept
 
 
-def test_the_selector_hierarchy_predicts_labels(
-    run: Callable[..., Ran], client: Client, index: str, folder: Path
-) -> None:
-    """If the index has a hierarchy, `hierarchy` is the default selector.
+def labels_in(output: dict[str, Any]) -> list[list[int]]:
+    """Return the labels of each document in the output of `predict --json`."""
+    return [row["labels"] for row in output["results"]]
 
-    Its labels depend on --diversity.
-    """
+
+def test_the_selector_hierarchy_predicts_labels(
+    run: Run, client: Client, index: str, folder: Path
+) -> None:
+    """It is the default if the index has a hierarchy; its labels depend on --diversity."""
     words = ("predict", index, folder / "asked.txt", "--top-k", "4", "--threshold=-inf", "--json")
     by_name = ("--selector", "hierarchy")
-    told = json.loads(run(*words, *by_name, "--diversity", "0.6").out)
+    told = run(*words, *by_name, "--diversity", "0.6").json
     assert told["parameters"]["selector"] == "hierarchy"
-    picked = [row["labels"] for row in told["results"]]
+    picked = labels_in(told)
     options: dict[str, Any] = {"top_k": 4, "threshold": -np.inf}
     found = client.predict_labels(index, ASKED, selector="hierarchy", diversity=0.6, **options)
     assert picked == found.labels.tolist()
-    nearest = json.loads(run(*words, "--selector", "nearest").out)
-    at_zero = json.loads(run(*words, *by_name, "--diversity", "0").out)
-    assert [row["labels"] for row in at_zero["results"]] == [
-        row["labels"] for row in nearest["results"]
-    ]
-    assert picked != [row["labels"] for row in nearest["results"]]
-    assert json.loads(run(*words, *by_name).out) == (plain := json.loads(run(*words).out))
-    assert (plain["parameters"]["selector"], plain["parameters"]["diversity"]) == (
-        "hierarchy",
-        pytest.approx(0.05),
-    )
+    nearest = run(*words, "--selector", "nearest").json
+    at_zero = run(*words, *by_name, "--diversity", "0").json
+    assert labels_in(at_zero) == labels_in(nearest) != picked
+    assert run(*words, *by_name).json == (plain := run(*words).json)
+    assert plain["parameters"]["selector"] == "hierarchy"
+    assert plain["parameters"]["diversity"] == pytest.approx(0.05)
     assert " hierarchy" in run(*words[:-1]).out.splitlines()[-1]
 
 
-def test_buckets_are_looked_up(run: Callable[..., Ran], index: str, folder: Path) -> None:
+def test_buckets_are_looked_up(run: Run, index: str, folder: Path) -> None:
     words = ("--search", "tables", "--n-probes", "3", "--hash-limit", "0", "--json")
-    told = json.loads(run("predict", index, folder / "asked.txt", *words).out)
+    told = run("predict", index, folder / "asked.txt", *words).json
     assert told["parameters"]["n_probes"] == 3
     told = run("predict", index, folder / "asked.txt", "--n-probes", "0")
     assert (told.code, "n_probes must be between 1" in told.err) == (2, True)
@@ -235,7 +209,7 @@ def test_buckets_are_looked_up(run: Callable[..., Ran], index: str, folder: Path
     assert [row["n_probes"] for row in rows[1:2]] == ["3"]
 
 
-def test_the_selector_hierarchy_needs_a_hierarchy(run: Callable[..., Ran], folder: Path) -> None:
+def test_the_selector_hierarchy_needs_a_hierarchy(run: Run, folder: Path) -> None:
     words = ("--features", folder / "train.txt", *LEML)
     assert run("build", "flat", *words).code == 0
     told = run("predict", "flat", folder / "asked.txt", "--selector", "hierarchy")
@@ -245,7 +219,7 @@ def test_the_selector_hierarchy_needs_a_hierarchy(run: Callable[..., Ran], folde
     assert run("rm", "flat").code == 0
 
 
-def test_groups_are_those_of_the_rows(run: Callable[..., Ran], index: str, folder: Path) -> None:
+def test_groups_are_those_of_the_rows(run: Run, index: str, folder: Path) -> None:
     """--groups has a group for each document of the file, and --rows and --split select some."""
     files = ("--features", folder / "x.npz", "--labels", folder / "y.npz", "--folds", "0")
     words = ("evaluate-labels", index, *files, "--rows", ":20", "--selectors", "nearest", "--json")
@@ -253,7 +227,7 @@ def test_groups_are_those_of_the_rows(run: Callable[..., Ran], index: str, folde
     for number, group_of_row in enumerate((np.arange(200), np.arange(200) // 100)):
         np.save(folder / f"groups{number}.npy", group_of_row)
         told = run(*words, "--groups", folder / f"groups{number}.npy")
-        (row,) = json.loads(told.out)["rows"]
+        (row,) = told.json["rows"]
         low.append(row["metrics"]["f_score"]["low"])
     assert low[0] < row["metrics"]["f_score"]["value"]
     assert low[1] is None
@@ -262,9 +236,7 @@ def test_groups_are_those_of_the_rows(run: Callable[..., Ran], index: str, folde
     assert (told.code, "groups must be 200, one for each document" in told.err) == (2, True)
 
 
-def test_evaluate_labels_needs_true_labels(
-    run: Callable[..., Ran], index: str, folder: Path
-) -> None:
+def test_evaluate_labels_needs_true_labels(run: Run, index: str, folder: Path) -> None:
     told = run("evaluate-labels", index, "--features", folder / "x.npz")
     assert (told.code, "--labels" in told.err) == (2, True)
     told = run("evaluate-labels", index)
@@ -284,13 +256,7 @@ def test_evaluate_labels_needs_true_labels(
     ],
 )
 def test_documents_that_an_index_cannot_take_are_named_by_line(
-    run: Callable[..., Ran],
-    index: str,
-    folder: Path,
-    *,
-    text: str,
-    said: str,
-    base: tuple[str, ...],
+    run: Run, index: str, folder: Path, *, text: str, said: str, base: tuple[str, ...]
 ) -> None:
     path = folder / "wrong.txt"
     path.write_text(text)
@@ -300,9 +266,7 @@ def test_documents_that_an_index_cannot_take_are_named_by_line(
         assert ("--index-base" in told.err) == ("feature 4" in said)
 
 
-def test_an_empty_document_of_a_build_is_named_by_its_line(
-    run: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_an_empty_document_of_a_build_is_named_by_its_line(run: Run, tmp_path: Path) -> None:
     """An empty document is an error, with its line, only if the server would refuse its row."""
     path = tmp_path / "empty.txt"
     path.write_text("3 1:1\n\n# none\n4 2:1\n 3:0\n")
@@ -313,9 +277,7 @@ def test_an_empty_document_of_a_build_is_named_by_its_line(
     assert run("rm", "holes").code == 0
 
 
-def test_rows_of_a_split_are_named_by_their_own_lines(
-    run: Callable[..., Ran], index: str, tmp_path: Path
-) -> None:
+def test_rows_of_a_split_are_named_by_their_own_lines(run: Run, index: str, tmp_path: Path) -> None:
     (tmp_path / "asked.txt").write_text("1 1:1\n2 2:1\n3 3:0\n4 4:1\n")
     (tmp_path / "split.txt").write_text("4\n2\n3\n")
     words = (index, tmp_path / "asked.txt", "--split", tmp_path / "split.txt")
@@ -342,11 +304,7 @@ def test_rows_of_a_split_are_named_by_their_own_lines(
     ids=lambda value: str(value)[:40],
 )
 def test_what_cannot_be_read_is_said(
-    run: Callable[..., Ran],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    said: str,
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(folder)
     told = run("build", "wrong", *words)
@@ -354,7 +312,7 @@ def test_what_cannot_be_read_is_said(
     assert said in told.err
 
 
-def test_help_teaches(run: Callable[..., Ran]) -> None:
+def test_help_teaches(run: Run) -> None:
     told = run("predict", "--help")
     assert told.code == 0
     for word in ("divgrpc predict papers test.txt", "--threshold", "--neighbours", "--split"):

@@ -82,19 +82,14 @@ def test_a_table_shows_parameters_of_the_search_that_vary(
     rows = made_rows(selectors=("nearest",), ks=(10,))
     assert evaluation_tables.varied(rows) == ()
     tables = rows[1]
-    more = replace(
-        tables,
-        number=5,
-        epsilon=0.5,
-        parameters=replace(tables.parameters, n_probes=20, sampling="nearest"),
-    )
+    parameters = replace(tables.parameters, n_probes=20, sampling="nearest")
+    more = replace(tables, number=5, epsilon=0.5, parameters=parameters)
     assert evaluation_tables.varied([*rows, more]) == ("epsilon", "probes", "sampling")
     evaluation_tables.show([*rows, more])
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[3:9] == ["search", "limits", "epsilon", "probes", "sampling", "k"]
-    assert any(
-        line.split()[2:8] == ["tables", "800/200", "0.5", "20", "nearest", "10"] for line in lines
-    )
+    expected = ["tables", "800/200", "0.5", "20", "nearest", "10"]
+    assert expected in [line.split()[2:8] for line in lines]
 
 
 def test_the_new_default_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,13 +33,7 @@ def npz(tmp_path: Path) -> Path:
     return path
 
 
-def write_fvecs(path: Path, dims: list[int]) -> Path:
-    path.write_bytes(b"".join(np.int32(d).tobytes() + bytes(4 * d) for d in dims))
-    return path
-
-
 def test_npy_is_mapped(npy: Path) -> None:
-    """An .npy file is memory-mapped instead of read."""
     vectors = read_vectors(npy)
     assert np.array_equal(vectors, VECTORS)
     assert isinstance(vectors.base, np.memmap) or isinstance(vectors, np.memmap)
@@ -71,12 +65,8 @@ def test_columns(npz: Path, npy: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("missing.npy", None, "No such file"),
-        ("missing.npz", None, "No such file"),
-        ("missing.fvecs", None, "No such file"),
-        ("empty.npy", b"", "cannot be read"),
-        ("empty.npz", b"", "cannot be read"),
-        ("empty.fvecs", b"", "cannot be read"),
+        *((f"missing.{kind}", None, "No such file") for kind in ("npy", "npz", "fvecs")),
+        *((f"empty.{kind}", b"", "cannot be read") for kind in ("npy", "npz", "fvecs")),
         ("text.npy", b"1 2 3\n", "cannot be read"),
         ("text.npz", b"1 2 3\n", "cannot be read"),
         ("vectors.csv", b"1,2\n", r"must be \.npy, \.npz"),
@@ -96,7 +86,8 @@ def test_bad_files_are_named(
 
 
 def test_fvecs_rows_must_agree(tmp_path: Path) -> None:
-    path = write_fvecs(tmp_path / "mixed.fvecs", [2, 2, 1, 3])
+    path = tmp_path / "mixed.fvecs"
+    path.write_bytes(b"".join(np.int32(d).tobytes() + bytes(4 * d) for d in (2, 2, 1, 3)))
     with pytest.raises(InvalidArgumentError, match="row 2 has 1 dimensions, not 2"):
         read_vectors(path)
 
@@ -108,7 +99,6 @@ def test_one_dimension_is_no_matrix(tmp_path: Path) -> None:
 
 
 def test_pickles_are_never_read(tmp_path: Path) -> None:
-    """Reading an array of objects would need unpickling, so it is refused."""
     for name in ("objects.npy", "objects.npz"):
         save = np.save if name.endswith("npy") else np.savez
         save(tmp_path / name, np.array([[object()]]), allow_pickle=True)

@@ -23,6 +23,7 @@ from divgrpc_client.load.session import Session
 from divgrpc_client.load.settings import check_target
 from divgrpc_client.load.text import notes, summary
 from divgrpc_client.reports.page import render
+from support.checks.refusals import refused
 
 BEGIN, SECONDS = 100.0, 4.0
 OK = grpc.StatusCode.OK.value[0]
@@ -77,34 +78,26 @@ def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
 
 
 def test_only_calls_of_the_run_count() -> None:
-    """Calls that were due in the warm-up or after the end of the run are left out."""
     samples = calls(0.5, 8)
     samples["due"] = BEGIN + np.array([-1, -0.1, 0, 1, 2, 3.9, 4, 5])
     assert len(recorded(samples).samples) == 4
 
 
 def test_latencies_are_counted_in_the_second_of_the_due_time() -> None:
-    """A latency belongs to the second in which its call was due.
-
-    `answered` counts a call in the second in which it ended.
-    """
+    """`answered` counts a call in the second in which it ended."""
     samples = calls(0.001, 400)
     stalled = (samples["due"] >= BEGIN + 1) & (samples["due"] < BEGIN + 2)
     samples["done"][stalled] = BEGIN + 2.5
     rows = by_second(recorded(samples))
     assert [row["due"] for row in rows] == [100] * 4
     assert [row["answered"] for row in rows] == [100, 0, 200, 100]
-    expected = [1000, pytest.approx(1e6, abs=2e4), 1000, 1000]
-    assert [row["p50"] for row in rows] == [
-        pytest.approx(v, abs=1) if v == 1000 else v for v in expected
-    ]
+    fast = pytest.approx(1000, abs=1)
+    expected = [fast, pytest.approx(1e6, abs=2e4), fast, fast]
+    assert [row["p50"] for row in rows] == expected
 
 
 def test_codes_are_counted_and_fast_refusals_are_no_latency() -> None:
-    """Latencies include calls that missed their deadline.
-
-    They do not include calls that the server refused or that were never sent.
-    """
+    """Latencies include calls that missed their deadline, but not refused or unsent ones."""
     found = report(calls(0.01, 80), calls(2.0, 10, code=LATE), calls(0.0, 6, code=REFUSED))
     assert found["codes"] == {"OK": 80, "DEADLINE_EXCEEDED": 10, "RESOURCE_EXHAUSTED": 6}
     assert found["errors"] == pytest.approx(16 / 96)
@@ -173,9 +166,12 @@ def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, held
 
 
 @pytest.mark.parametrize(
-    "text", ["p99", "p99<", "p99<20", "p99<20%", "p0<1ms", "p100<1ms", "errors<1ms", "rate>5ms",
-             "speed>5", "p99=20ms", "p99<-1ms", "quality>0.9", "service_p99<1s", "rate>nan"]
-)  # fmt: skip
+    "text",
+    [
+        *("p99", "p99<", "p99<20", "p99<20%", "p0<1ms", "p100<1ms", "errors<1ms", "rate>5ms"),
+        *("speed>5", "p99=20ms", "p99<-1ms", "quality>0.9", "service_p99<1s", "rate>nan"),
+    ],
+)
 def test_invalid_thresholds_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         parse_threshold(text)
@@ -183,10 +179,7 @@ def test_invalid_thresholds_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("code", [REFUSED, grpc.StatusCode.UNAVAILABLE.value[0], NOT_SENT])
 def test_a_latency_threshold_fails_if_too_many_calls_fail(code: int) -> None:
-    """Failed calls may be the slow ones, so a latency threshold fails if too many calls fail.
-
-    A threshold on errors allows a share of failures.
-    """
+    """Failed calls may be the slow ones; a threshold on errors allows a share of failures."""
     thresholds = [parse_threshold("p99<20ms"), parse_threshold("max<20ms")]
 
     def outcomes(good: int, *more: str) -> list[tuple[object, object]]:
@@ -231,7 +224,6 @@ def test_a_highest_rate_is_told_with_its_objective(rate: float, words: str) -> N
 
 def test_a_run_interrupted_in_its_warm_up_does_not_blame_the_generator() -> None:
     run = recorded(busy=1.0)
-    assert "not one call was counted" in build_report(run)["void"]
     run.interrupted = True
     assert list(notes(build_report(run))) == ["Interrupted: no call was counted yet."]
 
@@ -295,23 +287,17 @@ def test_a_search_from_a_low_rate_goes_up() -> None:
 def test_a_search_that_is_limited_by_its_generator_is_void(
     capacity: float, generator: float, void: bool
 ) -> None:
-    """If the generator limits the rate, the result would be the generator's capacity.
-
-    The search is valid if the server fails first.
-    """
+    """The result would be the generator's capacity, unless the server fails first."""
     run, trials = Played(capacity, generator).find_highest_rate([GOAL], 100, SECONDS, None)
     one = build_report(run, trials)
     assert 100 < one["search"]["rate"] <= min(capacity, generator)
     assert bool(one["void"]) is void
 
 
-@pytest.mark.parametrize(
-    "target",
-    ["localhost:5", "127.0.0.1:5", "127.9.9.9:5", "[::1]:5", "dns:///localhost:5",
-     "unix:/tmp/socket"],
-)  # fmt: skip
-def test_this_machine_may_be_loaded(target: str) -> None:
-    assert check_target(target) == target
+def test_this_machine_may_be_loaded() -> None:
+    targets = "localhost:5 127.0.0.1:5 127.9.9.9:5 [::1]:5 dns:///localhost:5 unix:/tmp/socket"
+    for target in targets.split():
+        assert check_target(target) == target
 
 
 @pytest.mark.parametrize(
@@ -320,9 +306,8 @@ def test_this_machine_may_be_loaded(target: str) -> None:
      "localhost.example.com:5", "dns://8.8.8.8/localhost:5", "[2001:db8::1]:5", "xds:///x", ""],
 )  # fmt: skip
 def test_another_machine_is_refused(target: str) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
+    with refused("target"):
         check_target(target)
-    assert caught.value.field == "target"
     if target:
         assert check_target(target, allow_remote=True) == target
 

@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,22 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError
-from divgrpc_client import Client, RpcError
+from divgrpc_client import Client
 from divgrpc_client.cli import main
 from divgrpc_client.load import Call, Settings, constant, parse_threshold, read_mix, run_load
 from divgrpc_client.load import session as session_module
 from divgrpc_client.load.report import build_report
 from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
+from support.checks.refusals import failing
 from support.data import labelled_documents
-from support.processes.command_line import Ran, start
+from support.processes.command_line import Ran, Run, start
 from support.processes.running_server import RunningServer, eventually
 from support.processes.scripted_server import ScriptedIndex, serving
 
 STALL_SECONDS, STALLS_AFTER = 1.5, 40
 QUERIES = np.eye(6, dtype=np.float32)
+CALLS = [Call("images", QUERIES)]
 QUICK = Settings(warm_up=0, channels=2, seed=1)
 
 
@@ -52,13 +54,10 @@ class Stalling(ScriptedIndex):
 
 @pytest.mark.parametrize("closed", [0, 1])
 def test_a_stall_counts_for_every_call_that_was_due(closed: int) -> None:
-    """In an open loop every call that was due during the stall is late.
-
-    In a closed loop only one call is late.
-    """
+    """In an open loop all of them are late, in a closed loop only one is."""
     script = Stalling()
     with serving(script) as target:
-        report = run_load(target, [Call("images", QUERIES)], constant(40, 4), QUICK, closed=closed)
+        report = run_load(target, CALLS, constant(40, 4), QUICK, closed=closed)
     half = STALL_SECONDS * 1e6 / 2
     assert report["latency"]["max"] > half
     assert (report["latency"]["p90"] > half) is (not closed)
@@ -68,7 +67,7 @@ def test_a_stall_counts_for_every_call_that_was_due(closed: int) -> None:
 
 def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
     failures = [grpc.StatusCode.RESOURCE_EXHAUSTED] * 7 + [grpc.StatusCode.INTERNAL] * 2
-    with Session(target, [Call("images", QUERIES)], QUICK) as session:
+    with Session(target, CALLS, QUICK) as session:
         script.failures.extend(failures)
         report = build_report(session.run(constant(100, 1)))
     assert report["codes"] == {"OK": 91, "RESOURCE_EXHAUSTED": 7, "INTERNAL": 2}
@@ -76,7 +75,7 @@ def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
 
 
 def test_calls_of_the_warm_up_are_sent_and_not_counted(script: ScriptedIndex, target: str) -> None:
-    report = run_load(target, [Call("images", QUERIES)], constant(50, 1), Settings(warm_up=1))
+    report = run_load(target, CALLS, constant(50, 1), Settings(warm_up=1))
     assert report["calls"] == 50
     assert len(script.queries) == 1 + 50 + 50
     assert report["seconds"] == 1
@@ -86,7 +85,7 @@ def test_calls_beyond_max_in_flight_are_not_sent() -> None:
     """A server that never answers gets `max_in_flight` calls at a time, and the run still ends."""
     script = Stalling()
     settings = Settings(warm_up=0, max_in_flight=3, timeout=1)
-    with serving(script) as target, Session(target, [Call("images", QUERIES)], settings) as session:
+    with serving(script) as target, Session(target, CALLS, settings) as session:
         script.gate.clear()
         report = build_report(session.run(constant(100, 1)))
         script.gate.set()
@@ -107,40 +106,21 @@ def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
     assert {query.k for query in script.queries} == {3}
 
 
-class Peers(ScriptedIndex):
-    """A server that notes from which connections it is asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.peers: set[str] = set()
-
-    def Query(  # noqa: N802  # the contract's name
-        self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
-    ) -> query_pb2.QueryResponse:
-        """Note the connection, then answer."""
-        self.peers.add(context.peer())
-        return super().Query(request, context)
-
-
-def test_every_process_uses_all_its_connections() -> None:
-    script = Peers()
-    settings = Settings(warm_up=0, processes=2, channels=2)
-    with serving(script) as target:
-        run_load(target, [Call("images", QUERIES)], constant(50, 1), settings)
+def test_every_process_uses_all_its_connections(script: ScriptedIndex, target: str) -> None:
+    run_load(target, CALLS, constant(50, 1), Settings(warm_up=0, processes=2, channels=2))
     assert len(script.peers) == 1 + 2 * 2  # one connection checked the call
 
 
 def test_a_refused_call_ends_the_run_before_any_load(script: ScriptedIndex, target: str) -> None:
     script.failures = [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND]
-    with pytest.raises(RpcError) as caught:
-        run_load(target, [Call("images", QUERIES)], constant(100, 1), QUICK)
-    assert caught.value.code is grpc.StatusCode.NOT_FOUND
+    with failing(grpc.StatusCode.NOT_FOUND):
+        run_load(target, CALLS, constant(100, 1), QUICK)
     assert script.calls["Query"] == 1
 
 
 def test_an_interrupted_run_keeps_its_samples(target: str) -> None:
     """The run ends at once, and its report covers the time before the interruption."""
-    with Session(target, [Call("images", QUERIES)], QUICK) as session:
+    with Session(target, CALLS, QUICK) as session:
         threading.Timer(4, session.interrupt).start()
         run = session.run(constant(50, 600))
     assert run.interrupted
@@ -149,15 +129,18 @@ def test_an_interrupted_run_keeps_its_samples(target: str) -> None:
 
 
 def test_an_interrupted_search_makes_no_further_trial(target: str) -> None:
-    with Session(target, [Call("images", QUERIES)], QUICK) as session:
+    with Session(target, CALLS, QUICK) as session:
         session.interrupt()
         run, trials = session.find_highest_rate([parse_threshold("p99<1s")], 50, 600, None)
     assert run.interrupted
     assert [trial["held"] for trial in trials] == [False]
 
 
-def _signal_last_generator(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Send a signal to the second generator, three seconds after its start."""
+@pytest.mark.parametrize(("number", "told"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "silent")])
+def test_a_dead_or_hanging_generator_ends_the_run(
+    target: str, monkeypatch: pytest.MonkeyPatch, number: int, told: str
+) -> None:
+    """The run ends although the first generator would go on for minutes."""
     start = subprocess.Popen
     programs: list[subprocess.Popen[bytes]] = []
 
@@ -168,31 +151,14 @@ def _signal_last_generator(monkeypatch: pytest.MonkeyPatch, number: int) -> None
         return programs[-1]
 
     monkeypatch.setattr(subprocess, "Popen", start_and_signal)
-
-
-def test_a_dead_generator_ends_the_run(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run ends although the first generator would go on for minutes."""
-    _signal_last_generator(monkeypatch, signal.SIGKILL)
-    with (
-        Session(target, [Call("images", QUERIES)], replace(QUICK, processes=2)) as session,
-        pytest.raises(UnavailableError, match="died"),
-    ):
-        session.run(constant(50, 600))
-
-
-def test_a_generator_that_hangs_ends_the_run(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _signal_last_generator(monkeypatch, signal.SIGSTOP)
     monkeypatch.setattr(session_module, "_SILENCE_SECONDS", 1.0)
     settings = replace(QUICK, processes=2, timeout=1.0)
-    with (
-        Session(target, [Call("images", QUERIES)], settings) as session,
-        pytest.raises(UnavailableError, match="silent"),
-    ):
-        session.run(constant(50, 10))
+    seconds = 600 if number == signal.SIGKILL else 10
+    with Session(target, CALLS, settings) as session, pytest.raises(UnavailableError, match=told):
+        session.run(constant(50, seconds))
 
 
 def test_the_memory_of_messages_is_bounded() -> None:
-    """All kinds of call share a bounded memory."""
     wide = [Call("images", np.zeros((3, 3_000_000), np.float32))] * 4
     session = Session("localhost:1", wide)
     assert [len(messages) for messages in session.messages] == [2] * 4
@@ -218,6 +184,9 @@ def test_mixes_are_read(tmp_path: Path) -> None:
     assert (predicted.batch, len(predicted.messages(0))) == (2, 3)
 
 
+ONE_CALL = '[[call]]\nindex = "a"\ndata = "queries.npy"\n'
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -225,13 +194,13 @@ def test_mixes_are_read(tmp_path: Path) -> None:
         ("[[call", "TOML"),
         ('[[call]]\nindex = "a"', "data is missing"),
         ('[[call]]\nindex = "a"\ndata = "absent.npy"', "absent.npy"),
-        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nkk = 5', "kk"),
-        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nmethod = "Build"', "method"),
-        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nbatch = 7', "batch"),
-        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nk = [5, 10]', "k"),
-        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = [1, 2]', "call 1"),
-        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 0', "share"),
-        ('rate = 5\n[[call]]\nindex = "a"\ndata = "queries.npy"', "nothing else"),
+        (f"{ONE_CALL}kk = 5", "kk"),
+        (f'{ONE_CALL}method = "Build"', "method"),
+        (f"{ONE_CALL}batch = 7", "batch"),
+        (f"{ONE_CALL}k = [5, 10]", "k"),
+        (f"{ONE_CALL}share = [1, 2]", "call 1"),
+        (f"{ONE_CALL}share = 0", "share"),
+        (f"rate = 5\n{ONE_CALL}", "nothing else"),
     ],
 )
 def test_wrong_mixes_are_refused(tmp_path: Path, text: str, told: str) -> None:
@@ -252,9 +221,7 @@ def queries(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def run(
-    server: RunningServer, queries: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ran]:
+def run(server: RunningServer, queries: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*arguments: object) -> Ran:
         words = ["load", *map(str, arguments)]
         if "--data" not in words and "--mix" not in words:
@@ -266,13 +233,10 @@ def run(
     return run
 
 
-def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_the_command_reports(run: Run, tmp_path: Path) -> None:
     saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
-    ran = run(
-        "--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact",
-        "--require", "errors<1%",
-        "--save", saved, "--report", page,
-    )  # fmt: skip
+    words = ("--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact")
+    ran = run(*words, "--require", "errors<1%", "--save", saved, "--report", page)
     report = json.loads(saved.read_text())
     # On a busy machine the run may be void, but the recorded figures are correct in any case.
     assert ran.code == (4 if report["void"] else 0), ran.err
@@ -284,27 +248,21 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert '<span class="good">held</span>' in page.read_text()
 
 
-def test_a_missed_requirement_sets_the_exit_code(run: Callable[..., Ran]) -> None:
-    """If a requirement is missed, the exit code is 3, or 4 if the run is void.
-
-    The option --json prints the verdict too.
-    """
+def test_a_missed_requirement_sets_the_exit_code(run: Run) -> None:
+    """The exit code is 3, or 4 if the run is void; --json prints the verdict too."""
     ran = run("--closed", 2, "--duration", 1, "--warm-up", 0, "--require", "rate>1000000", "--json")
-    report = json.loads(ran.out)
+    report = ran.json
     assert ran.code == (4 if report["void"] else 3)
     assert report["thresholds"][0]["held"] is False
 
 
-def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) -> None:
-    """If the objective holds at no rate, the report lists the rates that were tried."""
+def test_an_objective_that_never_holds_finds_no_rate(run: Run) -> None:
     ran = run("--objective", "p50<1us", "--rate", 40, "--duration", 1, "--warm-up", 0, "--json")
-    report = json.loads(ran.out)
+    report = ran.json
     search = report["search"]
-    assert search["objective"] == ["p50<1us"]
-    assert search["rate"] == 0
-    assert search["trials"]
+    assert (search["objective"], search["rate"]) == (["p50<1us"], 0)
+    assert {trial["held"] for trial in search["trials"]} == {False}
     assert ran.code in (3, 4)
-    assert [trial["held"] for trial in search["trials"]] == [False] * len(search["trials"])
 
 
 @pytest.mark.parametrize(
@@ -331,21 +289,16 @@ def test_an_objective_that_never_holds_finds_no_rate(run: Callable[..., Ran]) ->
         (["--rate", 5, "--mix", "absent.toml"], "absent.toml"),
     ],
 )
-def test_invalid_options_are_refused(
-    run: Callable[..., Ran], words: list[object], told: str
-) -> None:
+def test_invalid_options_are_refused(run: Run, words: list[object], told: str) -> None:
     ran = run(*words)
     assert ran.code == 2
     assert told in ran.err
 
 
-def test_a_mix_may_predict_labels(
-    run: Callable[..., Ran], client: Client, queries: Path, tmp_path: Path
-) -> None:
+def test_a_mix_may_predict_labels(run: Run, client: Client, queries: Path, tmp_path: Path) -> None:
     documents = labelled_documents.documents(80)
-    client.build(
-        "load-labels", documents, labels=labelled_documents.labels_of(documents), replace=True
-    )
+    labels = labelled_documents.labels_of(documents)
+    client.build("load-labels", documents, labels=labels, replace=True)
     np.save(tmp_path / "documents.npy", documents.toarray().astype(np.float32))
     (tmp_path / "mix.toml").write_text(
         f'[[call]]\nindex = "load"\ndata = "{queries}"\nbatch = 4\n'
@@ -354,7 +307,7 @@ def test_a_mix_may_predict_labels(
     )
     ran = run("--mix", tmp_path / "mix.toml", "--rate", 40, "--duration", 1, "--json")
     client.delete_index("load-labels")
-    report = json.loads(ran.out)
+    report = ran.json
     assert report["codes"] == {"OK": 40}
     assert [own["calls"] > 5 for own in report["by_call"]] == [True, True]
 

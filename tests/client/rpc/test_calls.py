@@ -2,12 +2,14 @@
 
 import asyncio
 import inspect
+import math
 import multiprocessing
 import pickle
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from types import GenericAlias
 from typing import Any, get_args
@@ -30,6 +32,7 @@ from divgrpc.errors import (
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc_client import AsyncClient, Client, ClientStateError, RpcError
 from divgrpc_client.rpc.channels import SERVICE
+from support.checks.refusals import failing, refused, wrong
 from support.processes.both_clients import Stack
 from support.processes.scripted_server import ScriptedIndex, status
 
@@ -67,13 +70,11 @@ def test_other_methods_return_dataclasses(call: Stack, script: ScriptedIndex) ->
 
 
 def test_all_pages_are_listed(call: Stack) -> None:
-    """`list_indexes` requests pages until an answer has no page token."""
     names = [info.name for info in call("list_indexes")]
     assert names == ["index-0", "index-1", "index-2"]
 
 
 def test_errors_have_all_details(call: Stack, script: ScriptedIndex, target: str) -> None:
-    """The error has code, reason, fields, delay and request id, and its class is the core's."""
     delay = Duration()
     delay.FromNanoseconds(1_500_000_000)
     violation = error_details_pb2.BadRequest.FieldViolation(field="index", description="unknown")
@@ -116,42 +117,28 @@ def test_errors_without_details_have_the_class_of_their_code(
 ) -> None:
     """Errors that gRPC itself raises have no details, so the class depends on their code."""
     script.failures = [code] * 9
-    with pytest.raises(kind) as caught:
+    with failing(code, kind, reason=code.name, field=""):
         call("query", "images", QUERY)
-    assert isinstance(caught.value, RpcError)
-    assert caught.value.reason == code.name
-    assert caught.value.field_violations == ()
 
 
 def test_unreadable_details_do_not_hide_the_code(call: Stack, script: ScriptedIndex) -> None:
-    """If the trailers cannot be parsed, the error still has the code and the message."""
     script.failures = [grpc.StatusCode.DATA_LOSS]
     script.packed_details = b"\xff\xff"
-    with pytest.raises(RpcError, match="on command") as caught:
+    with failing(grpc.StatusCode.DATA_LOSS, match="on command"):
         call("query", "images", QUERY)
-    assert caught.value.code is grpc.StatusCode.DATA_LOSS
 
 
-def test_unavailable_is_retried(call: Stack, script: ScriptedIndex) -> None:
-    """Two failures with UNAVAILABLE are retried, and the caller gets the result."""
-    script.failures = [UNAVAILABLE] * 2
-    assert call("query", "images", QUERY).generation == 1
-    assert script.calls["Query"] == 3
-
-
-def test_the_third_failure_is_raised(call: Stack, script: ScriptedIndex) -> None:
-    script.failures = [UNAVAILABLE] * 9
-    with pytest.raises(RpcError):
-        call("query", "images", QUERY)
-    assert script.calls["Query"] == 3
-
-
-def test_retries_can_be_off(call: Stack, script: ScriptedIndex) -> None:
-    """With `retries=False` a call is made once."""
-    script.failures = [UNAVAILABLE] * 9
-    with pytest.raises(RpcError):
-        call("query", "images", QUERY, settings={"retries": False})
-    assert script.calls["Query"] == 1
+@pytest.mark.parametrize(
+    ("settings", "failures", "calls"), [({}, 2, 3), ({}, 9, 3), ({"retries": False}, 9, 1)]
+)
+def test_a_call_is_tried_three_times(
+    call: Stack, script: ScriptedIndex, settings: dict[str, Any], failures: int, calls: int
+) -> None:
+    """Two failures with UNAVAILABLE are retried, unless retries are off; the third is raised."""
+    script.failures = [UNAVAILABLE] * failures
+    with failing(UNAVAILABLE) if failures >= calls else nullcontext():
+        assert call("query", "images", QUERY, settings=settings).generation == 1
+    assert script.calls["Query"] == calls
 
 
 @pytest.mark.parametrize(
@@ -160,21 +147,18 @@ def test_retries_can_be_off(call: Stack, script: ScriptedIndex) -> None:
 def test_only_unavailable_is_retried(
     script: ScriptedIndex, target: str, code: grpc.StatusCode
 ) -> None:
-    """No other code leads to a second attempt."""
     script.failures = [code] * 9
-    with Client(target) as client, pytest.raises(RpcError) as caught:
+    with Client(target) as client, failing(code):
         client.query("images", QUERY)
-    assert caught.value.code is code
     assert script.calls["Query"] == 1
 
 
 def test_changes_are_not_retried(call: Stack, script: ScriptedIndex) -> None:
     """DeleteIndex and Build are tried once, because a second attempt could do harm."""
     script.failures = [UNAVAILABLE] * 9
-    with pytest.raises(RpcError):
-        call("delete_index", "images")
-    with pytest.raises(RpcError):
-        call("build", "images", np.ones((2, 2)))
+    for method, data in (("delete_index", []), ("build", [np.ones((2, 2))])):
+        with failing(UNAVAILABLE):
+            call(method, "images", *data)
     assert script.calls == {"DeleteIndex images": 1, "Build": 1}
 
 
@@ -191,24 +175,17 @@ def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
         assert not 0 <= script.seconds_left < 3600
 
 
-def test_deadlines_end_calls(call: Stack, script: ScriptedIndex) -> None:
-    """A call to a server that never answers ends at its deadline."""
+@pytest.mark.parametrize(("timeout", "calls"), [(0.2, 1), (-1, 0)])
+def test_deadlines_end_calls(
+    call: Stack, script: ScriptedIndex, timeout: float, calls: int
+) -> None:
+    """A server that never answers is called if there is time; the call ends at its deadline."""
     script.silent = True
-    started = time.monotonic()
-    with pytest.raises(RpcError) as caught:
-        call("query", "images", QUERY, timeout=0.2)
-    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert caught.value.reason == "LATE"
-    assert time.monotonic() - started < 5
-
-
-def test_a_passed_deadline_fails_at_once(call: Stack, script: ScriptedIndex) -> None:
-    """With a timeout of zero or less, no request is sent."""
-    with pytest.raises(RpcError) as caught:
-        call("query", "images", QUERY, timeout=-1)
-    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert caught.value.reason == "LATE"
-    assert script.calls["Query"] == 0
+    start = time.monotonic()
+    with failing(grpc.StatusCode.DEADLINE_EXCEEDED, reason="LATE"):
+        call("query", "images", QUERY, timeout=timeout)
+    assert time.monotonic() - start < 5
+    assert script.calls["Query"] == calls
 
 
 def test_request_ids_are_sent_and_returned_in_errors(call: Stack, script: ScriptedIndex) -> None:
@@ -221,18 +198,12 @@ def test_request_ids_are_sent_and_returned_in_errors(call: Stack, script: Script
 
 
 def test_an_unreachable_server_is_unavailable() -> None:
-    """The message of the error contains the server's address."""
-    with (
-        Client("127.0.0.1:1") as client,
-        pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1") as caught,
-    ):
+    told = r"127\.0\.0\.1:1"
+    with Client("127.0.0.1:1") as client, failing(UNAVAILABLE, UnavailableError, match=told):
         client.query("images", QUERY)
-    assert isinstance(caught.value, RpcError)
-    assert caught.value.code is UNAVAILABLE
 
 
 def test_a_closed_client_refuses_calls(target: str) -> None:
-    """A call on a closed client raises an error; closing the client again does nothing."""
     client = Client(target, timeout=30)
     client.query("images", QUERY)
     client.close()
@@ -250,7 +221,6 @@ def _ask_in_child(client: Client, answers: Connection) -> None:
 
 
 def test_a_forked_child_gets_an_error(target: str) -> None:
-    """In a forked child, a client of the parent raises an error instead of hanging."""
     fork = multiprocessing.get_context("fork")
     answers, writer = fork.Pipe(duplex=False)
     with Client(target, timeout=30) as client, answers, writer:
@@ -268,7 +238,6 @@ def test_a_forked_child_gets_an_error(target: str) -> None:
 
 
 def test_async_clients_belong_to_their_loop(target: str) -> None:
-    """Using a client in a second event loop raises an error."""
     client = AsyncClient(target, timeout=30)
     asyncio.run(client.query("images", QUERY))
     with pytest.raises(ClientStateError, match="event loop"):
@@ -276,33 +245,17 @@ def test_async_clients_belong_to_their_loop(target: str) -> None:
 
 
 def test_connections_take_turns(script: ScriptedIndex, target: str) -> None:
-    """A client opens as many connections as `channels`, and calls alternate between them."""
-    peers = set()
     with Client(target, channels=3, timeout=30) as client:
         for _ in range(6):
             client.query("images", QUERY)
-            peers.add(script.peer)
-    assert len(peers) == 3
+    assert len(script.peers) == 3
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("target", 5),
-        ("target", ""),
-        ("channels", 0),
-        ("channels", "two"),
-        ("timeout", 0),
-        ("timeout", -1),
-        ("timeout", None),
-        ("idle_timeout", float("nan")),
-    ],
-)
+@wrong(target=(5, ""), channels=(0, "two"), timeout=(0, -1, None), idle_timeout=(math.nan,))
 def test_clients_are_checked_when_they_are_made(
     kind: type[Client] | type[AsyncClient], field: str, value: object
 ) -> None:
-    """Invalid settings are refused at once, with the name and the value."""
     settings: dict[str, Any] = {"target": "127.0.0.1:1", field: value}
     with pytest.raises(InvalidArgumentError, match=field) as caught:
         kind(**settings)
@@ -311,30 +264,15 @@ def test_clients_are_checked_when_they_are_made(
     assert repr(value) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("timeout", "2"),
-        ("timeout", float("nan")),
-        ("timeout", True),
-        ("request_id", 5),
-        ("request_id", "für"),
-        ("request_id", "a\nb"),
-    ],
-)
+@wrong(timeout=("2", math.nan, True), request_id=(5, "für", "a\nb"))
 @pytest.mark.parametrize("method", ["query", "query_stream", "build", "get_index"])
 def test_calls_are_checked_before_they_are_made(
     call: Stack, script: ScriptedIndex, method: str, field: str, value: object
 ) -> None:
     """A timeout or request id that gRPC could not take is refused before anything is sent."""
-    data: dict[str, list[Any]] = {
-        "query": [QUERY],
-        "query_stream": [[QUERY]],
-        "build": [np.ones((2, 2))],
-    }
-    with pytest.raises(InvalidArgumentError, match=field) as caught:
+    data = {"query": [QUERY], "query_stream": [[QUERY]], "build": [np.ones((2, 2))]}
+    with refused(field, field):
         call(method, "images", *data.get(method, []), **{field: value})
-    assert caught.value.field == field
     assert not script.calls
 
 
@@ -379,7 +317,6 @@ def test_argument_errors_in_process_have_no_code() -> None:
 
 
 def test_an_infinite_idle_timeout_is_accepted(call: Stack) -> None:
-    """An infinite idle timeout never ends a call."""
     patient = {"idle_timeout": float("inf")}
     assert call("build", "images", np.ones((2, 2)), settings=patient).generation == 2
     assert len(call("query_stream", "images", [QUERY] * 3, settings=patient)) == 3
@@ -462,42 +399,44 @@ def test_waiting_for_a_silent_server_ends() -> None:
     assert caught.value.__cause__.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_waiting_for_a_server_that_compiles_ends() -> None:
-    """The error says that the server answers, and its cause says what the server may lack."""
+@contextmanager
+def compiling() -> Iterator[tuple[grpc.Server, HealthServicer, str]]:
+    """Yield a server to start, its health service, which reports NOT_SERVING, and its address."""
     health = HealthServicer()
     health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
     with ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads)
         add_HealthServicer_to_server(health, server)
-        target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        yield server, health, f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.stop(0).wait(60)
+
+
+def test_waiting_for_a_server_that_compiles_ends() -> None:
+    """The error says that the server answers, and its cause says what the server may lack."""
+    with compiling() as (server, _, target):
         server.start()
         error, cause = failure_to_become_ready(Stack(target, awaited=False))
-        server.stop(0).wait(60)
     assert str(error).startswith(f"the server at {target} is not ready: it still compiles")
     assert cause.reason == "NOT_SERVING"
 
 
 def test_waiting_goes_on_until_the_server_serves() -> None:
     """A server that is up but reports NOT_SERVING is waited for until it reports SERVING."""
-    health = HealthServicer()
-    health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-    with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(1) as waiter:
-        server = grpc.server(threads)
-        add_HealthServicer_to_server(health, server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        with Client(f"127.0.0.1:{port}") as client:
-            # The client begins to wait before the server starts.
-            waiting = waiter.submit(client.wait_until_ready, timeout=60)
-            server.start()
-            with pytest.raises(TimeoutError):
-                waiting.result(timeout=0.2)
-            health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-            waiting.result(timeout=60)
-        server.stop(0).wait(60)
+    with (
+        compiling() as (server, health, target),
+        ThreadPoolExecutor(1) as waiter,
+        Client(target) as client,
+    ):
+        # The client begins to wait before the server starts.
+        waiting = waiter.submit(client.wait_until_ready, timeout=60)
+        server.start()
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        waiting.result(timeout=60)
 
 
 def test_waiting_for_a_server_without_health(target: str) -> None:
     """If the server has no health service, the error is raised at once, before the timeout."""
-    with Client(target) as client, pytest.raises(RpcError) as caught:
+    with Client(target) as client, failing(grpc.StatusCode.UNIMPLEMENTED):
         client.wait_until_ready(timeout=30)
-    assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED

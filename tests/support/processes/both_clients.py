@@ -1,7 +1,7 @@
 """One interface to both clients, so that one test covers both."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from divgrpc_client import AsyncClient, Client
@@ -22,24 +22,24 @@ class Stack:
         """
         settings = options.pop("settings", {})
         settings = {} if settings is None else {"timeout": 30.0} | settings
+        each = options.pop("each", lambda _: None)
         if self._awaited:
-            return asyncio.run(self._call_async(method, settings, arguments, options))
+            return asyncio.run(self._call_async(settings, each, method, *arguments, **options))
         with Client(self._target, **settings) as client:
-            each = options.pop("each", lambda _: None)
             result = getattr(client, method)(*arguments, **options)
-            return (
-                [(each(item), item)[1] for item in result] if method == "query_stream" else result
-            )
+            if method == "query_stream":
+                return [(each(item), item)[1] for item in result]
+            return result
 
     async def _call_async(
         self,
-        method: str,
         settings: dict[str, Any],
-        arguments: Iterable[Any],
-        options: dict[str, Any],
+        each: Callable[[Any], object],
+        method: str,
+        *arguments: object,
+        **options: object,
     ) -> Any:  # noqa: ANN401  # any method's
         async with AsyncClient(self._target, **settings) as client:
-            each = options.pop("each", lambda _: None)
             result = getattr(client, method)(*arguments, **options)
             if method == "query_stream":
                 return [(each(item), item)[1] async for item in result]

@@ -1,9 +1,11 @@
 """Separate processes that tests start: commands of the command line, and Python scripts."""
 
+import json
 import os
 import subprocess
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from divgrpc_client.cli import options as verbs
 from support.processes.running_server import tied
@@ -16,9 +18,28 @@ class Ran(NamedTuple):
     out: str
     err: str
 
+    @property
+    def json(self) -> Any:  # noqa: ANN401  # parsed
+        """The output, parsed as JSON."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error that a command with --json prints."""
+        error: dict[str, Any] = json.loads(self.err)["error"]
+        return error
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields at fault in the error that a command with --json prints."""
+        return [violation["field"] for violation in self.error["field_violations"]]
+
+
+# A function that runs a command with some arguments.
+Run: TypeAlias = Callable[..., Ran]
+
 
 def start(target: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401  # Popen's
-    """Start a command in a separate process."""
     command = [sys.executable, "-m", "divgrpc_client", *map(str, arguments)]
     environment = {**os.environ, verbs.TARGET_VARIABLE: target, "TERM": "xterm"}
     return subprocess.Popen(tied(command), env=environment, **options)

@@ -72,6 +72,5 @@ class Front:
 
 
 def code_of(reply: Reply) -> int:
-    """Return the code of a status."""
     assert reply.outcome == Outcome.STATUS
     return int(status_pb2.Status.FromString(reply.payload).code)

@@ -53,10 +53,7 @@ class Stage:
         self.report_made.set()
 
     def age(self, seconds: float) -> None:
-        """Let all workers be silent for `seconds` more, and let the pool look for silent workers.
-
-        The test need not wait, so a busy machine that stops it for a while does no harm.
-        """
+        """Let all workers be silent for `seconds` more, without a wait, and let the pool notice."""
         for worker in self.pool._workers:
             worker.life_time -= seconds
         self.pool._ticker.cancel()

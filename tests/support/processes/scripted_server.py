@@ -89,7 +89,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.metadata: dict[str, str | bytes] = {}
-        self.peer = ""
+        self.peers: set[str] = set()
         self.seconds_left = 0.0
         self.queries: list[query_pb2.QueryRequest] = []
         self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
@@ -112,7 +112,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def _begin(self, method: str, context: grpc.ServicerContext) -> None:
         self.calls[method] += 1
         self.metadata = dict(context.invocation_metadata())
-        self.peer = context.peer()
+        self.peers.add(context.peer())
         left = context.time_remaining()
         self.seconds_left = -1.0 if left is None else left
         if not context.add_callback(self.cancelled.set):

@@ -10,14 +10,12 @@ _MISSING = "missing toolchain"
 
 
 def require(*programs: str) -> None:
-    """Skip the test if any of these programs is not installed."""
     for program in programs:
         if shutil.which(program) is None:
             skip(program)
 
 
 def skip(program: str, remedy: str = "") -> None:
-    """Skip the test because a program is missing."""
     pytest.skip(f"{_MISSING} {program}" + (f": {remedy}" if remedy else ""))
 
 
