@@ -49,20 +49,14 @@ def test_recall_counts_exact_copies_as_nearest() -> None:
 
 
 def crowd_of(points: np.ndarray, items: list[int]) -> Crowd:
-    """Return a crowd of four points; the last has another category.
-
-    Its only query is the first point.
-    """
+    """Return a crowd of four points, the last of another category, and a query, the first."""
     labels = Labels.of([0, 0, 0, 1], items)
     queries = {"documents": Queries(points[:1], np.array([0]))}
     return Crowd("four", points, np.array(items), labels, queries, "")
 
 
 def test_figures_of_an_answer() -> None:
-    """Compare the figures of a small answer with values computed by hand.
-
-    The answer has two copies of an item and a point of another topic.
-    """
+    """The answer has two copies of an item and a point of another topic."""
     points = np.array([[1, 0], [1, 0], [0.8, 0.6], [0, 1]], np.float32)
     crowd = crowd_of(points, [0, 0, 1, 2])
     truth = Truth.of(crowd, "documents", crowd.queries["documents"], 3, 4)
@@ -76,7 +70,6 @@ def test_figures_of_an_answer() -> None:
 
 
 def test_settings_become_query_parameters() -> None:
-    """`defaults` sets no parameters; variants, limits and thresholds become parameters."""
     words = "--selectors greedy:marginal --dials 0.2 --candidates 400 --duplicate-thresholds off"
     options = RUNS["crowding"].parse(words)
     plain, defaults, greedy = crowding.settings_of(options, "scan")
@@ -128,8 +121,6 @@ def test_runs_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, half: str) 
 
 
 def test_a_goal_is_judged_by_the_worst_default_row() -> None:
-    """A goal is judged only by rows of its own cases with default settings and search."""
-
     def row(data: str, setting: str, search: str = "defaults", **values: float) -> Row:
         return {
             "family, search, setting": f"defaults, {search}, {setting}",

@@ -23,10 +23,7 @@ INDEX = Index.build(np.eye(4))
 
 
 def entry(name: str, gap: float, microseconds: float = 1.0, seconds: float = 0.0) -> Entry:
-    """Return an entry with the given figures; other fields have dummy values.
-
-    If `seconds` is 0, the entry has no build.
-    """
+    """Return an entry with the given figures; if `seconds` is 0, it has no build."""
 
     def ask(_: int) -> IntArray:
         return np.empty(0, np.int64)
@@ -36,7 +33,6 @@ def entry(name: str, gap: float, microseconds: float = 1.0, seconds: float = 0.0
 
 
 def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a batch returns wrong results, the benchmark fails and prints no figures."""
     monkeypatch.setattr(selectors, "_batch", lambda *_: np.full(6, -1))
     index = Index.build(np.random.default_rng(0).standard_normal((50, 4)))
     with pytest.raises(RuntimeError, match="other answers"):
@@ -44,38 +40,30 @@ def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_call_is_compared_with_echo_plus_query() -> None:
-    """Check the floor of CPU and of p50 for each kind of row.
+    """The floor is the least CPU of the echo plus the least CPU of the query in process."""
 
-    The floor is the least CPU of the echo plus the least CPU of the query in process. The p50 is
-    the least of all rounds.
-    """
-    latency = {50.0: 10.0, 99.0: 20.0}
+    def load(p50: float | None = 10.0, **cpu: float) -> Load:
+        return Load(1, 1.0, cpu, {} if p50 is None else {50: p50, 99: 20.0})
+
     loads = {
-        Case("cells", "query in process", 1): [
-            Load(1, 1.0, {"worker": w}, latency) for w in (90.0, 60.0)
-        ],
-        Case("auto", "query in process", 1): [Load(1, 1.0, {"worker": 10.0}, latency)],
-        Case("", "echo", 1): [Load(1, 1.0, {"front": w}, latency) for w in (40.0, 70.0)],
+        Case("cells", "query in process", 1): [load(worker=90.0), load(worker=60.0)],
+        Case("auto", "query in process", 1): [load(worker=10.0)],
+        Case("", "echo", 1): [load(front=40.0), load(front=70.0)],
         Case("cells", "1 worker", 1): [
-            Load(1, 1.0, {"front": 50.0, "worker": 75.0}, {50.0: 35.0}),
-            Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {50.0: 99.0}),
+            load(35.0, front=50.0, worker=75.0),
+            load(99.0, front=20.0, worker=75.0),
         ],
-        Case("auto", "1 worker", 1): [Load(1, 1.0, {"front": 5.0, "worker": 70.0}, latency)],
-        Case("cells", "1 worker, QueryStream", 1): [
-            Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {})
-        ],
-        Case("cells", "batch of 100 in process", 1): [Load(1, 1.0, {"worker": 90.0}, latency)],
-        Case("cells", "1 worker, batch of 100", 4): [
-            Load(1, 1.0, {"front": 9.0, "worker": 100.0}, latency)
-        ],
+        Case("auto", "1 worker", 1): [load(front=5.0, worker=70.0)],
+        Case("cells", "1 worker, QueryStream", 1): [load(None, front=20.0, worker=75.0)],
+        Case("cells", "batch of 100 in process", 1): [load(worker=90.0)],
+        Case("cells", "1 worker, batch of 100", 4): [load(front=9.0, worker=100.0)],
     }
     rows = {row["family, program"]: row for row in rows_of(loads)}
     assert rows["cells, 1 worker"]["x floor"] == pytest.approx(125 / 100)
     assert rows["cells, 1 worker"]["p50 above floor"] == pytest.approx(15)
     assert rows["auto, 1 worker"]["x floor"] == pytest.approx(75 / 50)
-    assert rows["echo"]["x floor"] is None
-    assert rows["cells, 1 worker, QueryStream"]["x floor"] is None
-    assert rows["cells, 1 worker, batch of 100"]["x floor"] is None
+    for name in ("echo", "cells, 1 worker, QueryStream", "cells, 1 worker, batch of 100"):
+        assert rows[name]["x floor"] is None
     assert rows["cells, 1 worker, batch of 100"]["of in process"] == pytest.approx(0.9)
 
 
@@ -88,10 +76,7 @@ def test_a_build_is_compared_by_its_best_rounds() -> None:
 
 
 def test_finalists_are_the_fastest_that_close_the_gap() -> None:
-    """If no entry of a name closes the share of the gap, the entry that closes most is timed.
-
-    The share is lowered to what both sides can close.
-    """
+    """If no entry of a name closes the share, the best is timed; both sides must close it."""
     ours = [entry("ours", 0.98, 9), entry("ours", 0.97, 8), entry("ours", 0.99, 7)]
     ours.append(entry("ours", 0.5, 1))
     weak = [entry("c + d", 0.9, 1), entry("c + d", 0.8, 0.5)]
@@ -170,7 +155,6 @@ def f(x: int, é: str = "é") -> bool:
 
 
 def test_mutants_change_one_place(tmp_path: Path) -> None:
-    """Every mutant differs from the source, every kind of change occurs, and seeds fix draws."""
     (tmp_path / "divgrpc").mkdir()
     (tmp_path / "divgrpc/a.py").write_text(SOURCE)
     places = [
@@ -181,19 +165,10 @@ def test_mutants_change_one_place(tmp_path: Path) -> None:
     source = SOURCE.encode()
     changes = {(p.line, source[p.begin : p.end].decode(), p.new) for p in places}
     assert changes == {
-        (3, "3", "4"),
-        (8, "+", "-"),
-        (8, "1", "2"),
-        (8, "not in", "in"),
-        (8, "2", "3"),
-        (8, "and", "or"),
-        (8, "<", "<="),
-        (9, "4", "5"),
-        (10, "True", "False"),
-        (11, "//", "*"),
-        (11, "2", "3"),
-        (11, "==", "!="),
-        (11, "1.5", "2.5"),
+        *((3, "3", "4"), (9, "4", "5"), (10, "True", "False")),
+        *((8, "+", "-"), (8, "1", "2"), (8, "not in", "in"), (8, "2", "3")),
+        *((8, "and", "or"), (8, "<", "<=")),
+        *((11, "//", "*"), (11, "2", "3"), (11, "==", "!="), (11, "1.5", "2.5")),
     }
     for place in places:
         assert ast.dump(ast.parse(place.apply(source))) != ast.dump(ast.parse(SOURCE))
@@ -213,7 +188,6 @@ def test_mutants_are_tested_by_the_mirrored_folder(tmp_path: Path) -> None:
 
 
 def _noticed(clone: Path, test: str) -> list[bool]:
-    """Run the mutation benchmark on a clone with one mutant and one test."""
     for path, source in (("divgrpc/a.py", "A = 1"), ("tests/core/test_a.py", test)):
         (clone / path).parent.mkdir(parents=True)
         (clone / path).write_text(source)

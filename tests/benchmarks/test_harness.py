@@ -61,13 +61,8 @@ def base() -> FloatArray:
 
 def test_options_are_declared_once(example: Benchmark) -> None:
     """An option has the type of its default, or `kind`; command-line names have hyphens."""
-    assert vars(example.parse()) == {
-        "k": 10,
-        "sets": ["a"],
-        "dials": [],
-        "per_call": False,
-        "folder": None,
-    }
+    defaults = {"k": 10, "sets": ["a"], "dials": [], "per_call": False, "folder": None}
+    assert vars(example.parse()) == defaults
     words = "--k 3 --sets b a --dials 0.5 --per-call --folder x"
     options = example.parse(words)
     assert (options.k, options.sets, options.dials) == (3, ["b", "a"], [0.5])
@@ -90,23 +85,10 @@ def test_tables_are_printed_and_returned(
     assert "fact: 1" in printed
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (0.0, "0.000"),
-        (1.0, "1.000"),
-        (2.5, "2.50"),
-        (12.345, "12.35"),
-        (1234.5, "1,234"),
-        (0.00012, "1.2e-04"),
-        (float("nan"), ""),
-        (True, "yes"),
-        (1000, "1,000"),
-        ([1, "a"], "1 a"),
-    ],
-)
-def test_numbers_have_three_digits_or_four(value: object, expected: str) -> None:
-    assert text(value) == expected
+def test_numbers_have_three_digits_or_four() -> None:
+    values = [0.0, 1.0, 2.5, 12.345, 1234.5, 0.00012, float("nan"), True, 1000, [1, "a"]]
+    texts = ["0.000", "1.000", "2.50", "12.35", "1,234", "1.2e-04", "", "yes", "1,000", "1 a"]
+    assert [text(value) for value in values] == texts
 
 
 def test_ratios_are_paired_by_block() -> None:
@@ -119,10 +101,7 @@ def test_ratios_are_paired_by_block() -> None:
 
 
 def test_contestants_answer_every_query() -> None:
-    """Every query gets an answer, unless a contestant exceeds its patience within a block.
-
-    The remaining rows of the block are then -1.
-    """
+    """If a contestant exceeds its patience within a block, the rest of the block is -1."""
     asks = {"all": lambda query: np.array([query, query + 1])}
     timed = take_turns(asks, 20, 2)["all"]
     assert timed.rows.tolist() == [[query, query + 1] for query in range(20)]
@@ -131,7 +110,6 @@ def test_contestants_answer_every_query() -> None:
 
 
 def test_objective_of_missing_results_is_an_error() -> None:
-    """A row with fewer than k results has no J."""
     base = Manifold.of(dims=16).points(10)
     assert truth.mean_objective(base, base[:1], np.array([[3, 4]]), 0.3) < 2
     with pytest.raises(ValueError, match="k results"):
@@ -175,7 +153,6 @@ def test_exhaustive_greedy_follows_its_rule(diversity: float, kind: str) -> None
 
 @pytest.mark.parametrize("diversity", [0.1, 0.5, 0.9])
 def test_many_queries_get_the_picks_of_single_queries(base: FloatArray, diversity: float) -> None:
-    """The greedy of many queries picks the same points as the kernel."""
     queries = Manifold.of(dims=16).queries(3)
     one_by_one = [truth.greedy_of_one(base, query, 4, diversity) for query in queries]
     np.testing.assert_array_equal(truth.greedy(base, queries, 4, diversity), one_by_one)
@@ -194,11 +171,7 @@ def test_mmr_follows_its_rule(base: FloatArray, diversity: float) -> None:
 
 
 def test_mmr_is_measured_by_its_steps() -> None:
-    """Compare the objective of MMR with the sum of the gains of its steps.
-
-    A step gains from nearness to the query, and loses from nearness to an earlier pick. The value
-    is negated, so lower is better.
-    """
+    """A step gains from nearness to the query and loses from nearness to an earlier pick."""
     base = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
     query = np.array([[1, 0]], np.float32)
     expected = -((0.75 * (1 + 0 + 0.6)) - 0.25 * (0 + 0.8))
@@ -218,14 +191,12 @@ def test_nearest_equals_a_full_sort(base: FloatArray) -> None:
 
 
 def test_recall_counts_missing_rows() -> None:
-    """Missing results count as wrong, even if all other results are correct."""
     near = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]])
     answers = [np.array([2, 1]), np.empty(0, np.int64), np.array([4, 3, 2, 1])]
     assert truth.recall(answers, near) == 0.5
 
 
 def test_synthetic_points_do_not_depend_on_how_many(base: FloatArray, tmp_path: Path) -> None:
-    """The first rows are the same for any number of points, in memory and in a file."""
     manifold = Manifold.of(dims=16)
     few = manifold.points(20_000)
     np.testing.assert_array_equal(few, base[:20_000])
@@ -244,7 +215,6 @@ def test_synthetic_clusters_follow_a_power_law() -> None:
 
 
 def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
-    """A mapping counts only if its file is in the folder."""
     array = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (2**16,))
     array[:] = 1
     assert programs.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes

@@ -16,12 +16,10 @@ Check = Callable[[list[Table]], object]
 
 
 def first(table: Table) -> list[str]:
-    """Return the first column."""
     return [row[0] for row in table.cells()]
 
 
 def column(table: Table, name: str) -> list[Any]:
-    """Return the values of a column in the rows that have it."""
     return [row[name] for row in table.rows if row.get(name) is not None]
 
 
@@ -133,7 +131,6 @@ def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_benchmark_is_tested() -> None:
-    """Every benchmark has a test, and no benchmark has the name of a retired one."""
     assert SMALL.keys() | ELSEWHERE == RUNS.keys()
     assert not RETIRED.keys() & RUNS.keys()
 
@@ -157,7 +154,6 @@ def test_runs_without_other_libraries(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_service_without_hnswlib_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without hnswlib there is nothing to compare with, so the run has no rows."""
     monkeypatch.setattr(libraries, "missing", lambda *names: list(names))
     run = RUNS["service"]
     assert run.measure(run.parse("--points 100")) == []

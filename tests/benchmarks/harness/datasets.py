@@ -156,11 +156,7 @@ class Points:
 
 
 def load(source: str, reported: int, tuning: int = 0) -> Points:
-    """Return the points and queries of `source`.
-
-    If `source` is `REAL`, this reads the CIFAR-100 data set, or the digits if DIVGRPC_DATA is not
-    set. Otherwise `source` is the number of synthetic points to draw.
-    """
+    """Return the points and queries of `source`: `REAL`, or a number of synthetic points."""
     end = reported + tuning
     if source != REAL:
         manifold = Manifold.of()

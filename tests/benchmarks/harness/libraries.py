@@ -66,13 +66,7 @@ class _Finder:
 
 @dataclass(eq=False)
 class Graph(_Finder):
-    """An hnswlib index of unit rows with the inner product.
-
-    kind: name of the library in tables.
-    config: the parameters that the graph was built with.
-    seconds: time to build it on all cores.
-    bytes: memory in addition to one copy of the vectors.
-    """
+    """An hnswlib index of unit rows; `bytes` does not count one copy of the vectors."""
 
     config: str
     index: Any
@@ -167,10 +161,7 @@ def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...
 
 
 def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
-    """Build indexes of faiss on all cores; `base` (n, d) may be a memmap that does not fit memory.
-
-    At most a million points train an index, and points are added block by block.
-    """
+    """Build indexes of faiss on all cores, block by block; `base` (n, d) may be a memmap."""
     import faiss
 
     factories = faiss_factories(*base.shape)
@@ -217,10 +208,7 @@ def msd_dial(diversity: float, k: int) -> float:
 def pyversity(
     strategy: str, vectors: FloatArray, scores: FloatArray, k: int, dial: float
 ) -> IntArray:
-    """Return the places of the points that pyversity picks among m candidates.
-
-    `vectors` are (m, d), `scores` (m,).
-    """
+    """Return the places that pyversity picks of m candidates: `vectors` (m, d), `scores` (m,)."""
     import pyversity as library
 
     options = {} if strategy == "dpp" else {"normalize": False}
@@ -237,10 +225,7 @@ def pyversity(
 
 @dataclass(frozen=True, eq=False)
 class OurPicker:
-    """Our compiled greedy or MMR selector over the points of a dense index.
-
-    `rule` is the rule of the kernel.
-    """
+    """Our compiled greedy or MMR selector over a dense index; `rule` is the kernel's rule."""
 
     points: Points
     memory: Memory
@@ -267,10 +252,7 @@ class OurPicker:
         return diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
-        """Return k of the candidate rows (m,) in the order of selection.
-
-        `candidates` has the rows and their squared distances to the query.
-        """
+        """Return k of the candidates, rows (m,) and their squared distances, in picked order."""
         rows, costs = candidates
         self.memory.fit_selection(len(rows), k)
         scratch = self.memory.scratch
@@ -301,10 +283,7 @@ class Pyversity:
         return msd_dial(diversity, k) if self.strategy == "msd" else diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
-        """Return k of the candidate rows in the order of selection.
-
-        The relevance is computed from the squared distances of the candidates.
-        """
+        """Return k of the candidates, as `OurPicker` does; their distances give the relevance."""
         rows, costs = candidates
         places = pyversity(
             self.strategy, self.base[rows], (1 - costs / 2).astype(np.float32), k, dial

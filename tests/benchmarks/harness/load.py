@@ -34,10 +34,7 @@ _MICROSECONDS_MAX = 60_000_000
 
 @dataclass(frozen=True)
 class Load:
-    """Results of a closed loop, in microseconds per call.
-
-    `cpu` maps roles of processes to CPU time, and `latency` maps percentiles to latencies.
-    """
+    """Results of a closed loop: CPU by role and latency by percentile, in microseconds a call."""
 
     calls: int
     per_second: float

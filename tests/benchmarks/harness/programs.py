@@ -105,12 +105,7 @@ def mapped(pid: int, folder: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Program:
-    """A running program.
-
-    address: host and port where it listens.
-    roles: process ids by role, for processes that exist all the time.
-    find: function that returns the process ids of a role, for processes that come and go.
-    """
+    """A running program: its address, process ids by role, and a function that finds new ones."""
 
     address: str
     roles: dict[str, tuple[int, ...]]
@@ -156,10 +151,7 @@ def by_hand(
 
 @contextmanager
 def server(folder: Path, workers: int, *more: str) -> Iterator[Program]:
-    """Run divgrpc-server with the data directory `folder`/data.
-
-    The access log is written to a file in `folder`. `more` holds further command-line options.
-    """
+    """Run divgrpc-server on `folder`/data with more options; its access log is in `folder`."""
     options = ["--data-dir", str(folder / "data"), "--workers", str(workers), "--fronts", "1"]
     with RunningServer(folder, *options, *more, "--log-format", "json") as running:
         roles = {role: tuple(running.pids(role)) for role in ("front", "worker")}

@@ -63,11 +63,9 @@ def write(
     *,
     notes: Sequence[str] = (),
 ) -> list[Path]:
-    """Write one record per table and return the paths.
+    """Write a record per table, to NAME.json, NAME-2.json and so on, and return the paths.
 
-    The first table is written to `path`, NAME.json, and the others to NAME-2.json, NAME-3.json and
-    so on. `words` are the command-line arguments of the run. `notes` are facts about the run that
-    the tables do not show.
+    `words` are the arguments of the run, `notes` facts about it that the tables do not show.
     """
     vector = "" if environment["avx512_vpopcntdq"] == "yes" else "no "
     head = {

@@ -48,10 +48,7 @@ Options: TypeAlias = argparse.Namespace
 
 @dataclass
 class Table:
-    """A table of results: a title, facts about the measurement, and rows.
-
-    The columns are all keys that occur in a row.
-    """
+    """A table: a title, facts about the measurement, and rows, whose keys are the columns."""
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -170,11 +167,7 @@ def _add(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
 
 
 def text(value: object) -> str:
-    """Return a value as the text of a table cell.
-
-    Numbers have three or four digits. None is an empty string. A list becomes a list of the texts
-    of its values.
-    """
+    """Return the text of a table cell: three or four digits of a number, nothing for None."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
@@ -195,10 +188,7 @@ def _number(value: float) -> str:
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table with aligned columns.
-
-    The first column is text, and the others are numbers.
-    """
+    """Return a Markdown table with aligned columns; all but the first are numbers."""
     widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
 
     def line(cells: Sequence[str]) -> str:
@@ -242,11 +232,7 @@ class Timed:
 def take_turns(
     contestants: Mapping[Key, Ask], queries: int, k: int, patience: float = math.inf
 ) -> dict[Key, Timed]:
-    """Let each contestant answer all queries, block by block.
-
-    A contestant that has used `patience` seconds in a block skips the rest of the block. The rows
-    of the skipped queries are -1.
-    """
+    """Let contestants answer in blocks; after `patience` seconds the rest of a block is -1."""
     times: dict[Key, list[float]] = {name: [] for name in contestants}
     rows = {name: np.full((queries, k), -1) for name in contestants}
     for block in np.array_split(np.arange(queries), min(_BLOCKS, queries)):

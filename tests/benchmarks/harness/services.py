@@ -36,10 +36,7 @@ def echo(reply_bytes: int) -> Answer:
 
 
 def by_hand(folder: Path, ef: int, fetched: int, dial: float) -> Answer:
-    """Return a handler that maps the vectors in `folder` and searches the graph in `folder`.
-
-    A query is answered on the event loop, because it takes too little time to be worth a thread.
-    """
+    """Return a handler that searches the graph in `folder`, on the event loop to save a thread."""
     import hnswlib
     import pyversity
 

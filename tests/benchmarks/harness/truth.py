@@ -30,10 +30,7 @@ _ODDS: Final = (0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
 
 
 def nearest(base: FloatArray, queries: FloatArray, count: int) -> Neighbours:
-    """Return the `count` nearest rows of `base` for each query, and their squared distances.
-
-    `base` (n, d) and `queries` (nq, d) have rows of unit length.
-    """
+    """Return the `count` nearest unit rows (n, d) of queries (nq, d), and squared distances."""
     count = min(count, len(base))
     rows, products = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
     for begin, block in blocks(base):
@@ -55,10 +52,7 @@ def recall(answers: Iterable[IntArray], near: IntArray) -> float:
 
 
 def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntArray:
-    """Return the rows (nq, k) that `marginal` greedy picks among all rows of `base`.
-
-    `base` (n, d) has rows of unit length, dense or sparse. k is at least 2.
-    """
+    """Return the rows (nq, k) that `marginal` greedy picks of unit rows (n, d); k is at least 2."""
     weight = np.float32(2 * diversity / (k - 1))
     rows = []
     for query in queries:
@@ -81,10 +75,7 @@ def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntA
 def mean_objective(
     base: FloatArray, queries: FloatArray, rows: IntArray, diversity: float
 ) -> float:
-    """Return the mean of J over queries; `rows` (nq, k) are row numbers of `base`.
-
-    Raises `ValueError` if a row has a missing result, which is -1.
-    """
+    """Return the mean of J of row numbers (nq, k); raises `ValueError` if one is missing (-1)."""
     distances = metrics.list_distances(base, queries, rows)
     value = float(metrics.objective(distances, diversity).mean())
     if np.isnan(value):

@@ -162,11 +162,7 @@ def build(options: Options) -> Iterator[Output]:
 def row_of(
     family: str, rounds: list[dict[str, float]], in_process: float, product: float, file: float
 ) -> Row:
-    """Return a row with the stages of the fastest round.
-
-    The two figures that have goals use the fastest hashing and the fastest whole build, which may
-    be from different rounds.
-    """
+    """Return the stages of the fastest round; the figures with goals are the best of all rounds."""
     best = min(rounds, key=lambda stages: sum(stages.values()))
     whole = sum(best.values())
     return {
@@ -218,10 +214,7 @@ def _write(folder: Path, points: FloatArray, codes: list[np.ndarray]) -> None:
 
 
 def _build(folder: Path, family: HashFamily) -> dict[str, float]:
-    """Build on a new server, and return the seconds of each stage.
-
-    The first stage is connecting.
-    """
+    """Build on a new server, and return the seconds of each stage; the first is connecting."""
     points = np.load(folder / "points.npy")
     begins: dict[str, float] = {}
     with (

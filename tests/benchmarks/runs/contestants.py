@@ -84,10 +84,7 @@ class Build:
 
 @dataclass(frozen=True, eq=False)
 class Ours:
-    """divgrpc in process, with an index of some family and a search.
-
-    `picker` picks the same points from exact candidates, to tune the dial.
-    """
+    """divgrpc in process; `picker` picks the same points from exact candidates."""
 
     name: str
     source: Build
@@ -142,11 +139,7 @@ Contestant: TypeAlias = Pair | Ours
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """The two ends of the gap in an objective, for queries (nq, d).
-
-    `nearest` is the mean objective of the nearest points. `exhaustive` is the mean objective of the
-    selection among all points.
-    """
+    """The mean objectives of the nearest points, and of the selection among all points."""
 
     base: FloatArray
     queries: FloatArray
@@ -177,11 +170,7 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A configuration of a contestant at its dial, with its quality and the time of a query.
-
-    `source` has the build time and the bytes on top of the vectors. `microseconds` is only a rough
-    time, taken while the quality was measured.
-    """
+    """A configuration at its dial, with its quality and a rough time of a query."""
 
     name: str
     configuration: str
@@ -196,10 +185,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The share of the gap that contestants must close with k picks.
-
-    `pool` has the exact nearest neighbours of the tuning queries.
-    """
+    """The share of the gap to close with k picks; `pool` has neighbours of tuning queries."""
 
     k: int
     share: float
@@ -241,11 +227,7 @@ class Target:
         return self.tuning.gap(np.array(rows))
 
     def _counts(self, picker: Picker) -> list[int]:
-        """Return the numbers of candidates to try, in ascending order.
-
-        The first is the greatest number that is too small to close the target share. If no number
-        is large enough, only the number that closes most is returned.
-        """
+        """Return the numbers of candidates to try, from the greatest that is too small upwards."""
         fit = [count for count in _CANDIDATES if self.k <= count <= self.pool[0].shape[1]]
         gaps: list[float] = []
         for count in fit:
@@ -282,11 +264,7 @@ class Target:
         return Entry(name, "", None, count, (), dial, *figures, ask)
 
     def entries(self, contestant: Contestant) -> Iterator[Entry]:
-        """Yield configurations of a contestant; effort rises until the target is reached.
-
-        A ladder also ends when a configuration takes much longer than the fastest that reached the
-        target.
-        """
+        """Yield configurations; effort rises until the target is reached or out of reach."""
         least = np.inf
         for count in self._counts(contestant.picker):
             for ladder in contestant.ladders():

@@ -81,10 +81,7 @@ class Truth:
         return metrics.list_distances(self.crowd.points, self.queries.rows, rows)
 
     def greedy(self, diversity: float) -> metrics.ListDistances:
-        """Return the distances of the points that `marginal` greedy picks among all points.
-
-        No known selection has a lower J.
-        """
+        """Return the distances of the points that `marginal` greedy picks among all points."""
         if diversity not in self._greedy:
             queries = _dense(self.queries.rows)
             rows = truth.greedy(self.crowd.points, queries, self.k, diversity)
@@ -116,11 +113,7 @@ class Recalls:
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def of(self, parameters: EffectiveParameters) -> float:
-        """Return the recall of the nearest `candidates_limit` points among the candidates.
-
-        The candidates are found by a query for plain nearest neighbours with the same search and
-        limits, which collapses nothing.
-        """
+        """Return the recall of a plain search with the same limits, which collapses nothing."""
         most = self.truth.nearest.shape[1]
         limit = min(parameters.candidates_limit or most, most)
         key = (limit, parameters.search, parameters.hash_limit, parameters.n_probes)
@@ -199,11 +192,7 @@ _GAP_GOALS: Final = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the benchmark.
-
-    `selector` is a selector, or a selector and a variant. A parameter that is None keeps its
-    default.
-    """
+    """A setting: a selector, perhaps with a variant, and parameters; None keeps the default."""
 
     selector: str = DEFAULTS
     diversity: float | None = None
@@ -367,10 +356,7 @@ def _times(
 
 
 def goals(every: Sequence[Row]) -> Iterator[Row]:
-    """Yield the goals of the default setting, each with the worst value and its case.
-
-    k is 10.
-    """
+    """Yield the goals of the default setting at k = 10, each with the worst value and its case."""
     name = "family, search, setting"
     defaults_rows = [row for row in every if row[name].startswith(f"{DEFAULTS}, {DEFAULTS}, ")]
     defaults = [row for row in defaults_rows if row[name].endswith(f", {DEFAULTS}")]

@@ -43,10 +43,7 @@ _FIRST_ID: Final = 7
 
 
 class _Width(NamedTuple):
-    """The settings that decide how many points a search reads, with their recall and time.
-
-    `probes` is 0 for a search without buckets or cells. `seconds` is the time of all queries.
-    """
+    """How many points a search reads, its recall and its seconds; 0 probes without buckets."""
 
     probes: int
     limit: int
@@ -142,10 +139,7 @@ class _Bench:
         }
 
     def _fastest(self, index: Index, search: Search, near: IntArray) -> _Width:
-        """Return the fastest width that reaches the recall, or the one with the greatest recall.
-
-        `near` (nq, 50) are the ids of the true nearest points.
-        """
+        """Return the fastest width that reaches the recall of `near` (nq, 50), or the best one."""
         counts, n_probes = [0], index.info.n_probes
         if (index.info.auto_search if search == "auto" else search) == "tables":
             counts = sorted({max(1, round(share * n_probes)) for share in _PROBED})

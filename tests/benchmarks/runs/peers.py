@@ -180,10 +180,7 @@ def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
 
 
 def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
-    """Yield entries of greedy and MMR over all points.
-
-    With the objective J, MMR uses the dial that is best for the greatest number of candidates.
-    """
+    """Yield entries of greedy and MMR over all points; with J, MMR uses its best dial."""
     scale, k, base = target.reported, target.k, target.points.base
     dial = scale.diversity
     if scale.objective == "J":

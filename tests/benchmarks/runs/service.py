@@ -33,10 +33,7 @@ Loops: TypeAlias = tuple[Sequence[Load], Sequence[Report]]
 
 @dataclass(frozen=True, eq=False)
 class Service:
-    """A running program, with its entry in process and the calls to it.
-
-    The program gives the same answers as the entry.
-    """
+    """A running program, its entry in process, which gives the same answers, and its calls."""
 
     entry: Entry
     program: Program

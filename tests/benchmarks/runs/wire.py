@@ -40,10 +40,7 @@ _P50_GOAL, _STREAM_GOAL, _BATCH_GOAL = 250, 0.6, 0.95
 
 @dataclass(frozen=True)
 class Case:
-    """A program, the way to call it, and the number of calls in flight.
-
-    The echo has no index, so it belongs to no family.
-    """
+    """A program, the way to call it, and the calls in flight; the echo belongs to no family."""
 
     family: str
     name: str
