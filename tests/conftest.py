@@ -52,24 +52,13 @@ def client(server: RunningServer) -> Iterator[Client]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Iterator[None]:
-    """Limit the time of a test's fixtures."""
+def _limit_time() -> Iterator[None]:
+    """Limit the time of a test, of its fixtures or of its teardown."""
     with alarm():
         yield
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Iterator[None]:
-    """Limit the time of a test."""
-    with alarm():
-        yield
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    """Limit the time of a test's teardown."""
-    with alarm():
-        yield
+pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _limit_time
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

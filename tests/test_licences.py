@@ -73,10 +73,7 @@ def _built_by_rust(wheel: str) -> bool:
 
 
 def _licence(found: Distribution) -> str:
-    """Return a package's SPDX expression, else its classifiers, else its free text of a licence.
-
-    The free text comes last, because it may contain the licences of everything that is bundled.
-    """
+    """Return a package's SPDX expression, else its classifiers, else its long free text."""
     metadata = found.metadata
     classifiers = [c for c in metadata.get_all("Classifier", ()) if c.startswith("License ::")]
     stated = [" AND ".join(metadata.get_all(key, ())) for key in ("License-Expression", "License")]

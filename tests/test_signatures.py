@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -31,12 +32,7 @@ CLIENT_METHODS = [
 ]
 
 
-def identity(method: Callable[..., object]) -> str:
-    """Return the name of a method, as an id for its tests."""
-    return method.__qualname__
-
-
-@pytest.mark.parametrize("method", METHODS, ids=identity)
+@pytest.mark.parametrize("method", METHODS, ids=attrgetter("__qualname__"))
 def test_a_signature_fits_an_editor(method: Callable[..., object]) -> None:
     shown = str(inspect.signature(method))
     assert len(shown) < 1_000
@@ -49,7 +45,7 @@ def explained_in(text: str) -> set[str]:
     return {name for names in lists for name in names.split(", ")}
 
 
-@pytest.mark.parametrize("method", [*METHODS, *CLIENT_METHODS], ids=identity)
+@pytest.mark.parametrize("method", [*METHODS, *CLIENT_METHODS], ids=attrgetter("__qualname__"))
 def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> None:
     """A docstring must explain parameters itself instead of naming a .proto file."""
     text = inspect.getdoc(method) or ""
@@ -66,20 +62,9 @@ def test_a_client_explains_its_arguments(client: type) -> None:
 
 
 def test_an_index_has_only_these_public_names() -> None:
-    assert [name for name in dir(Index) if not name.startswith("_")] == [
-        "build",
-        "default",
-        "dims",
-        "engine",
-        "generation",
-        "info",
-        "open",
-        "predict_labels",
-        "query",
-        "rows",
-        "set_default",
-        "set_threshold",
-    ]
+    names = "build default dims engine generation info open predict_labels query rows set_default"
+    expected = [*names.split(), "set_threshold"]
+    assert [name for name in dir(Index) if not name.startswith("_")] == expected
 
 
 def test_repr_of_an_index(tmp_path: Any) -> None:  # noqa: ANN401  # a path

@@ -34,13 +34,9 @@ CORE_BUILD = {"path"}
 OF_LABELS = {"hierarchy"}
 CLIENT_CALL = {"timeout", "request_id", "in_flight"}
 # Arguments of a build that are no build parameters.
-BUILD_CALL = {
-    "ids": None,
-    "categories": None,
-    "subtopics": None,
-    "labels": None,
+BUILD_CALL: dict[str, object] = {
+    **dict.fromkeys(("ids", "categories", "subtopics", "labels", "progress")),
     "replace": False,
-    "progress": None,
 }
 
 SCALARS: dict[int, type] = {
@@ -184,19 +180,10 @@ def words(enum: EnumDescriptor) -> set[str]:
 
 @pytest.mark.parametrize(
     ("word", "field"),
-    [
-        ("Metric", "BuildParameters.metric"),
-        ("HashFamily", "BuildParameters.hash_family"),
-        ("Hyperplanes", "BuildParameters.hyperplanes"),
-        ("ZeroVectors", "BuildParameters.zero_vectors"),
-        ("Search", "IndexInfo.auto_search"),
-        ("Search", "IndexInfo.auto_search_dense"),
-        ("Points", "IndexInfo.points"),
-    ],
+    [("Search", "auto_search"), ("Search", "auto_search_dense"), ("Points", "points")],
 )
-def test_choices_are_spelled_alike(word: str, field: str) -> None:
-    message, name = field.split(".")
-    enum = getattr(index_pb2, message).DESCRIPTOR.fields_by_name[name].enum_type
+def test_choices_of_an_index_are_spelled_alike(word: str, field: str) -> None:
+    enum = index_pb2.IndexInfo.DESCRIPTOR.fields_by_name[field].enum_type
     assert words(enum) == set(get_args(getattr(types, word)))
 
 

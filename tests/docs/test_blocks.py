@@ -23,7 +23,6 @@ from divgrpc_client import Client
 from support.checks.documentation import (
     ADDRESSES,
     NOT_RUN,
-    PAGES,
     ROOT,
     SHELLS,
     Block,
@@ -41,17 +40,8 @@ PROGRAMS = {"cat", "divgrpc", "divgrpc-server", "echo", "export", "ls", "mkdir",
 # Programs in code blocks that this suite does not start, such as tools that it does not need or
 # programs that change the machine.
 REASONS = {
-    "apt-get",
-    "browser",
-    "docker",
-    "ghz",
-    "git",
-    "go",
-    "grpcurl",
-    "kubectl",
-    "make",
-    "npm",
-    "pip",
+    *("apt-get", "browser", "docker", "ghz", "git", "go", "grpcurl", "kubectl", "make"),
+    *("npm", "pip"),
 }
 NOT_RUN_MAX = 25
 RUN_SECONDS = 120.0
@@ -193,7 +183,6 @@ def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
 
 @pytest.mark.parametrize("block", SKIPPED, ids=lambda block: block.place)
 def test_a_block_that_is_not_run_is_skipped(block: Block) -> None:
-    """The skipped test reports the reason in the block's mark."""
     pytest.skip(f"{NOT_RUN}: {block.note}")
 
 
@@ -230,8 +219,3 @@ def test_blocks_are_found_with_their_marks() -> None:
     assert (second.text, second.title, second.mark) == ("x = 1\n", "a.toml", "")
     assert commands(third) == ["X=1 divgrpc ls \\\n    --json", "echo 'a\nb'"]
     assert program(commands(third)[0]) == "divgrpc"
-
-
-def test_pages_are_there() -> None:
-    assert "README.md" in PAGE_BLOCKS
-    assert (PAGES / "index.md").is_file()

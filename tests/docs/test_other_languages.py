@@ -137,7 +137,6 @@ def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client
 
 
 def test_go_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
-    """The printed command generates the code that the example needs."""
     toolchains.require("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
     for package in _words(only("sudo", "apt-get", "install"))[3:]:
         if not (DEBIAN_PACKAGES / package).exists():
@@ -225,7 +224,6 @@ def _build_loaded(client: Client) -> None:
 
 
 def test_grpcurl_commands_run(folder: Path, server: RunningServer) -> None:
-    """The printed commands run as they are, if grpcurl is installed."""
     toolchains.require("grpcurl")
     listing, build, query = (
         command.replace("localhost:50051", server.target)
@@ -237,7 +235,6 @@ def test_grpcurl_commands_run(folder: Path, server: RunningServer) -> None:
 
 
 def test_ghz_command_runs(folder: Path, server: RunningServer, client: Client) -> None:
-    """If ghz is installed, the printed command runs and every call is answered."""
     toolchains.require("ghz")
     _build_loaded(client)
     output = run(only("ghz", page=LOAD_TESTING).replace(ADDRESS, server.target), folder)

@@ -59,7 +59,6 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_records_are_well_formed(path: Path) -> None:
-    """A record has a title, a day, a machine and at least one row, and every cell is text."""
     record = hook.load(path)
     assert record.title
     assert record.machine
@@ -79,10 +78,7 @@ def test_record_commits_exist() -> None:
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_record_commands_exist(path: Path) -> None:
-    """Each command is a target of the Makefile.
-
-    `make bench` must name a current benchmark or a retired one.
-    """
+    """`make bench` must name a current benchmark or a retired one."""
     make, target, *rest = shlex.split(hook.load(path).command)
     assert make == "make"
     assert target in TARGETS
@@ -141,7 +137,6 @@ def test_long_tables_are_folded() -> None:
     ],
 )
 def test_bad_records_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    """If a record is not well-formed, the error names the file and the fault."""
     fields = FIELDS | {"columns": ["a", "b"], "rows": [["1", "2"]]} | change
     (tmp_path / "bad.json").write_text(json.dumps(fields))
     with pytest.raises(ValueError, match=f"bad.json: {message}"):

@@ -157,7 +157,6 @@ def test_options_of_the_server_equal_the_code() -> None:
 
 
 def test_statuses_equal_the_code() -> None:
-    """The table has exactly the statuses that the server returns."""
     statuses = _by_name("errors.md", "Statuses", "status")
     assert set(statuses) == {code_pb2.Code.Name(meaning.code) for meaning in TABLE.values()}
 
@@ -193,7 +192,6 @@ def test_classes_of_errors_equal_the_code() -> None:
 
 
 def test_warnings_equal_the_contract() -> None:
-    """The tables have exactly the codes that the .proto file lists."""
     comment = re.search(r"UPPER_SNAKE_CASE (.*?)\n  string code", QUERY_PROTO.read_text(), re.S)
     assert comment is not None
     codes = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", comment[1]))

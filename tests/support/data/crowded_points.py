@@ -53,10 +53,7 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """Unit `points` (n, d) with the item (n,) that each copies, their labels, and queries.
-
-    The category of a point is its topic.
-    """
+    """Points (n, d) of unit length, the item (n,) that each copies, their labels, and queries."""
 
     name: str
     points: Points
@@ -89,10 +86,7 @@ def even_copies(count: int, copies: int) -> IntArray:
 
 
 def power_law_copies(count: int, mean: int = 10, seed: int = 0) -> IntArray:
-    """Return the number of copies of each item, proportional to 1 / r for the r-th most frequent.
-
-    There are about `count` copies in total, on average `mean` per item. Items are in random order.
-    """
+    """Return the copies of each item, shuffled; the r-th most frequent has about 1 / r of them."""
     topics = max(2, round(count / (STORIES * mean)))
     ranks = np.arange(1, topics * STORIES + 1)
     shares = (1 / ranks) / (1 / ranks).sum()

@@ -73,7 +73,6 @@ def drawn(rows: int, dims: int, seed: int, metric: Metric) -> FloatArray:
 
 
 def stored_as(points: FloatArray, kind: Points) -> FloatArray | sparse.csr_array:
-    """Return the points as a dense or as a sparse array."""
     return sparse.csr_array(points) if kind == "sparse" else points
 
 

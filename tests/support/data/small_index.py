@@ -36,7 +36,6 @@ def manifest() -> Manifest:
 
 
 def vectors(fill: float) -> FloatArray:
-    """Return the vectors of the index, with all values equal to `fill`."""
     return np.full((ROWS, DIMS), fill, np.float32)
 
 
@@ -49,7 +48,6 @@ def write(stage: Staging, fill: float = 1.0) -> None:
 
 
 def publish(folder: Path, fill: float = 1.0, *, replace: bool = False) -> int:
-    """Publish the index and return its generation."""
     with staging(folder, replace=replace) as stage:
         write(stage, fill)
         return stage.publish(manifest()).manifest.generation
