@@ -184,6 +184,7 @@ def words(enum: EnumDescriptor) -> set[str]:
 )
 def test_choices_of_an_index_are_spelled_alike(word: str, field: str) -> None:
     enum = index_pb2.IndexInfo.DESCRIPTOR.fields_by_name[field].enum_type
+    assert enum is not None
     assert words(enum) == set(get_args(getattr(types, word)))
 
 

@@ -45,7 +45,7 @@ ONE: dict[str, Any] = {"selectors": ("greedy",), "ks": (5,)}
 WAIT_SECONDS = 60.0
 # These settings make an evaluation long enough for events to happen during it.
 LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limits": ((0, 0),)}
-MANY = (random_points(2_000, seed=5), np.arange(2_000) % 3)
+MANY, CATEGORIES_OF_MANY = random_points(2_000, seed=5), np.arange(2_000) % 3
 LABELS: dict[str, Any] = {"categories": np.arange(N) % 3, "subtopics": np.arange(N) // 3 % 4}
 
 
@@ -219,7 +219,8 @@ def test_queries_of_several_messages_are_evaluated_as_one(
 def long_run(client: Client, evaluated: str, **options: Any) -> Iterator[EvaluateRow]:  # noqa: ANN401  # of `evaluate`
     """Start a long evaluation."""
     dials = np.linspace(0.1, 0.9, 200).tolist()
-    return client.evaluate(evaluated, *MANY, diversities=dials, **options, **LONG)
+    options |= {"diversities": dials, **LONG}
+    return client.evaluate(evaluated, MANY, CATEGORIES_OF_MANY, **options)
 
 
 def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
@@ -306,7 +307,7 @@ def test_an_evaluator_that_is_killed_twice(
                 os.kill(pid, signal.SIGKILL)
 
     with failing(grpc.StatusCode.UNAVAILABLE, match="two evaluators ended"):
-        list(client.evaluate(evaluated, *MANY, progress=on_progress, **LONG))
+        list(client.evaluate(evaluated, MANY, CATEGORIES_OF_MANY, progress=on_progress, **LONG))
     assert len(events) == 2
     assert list(client.evaluate(evaluated, random_points(5), [0] * 5))
 

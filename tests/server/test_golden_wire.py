@@ -69,14 +69,9 @@ _ROUNDED: Final = {
 }
 # Fields and enum values that occur in no recorded call, each with the reason.
 _NOT_RECORDED: Final = {
-    "EvaluateTimes": "cleared",
-    "EvaluateRow.on_front": "cleared",
-    "EvaluateLabelRow.on_front": "cleared",
-    "EvaluateProgress.seconds_left": "cleared",
-    "GetServerInfoResponse.version": "cleared",
-    "GetServerInfoResponse.versions": "cleared",
-    "GetServerInfoResponse.kernels_compiled": "cleared",
-    "GetServerInfoResponse.kernels_total": "cleared",
+    **dict.fromkeys(("EvaluateTimes", "EvaluateProgress.seconds_left"), "cleared"),
+    **dict.fromkeys(("EvaluateRow.on_front", "EvaluateLabelRow.on_front"), "cleared"),
+    **{f"GetServerInfoResponse.{name}": "cleared" for name in UNSTEADY["GetServerInfo"]},
     "BuildResponse.progress": "left out",
     "BuildProgress": "left out",
     "EvaluateRow.empty": "a query of a golden index always has a result",

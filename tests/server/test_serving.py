@@ -1,6 +1,7 @@
 """What a healthy server reports: health, reflection, its indexes and its access log."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 
 import grpc
@@ -94,8 +95,8 @@ def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
         place(server, "gone", np.eye(4, dtype=np.float32))
     assert client.query("gone", np.ones(4)).generation == 2
     assert client.delete_index("gone") == 2
-    calls = [partial(client.query, queries=np.ones(4))] * 8
-    for call in (*calls, client.get_index, client.delete_index):
+    calls: list[Callable[[str], object]] = [partial(client.query, queries=np.ones(4))] * 8
+    for call in [*calls, client.get_index, client.delete_index]:
         with pytest.raises(IndexNotFoundError):
             call("gone")
     assert not (server.folder / "data" / "gone").exists()

@@ -166,8 +166,8 @@ def test_groups_are_read_like_categories(evaluate: Run, files: Path) -> None:
 
 
 def test_parameters_of_the_search_are_shown_where_they_vary(evaluate: Run) -> None:
-    axes = ("--n-probes", "default", "10", "--epsilons", "default", "0.5", "--folds", "0")
-    axes += ("--selectors", "nearest", "--searches", "tables")
+    axes = ["--n-probes", "default", "10", "--epsilons", "default", "0.5", "--folds", "0"]
+    axes += ["--selectors", "nearest", "--searches", "tables"]
     ran = evaluate(*axes, "--samplings", "nearest")
     head, *lines = ran.out.splitlines()
     heads = "row method diversity search limits epsilon probes "

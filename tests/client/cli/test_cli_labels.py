@@ -119,8 +119,8 @@ def test_a_split_takes_some_documents(run: Run, client: Client, folder: Path) ->
     told = run("build", "split", *words, "--split", f"{split}:1").json
     assert told["rows"] == 150
     assert told["labels"]["rank"] == 0
-    words = ("--split", split, "--rows", "2", "--mode", "neighbour_vote", "--json")
-    told = run("predict", "split", folder / "train.txt", *words).json
+    asked = ("--split", split, "--rows", "2", "--mode", "neighbour_vote", "--json")
+    told = run("predict", "split", folder / "train.txt", *asked).json
     last = client.predict_labels("split", TRAIN[[2]], mode="neighbour_vote")
     assert told["results"][0]["labels"] == last.labels[0].tolist()
 
@@ -138,9 +138,9 @@ def test_factors_from_files(run: Run, client: Client, folder: Path) -> None:
 
 
 def test_settings_are_tried(run: Run, index: str, client: Client, folder: Path) -> None:
-    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz")
-    words += ("--rows", ":60", "--selectors", "greedy", "hierarchy", "--diversities", "0.2")
-    words += ("--top-ks", "4", "--thresholds", "none", "0.3")
+    words: list[object] = ["evaluate-labels", index, "--features", folder / "x.npz"]
+    words += ["--labels", folder / "y.npz", "--rows", ":60", "--selectors", "greedy", "hierarchy"]
+    words += ["--diversities", "0.2", "--top-ks", "4", "--thresholds", "none", "0.3"]
     shown = run(*words).out
     # A busy machine may have times so long that heads of columns are cut.
     for word in ("embedding", "greedy", "0.2", "auto", "thresho", "held out", "PSP@k", "Pareto"):

@@ -58,16 +58,14 @@ EDGES = labels_pb2.Hierarchy(parents=[4, 4], children=[0, 1])
 @pytest.mark.parametrize(
     ("labels", "field"),
     [
-        ([sets([], [])], "labels.offsets"),
-        ([sets([0, 1], [0])], "labels.offsets"),
-        ([sets([0, 1, 2, 3], [0, 1])], "labels.offsets"),
-        ([sets([1, 1, 2, 2], [0, 1])], "labels.offsets"),
-        ([sets([0, 2, 1, 2], [0, 1])], "labels.offsets"),
+        *(([sets([], [])], "labels.offsets"), ([sets([0, 1], [0])], "labels.offsets")),
+        *(
+            ([sets(offsets, [0, 1])], "labels.offsets")
+            for offsets in ([0, 1, 2, 3], [1, 1, 2, 2], [0, 2, 1, 2])
+        ),
         ([sets([0, 1, 1, 2], [0, 4])], "labels.ids"),
-        ([sets([0, 1, 1, 3], [0, 2, 1])], "labels.ids"),
-        ([sets([0, 1, 1, 3], [0, 2, 2])], "labels.ids"),
-        ([sets([0, 0, 0, 0], [], 0)], "labels"),
-        ([sets([0, 0, 0, 0], [], LIMITS["labels_max"] + 1)], "labels"),
+        *(([sets([0, 1, 1, 3], ids)], "labels.ids") for ids in ([0, 2, 1], [0, 2, 2])),
+        *(([sets([0] * 4, [], count)], "labels") for count in (0, LIMITS["labels_max"] + 1)),
         # Either all chunks have labels or none has. All chunks must give the same number of labels.
         ([GOOD, None], "labels"),
         ([GOOD, sets([0, 1, 2, 4], [0, 1, 2, 3], 5)], "labels"),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import NoReturn
 
 import grpc
 import numpy as np
@@ -17,7 +18,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2, index_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import (
     DiverseIndexServicer,
     add_DiverseIndexServicer_to_server,
@@ -230,23 +231,10 @@ class ScriptedIndex(DiverseIndexServicer):
             version="1.2", durable=True, fronts=1, workers=2, limits={"k_max": 9}
         )
 
-    def BuildOnce(
-        self, request: index_pb2.BuildOnceRequest, context: grpc.ServicerContext
-    ) -> index_pb2.BuildOnceResponse:
-        """Fail with UNIMPLEMENTED."""
+    def _unimplemented(self, request: Message, context: grpc.ServicerContext) -> NoReturn:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 
-    def PredictLabels(
-        self, request: predict_pb2.PredictLabelsRequest, context: grpc.ServicerContext
-    ) -> predict_pb2.PredictLabelsResponse:
-        """Fail with UNIMPLEMENTED."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
-
-    def EvaluateLabels(
-        self, request: evaluate_labels_pb2.EvaluateLabelsRequest, context: grpc.ServicerContext
-    ) -> Iterator[evaluate_labels_pb2.EvaluateLabelsResponse]:
-        """Fail with UNIMPLEMENTED."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
+    BuildOnce = PredictLabels = EvaluateLabels = _unimplemented
 
     def Evaluate(
         self, request: evaluate_pb2.EvaluateRequest, context: grpc.ServicerContext
