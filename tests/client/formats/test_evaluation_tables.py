@@ -1,4 +1,4 @@
-"""Evaluations as CSV: the order of its columns, and figures that do not apply."""
+"""Evaluations as CSV and as tables: columns, figures that do not apply, and sizes."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ import pytest
 
 from divgrpc.evaluation import METRICS
 from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, Interval, Microseconds
-from divgrpc_client.formats import evaluation_tables
+from divgrpc_client.formats import evaluation_tables, tables
 from divgrpc_client.formats.evaluation_tables import Row
 from support.data.evaluation_rows import made_rows, without_h
 
@@ -81,9 +81,9 @@ def test_a_table_shows_parameters_of_the_search_that_vary(
     """An exact search has no probes, which is no second value."""
     rows = made_rows(selectors=("nearest",), ks=(10,))
     assert evaluation_tables.varied(rows) == ()
-    tables = rows[1]
-    parameters = replace(tables.parameters, n_probes=20, sampling="nearest")
-    more = replace(tables, number=5, epsilon=0.5, parameters=parameters)
+    in_tables = rows[1]
+    parameters = replace(in_tables.parameters, n_probes=20, sampling="nearest")
+    more = replace(in_tables, number=5, epsilon=0.5, parameters=parameters)
     assert evaluation_tables.varied([*rows, more]) == ("epsilon", "probes", "sampling")
     evaluation_tables.show([*rows, more])
     head, *lines = capsys.readouterr().out.splitlines()
@@ -125,3 +125,14 @@ def test_figures_that_do_not_apply(capsys: pytest.CaptureFixture[str]) -> None:
     evaluation_tables.show_csv([without_h(made_rows()[0])])
     line = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert line["h_score_low"] == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        *((0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1_500_000, "1.4 MiB")),
+        *((3 * 2**30, "3.0 GiB"), (2**50, "1024.0 TiB")),
+    ],
+)
+def test_sizes_have_binary_units(count: int, text: str) -> None:
+    assert tables.size(count) == text

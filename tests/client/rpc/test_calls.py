@@ -270,9 +270,10 @@ def test_calls_are_checked_before_they_are_made(
     call: Stack, script: ScriptedIndex, method: str, field: str, value: object
 ) -> None:
     """A timeout or request id that gRPC could not take is refused before anything is sent."""
-    data = {"query": [QUERY], "query_stream": [[QUERY]], "build": [np.ones((2, 2))]}
+    data: dict[str, list[Any]] = {"query": [QUERY], "query_stream": [[QUERY]], "get_index": []}
+    data["build"] = [np.ones((2, 2))]
     with refused(field, field):
-        call(method, "images", *data.get(method, []), **{field: value})
+        call(method, "images", *data[method], **{field: value})
     assert not script.calls
 
 
