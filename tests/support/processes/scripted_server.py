@@ -90,7 +90,7 @@ class ScriptedIndex(DiverseIndexServicer):
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.metadata: dict[str, str | bytes] = {}
-        self.peers: set[str] = set()
+        self.peers: set[str] = set()  # the connections of queries
         self.seconds_left = 0.0
         self.queries: list[query_pb2.QueryRequest] = []
         self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
@@ -113,7 +113,6 @@ class ScriptedIndex(DiverseIndexServicer):
     def _begin(self, method: str, context: grpc.ServicerContext) -> None:
         self.calls[method] += 1
         self.metadata = dict(context.invocation_metadata())
-        self.peers.add(context.peer())
         left = context.time_remaining()
         self.seconds_left = -1.0 if left is None else left
         if not context.add_callback(self.cancelled.set):
@@ -135,6 +134,7 @@ class ScriptedIndex(DiverseIndexServicer):
     ) -> query_pb2.QueryResponse:
         """Record a query and answer it, or fail if the test says so."""
         self._begin("Query", context)
+        self.peers.add(context.peer())
         self.queries.append(request)
         return answer(request, self._generation())
 
