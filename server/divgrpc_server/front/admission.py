@@ -29,14 +29,9 @@ from typing import Final, Literal
 from divgrpc_server.codec.statuses import QueueFullError
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import packets
-from divgrpc_server.ipc.packets import Op, Request
 
 Kind = Literal["small", "large"]
 
-# Operations that are sent to every worker. They are not queued, counted or retried.
-TO_ALL: Final = (Op.PREPARE,)
-# The member of `Op`, because a look-up in an enum takes a noticeable part of the time of admission.
-_STREAM: Final = Op.STREAM
 # A call is refused if its expected wait exceeds this share of the time to its deadline.
 _WAIT_SHARE_MAX: Final = 0.5
 _WINDOW_SECONDS: Final = 0.05
@@ -44,9 +39,9 @@ _WINDOW_SECONDS: Final = 0.05
 _STREAM_SHARE_MAX: Final = 0.5
 
 
-def kind_of(payload: bytes) -> Kind:
-    """Return whether a call needs a credit for a small or for a large packet."""
-    return "small" if len(payload) <= packets.SMALL_MAX else "large"
+def kind_of(size: int) -> Kind:
+    """Return the kind of credit that a call of `size` bytes needs."""
+    return "small" if size <= packets.SMALL_MAX else "large"
 
 
 class _Line:
@@ -92,7 +87,10 @@ class _Line:
 
 
 class Admission:
-    """Counts the calls that a front holds, and measures their pace; `clock` returns seconds."""
+    """Counts the calls that a front holds, and measures their pace.
+
+    Calls are described by the sizes of their requests in bytes. `clock` returns seconds.
+    """
 
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -108,11 +106,11 @@ class Admission:
         # Streams that wait for room, the longest wait first. Only the first one is woken.
         self._waiting: deque[asyncio.Event] = deque()
 
-    def check(self, payload: bytes, deadline: float) -> None:
+    def check(self, size: int, deadline: float) -> None:
         """Raise `QueueFullError` if a unary call must be refused."""
-        if self._calls >= self._calls_max or self._bytes + len(payload) > self._bytes_max:
+        if self._calls >= self._calls_max or self._bytes + size > self._bytes_max:
             raise QueueFullError("the queue of the server is full; try again shortly")
-        line = self._lines[kind_of(payload)]
+        line = self._lines[kind_of(size)]
         if line.since is None or not line.pace:
             return
         if line.held * line.pace > _WAIT_SHARE_MAX * (deadline - self._clock()):
@@ -120,17 +118,17 @@ class Admission:
                 "the server has too much to do to answer before the deadline; try again shortly"
             )
 
-    async def wait_for_room(self, payload: bytes) -> None:
+    async def wait_for_room(self, size: int) -> None:
         """Wait until a stream may submit a query, which it must do before it waits for anything.
 
         A stream does not wait if no stream holds a query and none waits.
         """
-        if not self._waiting and self._has_room(payload):
+        if not self._waiting and self._has_room(size):
             return
         turn = asyncio.Event()
         self._waiting.append(turn)
         try:
-            while turn is not self._waiting[0] or not self._has_room(payload):
+            while turn is not self._waiting[0] or not self._has_room(size):
                 turn.clear()
                 await turn.wait()
         finally:
@@ -138,11 +136,8 @@ class Admission:
             # There may be room for the next stream too.
             self._wake_stream()
 
-    def _has_room(self, payload: bytes) -> bool:
-        if not self._stream_calls:
-            return True
-        size = len(payload)
-        return (
+    def _has_room(self, size: int) -> bool:
+        return not self._stream_calls or (
             self._stream_calls < self._stream_calls_max
             and self._stream_bytes + size <= self._stream_bytes_max
             and self._calls < self._calls_max
@@ -154,25 +149,24 @@ class Admission:
         if self._waiting:
             self._waiting[0].set()
 
-    def take(self, request: Request) -> None:
+    def take(self, size: int, *, is_stream: bool) -> None:
         """Add a call to the count."""
-        self._lines[kind_of(request.payload)].held += 1
+        self._lines[kind_of(size)].held += 1
         self._calls += 1
-        self._bytes += len(request.payload)
-        if request.op is _STREAM:
+        self._bytes += size
+        if is_stream:
             self._stream_calls += 1
-            self._stream_bytes += len(request.payload)
+            self._stream_bytes += size
 
-    def release(self, request: Request, *, is_answered: bool = False) -> None:
+    def release(self, size: int, *, is_stream: bool, is_answered: bool = False) -> None:
         """Remove a call from the count; `is_answered` says whether it counts towards the pace."""
-        if request.op not in TO_ALL:
-            self._lines[kind_of(request.payload)].release(is_answered=is_answered)
-            self._calls -= 1
-            self._bytes -= len(request.payload)
-            if request.op is _STREAM:
-                self._stream_calls -= 1
-                self._stream_bytes -= len(request.payload)
-            self._wake_stream()
+        self._lines[kind_of(size)].release(is_answered=is_answered)
+        self._calls -= 1
+        self._bytes -= size
+        if is_stream:
+            self._stream_calls -= 1
+            self._stream_bytes -= size
+        self._wake_stream()
 
     def measure(self, kind: Kind, *, full: bool) -> None:
         """Update the pace of a kind.

@@ -9,7 +9,6 @@ generation, no query is answered from the old generation.
 
 import asyncio
 import itertools
-import math
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -35,12 +34,11 @@ from divgrpc_server.codec.statuses import (
     LateError,
     OutOfMemoryError,
 )
+from divgrpc_server.codec.subjects import NO_SUBJECT, Subject
 from divgrpc_server.config import Config
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.ipc import control, job_frames, packets
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
-from divgrpc_server.ipc.packets import Op
-from divgrpc_server.ipc.subject_lines import NO_SUBJECT, subject
 
 # Returns the next message of the caller as bytes, or `aio.EOF` at the end.
 Read = Callable[[], Awaitable[object]]
@@ -100,7 +98,7 @@ class Build(Job):
         """Check the first message; raises the core's error if a builder would refuse its header."""
         header = self._header(message if isinstance(message, bytes) else b"")
         name = check_index_name(header.index)
-        self.subject = subject(name)
+        self.subject = Subject(name)
         parse_build_parameters(header.parameters)
         if not header.replace and IndexFolder(root / name).pointer_stamp() is not None:
             raise IndexExistsError(f"index {name!r} exists; set replace=True to replace it")
@@ -108,7 +106,7 @@ class Build(Job):
     def finish(self, response: bytes) -> None:
         """Store the description of the index from the last response."""
         self.result = index_pb2.BuildResponse.FromString(response).done
-        self.subject = subject(self.result.name, self.result.rows)
+        self.subject = Subject(self.result.name, self.result.rows)
 
     def _header(self, message: bytes) -> index_pb2.BuildHeader | index_pb2.BuildOnceRequest:
         request = index_pb2.BuildRequest.FromString(message)
@@ -329,7 +327,7 @@ class _Relay:
                 self._upload.turn(callers=False)
             elif kind == Frame.STAGED:
                 self._staged = StagedGeneration.unpack(payload)
-                await self._pool.ask_all(Op.PREPARE, payload, math.inf, "")
+                await self._pool.prepare(payload)
                 # If PUBLISH cannot be sent, the builder has ended, and its last frame is its
                 # status.
                 with suppress(BrokenPipeError, ConnectionResetError):

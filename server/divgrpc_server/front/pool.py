@@ -23,15 +23,16 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 from divgrpc.errors import UnavailableError
+from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import OutOfMemoryError, PoisonError, explain
 from divgrpc_server.config import Config
-from divgrpc_server.front.admission import TO_ALL, Admission, Kind, kind_of
-from divgrpc_server.front.quarantine import Quarantine, index_of
+from divgrpc_server.front.admission import Admission, Kind, kind_of
+from divgrpc_server.front.quarantine import Quarantine
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
@@ -42,17 +43,22 @@ _CREDITS: Final[dict[Kind, int]] = {
     "small": packets.SMALL_CREDITS,
     "large": packets.LARGE_CREDITS,
 }
+# Members of `Op`, because a look-up in an enum takes a noticeable part of the time of admission.
+_STREAM: Final = Op.STREAM
+# Requests of this operation are sent to every worker. They are not queued, counted or retried.
+_PREPARE: Final = Op.PREPARE
 
 
 class PoolCall:
-    """A request in the pool, whether queued or sent to a worker."""
+    """A request in the pool, whether queued or sent to a worker; `size` is in bytes."""
 
-    __slots__ = ("deaths", "deliver", "kind", "queue_time", "request", "worker")
+    __slots__ = ("deaths", "deliver", "kind", "queue_time", "request", "size", "worker")
 
     def __init__(self, request: Request, deliver: Callable[[Reply], None]) -> None:
         self.request = request
         self.deliver = deliver
-        self.kind = kind_of(request.payload)
+        self.size = len(request.payload)
+        self.kind = kind_of(self.size)
         self.queue_time = time.monotonic()
         self.deaths = 0
         self.worker: WorkerLink | None = None
@@ -163,12 +169,15 @@ class Pool:
         Raises `PoisonError`, and `QueueFullError` for a unary call. A stream must call
         `wait_for_room` first.
         """
-        if op is not Op.STREAM:
-            self._admission.check(payload, deadline)
-        if self._quarantine.holds(op, payload):
+        is_stream = op is _STREAM
+        if not is_stream:
+            self._admission.check(len(payload), deadline)
+        if not self._quarantine.is_empty and self._quarantine.holds(
+            subjects.fingerprint(op, payload)
+        ):
             raise PoisonError("this request ended two workers a moment ago and is not tried again")
         call = PoolCall(Request(next(self._ids), deadline, op, tag, payload), deliver)
-        self._admission.take(call.request)
+        self._admission.take(call.size, is_stream=is_stream)
         self._queues[call.kind][call.request.id] = call
         self._dispatch()
         return call
@@ -177,27 +186,28 @@ class Pool:
         """Remove a call whose caller no longer waits."""
         number, worker = call.request.id, call.worker
         if self._queue_of(call).pop(number, None):
-            self._admission.release(call.request)
+            self._release(call)
         elif worker is not None and number in worker.outstanding:
             del worker.outstanding[number]
-            self._admission.release(call.request)
+            self._release(call)
             cancel = Request(number, 0.0, Op.CANCEL, "", b"")
             self._send(worker, packets.pack_request(cancel))
             self._dispatch()
 
-    async def ask_all(self, op: Op, payload: bytes, deadline: float, tag: str) -> Sequence[Reply]:
-        """Send a request to every running worker; return the replies of workers that survive."""
+    async def prepare(self, generation: bytes) -> None:
+        """Wait until every running worker has opened a generation, or has died.
+
+        `generation` is a packed `StagedGeneration`.
+        """
         replies: list[asyncio.Future[Reply]] = []
-        for worker in list(self._workers):
+        for worker in self._workers:
             future: asyncio.Future[Reply] = self._loop.create_future()
-            call = PoolCall(
-                Request(next(self._ids), deadline, op, tag, payload), partial(_settle, future)
-            )
+            request = Request(next(self._ids), math.inf, _PREPARE, "", generation)
+            call = PoolCall(request, partial(_settle, future))
             if self._send_packet(worker, [call]):
                 self._hand_over(worker, [call])
                 replies.append(future)
-        results = await asyncio.gather(*replies)
-        return [reply for reply in results if reply.outcome != Outcome.LOST]
+        await asyncio.gather(*replies)
 
     def refresh(self, index: str) -> None:
         """Notify every worker that an index was replaced or deleted."""
@@ -334,7 +344,7 @@ class Pool:
             call = worker.outstanding.pop(reply.id, None)
             if call is None:
                 continue
-            self._admission.release(call.request, is_answered=True)
+            self._release(call, is_answered=True)
             if reply.outcome != Outcome.LOST:
                 call.deliver(reply)
             else:
@@ -344,8 +354,13 @@ class Pool:
 
     def _fail(self, call: PoolCall, error: Exception) -> None:
         """End a call that is no longer queued or held by a worker."""
-        self._admission.release(call.request)
+        self._release(call)
         call.deliver(self._status(call, error))
+
+    def _release(self, call: PoolCall, *, is_answered: bool = False) -> None:
+        op = call.request.op
+        if op is not _PREPARE:
+            self._admission.release(call.size, is_stream=op is _STREAM, is_answered=is_answered)
 
     def _status(self, call: PoolCall, error: Exception) -> Reply:
         status = explain(error, call.request.tag, self._log)
@@ -365,7 +380,7 @@ class Pool:
         for call in worker.outstanding.values():
             call.worker = None
             call.deaths += 1
-            if call.request.op in TO_ALL:
+            if call.request.op is _PREPARE:
                 call.deliver(Reply(call.request.id, Outcome.LOST, b""))
             elif call.deaths < _TRIES:
                 self._suspects[call.request.id] = call
@@ -377,7 +392,8 @@ class Pool:
 
     def _recheck(self, calls: Iterable[PoolCall]) -> None:
         """Tell the other workers to check the files of the indexes that `calls` use."""
-        for index in {index_of(call.request.op, call.request.payload) for call in calls} - {""}:
+        requests = [call.request for call in calls]
+        for index in {subjects.index_of(item.op, item.payload) for item in requests} - {""}:
             self._notify(Op.RECHECK, index)
 
     def _try_suspect(self) -> None:
@@ -392,7 +408,8 @@ class Pool:
             self._reserved = None
 
     def _condemn(self, call: PoolCall) -> None:
-        self._quarantine.add(call.request.op, call.request.payload)
+        op, payload = call.request.op, call.request.payload
+        self._quarantine.add(subjects.fingerprint(op, payload), subjects.index_of(op, payload))
         self._log.error("query ended two workers", request_id=call.request.tag)
         self._fail(call, UnavailableError("two workers ended while they answered this request"))
 

@@ -103,7 +103,7 @@ class QueryStream:
             self._in_flight += 1
             self._on_message(message)
             try:
-                await self._pool.wait_for_room(message)
+                await self._pool.wait_for_room(len(message))
             except asyncio.CancelledError:
                 if self._draining:
                     self._submit(message)

@@ -31,8 +31,7 @@ from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
-from divgrpc_server.ipc.subject_lines import NO_SUBJECT, Subject
-from divgrpc_server.logging.logs import AccessLog, Logger
+from divgrpc_server.logging.logs import AccessLog, Logger, Subject
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
 
@@ -189,7 +188,7 @@ class Service:
         return serve
 
     def _subject(self, method: str, request: bytes) -> Subject:
-        return subjects.read(method, request) if self._access.enabled else NO_SUBJECT
+        return subjects.read(method, request) if self._access.enabled else subjects.NO_SUBJECT
 
     async def _run(
         self,

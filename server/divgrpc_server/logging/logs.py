@@ -15,8 +15,8 @@ from typing import Final, TextIO, cast
 
 import structlog
 
+from divgrpc.parameters import INDEX_NAME
 from divgrpc_server.config import Config
-from divgrpc_server.ipc.subject_lines import NO_SUBJECT, Subject
 from divgrpc_server.logging.nonblocking_pipe import WRITE_BYTES_MAX, LogSink
 
 _STDERR: Final = 2
@@ -75,10 +75,16 @@ def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
     loop.set_exception_handler(handle)
 
 
+# The index, the number of rows, and k of a call; "" and None for values that it does not have.
+# The index is "*" if the queries of a stream use several indexes.
+Subject = tuple[str, int | None, int | None]
+
 # The values of an access line: end of the call in seconds since 1970, method, code, duration in
-# seconds, request id, peer, subject. Tuples and % templates are used because they are the fastest
-# way in Python to write a line for every call.
-_Call = tuple[float, str, str, float, str, str, Subject]
+# seconds, request id, peer, text of the subject. Tuples and % templates are used because they are
+# the fastest way in Python to write a line for every call.
+_Call = tuple[float, str, str, float, str, str, str]
+# Maximum number of characters in the name of an index.
+_NAME_CHARACTERS_MAX: Final = 63
 _JSON: Final = (
     '{"event": "call", "method": "%s", "code": "%s", "duration_ms": %.3f, %s"request_id": "%s", '
     '"peer": "%s", "level": "info", "timestamp": "%s.%06dZ"}\n'
@@ -89,7 +95,8 @@ _CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
 class AccessLog:
     """Writes one line per call; the lines of each quarter of a second are written together.
 
-    Values are not escaped, because the server creates or validates all of them.
+    Values are not escaped, because the server creates them. The name of an index is created by the
+    caller, so it is written only if it is valid.
     """
 
     def __init__(self, config: Config, *, descriptor: int = _STDERR) -> None:
@@ -109,12 +116,15 @@ class AccessLog:
         request_id: str,
         peer: str,
         *,
-        subject: Subject = NO_SUBJECT,
+        subject: Subject = ("", None, None),
     ) -> None:
         """Add the line of a call that has just ended after `seconds`."""
         if not self.enabled:
             return
-        self._calls.append((time.time(), method, code, seconds, request_id, peer, subject))
+        # Do not keep a text that is too long to be a name in memory.
+        is_short = len(subject[0]) <= _NAME_CHARACTERS_MAX
+        text = _subject_text(self._in_json, *subject) if is_short else ""
+        self._calls.append((time.time(), method, code, seconds, request_id, peer, text))
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FLUSH_SECONDS, self.flush)
@@ -143,15 +153,24 @@ class AccessLog:
         second = int(end)
         stamp, fraction, duration = _timestamp(second), (end - second) * 1e6, seconds * 1e3
         if self._in_json:
-            about = subject.in_json
-            return _JSON % (method, code, duration, about, request_id, peer, stamp, fraction)
-        about = subject.for_people
-        return _CONSOLE % (stamp, fraction, method, code, duration, about, request_id, peer)
+            return _JSON % (method, code, duration, subject, request_id, peer, stamp, fraction)
+        return _CONSOLE % (stamp, fraction, method, code, duration, subject, request_id, peer)
 
     def close(self) -> None:
         """Write the buffered lines, and close the sink."""
         self.flush()
         self._sink.close()
+
+
+@lru_cache(maxsize=4096)  # most calls repeat the subject of an earlier call
+def _subject_text(in_json: bool, index: str, rows: int | None, k: int | None) -> str:
+    """Return the subject as a part of a line, or "" if the index is not a valid name."""
+    if index != "*" and not INDEX_NAME.fullmatch(index):
+        return ""
+    numbers = [(name, number) for name, number in (("rows", rows), ("k", k)) if number is not None]
+    if in_json:
+        return "".join((f'"index": "{index}", ', *(f'"{name}": {n}, ' for name, n in numbers)))
+    return "".join((f" index={index}", *(f" {name}={n}" for name, n in numbers)))
 
 
 @lru_cache(maxsize=2)  # a flush spans a second or two

@@ -1,6 +1,6 @@
-"""The subject of a call (index, rows, k) for the access log, read from the request's bytes."""
+"""What a front reads from the bytes of a request: its subject, its index and its fingerprint."""
 
-import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from divgrpc_protos.arrays import Csr, encode_csr, encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, index_pb2, predict_pb2, query_pb2, vectors_pb2
-from divgrpc_server.codec.subjects import StreamSubject, read
-from divgrpc_server.ipc.subject_lines import NO_SUBJECT, Subject, subject
+from divgrpc_server.codec.subjects import (
+    NO_SUBJECT,
+    StreamSubject,
+    Subject,
+    fingerprint,
+    index_of,
+    read,
+)
+from divgrpc_server.ipc.packets import Op
 
 METHODS = ["Query", "PredictLabels", "Evaluate", "EvaluateLabels", "GetIndex", "DeleteIndex"]
-
-
-def told(found: Subject) -> dict[str, object]:
-    """Return the fields of a subject, after checking that its two formats agree."""
-    parsed: dict[str, object] = json.loads("{" + found.in_json.removesuffix(", ") + "}")
-    assert found.for_people == "".join(f" {name}={value}" for name, value in parsed.items())
-    return parsed
 
 
 def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
@@ -32,30 +32,28 @@ def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
 @given(rows=st.integers(0, 50), k=st.integers(0, 99), sparse=st.booleans())
 def test_the_subject_of_a_query_has_index_rows_and_k(rows: int, k: int, sparse: bool) -> None:
     request = query_pb2.QueryRequest(index="images", queries=vectors(rows, sparse), k=k)
-    found = read("Query", request.SerializeToString())
-    assert told(found) == {"index": "images", "rows": rows, "k": k}
+    assert read("Query", request.SerializeToString()) == ("images", rows, k)
 
 
 def test_a_query_that_sets_no_k_gets_the_default() -> None:
     """If a query does not set `k`, 10 is logged; if `k` or `top_k` is 0, 0 is logged."""
     rows = vectors(2, sparse=False)
     unset = query_pb2.QueryRequest(index="images", queries=rows).SerializeToString()
-    assert told(read("Query", unset)) == {"index": "images", "rows": 2, "k": 10}
+    assert read("Query", unset) == ("images", 2, 10)
     zero = query_pb2.QueryRequest(index="images", queries=rows, k=0).SerializeToString()
-    assert told(read("Query", zero)) == {"index": "images", "rows": 2, "k": 0}
+    assert read("Query", zero) == ("images", 2, 0)
     labels = predict_pb2.PredictLabelsRequest(index="images", documents=rows, top_k=0)
-    assert told(read("PredictLabels", labels.SerializeToString()))["k"] == 0
+    assert read("PredictLabels", labels.SerializeToString()).k == 0
 
 
 def test_subjects_of_other_methods() -> None:
     rows = vectors(4, sparse=False)
     predicted = predict_pb2.PredictLabelsRequest(index="papers", documents=rows)
-    found = read("PredictLabels", predicted.SerializeToString())
-    assert told(found) == {"index": "papers", "rows": 4, "k": 5}
+    assert read("PredictLabels", predicted.SerializeToString()) == ("papers", 4, 5)
     evaluated = evaluate_pb2.EvaluateRequest(index="papers", queries=rows)
-    assert told(read("Evaluate", evaluated.SerializeToString())) == {"index": "papers", "rows": 4}
+    assert read("Evaluate", evaluated.SerializeToString()) == ("papers", 4, None)
     asked = index_pb2.GetIndexRequest(index="papers")
-    assert told(read("GetIndex", asked.SerializeToString())) == {"index": "papers"}
+    assert read("GetIndex", asked.SerializeToString()) == ("papers", None, None)
     assert read("ListIndexes", b"") is NO_SUBJECT
 
 
@@ -72,32 +70,46 @@ def test_the_subject_of_a_stream_combines_its_queries(
         query = query_pb2.QueryRequest(index=index, queries=vectors(rows, sparse=False), k=k)
         stream.add(query_pb2.QueryStreamRequest(query=query).SerializeToString())
         stream.add(b"\xff")  # a malformed message, which does not count
-    expected: dict[str, object] = {}
-    if messages:
-        indexes = {index for index, _, _ in messages}
-        expected["index"] = "*" if len(indexes) > 1 else indexes.pop()
-        expected["rows"] = sum(rows for _, rows, _ in messages)
-    if len(numbers := {10 if k is None else k for _, _, k in messages}) == 1:
-        expected["k"] = numbers.pop()
-    assert told(stream.subject) == expected
+    indexes = {message.index for message in messages}
+    index = "*" if len(indexes) > 1 else "".join(indexes)
+    numbers = {10 if message.k is None else message.k for message in messages}
+    k = numbers.pop() if len(numbers) == 1 else None
+    assert stream.subject == (index, sum(message.rows for message in messages), k)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @given(st.binary(max_size=200))
 def test_any_bytes_have_a_subject(method: str, request: bytes) -> None:
-    """A malformed request has an empty subject, and its log line is still one line of JSON."""
-    found = read(method, request)
-    assert "\n" not in found.in_json + found.for_people
-    told(found)
+    """Reading raises nothing, whatever the bytes are."""
+    assert isinstance(read(method, request), Subject)
 
 
-@given(st.text(max_size=80))
-def test_a_name_cannot_forge_a_line(name: str) -> None:
-    """A name is written to the log only if it is a valid index name."""
-    found = subject(name, 1)
-    assert found is NO_SUBJECT or told(found) == {"index": name, "rows": 1}
+def query(k: int) -> query_pb2.QueryRequest:
+    """Return a query for the index `images`."""
+    return query_pb2.QueryRequest(index="images", k=k)
 
 
-@pytest.mark.parametrize("name", ['x", "code": "OK', "x\nx", "x" * 64, ""])
-def test_an_invalid_index_name_is_not_logged(name: str) -> None:
-    assert subject(name, 1, 1) is NO_SUBJECT
+def stream_message(number: int, k: int) -> bytes:
+    """Return a QueryStream message with the query that `query` returns."""
+    message = query_pb2.QueryStreamRequest(correlation_id=number, query=query(k))
+    return message.SerializeToString()
+
+
+def test_a_fingerprint_does_not_depend_on_the_correlation_id() -> None:
+    """A query has one fingerprint on all streams, under all correlation ids, and in Query calls."""
+    expected = fingerprint(Op.QUERY, query(3).SerializeToString())
+    assert fingerprint(Op.STREAM, stream_message(1, 3)) == expected
+    assert fingerprint(Op.STREAM, stream_message(2, 3)) == expected
+    assert fingerprint(Op.STREAM, stream_message(1, 4)) != expected
+    assert fingerprint(Op.QUERY, query(4).SerializeToString()) != expected
+
+
+def test_the_index_of_a_query_is_found() -> None:
+    """Queries, queries of streams and predictions name an index; malformed bytes name none."""
+    prediction = predict_pb2.PredictLabelsRequest(index="papers", top_k=3).SerializeToString()
+    assert index_of(Op.QUERY, query(3).SerializeToString()) == "images"
+    assert index_of(Op.STREAM, stream_message(1, 3)) == "images"
+    assert index_of(Op.PREDICT, prediction) == "papers"
+    for op in (Op.QUERY, Op.STREAM, Op.PREDICT):
+        assert index_of(op, b"\xff") == ""
+        assert fingerprint(op, b"\xff") == fingerprint(Op.QUERY, b"\xff")

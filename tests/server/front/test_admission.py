@@ -9,43 +9,46 @@ from divgrpc_server.codec.statuses import QueueFullError
 from divgrpc_server.config import Config
 from divgrpc_server.front.admission import Admission, kind_of
 from divgrpc_server.ipc import packets
-from divgrpc_server.ipc.packets import Op, Request
 
-SMALL, LARGE = b"four", bytes(packets.SMALL_MAX + 1)
+# Sizes of calls in bytes.
+SMALL, LARGE = 4, packets.SMALL_MAX + 1
 
 
 class Line:
-    """An admission, the calls that it holds, and the clock that the test moves."""
+    """An admission, the number of calls that it holds, and the clock that the test moves."""
 
-    def __init__(self, payload: bytes = SMALL, **options: Any) -> None:  # noqa: ANN401  # as Config's
+    def __init__(self, size: int = SMALL, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.now = 100.0
         self.admission = Admission(Config(**options), clock=lambda: self.now)
-        self.payload = payload
-        self.held: list[Request] = []
+        self.size = size
+        self.held = 0
 
-    def ask(self, seconds: float = math.inf, payload: bytes = b"") -> Request:
+    def ask(self, seconds: float = math.inf) -> None:
         """Add a call whose deadline is `seconds` from now."""
-        payload = payload or self.payload
-        self.admission.check(payload, self.now + seconds)
-        self.held.append(Request(len(self.held), self.now + seconds, Op.QUERY, "", payload))
-        self.admission.take(self.held[-1])
-        return self.held[-1]
+        self.admission.check(self.size, self.now + seconds)
+        self.admission.take(self.size, is_stream=False)
+        self.held += 1
+
+    def release(self, *, is_answered: bool) -> None:
+        """Remove a call."""
+        self.admission.release(self.size, is_stream=False, is_answered=is_answered)
+        self.held -= 1
 
     def full(self, *, full: bool = True) -> None:
         """Tell the admission whether every worker is busy with calls of this kind."""
-        self.admission.measure(kind_of(self.payload), full=full)
+        self.admission.measure(kind_of(self.size), full=full)
 
     def serve(self, calls: int, seconds: float) -> None:
         """Answer `calls` calls after `seconds` seconds in which every worker was busy."""
         self.now += seconds
         for _ in range(calls):
-            self.admission.release(self.held.pop(), is_answered=True)
+            self.release(is_answered=True)
         self.full()
 
 
-def busy(payload: bytes = SMALL) -> Line:
+def busy(size: int = SMALL) -> Line:
     """Return a line that holds ten calls, at a pace of 0.1 seconds per call."""
-    line = Line(payload)
+    line = Line(size)
     for _ in range(30):
         line.ask()
     line.full()
@@ -53,10 +56,10 @@ def busy(payload: bytes = SMALL) -> Line:
     return line
 
 
-@pytest.mark.parametrize("payload", [SMALL, LARGE])
-def test_a_call_is_refused_if_its_wait_exceeds_half_of_its_time(payload: bytes) -> None:
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_call_is_refused_if_its_wait_exceeds_half_of_its_time(size: int) -> None:
     """Ten calls of 0.1 seconds make a wait of one second, so a caller needs two seconds."""
-    line = busy(payload)
+    line = busy(size)
     with pytest.raises(QueueFullError, match="before the deadline"):
         line.ask(1.99)
     line.ask(2.01)
@@ -96,26 +99,25 @@ def test_the_pace_is_forgotten_after_a_worker_was_free_for_long() -> None:
 def test_idle_time_is_not_measured() -> None:
     """A batch occupies the only worker, while single calls are answered now and then."""
     line = Line()
-    line.ask(payload=LARGE)
+    line.admission.take(LARGE, is_stream=False)
     line.admission.measure("large", full=True)
     for _ in range(8):
         line.full(full=False)
         line.now += 1.5
-        call = line.ask(2.0)
+        line.ask(2.0)
         line.now += 0.008
-        line.held.remove(call)
-        line.admission.release(call, is_answered=True)
+        line.release(is_answered=True)
         line.admission.measure("large", full=True)
 
 
 def test_large_calls_do_not_count_in_the_wait_of_small_calls() -> None:
     line = busy()
-    others = [line.ask(payload=LARGE) for _ in range(10)]
+    for _ in range(10):
+        line.admission.take(LARGE, is_stream=False)
     line.ask(2.01)
     line.now += 1.0
-    for call in others:
-        line.admission.release(call, is_answered=True)
-    line.held = [call for call in line.held if call not in others]
+    for _ in range(10):
+        line.admission.release(LARGE, is_stream=False, is_answered=True)
     line.full()  # 11 small calls at 0.1 seconds each; the window had no small answer
     with pytest.raises(QueueFullError):
         line.ask(2.19)
@@ -154,7 +156,7 @@ def test_unanswered_calls_do_not_change_the_pace() -> None:
     for _ in range(10):
         line.ask()
     for _ in range(9):
-        line.admission.release(line.held.pop())
+        line.release(is_answered=False)
     line.serve(1, 0.3)  # 0.3 s per call; with the old pace of 0.1, 0.2; ten are left
     with pytest.raises(QueueFullError):
         line.ask(3.99)

@@ -2,14 +2,13 @@
 
 import asyncio
 import socket
-from functools import partial
 
 import pytest
 
 from divgrpc_server.codec.statuses import QueueFullError
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op
-from support.processes.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
+from support.processes.pool_harness import Stage, answer, on_stage, packet, settle
 
 
 @on_stage()
@@ -197,7 +196,7 @@ async def test_large_calls_have_their_own_pace(stage: Stage) -> None:
 async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -> None:
     link = stage.attach(1)
     for _ in range(5):
-        prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"x", FOREVER, ""))
+        prepared = asyncio.ensure_future(stage.pool.prepare(b"x"))
         answer(link, *await packet(link), small=0)
         await prepared
     calls = [stage.ask(b"x") for _ in range(2)]
@@ -233,7 +232,7 @@ async def test_packets_wait_while_a_socket_is_full(stage: Stage) -> None:
 async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
     """PREPARE ends when each worker has opened the generation or died. REFRESH expects no reply."""
     links = [stage.attach(1), stage.attach(2)]
-    prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, ""))
+    prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
     (request,) = await packet(links[0])
     assert (request.op, request.payload) == (Op.PREPARE, b"name/folder")
     answer(links[0], request, small=0)
@@ -244,16 +243,3 @@ async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
     stage.pool.refresh("name")
     (request,) = await packet(links[0])
     assert (request.op, request.payload) == (Op.REFRESH, b"name")
-
-
-@on_stage()
-async def test_ask_all_returns_the_replies_of_the_living(stage: Stage) -> None:
-    links = [stage.attach(serial) for serial in range(3)]
-    ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
-    asked = asyncio.ensure_future(ask())
-    requests = [(await packet(link))[0] for link in links]
-    assert {len(request.payload) for request in requests} == {100_000}
-    answer(links[0], requests[0], small=0)
-    links[1].close()
-    answer(links[2], requests[2], small=0)
-    assert len(await asked) == 2

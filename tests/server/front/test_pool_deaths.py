@@ -9,7 +9,7 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import PoisonError
 from divgrpc_server.ipc.packets import Op, Outcome
-from support.processes.pool_harness import FOREVER, Stage, answer, on_stage, packet, settle
+from support.processes.pool_harness import Stage, answer, on_stage, packet, settle
 
 
 @on_stage()
@@ -143,7 +143,7 @@ async def test_silence_counts_from_the_prepare_request(stage: Stage) -> None:
     """A worker that was idle before PREPARE and sends empty packets since then is not reported."""
     link = stage.attach(1)
     stage.age(100)
-    prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, ""))
+    prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
     (request,) = await packet(link)
     for _ in range(3):
         stage.age(40)

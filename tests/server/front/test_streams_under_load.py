@@ -112,11 +112,10 @@ def test_a_cancelled_stream_passes_its_turn_on() -> None:
 
     async def scene() -> None:
         admission = Admission(Config(queue_calls=2))
-        request = Request(1, FOREVER, Op.STREAM, "tag", b"x")
-        admission.take(request)
-        first, second = (asyncio.ensure_future(admission.wait_for_room(b"x")) for _ in range(2))
+        admission.take(1, is_stream=True)
+        first, second = (asyncio.ensure_future(admission.wait_for_room(1)) for _ in range(2))
         await settle()
-        admission.release(request)
+        admission.release(1, is_stream=True)
         first.cancel()
         await asyncio.wait_for(second, 10)
         assert first.cancelled()
@@ -157,17 +156,15 @@ def test_a_long_query_is_not_overtaken() -> None:
 
     async def scene() -> None:
         admission = Admission(Config(queue_bytes=20))
-        requests = [Request(number, FOREVER, Op.STREAM, "tag", b"four") for number in range(2)]
-        for request in requests:
-            admission.take(request)
-        payloads = b"10 bytes..", b"x"
-        long, short = (asyncio.ensure_future(admission.wait_for_room(one)) for one in payloads)
+        for _ in range(2):
+            admission.take(4, is_stream=True)
+        long, short = (asyncio.ensure_future(admission.wait_for_room(size)) for size in (10, 1))
         await settle()
-        admission.release(requests[0])
-        late = asyncio.ensure_future(admission.wait_for_room(b"x"))
+        admission.release(4, is_stream=True)
+        late = asyncio.ensure_future(admission.wait_for_room(1))
         await settle()
         assert not any(turn.done() for turn in (long, short, late))
-        admission.release(requests[1])
+        admission.release(4, is_stream=True)
         await asyncio.wait_for(asyncio.gather(long, short, late), 10)
 
     asyncio.run(scene())

@@ -9,25 +9,24 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from divgrpc.parameters import INDEX_NAME
 from divgrpc_server.config import Config
-from divgrpc_server.ipc.subject_lines import subject
 from divgrpc_server.logging.logs import AccessLog
 from divgrpc_server.logging.nonblocking_pipe import LogSink
 
 
-async def written(config: Config, count: int) -> str:
+async def written(config: Config, count: int, index: str = "") -> str:
     """Return the lines of an access log for `count` calls."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     access = AccessLog(config, descriptor=writing)
     for number in range(count):
-        access.add("Query", "OK", 0.00125, f"id-{number}", "ipv4:127.0.0.1:5")
-    return ended(access, reading, writing)
-
-
-def ended(access: AccessLog, reading: int, writing: int) -> str:
-    """Close an access log, and return its lines."""
+        access.add(
+            "Query", "OK", 0.00125, f"id-{number}", "ipv4:127.0.0.1:5", subject=(index, 1, None)
+        )
     access.close()
     os.close(writing)
     with os.fdopen(reading) as pipe:
@@ -61,10 +60,12 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
     async def write() -> str:
         reading, writing = os.pipe()
         access = AccessLog(Config(log_format=log_format), descriptor=writing)
-        access.add("Query", "OK", 0.001, "x", "peer", subject=subject("images", 3, 10))
-        access.add("Build", "OK", 0.001, "y", "peer", subject=subject("images", 2_000))
-        access.add("Query", "OK", 0.00125, "z", "peer")
-        return ended(access, reading, writing)
+        access.add("Query", "OK", 0.001, "x", "peer", subject=("images", 3, 10))
+        access.add("Build", "OK", 0.001, "y", "peer", subject=("images", 2_000, None))
+        access.close()
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            return pipe.read()
 
     query, build, bare = asyncio.run(write()).splitlines()
     if log_format == "json":
@@ -75,6 +76,21 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
         assert "Query OK 1.000 ms index=images rows=3 k=10 request_id=x" in query
         assert "Build OK 1.000 ms index=images rows=2000 request_id=y" in build
         assert "Query OK 1.250 ms request_id=z" in bare
+
+
+FORGED = ['x", "code": "OK', "x\nx", "x" * 64, ""]
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+@given(st.one_of(st.sampled_from(FORGED), st.text(max_size=80)))
+def test_an_index_name_cannot_forge_a_line(log_format: str, name: str) -> None:
+    """A line has the index of its call only if the index is a valid name."""
+    config = Config(log_format=log_format)
+    line = asyncio.run(written(config, 1, name))
+    if INDEX_NAME.fullmatch(name) or name == "*":
+        assert name in line
+    else:
+        assert len(line) == len(asyncio.run(written(config, 1)))
 
 
 @pytest.mark.parametrize("config", [Config(access_log=False), Config(log_level="warning")])
