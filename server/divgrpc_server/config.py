@@ -7,7 +7,6 @@ receive the object as JSON. Only `__main__` reads the environment.
 """
 
 import dataclasses
-import json
 import math
 import os
 import tomllib
@@ -60,9 +59,7 @@ class Config:
     )
     fronts: int = _option(1, "processes that speak gRPC, sharing the port", low=1, high=256)
     log_format: str = _option(
-        "auto",
-        "json, console, or auto: console on a terminal",
-        choices=("auto", "json", "console"),
+        "auto", "json, console, or auto: console on a terminal", choices=("auto", "json", "console")
     )
     log_level: str = _option(
         "info", "lowest level of log lines", choices=("debug", "info", "warning", "error")
@@ -80,9 +77,7 @@ class Config:
         64 * 2**20, "bytes of queries that a front queues; further ones are refused", low=1
     )
     pending_calls: int = _option(
-        20_000,
-        "calls that gRPC queues for a busy front; it ends further calls as CANCELLED",
-        low=1,
+        20_000, "calls that gRPC queues for a busy front; it ends further calls as CANCELLED", low=1
     )
     stream_window: int = _option(
         256, "queries of one QueryStream that run at a time", low=1, high=65536
@@ -114,15 +109,6 @@ class Config:
     def port(self) -> int:
         """The port part of `listen`."""
         return _split_address(self.listen)[1]
-
-    def to_json(self) -> str:
-        """Return the configuration as JSON, for `from_json`."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Config":
-        """Return the configuration that `to_json` serialised."""
-        return cls(**json.loads(text))
 
 
 def load(
@@ -184,8 +170,7 @@ def _check(field: "dataclasses.Field[object]", value: object) -> None:
         raise invalid(field.name, f"must be one of {', '.join(limits['choices'])}, got {value!r}")
     if isinstance(value, int | float) and not limits["low"] <= value <= limits["high"]:
         raise invalid(
-            field.name,
-            f"must be between {limits['low']} and {limits['high']}, got {value}",
+            field.name, f"must be between {limits['low']} and {limits['high']}, got {value}"
         )
 
 

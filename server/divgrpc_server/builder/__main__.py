@@ -161,10 +161,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
             layout = _append(builder, chunk, layout)
             rows += _rows(chunk)
         if expected_rows not in (None, rows):
-            raise invalid(
-                "header.expected_rows",
-                f"was {expected_rows}, and {rows} rows came",
-            )
+            raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
         return builder.build().manifest.info(name)
 
 

@@ -100,8 +100,7 @@ class LabelUpload:
         largest = max(int(edges.max(initial=0)), max(hierarchy.roots, default=0))
         if largest >= LIMITS["hierarchy_nodes_max"]:
             raise invalid(
-                "hierarchy",
-                f"must have nodes below {LIMITS['hierarchy_nodes_max']}, got {largest}",
+                "hierarchy", f"must have nodes below {LIMITS['hierarchy_nodes_max']}, got {largest}"
             )
         self._edges = [*(self._edges or []), edges]
 

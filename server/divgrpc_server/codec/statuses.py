@@ -116,11 +116,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
 }
 
 
-_WITH_FIELD: Final = (
-    errors.InvalidArgumentError,
-    errors.UnsupportedError,
-    errors.UnfitIndexError,
-)
+_WITH_FIELD: Final = (errors.InvalidArgumentError, errors.UnsupportedError, errors.UnfitIndexError)
 
 
 class Log(Protocol):

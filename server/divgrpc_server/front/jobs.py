@@ -18,12 +18,7 @@ from typing import ClassVar
 from google.rpc import status_pb2
 from grpc import aio
 
-from divgrpc.errors import (
-    DivgrpcError,
-    IndexExistsError,
-    InvalidArgumentError,
-    UnavailableError,
-)
+from divgrpc.errors import DivgrpcError, IndexExistsError, InvalidArgumentError, UnavailableError
 from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
 from divgrpc_protos.v1 import index_pb2

@@ -39,10 +39,7 @@ from divgrpc_server.logging.logs import Logger
 
 _TICK_SECONDS: Final = 0.25
 _TRIES: Final = 2
-_CREDITS: Final[dict[Kind, int]] = {
-    "small": packets.SMALL_CREDITS,
-    "large": packets.LARGE_CREDITS,
-}
+_CREDITS: Final[dict[Kind, int]] = {"small": packets.SMALL_CREDITS, "large": packets.LARGE_CREDITS}
 # Members of `Op`, because a look-up in an enum takes a noticeable part of the time of admission.
 _STREAM: Final = Op.STREAM
 # Requests of this operation are sent to every worker. They are not queued, counted or retried.
@@ -270,21 +267,22 @@ class Pool:
         return calls
 
     def _send_calls(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
-        """Send queued calls to a worker in one packet, which costs one credit."""
-        kind = calls[0].kind
+        """Send queued calls in one packet, which costs one credit.
+
+        The calls stay queued if the socket's buffer is full.
+        """
+        try:
+            if not self._send_packet(worker, calls):
+                return
+        except OSError as error:
+            for call in calls:
+                del self._queue_of(call)[call.request.id]
+                self._fail(call, error)
+            return
         for call in calls:
             del self._queue_of(call)[call.request.id]
         self._hand_over(worker, calls)
-        worker.credits[kind] -= 1
-        try:
-            if self._send_packet(worker, calls):
-                return
-            self._take_back(worker, calls)
-        except OSError as error:
-            for call in calls:
-                del worker.outstanding[call.request.id]
-                self._fail(call, error)
-        worker.credits[kind] += 1
+        worker.credits[calls[0].kind] -= 1
 
     def _send_packet(self, worker: WorkerLink, calls: list[PoolCall]) -> bool:
         """Send calls in a packet; return False if the socket's buffer is full.
@@ -303,16 +301,6 @@ class Pool:
         for call in calls:
             worker.outstanding[call.request.id] = call
             call.worker = worker
-
-    def _take_back(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
-        """Requeue calls that could not be sent, ahead of the other calls of their queue."""
-        for call in reversed(calls):
-            number = call.request.id
-            del worker.outstanding[number]
-            call.worker = None
-            queue = self._queue_of(call)
-            queue[number] = call
-            queue.move_to_end(number, last=False)
 
     def _send(self, worker: WorkerLink, packet: bytes, memfd: int = -1) -> bool:
         try:

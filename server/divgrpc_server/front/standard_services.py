@@ -83,8 +83,7 @@ def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]
 
     method: grpc.RpcMethodHandler[bytes, reflection_pb2.ServerReflectionResponse] = (
         grpc.stream_stream_rpc_method_handler(
-            answer,
-            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+            answer, response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString
         )
     )
     return [
@@ -113,8 +112,7 @@ def _describe_v1() -> None:
 
 
 def _parsing(
-    kind: type[_Request],
-    method: Callable[[_Request, _Context[_Answer]], Awaitable[_Answer]],
+    kind: type[_Request], method: Callable[[_Request, _Context[_Answer]], Awaitable[_Answer]]
 ) -> Callable[[bytes, _Context[_Answer]], Awaitable[_Answer]]:
     """Return a handler that parses the request and calls `method` with it."""
 

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -103,7 +103,7 @@ class Process:
 
 def hello(config: Config, root: Path, serial: int) -> Message:
     """Return the first message to a child; `root` is the folder of the indexes."""
-    return Message("hello", serial, json.dumps([str(root), config.to_json()]))
+    return Message("hello", serial, json.dumps([str(root), asdict(config)]))
 
 
 def enter() -> Process:
@@ -128,4 +128,4 @@ def enter() -> Process:
         raise SystemExit(1)
     message, _ = delivery
     root, config = json.loads(message.text)
-    return Process(channel, Config.from_json(config), Path(root), message.number)
+    return Process(channel, Config(**config), Path(root), message.number)

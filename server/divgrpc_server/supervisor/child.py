@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -118,21 +118,14 @@ class Child:
 
 
 def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[bytes]":
+    threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "evaluator") else {}
+    # -P prevents a file in the current folder from shadowing a module of this package.
+    module = ["-P", "-m", f"divgrpc_server.{role}"]
     return subprocess.Popen(  # noqa: S603  # this interpreter, a module of this package
-        _command(role, serial),
+        [sys.executable, *module, f"divgrpc-{role}", str(serial)],
         stdin=stdin.fileno(),
-        env=_environment(role, os.environ),
+        # Suppress progress lines on standard error, because workers log the compilation of kernels.
+        env={**os.environ, **threads, "DIVGRPC_QUIET": "1"},
         # Start a new session, so that signals of a terminal reach only the supervisor.
         start_new_session=True,
     )
-
-
-def _command(role: Role, serial: int) -> list[str]:
-    # -P prevents a file in the current folder from shadowing a module of this package.
-    return [sys.executable, "-P", "-m", f"divgrpc_server.{role}", f"divgrpc-{role}", str(serial)]
-
-
-def _environment(role: Role, environment: Mapping[str, str]) -> dict[str, str]:
-    threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "evaluator") else {}
-    # Suppress progress lines on standard error, because workers log the compilation of kernels.
-    return {**environment, **threads, "DIVGRPC_QUIET": "1"}

@@ -17,8 +17,10 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +32,6 @@ from divgrpc_server.ipc.control import Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
 from divgrpc_server.supervisor.child import Child, Role
 from divgrpc_server.supervisor.memory_root import memory_root
-from divgrpc_server.supervisor.port import reserved_port
 
 _YOUNG_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 1.0
@@ -328,12 +329,39 @@ def _sweep(root: Path, log: Logger) -> None:
         log.info("removed what unfinished builds left", indexes=swept)
 
 
+@contextlib.contextmanager
+def _reserved_port(config: Config) -> Iterator[Config]:
+    """Reserve the port that all fronts listen on, and yield the configuration with its number.
+
+    If the configured port is 0, the system chooses one. The reserving socket never listens, so it
+    receives no connections. Raises `UnavailableError` if the port is in use.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                config.host, config.port, type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                # Bind without SO_REUSEPORT first. Otherwise this server could share the port of
+                # another server and receive some of its calls.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+                address = probe.getsockname()
+            holder = stack.enter_context(socket.socket(family, kind, protocol))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind(address)
+        except OSError as error:
+            raise UnavailableError(f"cannot listen on {config.listen}: {error}") from error
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        yield replace(config, listen=f"{host}:{address[1]}")
+
+
 def run(config: Config, log: Logger) -> int:
     """Run a server until it ends, and return its exit code.
 
     Raises `DivgrpcError` if the server cannot start.
     """
-    with _storage(config, log) as root, reserved_port(config) as bound:
+    with _storage(config, log) as root, _reserved_port(config) as bound:
         return asyncio.run(_supervise(bound, root, log))
 
 

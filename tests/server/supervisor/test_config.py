@@ -1,6 +1,9 @@
 """The sources of the configuration, and the values that the server refuses."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,8 @@ import pytest
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_server.__main__ import parser, run
 from divgrpc_server.config import Config, load
-from support.checks.refusals import refused, wrong
+from divgrpc_server.ipc import control
+from support.checks.refusals import refused
 
 
 def test_defaults_are_for_one_machine() -> None:
@@ -31,7 +35,8 @@ def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:
 
 def test_children_get_the_same_configuration() -> None:
     config = Config(listen="[::1]:0", workers=3, grace=1.5, reflection=False)
-    assert Config.from_json(config.to_json()) == config
+    _, options = json.loads(control.hello(config, Path("/indexes"), 1).text)
+    assert Config(**options) == config
     assert config.host == "::1"
 
 
