@@ -58,14 +58,14 @@ class Feed(Generic[MessageT]):
 async def ask_all(
     stack: ModuleType,
     call: RpcCall,
-    method: object,
+    method: Callable[..., Any],
     exchange: Exchange[MessageT, AnswerT, ResultT],
 ) -> ResultT:
     """Send the requests of an exchange one at a time and return the result of the exchange."""
     try:
         request = next(exchange)
         while True:
-            answer = await stack.unary(method, request, call)
+            answer = await stack.result(call.start(method, request))
             request = exchange.send(answer)
     except StopIteration as end:
         result: ResultT | None = end.value

@@ -5,14 +5,13 @@ module, so both must have the same interface.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import grpc
 import grpc.aio
 
-from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import WATCH, ChannelSettings
 from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -64,9 +63,9 @@ def run_iterator(results: AsyncIterator[ResultT]) -> AsyncIterator[ResultT]:
     return results
 
 
-async def unary(method: Callable[..., Any], request: object, call: RpcCall) -> Any:  # noqa: ANN401  # any answer
-    """Send one message and return the answer."""
-    return await call.start(method, request)
+async def result(call: Awaitable[ResultT]) -> ResultT:
+    """Wait for the answer of a call with one request, and return it."""
+    return await call
 
 
 async def sleep(seconds: float) -> None:

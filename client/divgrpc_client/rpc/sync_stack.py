@@ -15,11 +15,10 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import grpc
 
-from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import WATCH, ChannelSettings
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -86,9 +85,9 @@ async def _following(results: AsyncGenerator[ResultT, None]) -> ResultT | None:
     return await anext(results, None)
 
 
-async def unary(method: Callable[..., Any], request: object, call: RpcCall) -> Any:  # noqa: ANN401  # any answer
-    """Send one message and return the answer."""
-    return call.start(method, request)
+async def result(answer: ResultT) -> ResultT:
+    """Return the answer of a call with one request, which has ended when it returns."""
+    return answer
 
 
 async def sleep(seconds: float) -> None:
