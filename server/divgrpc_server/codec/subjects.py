@@ -28,9 +28,9 @@ _SEVERAL: Final = "*"  # in place of a name, if the queries of a stream use seve
 
 
 class Subject(NamedTuple):
-    """The subject of a call; the index is "" and a number is None if the call has none."""
+    """The name of the index of a call, "" if it has none, and its rows and k, None if unknown."""
 
-    index: str = ""
+    name: str = ""
     rows: int | None = None
     k: int | None = None
 

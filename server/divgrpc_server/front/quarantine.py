@@ -16,12 +16,12 @@ _ENTRIES_MAX: Final = 1024
 class _Entry(NamedTuple):
     """A query in quarantine.
 
-    `until` is the end of its stay, in seconds of `time.monotonic`. `index` is the name of its
+    `until` is the end of its stay, in seconds of `time.monotonic`. `name` is the name of its
     index, and `stamp` is the stamp that the index had when the query was added.
     """
 
     until: float
-    index: str
+    name: str
     stamp: object
 
 
@@ -53,7 +53,7 @@ class Quarantine:
     def holds(self, fingerprint: bytes) -> bool:
         """Return whether a query is in quarantine; check `is_empty` first."""
         entry = self._entries.get(fingerprint)
-        if entry is not None and entry.stamp != self._stamp(entry.index):
+        if entry is not None and entry.stamp != self._stamp(entry.name):
             del self._entries[fingerprint]
             return False
         return entry is not None
