@@ -99,6 +99,7 @@ class Batch(ABC, Generic[ResultT]):
         self.name = name
         self.is_withdrawn = False
         self._op = request.op
+        self._correlation_id = 0
         self._rows = rows
         self._index: Engine | None = None
         self._pace = Pace(rows, selector)
@@ -141,7 +142,7 @@ class Batch(ABC, Generic[ResultT]):
 
     def pack_error(self, error: Exception, log: Logger) -> Reply:
         """Return the reply that carries an error."""
-        return _pack_status(self.id, self._op, 0, explain(error, self.tag, log))
+        return _pack_status(self.id, self._op, self._correlation_id, explain(error, self.tag, log))
 
     @abstractmethod
     def _resolve(self, index: Engine) -> int:
@@ -172,10 +173,6 @@ class QueryBatch(Batch[QueryResult]):
         self._query = query
         self._parameters = query.parameters
         self._correlation_id = correlation_id
-
-    def pack_error(self, error: Exception, log: Logger) -> Reply:
-        """Return the reply that carries an error."""
-        return _pack_status(self.id, self._op, self._correlation_id, explain(error, self.tag, log))
 
     def _resolve(self, index: Engine) -> int:
         self._parameters = self._query.over(index.defaults.query)
