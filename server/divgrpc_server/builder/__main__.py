@@ -78,7 +78,11 @@ class Upload:
                 yield request.chunk
                 rows += _rows(request.chunk)
             elif step == "commit":
-                self._check_commit(request.commit, rows)
+                if request.commit.rows != rows:
+                    raise invalid(
+                        "commit.rows", f"must be the {rows} rows sent, got {request.commit.rows}"
+                    )
+                job_frames.send(self._link, Frame.COMMIT)
                 return
             elif step == "header":
                 raise InvalidArgumentError("header", "there must be one header, got a second")
@@ -120,11 +124,6 @@ class Upload:
             self._pending.extend(reversed(_steps(index_pb2.BuildOnceRequest.FromString(payload))))
             return self._pending.pop()
         return index_pb2.BuildRequest.FromString(payload)
-
-    def _check_commit(self, commit: index_pb2.BuildCommit, rows: int) -> None:
-        if commit.rows != rows:
-            raise invalid("commit.rows", f"must be the {rows} rows sent, got {commit.rows}")
-        job_frames.send(self._link, Frame.COMMIT)
 
     def _send(self, response: index_pb2.BuildResponse) -> None:
         job_frames.send(self._link, Frame.EVENT, response.SerializeToString())

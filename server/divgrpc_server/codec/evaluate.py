@@ -17,7 +17,7 @@ from divgrpc.evaluation.queries import Relevance, study_queries
 from divgrpc.evaluation.study import Resolution, Study, Task
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
-from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
+from divgrpc.types import EvaluateLabelRow, EvaluateRow, Progress
 from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server.codec.requests import parse_vectors
@@ -145,11 +145,10 @@ def _grid_options(request: Request) -> dict[str, Any]:
 
 
 def _label_row(row: EvaluateLabelRow) -> evaluate_labels_pb2.EvaluateLabelRow:
-    labels = None if row.labels is None else _picked(row.labels)
+    labels = None
+    if row.labels is not None:
+        places = row.labels >= 0
+        labels = evaluate_labels_pb2.PickedLabels(
+            offsets=np.cumsum([0, *places.sum(axis=1)]).tolist(), labels=row.labels[places].tolist()
+        )
     return to_message(row, evaluate_labels_pb2.EvaluateLabelRow, labels=labels)
-
-
-def _picked(labels: IntArray) -> evaluate_labels_pb2.PickedLabels:
-    places = labels >= 0
-    ends = np.cumsum([0, *places.sum(axis=1)])
-    return evaluate_labels_pb2.PickedLabels(offsets=ends.tolist(), labels=labels[places].tolist())
