@@ -1,7 +1,5 @@
 """What a front reads from the bytes of a request: its subject, its index and its fingerprint."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,11 +68,14 @@ def test_the_subject_of_a_stream_combines_its_queries(
         query = query_pb2.QueryRequest(index=index, queries=vectors(rows, sparse=False), k=k)
         stream.add(query_pb2.QueryStreamRequest(query=query).SerializeToString())
         stream.add(b"\xff")  # a malformed message, which does not count
-    indexes = {message.index for message in messages}
-    index = "*" if len(indexes) > 1 else "".join(indexes)
-    numbers = {10 if message.k is None else message.k for message in messages}
-    k = numbers.pop() if len(numbers) == 1 else None
-    assert stream.subject == (index, sum(message.rows for message in messages), k)
+    indexes = {index for index, _, _ in messages}
+    numbers = {10 if k is None else k for _, _, k in messages}
+    expected = (
+        "*" if len(indexes) > 1 else "".join(indexes),
+        sum(rows for _, rows, _ in messages),
+        numbers.pop() if len(numbers) == 1 else None,
+    )
+    assert stream.subject == expected
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc_server.__main__ import parser, run
 from divgrpc_server.config import Config, load
 from divgrpc_server.ipc import control
-from support.checks.refusals import refused
+from support.checks.refusals import refused, wrong
 
 
 def test_defaults_are_for_one_machine() -> None:
