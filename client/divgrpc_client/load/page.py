@@ -13,10 +13,12 @@ from divgrpc_client.reports import charts, page
 from divgrpc_client.reports.charts import Curve
 from divgrpc_client.reports.page import Column, Figure, Page, Section, Table
 
-_TIMES: Final = (
+_COUNTED: Final = "It is of calls that were answered OK or missed their deadline."
+_OPEN_TIMES: Final = (
     "Latency is counted from when a call was due, so calls that waited for a server that stalled "
-    "are in it with their wait. It is of calls that were answered OK or missed their deadline."
+    f"are in it with their wait. {_COUNTED}"
 )
+_CLOSED_TIMES: Final = f"Latency is counted from when a call was sent. {_COUNTED}"
 _VERDICTS: Final[dict[str, Literal["good", "bad", "open"]]] = {
     "held": "good",
     "missed": "bad",
@@ -46,26 +48,28 @@ def page_of(report: Report) -> Page:
         facts=facts,
         sections=[
             Section("Outcome", [*warnings, *outcome]),
-            Section("Latency and throughput", [_TIMES, _figures(report)]),
+            Section("Latency and throughput", _latency_and_throughput(report)),
             Section("What was sent", _sent(report)),
         ],
     )
 
 
-def _figures(report: Report) -> page.Figures:
+def _latency_and_throughput(report: Report) -> list[page.Part]:
+    closed = report["setting"]["closed"]
+    start = "sent" if closed else "due"
+
     def line(name: str, label: str, look: int, scale: float = 1.0) -> Curve:
         values = [(row["second"], row[name]) for row in report["by_second"]]
         return Curve(label, [(s, v / scale) for s, v in values if v is not None], look)
 
-    calls = [line("due", "due", 0), line("answered", "answered OK", 2), line("failed", "failed", 7)]
+    calls = [line("due", start, 0), line("answered", "answered OK", 2), line("failed", "failed", 7)]
     latency = [line("p50", "p50", 0, 1e3), line("p99", "p99", 2, 1e3)]
     by_second = charts.lines(latency, "second", "latency, ms", "Latency by second", log_y=True)
-    return page.Figures(
-        [
-            Figure(by_second, "Latency of the calls that were due in each second."),
-            Figure(charts.lines(calls, "second", "calls", "Calls by second"), "Calls by second."),
-        ]
-    )
+    figures = [
+        Figure(by_second, f"Latency of the calls that were {start} in each second."),
+        Figure(charts.lines(calls, "second", "calls", "Calls by second"), "Calls by second."),
+    ]
+    return [_CLOSED_TIMES if closed else _OPEN_TIMES, page.Figures(figures)]
 
 
 def _sent(report: Report) -> list[Table]:

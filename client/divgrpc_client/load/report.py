@@ -63,9 +63,13 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         held = [trial["rate"] for trial in trials if trial["held"]]
         report["search"] = {"objective": [], "rate": max(held, default=0.0), "trials": [*trials]}
         # The lowest rate that failed ended the search, because of the server or of the generator.
-        failures = [trial for trial in trials if not trial["held"]]
-        failures.sort(key=lambda trial: float(trial["rate"]))
-        report["void"] = failures[0]["void"] if failures else []
+        # The other figures of the report are those of another trial if a rate held.
+        failures = sorted((t for t in trials if not t["held"]), key=lambda t: float(t["rate"]))
+        report["void"] = [
+            f"at {trial['rate']:,.0f} calls a second, {reason}"
+            for trial in failures[:1]
+            for reason in trial["void"]
+        ]
     return report
 
 

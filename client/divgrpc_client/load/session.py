@@ -65,7 +65,8 @@ def run_load(
     closed: number of calls to keep in flight while the schedule lasts. The rates of the schedule
         are then ignored. 0 sends calls at the rates of the schedule.
     objectives: bounds for a search of the highest rate that meets them. Each trial of the search
-        lasts as long as the schedule. The first trial has the first rate of the schedule.
+        lasts as long as the schedule. The first trial has the first rate of the schedule, or its
+        mean rate if it begins at 0.
     require: bounds on figures of the report, such as "p99<20ms". `thresholds` in the report tells
         whether each bound holds.
     tell: called with each `Run` that has ended, so with every trial of a search.
@@ -82,8 +83,8 @@ def run_load(
             raise invalid("objective", reason)
     with Session(target, calls, settings) as session, _interruptible(session):
         if goals:
-            rate, seconds = schedule.steps[0].begin, schedule.seconds
-            run, trials = session.find_highest_rate(goals, rate, seconds, tell)
+            rate = _first_rate(schedule)
+            run, trials = session.find_highest_rate(goals, rate, schedule.seconds, tell)
             report = build_report(run, trials)
             report["search"]["objective"] = [goal.text for goal in goals]
         else:
@@ -157,8 +158,9 @@ class Session:
         `tell` is called with the run when it has ended. Raises `UnavailableError` if a process of
         the run dies or hangs.
         """
-        first, warm_up = schedule.steps[0].begin, self.settings.warm_up
-        whole = Schedule((Step(first, first, warm_up), *schedule.steps))
+        warm_up = self.settings.warm_up
+        rate = _first_rate(schedule)
+        whole = Schedule((Step(rate, rate, warm_up), *schedule.steps))
         kinds = [(call.method, call.share) for call in self.calls]
         parts = self.target, kinds, self.messages, self.settings, whole, closed
         tasks = [Task(place, *parts) for place in range(self.settings.processes)]
@@ -213,6 +215,11 @@ class Session:
             if is_known or self.interrupted or len(trials) == _TRIALS_MAX:
                 best.interrupted = self.interrupted
                 return best, trials
+
+
+def _first_rate(schedule: Schedule) -> float:
+    """Return the first rate of a schedule, or its mean rate if the schedule begins at 0."""
+    return schedule.steps[0].begin or schedule.calls / (schedule.seconds or 1.0)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def summary(report: Report) -> str:
 def notes(report: Report) -> Iterator[str]:
     """Yield what must not be overlooked."""
     if report["void"]:
-        yield f"VOID: the generator was the bottleneck. {'; '.join(report['void'])}."
+        yield f"VOID: the generator was the bottleneck: {'; '.join(report['void'])}."
     if report["interrupted"]:
         what = "these are the figures up to then" if report["calls"] else "no call was counted yet"
         yield f"Interrupted: {what}."
@@ -34,15 +34,19 @@ def notes(report: Report) -> Iterator[str]:
             "less meanwhile, and these percentiles are not those that users would see."
         )
     if search := report["search"]:
-        rate = f"{search['rate']:,.0f} calls a second" if search["rate"] else "none that was tried"
+        rate, trial = f"{search['rate']:,.0f} calls a second", "that trial"
+        if not search["rate"]:
+            rate, trial = "none that was tried", "the trial at the lowest rate"
         bounds = " and ".join(search["objective"])
-        yield f"Highest rate with {bounds}: {rate}. The other figures are those of that trial."
+        yield f"Highest rate with {bounds}: {rate}. The other figures are those of {trial}."
 
 
 def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
     """Yield the heads and the rows of each table of a report; the first column holds names."""
-    times = [("latency, from when due", report["latency"])]
-    if not report["setting"]["closed"]:
+    if report["setting"]["closed"]:
+        times = [("latency, from when sent", report["latency"])]
+    else:
+        times = [("latency, from when due", report["latency"])]
         times.append(("lateness of sending", report["lateness"]))
     if len(report["by_call"]) > 1:
         times += [(entry["call"], entry["latency"]) for entry in report["by_call"]]

@@ -21,7 +21,7 @@ from divgrpc_client.load.report import Report, build_report, figure, judge, void
 from divgrpc_client.load.schedule import Schedule
 from divgrpc_client.load.session import Session
 from divgrpc_client.load.settings import check_target
-from divgrpc_client.load.text import notes, summary
+from divgrpc_client.load.text import notes, summary, tables
 from divgrpc_client.reports.page import render
 from support.checks.refusals import refused
 
@@ -219,6 +219,9 @@ def test_a_highest_rate_is_told_with_its_objective(rate: float, words: str) -> N
     one["search"] = {"rate": rate, "objective": ["p99<1s", "errors<0.1%"], "trials": []}
     (note,) = notes(one)
     assert note.startswith(f"Highest rate with p99<1s and errors<0.1%: {words}.")
+    assert note.endswith(
+        "those of that trial." if rate else "those of the trial at the lowest rate."
+    )
     assert html.escape(note) in render(page_of(one))
 
 
@@ -236,6 +239,17 @@ def test_notes_name_what_limits_a_report() -> None:
     assert list(notes(one)) == ["Interrupted: these are the figures up to then."]
     (closed,) = notes(build_report(recorded(calls(0.01, 400), closed=8)))
     assert closed.startswith("Closed loop")
+
+
+@pytest.mark.parametrize(("closed", "start"), [(0, "due"), (8, "sent")])
+def test_latency_is_labelled_with_its_start(closed: int, start: str) -> None:
+    """Nothing is due in a closed loop, so its latency is counted from when a call was sent."""
+    one = build_report(recorded(calls(0.01, 400), closed=closed))
+    (_, times), *_ = tables(one)
+    assert times[0][0] == f"latency, from when {start}"
+    page = html.unescape(render(page_of(one)))
+    assert f"Latency is counted from when a call was {start}" in page
+    assert f"calls that were {start} in each second" in page
 
 
 class Played(Session):
@@ -292,6 +306,9 @@ def test_a_search_that_is_limited_by_its_generator_is_void(
     one = build_report(run, trials)
     assert 100 < one["search"]["rate"] <= min(capacity, generator)
     assert bool(one["void"]) is void
+    failed_rates = [trial["rate"] for trial in trials if not trial["held"]]
+    reason = f"at {min(failed_rates):,.0f} calls a second, calls were sent late: p99 500.0 ms"
+    assert [text.startswith(reason) for text in one["void"]] == [True] * void
 
 
 def test_this_machine_may_be_loaded() -> None:

@@ -19,6 +19,7 @@ from divgrpc_client.cli import main
 from divgrpc_client.load import Call, Settings, constant, parse_threshold, read_mix, run_load
 from divgrpc_client.load import session as session_module
 from divgrpc_client.load.report import build_report
+from divgrpc_client.load.schedule import Schedule, Step
 from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
 from support.checks.refusals import failing
@@ -79,6 +80,13 @@ def test_calls_of_the_warm_up_are_sent_and_not_counted(script: ScriptedIndex, ta
     assert report["calls"] == 50
     assert len(script.queries) == 1 + 50 + 50
     assert report["seconds"] == 1
+
+
+def test_a_ramp_from_0_is_warmed_up_at_its_mean_rate(script: ScriptedIndex, target: str) -> None:
+    ramp = Schedule((Step(0, 100, 1),))
+    report = run_load(target, [Call("images", QUERIES)], ramp, Settings(warm_up=1))
+    assert report["calls"] == 50
+    assert len(script.queries) == 1 + 50 + 50
 
 
 def test_calls_beyond_max_in_flight_are_not_sent() -> None:
