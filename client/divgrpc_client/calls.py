@@ -1,13 +1,10 @@
-"""Coroutines that make the calls: single requests, builds, query streams and evaluations.
-
-The parameter `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both define the same
-names.
-"""
+"""Coroutines that make the calls: single requests, builds, query streams and evaluations."""
 
 import math
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from types import ModuleType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -18,7 +15,7 @@ from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, Ro
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
-from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST
+from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
@@ -29,6 +26,22 @@ ResultT = TypeVar("ResultT")
 # Pause between two attempts to reach a server that is not up. Such a server may refuse a connection
 # at once, and without a pause the loop would keep a core busy.
 _READY_PAUSE_SECONDS: Final = 0.1
+
+
+class Link(NamedTuple):
+    """A connection of a client, and what calls over it need.
+
+    `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both define the same names.
+    `idle_timeout` is the maximum time in seconds without a message in a stream.
+    """
+
+    stack: ModuleType
+    connection: Any
+    idle_timeout: float
+
+    def method(self, call: RpcCall) -> Any:  # noqa: ANN401  # of either stack
+        """Return the method of the stub that a call is made with."""
+        return getattr(self.connection.stub, call.method)
 
 
 class Feed(Generic[MessageT]):
@@ -55,17 +68,20 @@ class Feed(Generic[MessageT]):
             self.failure = error
 
 
+async def close(pool: ConnectionPool[Any]) -> None:
+    """Close the connections of a pool."""
+    for connection in pool.close():
+        await connection.close()
+
+
 async def ask_all(
-    stack: ModuleType,
-    call: RpcCall,
-    method: Callable[..., Any],
-    exchange: Exchange[MessageT, AnswerT, ResultT],
+    link: Link, call: RpcCall, exchange: Exchange[MessageT, AnswerT, ResultT]
 ) -> ResultT:
     """Send the requests of an exchange one at a time and return the result of the exchange."""
     try:
         request = next(exchange)
         while True:
-            answer = await stack.result(call.start(method, request))
+            answer = await link.stack.unary(link.method(call), request, call)
             request = exchange.send(answer)
     except StopIteration as end:
         result: ResultT | None = end.value
@@ -76,7 +92,7 @@ async def ask_all(
     return result
 
 
-async def wait_until_ready(stack: ModuleType, call: RpcCall, connection: Callable[[], Any]) -> None:
+async def wait_until_ready(take_link: Callable[[], Link], call: RpcCall) -> None:
     """Wait until the server's health service reports SERVING.
 
     Raises `UnavailableError` after the deadline, chained to the last known obstacle.
@@ -84,17 +100,16 @@ async def wait_until_ready(stack: ModuleType, call: RpcCall, connection: Callabl
     obstacle: RpcError | None = None
     while True:
         seconds = call.seconds_left() if obstacle is None else call.seconds_or_unready(obstacle)
-        latest = await _obstacle(stack, call, connection().watch, seconds)
+        link = take_link()
+        latest = await _obstacle(link, call, seconds)
         if latest is None:
             return
         if obstacle is None or latest.code is grpc.StatusCode.UNAVAILABLE:
             obstacle = latest
-        await stack.sleep(min(_READY_PAUSE_SECONDS, math.inf if seconds is None else seconds))
+        await link.stack.sleep(min(_READY_PAUSE_SECONDS, math.inf if seconds is None else seconds))
 
 
-async def _obstacle(
-    stack: ModuleType, call: RpcCall, watch: Callable[..., Any], seconds: float | None
-) -> RpcError | None:
+async def _obstacle(link: Link, call: RpcCall, seconds: float | None) -> RpcError | None:
     """Watch the server's health for `seconds`, and return why it is not ready, or None if it is.
 
     The code of the error is UNAVAILABLE if the reason is known, else DEADLINE_EXCEEDED. Other
@@ -103,9 +118,9 @@ async def _obstacle(
     has_answered = False
     # The call does not wait for a connection, because gRPC would then report no reason why it
     # cannot connect.
-    statuses = watch(WATCH_REQUEST, timeout=seconds, metadata=call.metadata)
+    statuses = link.connection.watch(WATCH_REQUEST, timeout=seconds, metadata=call.metadata)
     try:
-        async for status in stack.iterate(statuses):
+        async for status in link.stack.iterate(statuses):
             has_answered = True
             if status == SERVING:
                 return None
@@ -121,20 +136,36 @@ async def _obstacle(
     return call.not_serving()
 
 
+@asynccontextmanager
+async def _stream(
+    link: Link, call: RpcCall, messages: AsyncIterator[Any], due: Callable[[], bool]
+) -> AsyncIterator[tuple[AsyncIterator[Any], Feed[Any]]]:
+    """Send messages while the block reads the responses; yield the responses and the feed.
+
+    At the end the call is cancelled. The server owes a response while `due()` is true.
+    """
+    async with link.stack.Watchdog(link.idle_timeout, due) as watchdog:
+        feed = Feed(messages, watchdog.touch)
+        rpc = call.start(link.method(call), link.stack.run_iterator(feed.requests()))
+        status = link.stack.FirstStatus(rpc)
+        try:
+            yield watchdog.watched(rpc), feed
+        except StallError as stall:
+            raise call.stalled(link.idle_timeout) from stall
+        except grpc.RpcError as error:
+            raise feed.failure or call.failed(status.of(error)) from error
+        finally:
+            rpc.cancel()
+
+
 async def build(
-    stack: ModuleType,
-    method: Callable[..., Any],
-    call: RpcCall,
-    upload: Upload,
-    progress: Callable[[Progress], object] | None,
-    *,
-    idle_timeout: float,
+    link: Link, call: RpcCall, upload: Upload, progress: Callable[[Progress], object] | None
 ) -> IndexInfo:
     """Send an upload, report its progress and return the description of the index.
 
     No row is sent before the server's `accepted` event, which sets the maximum chunk size.
     """
-    chunk_size = stack.Handoff()
+    chunk_size = link.stack.Handoff()
 
     async def messages() -> AsyncIterator[index_pb2.BuildRequest]:
         yield upload.header
@@ -143,89 +174,65 @@ async def build(
                 yield chunk
 
     events = BuildEvents(chunk_size.put, progress)
-    async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:
-        feed = Feed(messages(), watchdog.touch)
-        rpc = call.start(method, stack.run_iterator(feed.requests()))
-        status = stack.FirstStatus(rpc)
+    async with _stream(link, call, messages(), lambda: True) as (responses, feed):
         try:
-            async for response in watchdog.watched(rpc):
+            async for response in responses:
                 events.take(response)
-        except StallError as stall:
-            raise call.stalled(idle_timeout) from stall
-        except grpc.RpcError as error:
-            raise feed.failure or call.failed(status.of(error)) from error
         finally:
             chunk_size.put(0)
-            rpc.cancel()
     if events.info is None:
         raise feed.failure or call.broken("the build ended without a result")
     return events.info
 
 
 async def query(
-    stack: ModuleType,
-    method: Callable[..., Any],
+    link: Link,
     call: RpcCall,
     pipeline: Pipeline,
     queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
-    *,
-    idle_timeout: float,
 ) -> AsyncGenerator[QueryResult, None]:
     """Send queries and yield their results in order; at most `in_flight` queries await results."""
-    window = stack.Window(pipeline.in_flight)
+    window = link.stack.Window(pipeline.in_flight)
     has_ended = False
 
     async def messages() -> AsyncIterator[query_pb2.QueryStreamRequest]:
-        async for item in stack.iterate(queries):
+        async for item in link.stack.iterate(queries):
             await window.acquire()
             if has_ended:
                 return
             yield pipeline.request(item)
 
-    async with stack.Watchdog(idle_timeout, lambda: pipeline.due) as watchdog:
-        feed = Feed(messages(), watchdog.touch)
-        rpc = call.start(method, stack.run_iterator(feed.requests()))
-        status = stack.FirstStatus(rpc)
+    async with _stream(link, call, messages(), lambda: pipeline.due) as (responses, feed):
         try:
-            async for response in watchdog.watched(rpc):
+            async for response in responses:
                 for outcome in pipeline.accept(response):
                     window.release()
                     if isinstance(outcome, Status):
                         raise call.refused(outcome)
                     yield outcome
-        except StallError as stall:
-            raise call.stalled(idle_timeout) from stall
-        except grpc.RpcError as error:
-            raise feed.failure or call.failed(status.of(error)) from error
         finally:
             has_ended = True
             window.release()
-            rpc.cancel()
     if feed.failure or pipeline.unanswered:
         raise feed.failure or call.broken("the stream ended before every query was answered")
 
 
 async def evaluate(
-    stack: ModuleType,
-    method: Callable[..., Any],
-    call: RpcCall,
-    evaluation: Evaluation[RequestT, ResponseT, RowT],
-    *,
-    idle_timeout: float,
+    link: Link, call: RpcCall, evaluation: Evaluation[RequestT, ResponseT, RowT]
 ) -> AsyncGenerator[RowT, None]:
     """Send an evaluation, report its progress, and yield its rows.
 
     The call is cancelled if the caller stops iterating.
     """
     for message in evaluation.messages():
-        async with stack.Watchdog(idle_timeout, lambda: True) as watchdog:
-            rpc = call.start(method, message)
+        async with link.stack.Watchdog(link.idle_timeout, lambda: True) as watchdog:
+            rpc = call.start(link.method(call), message)
             try:
                 async for response in watchdog.watched(rpc):
                     for row in evaluation.take(response):
                         yield row
             except StallError as stall:
-                raise call.stalled(idle_timeout) from stall
+                raise call.stalled(link.idle_timeout) from stall
             except grpc.RpcError as error:
                 raise call.failed(error, evaluation.has_begun) from error
             finally:

@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import update_wrapper, wraps
-from types import FunctionType, GenericAlias, TracebackType
+from types import FunctionType, GenericAlias
 from typing import (
     Any,
     Concatenate,
@@ -76,46 +76,25 @@ from divgrpc_protos.v1 import index_pb2
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
+SyncT = TypeVar("SyncT")
+AsyncT = TypeVar("AsyncT")
 
 
-class OneResult(Generic[P, ResultT]):
-    """The type that type checkers see for a method that returns one result."""
+class Method(Generic[P, SyncT, AsyncT]):
+    """The type of a method for type checkers: it returns SyncT or, in `AsyncClient`, AsyncT."""
 
     @overload
-    def __get__(self, client: "Client", owner: type) -> Callable[P, ResultT]: ...
+    def __get__(self, client: "Client", owner: type) -> Callable[P, SyncT]: ...
     @overload
-    def __get__(
-        self, client: "AsyncClient", owner: type
-    ) -> Callable[P, Coroutine[Any, Any, ResultT]]: ...
-    @overload
-    def __get__(
-        self, client: None, owner: "type[Client]"
-    ) -> "Callable[Concatenate[Client, P], ResultT]": ...
-    @overload
-    def __get__(
-        self, client: None, owner: "type[AsyncClient]"
-    ) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, ResultT]]": ...
-    def __get__(self, client: object, owner: type) -> object:
-        """Do nothing: only type checkers read this, and methods are plain functions."""
-
-
-class ManyResults(Generic[P, ResultT]):
-    """The type that type checkers see for a method that yields results."""
-
-    @overload
-    def __get__(self, client: "Client", owner: type) -> Callable[P, Iterator[ResultT]]: ...
-    @overload
-    def __get__(
-        self, client: "AsyncClient", owner: type
-    ) -> Callable[P, AsyncIterator[ResultT]]: ...
+    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, AsyncT]: ...
     @overload
     def __get__(
         self, client: None, owner: "type[Client]"
-    ) -> "Callable[Concatenate[Client, P], Iterator[ResultT]]": ...
+    ) -> "Callable[Concatenate[Client, P], SyncT]": ...
     @overload
     def __get__(
         self, client: None, owner: "type[AsyncClient]"
-    ) -> "Callable[Concatenate[AsyncClient, P], AsyncIterator[ResultT]]": ...
+    ) -> "Callable[Concatenate[AsyncClient, P], AsyncT]": ...
     def __get__(self, client: object, owner: type) -> object:
         """Do nothing: only type checkers read this, and methods are plain functions."""
 
@@ -124,18 +103,20 @@ _NAMES_OF_ONE: list[str] = []
 _NAMES_OF_MANY: list[str] = []
 
 
-def one_result(method: Callable[Concatenate[Any, P], ResultT]) -> OneResult[P, ResultT]:
+def one_result(
+    method: Callable[Concatenate[Any, P], ResultT],
+) -> Method[P, ResultT, Coroutine[Any, Any, ResultT]]:
     """Mark a method that is a coroutine function in `AsyncClient`."""
     _NAMES_OF_ONE.append(method.__name__)
-    return cast("OneResult[P, ResultT]", method)
+    return cast("Method[P, ResultT, Coroutine[Any, Any, ResultT]]", method)
 
 
 def many_results(
     method: Callable[Concatenate[Any, P], Iterator[ResultT]],
-) -> ManyResults[P, ResultT]:
+) -> Method[P, Iterator[ResultT], AsyncIterator[ResultT]]:
     """Mark a method that returns an asynchronous iterator in `AsyncClient`."""
     _NAMES_OF_MANY.append(method.__name__)
-    return cast("ManyResults[P, ResultT]", method)
+    return cast("Method[P, Iterator[ResultT], AsyncIterator[ResultT]]", method)
 
 
 def _copy_methods(client: type) -> None:
@@ -273,12 +254,7 @@ class _Methods:
             replace=replace,
         )
         call = RpcCall("Build", self._target, timeout=timeout, request_id=request_id)
-        method = self._connection().stub.Build
-        return self._stack.run(
-            calls.build(
-                self._stack, method, call, upload, progress, idle_timeout=self._idle_timeout
-            )
-        )
+        return self._stack.run(calls.build(self._link(), call, upload, progress))
 
     @one_result
     @spelled_out
@@ -347,11 +323,7 @@ class _Methods:
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         pipeline = Pipeline(name, options, in_flight)
-        method = self._connection().stub.QueryStream
-        results = calls.query(
-            self._stack, method, call, pipeline, queries, idle_timeout=self._idle_timeout
-        )
-        return self._stack.run_iterator(results)
+        return self._stack.run_iterator(calls.query(self._link(), call, pipeline, queries))
 
     @many_results
     @spelled_out
@@ -397,11 +369,7 @@ class _Methods:
             *data, options, flags, relevant=relevant, groups=groups, progress=progress
         )
         call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
-        method = self._connection().stub.Evaluate
-        rows = calls.evaluate(
-            self._stack, method, call, evaluation, idle_timeout=self._idle_timeout
-        )
-        return self._stack.run_iterator(rows)
+        return self._stack.run_iterator(calls.evaluate(self._link(), call, evaluation))
 
     @many_results
     @spelled_out
@@ -441,11 +409,7 @@ class _Methods:
         data = (name, documents, labels)
         evaluation = LabelEvaluation(*data, options, flags, groups=groups, progress=progress)
         call = RpcCall("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
-        method = self._connection().stub.EvaluateLabels
-        rows = calls.evaluate(
-            self._stack, method, call, evaluation, idle_timeout=self._idle_timeout
-        )
-        return self._stack.run_iterator(rows)
+        return self._stack.run_iterator(calls.evaluate(self._link(), call, evaluation))
 
     @one_result
     @spelled_out
@@ -502,7 +466,12 @@ class _Methods:
         the connection was refused, for example, or the server still compiles its kernels.
         """
         call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
-        return self._stack.run(calls.wait_until_ready(self._stack, call, self._connection))
+        return self._stack.run(calls.wait_until_ready(self._link, call))
+
+    @one_result
+    def close(self) -> None:
+        """Close the connections. Calls in progress are cancelled, and later calls are refused."""
+        return self._stack.run(calls.close(self._pool))
 
     def _ask(
         self,
@@ -513,13 +482,13 @@ class _Methods:
     ) -> ResultT:
         seconds = self._timeout if timeout is None else timeout
         call = RpcCall(method, self._target, timeout=seconds, request_id=request_id)
-        rpc = getattr(self._connection().stub, method)
-        return self._stack.run(calls.ask_all(self._stack, call, rpc, exchange))
+        return self._stack.run(calls.ask_all(self._link(), call, exchange))
 
-    def _connection(self) -> sync_stack.Connection:
+    def _link(self) -> calls.Link:
+        """Return the next connection, with what calls over it need."""
         connection = self._pool.take()
         connection.check_owner()
-        return connection
+        return calls.Link(self._stack, connection, self._idle_timeout)
 
 
 class Client(_Methods):
@@ -540,18 +509,8 @@ class Client(_Methods):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Close the connections. Calls in progress are cancelled, and later calls are refused."""
-        for connection in self._pool.close():
-            connection.channel.close()
 
 
 class AsyncClient(_Methods):
@@ -566,18 +525,8 @@ class AsyncClient(_Methods):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def close(self) -> None:
-        """Close the connections. Calls in progress are cancelled, and later calls are refused."""
-        for connection in self._pool.close():
-            await cast(Any, connection.channel).close()
 
 
 _copy_methods(Client)

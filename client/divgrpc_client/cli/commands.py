@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import Progress
-from divgrpc_client.cli.options import TIMEOUT_SECONDS, extra, options_in
+from divgrpc_client.cli.options import TIMEOUT_SECONDS, options_in, with_extra
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.documents import Documents, read_build, read_documents
@@ -258,7 +258,7 @@ def warm(arguments: argparse.Namespace) -> int:
       divgrpc warm                                      into the user's cache folder
       DIVGRPC_KERNEL_CACHE=/srv/kernels divgrpc warm    into a folder that an image keeps
     """
-    with extra("warm", "compiling kernels", "server"):
+    with with_extra("warm", "compiling kernels", "server"):
         from divgrpc.warmup import warm_ahead
     outcome = warm_ahead(quiet=arguments.quiet or arguments.json)
     if arguments.json:
@@ -348,7 +348,7 @@ def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
                 flag = f"--{option.replace('_', '-')}"
                 raise InvalidArgumentError(option, f"{flag} is for --report alone")
         return None
-    with extra("report", "a report", "report"):
+    with with_extra("report", "a report", "report"):
         from divgrpc_client.reports.showing import EvaluationReport
     return EvaluationReport(arguments)
 
@@ -385,6 +385,6 @@ def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextMa
 def _client(arguments: argparse.Namespace) -> Client:
     # Tables need rich. The commands with --csv import rich even to print CSV or JSON.
     if not arguments.json or "csv" in arguments:
-        with extra("json", "this command", "cli"):
+        with with_extra("json", "this command", "cli"):
             import rich  # noqa: F401  # refused here, before the server does anything
     return Client(arguments.target, timeout=TIMEOUT_SECONDS)

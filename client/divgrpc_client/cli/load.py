@@ -6,10 +6,10 @@ import sys
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.cli.options import SLICE, add_options, add_reading, add_texts, extra, options_in
+from divgrpc_client.cli import options
 from divgrpc_client.formats import json_output
 from divgrpc_client.messages.options import QueryOptions
 
@@ -21,10 +21,7 @@ _EXIT_MISSED: Final = 3
 _EXIT_VOID: Final = 4
 _EXIT_INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
-# Arguments of argparse for an option that takes a bound and may be repeated.
-_BOUND: Final[dict[str, Any]] = {"action": "append", "metavar": "FIGURE<BOUND"}
-# Those for an option without a value.
-_FLAG: Final[dict[str, Any]] = {"action": "store_true", "default": None}
+_BOUND: Final = "FIGURE<BOUND"
 
 
 def load(arguments: argparse.Namespace) -> int:
@@ -51,13 +48,13 @@ def load(arguments: argparse.Namespace) -> int:
       divgrpc load images --data queries.npy --closed 64    keep 64 calls in flight
       divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
     """
-    with extra("load", "load", "cli"):
+    with options.with_extra("load", "load", "cli"):
         from divgrpc_client.formats.tables import console
         from divgrpc_client.load import run_load, write_report
         from divgrpc_client.load.settings import check_target
         from divgrpc_client.load.text import show
     if arguments.report is not None:
-        with extra("report", "a report", "report"):
+        with options.with_extra("report", "a report", "report"):
             from divgrpc_client.load.page import write_html
     settings, schedule = _settings(arguments), _schedule(arguments)
     check_target(arguments.target, allow_remote=settings.allow_remote)
@@ -128,22 +125,23 @@ def _schedule(arguments: argparse.Namespace) -> "Schedule":
 def _calls(arguments: argparse.Namespace) -> "list[Call]":
     from divgrpc_client.load.calls import call_of, read_mix
 
-    options = options_in(arguments, QueryOptions)
+    settings = options.options_in(arguments, QueryOptions)
     if arguments.mix is not None:
-        _refuse(arguments, "mix", "name", "data", "key", "dims", "rows", "batch", *options)
+        _refuse(arguments, "mix", "name", "data", "key", "dims", "rows", "batch", *settings)
         return read_mix(Path(arguments.mix))
     if arguments.name is None or arguments.data is None:
         raise InvalidArgumentError("name", "say what to ask: NAME and --data, or --mix")
     names = ("data", "key", "index_base", "dims", "rows", "batch")
     values = {name: getattr(arguments, name) for name in names}
     table = {name: value for name, value in values.items() if value is not None}
-    return [call_of({"index": arguments.name, **table, **options}, Path())]
+    return [call_of({"index": arguments.name, **table, **settings}, Path())]
 
 
 def _refuse(arguments: argparse.Namespace, option: str, *names: str) -> None:
     """Refuse options that mean nothing beside another."""
     for name in names:
-        if getattr(arguments, name, None) is not None:
+        value = getattr(arguments, name, None)
+        if value is not None and value is not False:
             flag = "NAME" if name == "name" else f"--{name.replace('_', '-')}"
             raise InvalidArgumentError(name, f"{flag} means nothing beside --{option}")
 
@@ -165,69 +163,56 @@ def _make_folder(name: str, file: str | None) -> None:
 def add_load(verb: argparse.ArgumentParser) -> None:
     """Add the options of `load`."""
     verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
-    add_texts(
+    data = "A file of queries, one vector per row; needed unless --mix is given."
+    options.add_flags(verb, ("--data", "FILE", data))
+    options.add_reading(verb)
+    options.add_flags(
         verb,
-        ("--data", "FILE", "A file of queries, one vector per row; needed unless --mix is given."),
+        options.rows_flag("Draw from"),
+        ("--batch", "N", "Rows in a call (default 1)."),
+        ("--mix", "TOML", "Send a mix of calls, described in this file, not queries of NAME."),
     )
-    add_reading(verb)
-    add_texts(verb, ("--rows", "START:STOP", f"Draw from only these rows, {SLICE}."))
-    verb.add_argument("--batch", type=int, metavar="N", help="Rows in a call (default 1).")
-    text = "Send a mix of calls, described in this file, instead of queries of NAME."
-    add_texts(verb, ("--mix", "TOML", text))
     title = "rates; one of --rate, --schedule, --closed and --objective is needed"
     _add_rates(verb.add_argument_group(title))
-    _add_calls(verb.add_argument_group("calls"))
+    # These are options for `Settings`; the explanations there are for Python.
+    options.add_flags(
+        verb.add_argument_group("calls"),
+        ("--warm-up", "SECONDS", "Send calls for this long before any count (default 2)."),
+        ("--processes", "N", "Number of processes that send calls (default 1)."),
+        ("--channels", "N", "Number of connections that each process opens (default 4)."),
+        ("--max-in-flight", "N", "Count an error for calls beyond this many (default 10000)."),
+        ("--traffic-seed", "N", "Draw times and calls from this seed (default 0)."),
+        ("--allow-remote", "", "Allow a server on another machine."),
+    )
     group = verb.add_argument_group("reports")
     text = "Fail if this is missed, such as p99<20ms, errors<0.1%% or rate>450. May be repeated."
-    group.add_argument("--require", **_BOUND, help=text)
-    add_texts(
-        group,
-        ("--save", "JSON", "Write the report to this file as JSON."),
-        (
-            "--report",
-            "HTML",
-            "Write the report to this file as a page with charts; needs divgrpc[report].",
-        ),
-    )
-    add_options(verb, QueryOptions)
+    options.add_flags(group, ("--require", _BOUND, text), action="append")
+    page = "Write the report to this file as a page with charts; needs divgrpc[report]."
+    save = "Write the report to this file as JSON."
+    options.add_flags(group, ("--save", "JSON", save), ("--report", "HTML", page))
+    options.add_options(verb, QueryOptions)
 
 
 def _add_rates(group: "argparse._ActionsContainer") -> None:
-    text = "Calls a second, whether or not they are answered (default 100 with --objective)."
-    group.add_argument("--rate", type=float, metavar="N", help=text)
-    text = "How long to hold the rate, or each rate that --objective tries (default 10)."
-    group.add_argument("--duration", type=float, metavar="SECONDS", help=text)
-    text = (
+    schedule = (
         "Change the rate over time: steps of RATE:SECONDS, or ramps of FROM..TO/SECONDS, such as "
         "100:10s,100..500/30s."
     )
-    add_texts(group, ("--schedule", "STEPS", text))
-    text = (
-        "Calls to keep in flight instead of a rate; latencies then leave out the wait before a "
-        "call is sent."
-    )
-    group.add_argument("--closed", type=int, metavar="N", help=text)
-    text = "Send calls at random times (a Poisson process), not evenly spaced."
-    group.add_argument("--poisson", **_FLAG, help=text)
-    text = (
+    closed = "Calls to keep in flight, not a rate; latency is then counted from when one is sent."
+    objective = (
         "Find the highest rate that keeps this bound, written as in --require. The search starts "
         "at --rate (default 100), doubles the rate while the bound holds or quarters it until it "
         "holds, and then narrows the gap to 5 %%. Each trial lasts --warm-up plus --duration. May "
         "be repeated."
     )
-    group.add_argument("--objective", **_BOUND, help=text)
-
-
-def _add_calls(group: "argparse._ActionsContainer") -> None:
-    """Add the options for `Settings`; the explanations there are for Python."""
-    text = "Send calls for this long before any count (default 2)."
-    group.add_argument("--warm-up", type=float, metavar="SECONDS", help=text)
-    for flag, text in (
-        ("--processes", "Number of processes that send calls (default 1)."),
-        ("--channels", "Number of connections that each process opens (default 4)."),
-        ("--max-in-flight", "Send no call beyond this many, but count an error (default 10000)."),
-        ("--traffic-seed", "Draw times and calls from this seed (default 0)."),
-    ):
-        group.add_argument(flag, type=int, metavar="N", help=text)
-    text = "Allow a server on another machine."
-    group.add_argument("--allow-remote", **_FLAG, help=text)
+    duration = "How long to hold the rate, or each rate that --objective tries (default 10)."
+    rate = "Calls a second, whether or not they are answered (default 100 with --objective)."
+    options.add_flags(
+        group,
+        ("--rate", "CALLS", rate),
+        ("--duration", "SECONDS", duration),
+        ("--schedule", "STEPS", schedule),
+        ("--closed", "N", closed),
+        ("--poisson", "", "Send calls at random times (a Poisson process), not evenly spaced."),
+    )
+    options.add_flags(group, ("--objective", _BOUND, objective), action="append")

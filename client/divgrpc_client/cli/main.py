@@ -1,12 +1,4 @@
-"""Entry point of the command line: the parser, error messages and exit codes.
-
-0    done
-1    the server refused or could not be reached, or the output could not be written
-2    the command itself is wrong: an unknown option, an unreadable file
-3    a load test missed a required bound
-4    a load test was void: its generator, not the server, was the bottleneck
-130  interrupted; a build in progress was cancelled
-"""
+"""Entry point of the command line: the parser, error messages and exit codes (see `_END`)."""
 
 import argparse
 import json
@@ -177,49 +169,44 @@ def _parser() -> argparse.ArgumentParser:
         options.add_common(verb)
         if add_arguments is not None:
             add_arguments(verb)
-    verb = options.add(verbs, commands.warm)
-    verb.add_argument("--quiet", action="store_true", help="Show no progress, only the outcome.")
-    verb.add_argument("--json", action="store_true", help="Print the outcome as JSON.")
+    options.add_flags(
+        options.add(verbs, commands.warm),
+        ("--quiet", "", "Show no progress, only the outcome."),
+        ("--json", "", "Print the outcome as JSON."),
+    )
     return parser
 
 
 def _add_build(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb, nargs="?")
-    options.add_texts(
+    options.add_flags(
         verb,
         ("--ids", "SOURCE", f"Take one id per row from {_SOURCE} (default 0, 1, 2 and so on)."),
         ("--categories", "SOURCE", "Take one category per row, -1 for none; SOURCE as for --ids."),
         ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none; SOURCE as for --ids."),
-    )
-    verb.add_argument(
-        "--replace",
-        action="store_true",
-        help="Replace an index of that name; without it, such a build fails.",
+        ("--replace", "", "Replace an index of that name; without it, such a build fails."),
     )
     group = verb.add_argument_group("labels, for divgrpc predict")
     options.add_documents(group, ", instead of FILE")
     edges = "two numbers a line or an .npy; nodes below L are the labels"
-    options.add_texts(
+    options.add_flags(
         group,
         ("--label-names", "FILE", "Read names of labels, one a line from label 0 on."),
         ("--hierarchy", "EDGES", f"Read edges from parent to child, {edges}."),
     )
-    group.add_argument(
-        "--roots", type=int, nargs="+", metavar="N", help="Begin the hierarchy at these nodes."
-    )
-    group.add_argument(
-        "--label-model",
+    model = "one from two files, label factors and feature map; without it neighbours vote"
+    options.add_flags(
+        group,
+        ("--roots", "N", "Begin the hierarchy at these nodes."),
+        ("--label-model", "MODEL", f"Train a model (leml), or read {model}."),
         nargs="+",
-        metavar="MODEL",
-        help="Train a model (leml), or read one from two files, label factors and feature map; "
-        "without it neighbours vote.",
     )
     options.add_options(verb, BuildOptions)
 
 
 def _add_query(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb)
-    options.add_texts(verb, ("--rows", "START:STOP", f"Send only these rows, {options.SLICE}."))
+    options.add_flags(verb, options.rows_flag("Send"))
     options.add_options(verb, QueryOptions)
 
 
@@ -227,48 +214,31 @@ def _add_predict(verb: argparse.ArgumentParser) -> None:
     options.add_file(
         verb, f"A file with one document per row: {FORMATS}, or text as build takes it."
     )
-    rows = f"Send only these rows, {options.SLICE}."
-    options.add_texts(verb, options.SPLIT, ("--rows", "START:STOP", rows))
+    options.add_flags(verb, options.SPLIT, options.rows_flag("Send"))
     options.add_options(verb, PredictOptions)
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb)
-    options.add_texts(
+    categories = f"Take the points of each row's category as relevant; SOURCE is {_SOURCE}."
+    relevant = "Take the relevant ids of each row from a line of this text file"
+    options.add_flags(
         verb,
-        (
-            *("--categories", "SOURCE"),
-            f"Take the points of each row's category as relevant; SOURCE is {_SOURCE}.",
-        ),
-        (
-            *("--relevant", "FILE"),
-            "Take the relevant ids of each row from a line of this text file, instead of "
-            "--categories.",
-        ),
+        ("--categories", "SOURCE", categories),
+        ("--relevant", "FILE", f"{relevant}, instead of --categories."),
     )
     _add_choosing(verb, "Make the best choice the default of this index, until it is built again.")
-    verb.add_argument(
-        "--per-query", action="store_true", help="Show figures per query too, with --json."
-    )
-    group = verb.add_argument_group("a page for people; needs divgrpc[report]")
+    options.add_flags(verb, ("--per-query", "", "Show figures per query too, with --json."))
     by_id = "a line of text for each id, or lines of an id, a tabulator and"
     pictures = "a folder of <id>.png or .jpg, or an .npy of them by id"
-    options.add_texts(
-        group,
+    other = "Box results of another category, from"
+    options.add_flags(
+        verb.add_argument_group("a page for people; needs divgrpc[report]"),
         ("--report", "HTML", "Write curves and tables to this file."),
         ("--titles", "FILE", f"Show results with {by_id} a title."),
         ("--thumbnails", "PATH", f"Show results with pictures: {pictures}."),
-        (
-            "--point-categories",
-            "FILE",
-            f"Box results of another category, from {by_id} a category.",
-        ),
-    )
-    group.add_argument(
-        "--show",
-        type=int,
-        metavar="N",
-        help="Number of queries to show with their results (default 4).",
+        ("--point-categories", "FILE", f"{other} {by_id} a category."),
+        ("--show", "N", "Number of queries to show with their results (default 4)."),
     )
     options.add_options(verb, GridOptions)
 
@@ -277,25 +247,18 @@ def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
     options.add_name(verb)
     options.add_documents(verb)
     options.add_reading(verb)
-    options.add_texts(verb, ("--rows", "START:STOP", f"Use only these rows, {options.SLICE}."))
+    options.add_flags(verb, options.rows_flag("Use"))
     _add_choosing(verb, "Make the best threshold of each mode the default of this index.")
-    verb.add_argument(
-        "--per-document", action="store_true", help="Show figures per document too, with --json."
-    )
+    options.add_flags(verb, ("--per-document", "", "Show figures per document too, with --json."))
     options.add_options(verb, LabelGridOptions)
 
 
 def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
-    options.add_texts(
+    folds = f"Number of folds to choose by; 0 makes no choices (default {FOLDS})."
+    options.add_flags(verb, ("--folds", "N", folds), default=FOLDS)
+    options.add_flags(
         verb,
         ("--groups", "SOURCE", "Compute intervals and folds over these groups, one per row."),
+        ("--set-default", "", set_default),
+        ("--csv", "", "Print CSV instead of a table."),
     )
-    verb.add_argument(
-        "--folds",
-        type=int,
-        default=FOLDS,
-        metavar="N",
-        help=f"Number of folds to choose by; 0 makes no choices (default {FOLDS}).",
-    )
-    verb.add_argument("--set-default", action="store_true", help=set_default)
-    verb.add_argument("--csv", action="store_true", help="Print CSV instead of a table.")

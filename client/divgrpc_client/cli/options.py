@@ -31,8 +31,8 @@ _TIMEOUTS: Final = {
     "evaluate-labels": ("the whole evaluation", "none"),
     "load": ("a call", "10"),
 }
-# What --rows takes.
-SLICE: Final = "counted from 0, without row STOP: 0:3 is the first three, 9: all but the first nine"
+# Types of values by their metavar; values with other metavars are texts.
+_TYPES: Final[Mapping[str, type]] = {"N": int, "CALLS": float, "SECONDS": float}
 SPLIT: Final = (
     *("--split", "FILE[:COLUMN]"),
     "Take the rows that a column of this file lists, counted from 1.",
@@ -67,19 +67,15 @@ def add_common(verb: argparse.ArgumentParser) -> None:
         default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
         help=f"Address of the server (default ${TARGET_VARIABLE}, else {TARGET_DEFAULT}).",
     )
-    verb.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help=f"Fail if {limited} takes longer than this (default {default}).",
-    )
-    verb.add_argument(
-        "--json", action="store_true", help="Print JSON; errors are JSON on standard error."
+    add_flags(
+        verb,
+        ("--timeout", "SECONDS", f"Fail if {limited} takes longer than this (default {default})."),
+        ("--json", "", "Print JSON; errors are JSON on standard error."),
     )
 
 
 @contextmanager
-def extra(field: str, subject: str, name: str) -> Iterator[None]:
+def with_extra(field: str, subject: str, name: str) -> Iterator[None]:
     """Raise an error that names the extra to install if an import inside fails."""
     try:
         yield
@@ -90,10 +86,28 @@ def extra(field: str, subject: str, name: str) -> Iterator[None]:
         ) from None
 
 
-def add_texts(group: "argparse._ActionsContainer", *options: tuple[str, str, str]) -> None:
-    """Add options that take a string; each is a tuple of flag, metavar and help."""
-    for flag, metavar, text in options:
-        group.add_argument(flag, metavar=metavar, help=text)
+def add_flags(
+    group: "argparse._ActionsContainer",
+    *flags: tuple[str, str, str],
+    **settings: Any,  # noqa: ANN401  # what `add_argument` takes
+) -> None:
+    """Add options, given as tuples of flag, metavar and help.
+
+    An option without a metavar is a switch. `settings` are further arguments of `add_argument`.
+    """
+    for flag, metavar, text in flags:
+        if metavar:
+            kind = _TYPES.get(metavar, str)
+            group.add_argument(flag, metavar=metavar, help=text, type=kind, **settings)
+        else:
+            group.add_argument(flag, help=text, action="store_true")
+
+
+def rows_flag(action: str) -> tuple[str, str, str]:
+    """Return the option --rows for `add_flags`; its help begins with `action`."""
+    example = "0:3 is the first three, 9: all but the first nine"
+    text = f"{action} only these rows, counted from 0, without row STOP: {example}."
+    return "--rows", "START:STOP", text
 
 
 def first_sentence(text: str) -> str:
@@ -125,11 +139,8 @@ def add_file(
 
 def add_reading(verb: argparse.ArgumentParser) -> None:
     """Add the options that say how a file of rows is read."""
-    verb.add_argument(
-        "--key",
-        metavar="ARRAY",
-        help="Read this array of an .npz; needed where it has several matrices.",
-    )
+    text = "Read this array of an .npz; needed where it has several matrices."
+    add_flags(verb, ("--key", "ARRAY", text))
     verb.add_argument(
         "--index-base",
         choices=["auto", "0", "1"],
@@ -137,25 +148,19 @@ def add_reading(verb: argparse.ArgumentParser) -> None:
         help="Count the columns of an svmlight file from this one (default auto: 0 if the file "
         "has a column 0, else 1).",
     )
-    verb.add_argument(
-        "--dims",
-        type=int,
-        metavar="N",
-        help="Number of columns of an svmlight file (default: those of the index, or all seen).",
-    )
+    text = "Number of columns of an svmlight file (default: those of the index, or all seen)."
+    add_flags(verb, ("--dims", "N", text))
 
 
 def add_documents(verb: "argparse._ActionsContainer", instead: str = "") -> None:
     """Add the options for documents and their labels; --features is required without `instead`."""
-    verb.add_argument(
-        "--features",
-        metavar="FILE",
-        required=not instead,
-        help=f"Read documents{instead}: a matrix, or text with the labels of each before its "
-        "features (Extreme Classification's format, with or without header, or svmlight).",
+    text = (
+        f"Read documents{instead}: a matrix, or text with the labels of each before its features "
+        "(Extreme Classification's format, with or without header, or svmlight)."
     )
+    add_flags(verb, ("--features", "FILE", text), required=not instead)
     text = "Read labels from a matrix (rows, L), such as scipy's .npz; nonzeros are labels."
-    add_texts(verb, ("--labels", "FILE", text), SPLIT)
+    add_flags(verb, ("--labels", "FILE", text), SPLIT)
 
 
 def add_options(verb: argparse.ArgumentParser, table: type) -> None:

@@ -17,15 +17,12 @@ Row: TypeAlias = EvaluateRow | EvaluateLabelRow
 
 def method(row: Row) -> str:
     """Return the selector of a row and those of its settings that are not the default."""
-    parameters = row.parameters
+    parameters, selector = row.parameters, row.parameters.selector
     words: list[str] = []
-    if isinstance(parameters, EffectiveParameters) and parameters.selector in (
-        "greedy",
-        "qp_relax",
-    ):
+    if isinstance(parameters, EffectiveParameters) and selector in ("greedy", "qp_relax"):
         words += [parameters.variant] * (parameters.variant != DEFAULT_VARIANT)
         words += [parameters.rounding] * (parameters.rounding != "exchange")
-    return f"{parameters.selector} ({', '.join(words)})" if words else parameters.selector
+    return f"{selector} ({', '.join(words)})" if words else selector
 
 
 def diversity(row: Row) -> str:
@@ -41,28 +38,20 @@ def limit(limit: int) -> str:
 
 def stage(row: Row) -> str:
     """Return the requested search and its limits."""
-    parameters = row.parameters
-    if not parameters.hash_limit and not parameters.candidates_limit:
+    hash_limit, candidates = row.parameters.hash_limit, row.parameters.candidates_limit
+    if not hash_limit and not candidates:
         return f"{row.search} search without limits"
-    return (
-        f"{row.search} search, hash limit {limit(parameters.hash_limit)}, "
-        f"candidates {limit(parameters.candidates_limit)}"
-    )
+    return f"{row.search} search, hash limit {limit(hash_limit)}, candidates {limit(candidates)}"
 
 
-def _epsilon(row: Row) -> str:
-    epsilon = getattr(row, "epsilon", None)
-    return "" if epsilon is None else f"{epsilon:g}"
-
-
-def _probes(row: Row) -> str:
-    return str(row.parameters.n_probes or "")
+def _number(value: float | None, absent: str) -> str:
+    return absent if value is None else f"{value:g}"
 
 
 # Parameters of the search whose values a table shows only if they differ between its rows.
 DETAILS: Final[Mapping[str, Callable[[Row], str]]] = {
-    "epsilon": _epsilon,
-    "probes": _probes,
+    "epsilon": lambda row: _number(getattr(row, "epsilon", None), ""),
+    "probes": lambda row: str(row.parameters.n_probes or ""),
     "sampling": lambda row: getattr(row.parameters, "sampling", ""),
 }
 
@@ -99,8 +88,7 @@ def _is_of_one_group(row: Row) -> bool:
 
 
 def _threshold(row: Row) -> str:
-    threshold = getattr(row.parameters, "threshold", None)
-    return "none" if threshold is None else f"{threshold:g}"
+    return _number(getattr(row.parameters, "threshold", None), "none")
 
 
 def _metric(*names: str) -> Callable[[Row], str]:
@@ -126,8 +114,8 @@ CELLS: Final[Mapping[str, Callable[[Row], str]]] = {
     "search": lambda row: row.search,
     "hash limit": lambda row: limit(row.parameters.hash_limit),
     "candidates": lambda row: limit(row.parameters.candidates_limit),
-    "limits": lambda row: "/".join(
-        limit(n) for n in (row.parameters.hash_limit, row.parameters.candidates_limit)
+    "limits": lambda row: (
+        f"{limit(row.parameters.hash_limit)}/{limit(row.parameters.candidates_limit)}"
     ),
     "k": _parameter("k"),
     "top_k": _parameter("top_k"),
@@ -203,8 +191,7 @@ def show(rows: Sequence[Row]) -> None:
         if row.is_default and isinstance(row, EvaluateRow):
             out.print(f"the default for Query is now {setting(row)}, k {row.parameters.k}")
         elif row.is_default:
-            mode = row.parameters.mode  # type: ignore[union-attr]  # a row of labels
-            out.print(f"the threshold of {mode} is now {_threshold(row)}")
+            out.print(f"the threshold of {CELLS['mode'](row)} is now {_threshold(row)}")
 
 
 def _table(rows: Sequence[Row], details: Sequence[str], title: str | None = None) -> Table:
@@ -212,10 +199,8 @@ def _table(rows: Sequence[Row], details: Sequence[str], title: str | None = None
     heads = list(_LABEL_HEADS if is_of_labels else _QUERY_HEADS)
     after_limits = heads.index("limits") + 1
     heads[after_limits:after_limits] = details
-    names = ["" if head == "front" else head for head in heads]
-    grid = tables.table(
-        *(name if name in TEXTS or not name else f">{name}" for name in names), title=title
-    )
+    names = (head if head in TEXTS else f">{head}" for head in heads)
+    grid = tables.table(*("" if name == "front" else name for name in names), title=title)
     for row in rows:
         grid.add_row(*(CELLS[head](row) for head in heads))
     return grid

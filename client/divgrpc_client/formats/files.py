@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 
 FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs or .svm (.svmlight, .libsvm)"
 _LABELS: Final = "labels"
+# Arrays of an .npz that `scipy.sparse.save_npz` writes, whatever the format of the matrix.
 _SCIPY_KEYS: Final = {"format", "shape", "data"}
 
 
@@ -145,7 +146,7 @@ def _load(path: Path) -> Array:
 
 
 def _from_npz(path: Path, key: str | None) -> Array | Csr:
-    """Return the array named `key`; without `key`, scipy's matrix or the only 2-d array."""
+    """Return the array named `key`, or the result of `_only_matrix` without `key`."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             if key is None:
@@ -164,7 +165,7 @@ def _only_matrix(path: Path, archive: Mapping[str, Array]) -> Array | Csr:
 
     An archive reads an array each time it is taken, so one at a time is in memory.
     """
-    if _is_scipy(archive):
+    if set(archive) >= _SCIPY_KEYS and archive["format"].ndim == 0:
         return _from_scipy(path, archive)
     matrices = [name for name in archive if archive[name].ndim == 2]
     if len(matrices) != 1:
@@ -191,11 +192,6 @@ def _from_fvecs(path: Path) -> Array:
         row = int(faulty[0])
         raise wrong(path, f"is no .fvecs: row {row} has {rows[row, 0]} dimensions, not {dims}")
     return rows.view("<f4")[:, 1:]
-
-
-def _is_scipy(archive: Mapping[str, Array]) -> bool:
-    """Tell whether an .npz has the arrays that `scipy.sparse.save_npz` writes."""
-    return set(archive) >= _SCIPY_KEYS and archive["format"].ndim == 0
 
 
 def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:

@@ -75,11 +75,7 @@ def read_labels(path: Path) -> npt.NDArray[np.int64]:
 
 
 def read_labelled(
-    path: Path,
-    *,
-    base: IndexBase = "auto",
-    dims: int | None = None,
-    label_count: int | None = None,
+    path: Path, *, base: IndexBase = "auto", dims: int | None = None, label_count: int | None = None
 ) -> tuple[Csr, Csr]:
     """Return documents (n, d) and labels (n, L) of a text file, with or without a header.
 

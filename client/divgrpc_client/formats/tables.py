@@ -21,7 +21,6 @@ from divgrpc.types import (
     QueryResult,
     Search,
     SearchCost,
-    TrainingProgress,
     WarningInfo,
 )
 from divgrpc_client.messages.options import BUILD_DEFAULTS
@@ -35,9 +34,9 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 def console(*, stderr: bool = False) -> Console:
     """Return a rich console, without colours if the output is a pipe."""
     terminal = Console(stderr=stderr, highlight=False)
-    if not terminal.is_terminal:
-        terminal = Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
-    return terminal
+    if terminal.is_terminal:
+        return terminal
+    return Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
 def table(*columns: str, title: str | None = None) -> Table:
@@ -61,23 +60,18 @@ def bar(unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
         task = progress_bar.add_task("waiting", total=None, rows="", left="")
 
         def step(progress: Progress) -> None:
-            seconds = progress.seconds_left
+            seconds, loss = progress.seconds_left, getattr(progress, "loss", None)
+            rows = f"{progress.rows_done:,} {unit}"
             progress_bar.update(
                 task,
                 description=progress.stage,
                 completed=progress.rows_done,
                 total=progress.rows_total or None,
-                rows=f"{progress.rows_done:,} {unit}{_loss(progress)}",
+                rows=rows if loss is None else f"{rows}, loss {loss:,.4g}",
                 left="" if seconds is None else f"{seconds:.0f} s left",
             )
 
         yield step
-
-
-def _loss(progress: Progress) -> str:
-    if not isinstance(progress, TrainingProgress) or progress.loss is None:
-        return ""
-    return f", loss {progress.loss:,.4g}"
 
 
 def built(info: IndexInfo) -> None:
@@ -309,11 +303,7 @@ def _arrays(info: IndexInfo) -> Table:
     for array in sorted(info.arrays, key=lambda array: -array.bytes):
         shape = " x ".join(f"{n:,}" for n in array.shape)
         grid.add_row(
-            array.name,
-            array.dtype,
-            shape,
-            size(array.bytes),
-            f"{array.bytes / whole:.1%}",
+            array.name, array.dtype, shape, size(array.bytes), f"{array.bytes / whole:.1%}"
         )
     grid.add_row("all", "", "", size(_bytes(info)), "")
     return grid

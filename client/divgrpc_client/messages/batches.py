@@ -104,9 +104,7 @@ def _ends(matrix: Matrix, row_bytes: int) -> list[int]:
 
 
 def _in_parts(
-    ends: list[int],
-    make: Callable[[int, int], RequestT],
-    read: Callable[[ResponseT], ResultT],
+    ends: list[int], make: Callable[[int, int], RequestT], read: Callable[[ResponseT], ResultT]
 ) -> Exchange[RequestT, ResponseT, ResultT]:
     """Request each part until one generation has answered all, and return the joined result.
 

@@ -256,8 +256,7 @@ class QueryEvaluation(
 
     def _tally(self, first: Sequence[EvaluateRow]) -> QueryTally:
         resolution = Resolution(
-            generation=first[0].generation,
-            parameters=tuple(row.parameters for row in first),
+            generation=first[0].generation, parameters=tuple(row.parameters for row in first)
         )
         task, categories = self._task, self._judgements.get("categories")
         if task.groups is None and categories is not None:

@@ -98,11 +98,11 @@ class LabelUpload:
 def label_upload(
     rows: int,
     *,
-    labels: VectorsLike | None,
-    label_model: ModelLike,
-    label_names: Sequence[str] | None,
-    hierarchy: npt.ArrayLike | None,
-    roots: Sequence[int] | None,
+    labels: VectorsLike | None = None,
+    label_model: ModelLike = None,
+    label_names: Sequence[str] | None = None,
+    hierarchy: npt.ArrayLike | None = None,
+    roots: Sequence[int] | None = None,
 ) -> LabelUpload:
     """Check and return the labels of a build of `rows` rows.
 
@@ -112,13 +112,13 @@ def label_upload(
     edges = None if hierarchy is None else whole_numbers("hierarchy", hierarchy, np.uint32)
     if edges is not None and (edges.ndim, edges.shape[1:]) != (2, (2,)):
         raise invalid("hierarchy", "must have two columns, parents and children")
-    if roots is not None and hierarchy is None:
-        raise invalid("roots", "must come with a hierarchy")
-    root_nodes = (
-        () if roots is None else tuple(whole_numbers("roots", roots, np.uint32).ravel().tolist())
-    )
-    if roots is not None and not root_nodes:
-        raise invalid("roots", "must be at least one, or not given")
+    root_nodes: tuple[int, ...] = ()
+    if roots is not None:
+        if hierarchy is None:
+            raise invalid("roots", "must come with a hierarchy")
+        root_nodes = tuple(whole_numbers("roots", roots, np.uint32).ravel().tolist())
+        if not root_nodes:
+            raise invalid("roots", "must be at least one, or not given")
     return LabelUpload(
         sets=None if labels is None else label_sets(labels, rows),
         plan=plan,

@@ -22,32 +22,12 @@ from divgrpc.parameters import (
     QueryOptions,
     QueryParameters,
 )
-from divgrpc.parameters.signatures import (
-    defaults_of,
-    explanations_of,
-    paragraph,
-    spell_out_options,
-)
-from divgrpc.types import (
-    LabelSelector,
-    Mode,
-    Rounding,
-    Sampling,
-    Search,
-    Selector,
-    Variant,
-    Vote,
-)
+from divgrpc.parameters.signatures import defaults_of, explanations_of, paragraph, spell_out_options
+from divgrpc.types import LabelSelector, Mode, Rounding, Sampling, Search, Selector, Variant, Vote
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
 
-__all__ = [
-    "BuildOptions",
-    "GridOptions",
-    "LabelGridOptions",
-    "PredictOptions",
-    "QueryOptions",
-]
+__all__ = ["BuildOptions", "GridOptions", "LabelGridOptions", "PredictOptions", "QueryOptions"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -62,12 +62,9 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         response,
         QueryResult,
         ids=table.padded(response.ids, np.int64, -1),
-        scores=table.padded(response.scores, np.float32, np.nan),
-        selection_scores=table.padded(response.selection_scores, np.float32, np.nan),
-        counts=table.counts,
-        stats=_stats(response.stats),
         parameters=parameters,
-        collapsed_offsets=_offsets_of_places(response.collapsed_offsets, table),
+        collapsed_offsets=table.offsets(response.collapsed_offsets),
+        **table.common_fields(response),
     )
 
 
@@ -85,12 +82,9 @@ def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
         response,
         LabelResult,
         labels=table.padded(response.labels, np.int64, -1),
-        scores=table.padded(response.scores, np.float32, np.nan),
-        selection_scores=table.padded(response.selection_scores, np.float32, np.nan),
-        counts=table.counts,
-        stats=_stats(response.stats),
         parameters=parameters,
         names=names,
+        **table.common_fields(response),
     )
 
 
@@ -109,17 +103,22 @@ class _Table:
         matrix[self.filled] = values
         return matrix
 
+    def offsets(self, offsets: Sequence[int]) -> IntArray:
+        """Return the offsets of the near-copies of each place, none if they were not listed."""
+        if not offsets:
+            return np.empty(0, np.int64)
+        copies = np.zeros(self.filled.shape, np.int64)
+        copies[self.filled] = np.diff(np.array(offsets, np.int64))
+        return np.concatenate(([0], np.cumsum(copies)))
 
-def _offsets_of_places(offsets: Sequence[int], table: _Table) -> IntArray:
-    """Return the offsets of the near-copies of each place in the padded array.
-
-    The array is empty if near-copies were not listed.
-    """
-    if not offsets:
-        return np.empty(0, np.int64)
-    copies = np.zeros(table.filled.shape, np.int64)
-    copies[table.filled] = np.diff(np.array(offsets, np.int64))
-    return np.concatenate(([0], np.cumsum(copies)))
+    def common_fields(self, response: Any) -> dict[str, object]:  # noqa: ANN401  # of either kind
+        """Return the fields that results of queries and of predictions have in common."""
+        return {
+            "scores": self.padded(response.scores, np.float32, np.nan),
+            "selection_scores": self.padded(response.selection_scores, np.float32, np.nan),
+            "counts": self.counts,
+            "stats": _stats(response.stats),
+        }
 
 
 def _stats(message: query_pb2.QueryStats) -> QueryStats:

@@ -4,9 +4,9 @@ This module does no I/O. Rows are cut, converted and copied one chunk at a time,
 file of any size needs only the memory of one chunk.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
 from divgrpc.types import IndexInfo, Progress
 from divgrpc_client.messages import requests, responses
-from divgrpc_client.messages.labels import LabelUpload, ModelLike, label_upload
+from divgrpc_client.messages.labels import LabelUpload, label_upload
 from divgrpc_client.messages.options import BuildOptions
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
@@ -88,11 +88,7 @@ def upload(
     categories: npt.ArrayLike | None,
     subtopics: npt.ArrayLike | None,
     replace: bool,
-    labels: VectorsLike | None = None,
-    label_model: ModelLike = None,
-    label_names: Sequence[str] | None = None,
-    hierarchy: npt.ArrayLike | None = None,
-    roots: Sequence[int] | None = None,
+    **labels: Any,  # noqa: ANN401  # the arguments of `label_upload`
 ) -> Upload:
     """Check the shapes and types of a build's data and return the upload.
 
@@ -110,14 +106,7 @@ def upload(
         for field, values, dtype in row_numbers
         if values is not None
     }
-    label_data = label_upload(
-        rows,
-        labels=labels,
-        label_model=label_model,
-        label_names=label_names,
-        hierarchy=hierarchy,
-        roots=roots,
-    )
+    label_data = label_upload(rows, **labels)
     header = requests.build_header(
         name, options, replace=replace, expected_rows=rows, plan=label_data.plan
     )

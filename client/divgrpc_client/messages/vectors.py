@@ -78,12 +78,8 @@ def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
         rows.sum_duplicates()
     with np.errstate(over="ignore"):  # overflows become infinities, which the server refuses
         data = np.asarray(rows.data, np.float32)
-    return Csr(
-        np.asarray(rows.indptr, np.int64),
-        np.asarray(rows.indices, np.uint32),
-        data,
-        int(rows.shape[1]),
-    )
+    indptr, indices = np.asarray(rows.indptr, np.int64), np.asarray(rows.indices, np.uint32)
+    return Csr(indptr, indices, data, int(rows.shape[1]))
 
 
 class _CsrLike(Protocol):
@@ -126,7 +122,8 @@ def row_ends(matrix: Matrix, limit: int) -> list[int]:
     """
     rows = row_count(matrix)
     if not isinstance(matrix, Csr):
-        step = max(1, limit // max(1, matrix.shape[1] * _item_bytes(matrix)))
+        item_bytes = 2 if matrix.dtype == np.float16 else 4
+        step = max(1, limit // max(1, matrix.shape[1] * item_bytes))
         return [min(start + step, rows) for start in range(0, rows, step)]
     # A row takes 8 bytes of indptr. A stored number takes 4 bytes of index and 4 of value.
     bytes_before = matrix.indptr * 8 + np.arange(rows + 1) * 8
@@ -137,10 +134,6 @@ def row_ends(matrix: Matrix, limit: int) -> list[int]:
         start = min(rows, max(start + 1, fits))
         ends.append(start)
     return ends
-
-
-def _item_bytes(matrix: Dense) -> int:
-    return 2 if matrix.dtype == np.float16 else 4
 
 
 def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:

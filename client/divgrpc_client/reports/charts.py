@@ -110,10 +110,7 @@ def h_against_time(
         axes.set(xlabel="median time of a query", ylabel="h", xscale="log")
         ring: Any = {"marker": "o", "markersize": 13, "fillstyle": "none", "linestyle": "none"}
         ring["color"] = LIGHT.faint
-        for points, style in (
-            *((curve.points, _marker(curve)) for curve in curves),
-            (front, ring),
-        ):
+        for points, style in (*((curve.points, _marker(curve)) for curve in curves), (front, ring)):
             x, y = _finite(points)
             axes.plot(np.maximum(x, _MICROSECONDS_MIN), y, **style)
         _name_times(axes)

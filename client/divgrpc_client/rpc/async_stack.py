@@ -5,8 +5,7 @@ module, so both must have the same interface.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from types import TracebackType
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import grpc
@@ -40,6 +39,10 @@ class Connection(NamedTuple):
             raise ClientStateError(
                 "this client connected in another event loop; make a new AsyncClient in each"
             )
+
+    async def close(self) -> None:
+        """Close the channel and cancel its calls."""
+        await self.channel.close()
 
 
 def connect(settings: ChannelSettings) -> Connection:
@@ -117,12 +120,7 @@ class Watchdog:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Do nothing, because each read has its own timeout."""
 
     def touch(self) -> None:

@@ -14,6 +14,7 @@ from divgrpc_client.rpc.errors import Failure, RpcError, rpc_error
 
 REQUEST_ID_KEY: Final = "x-request-id"
 _STATUS_KEY: Final = "grpc-status-details-bin"
+_NO_STATUS: Final = status_pb2.Status()
 # Reason of an error for an expired deadline, the same as the server's.
 _LATE: Final = "LATE"
 # Reason of an error for a server whose health service reports that it does not serve queries.
@@ -49,12 +50,12 @@ class RpcCall:
     id.
     """
 
-    __slots__ = ("_deadline", "_method", "_request_id", "_started", "_target", "metadata")
+    __slots__ = ("_deadline", "_request_id", "_started", "_target", "metadata", "method")
 
     def __init__(
         self, method: str, target: str, *, timeout: float | None, request_id: str | None
     ) -> None:
-        self._method = method
+        self.method = method
         self._target = target
         self._request_id = arguments.request_id(request_id)
         self._started = time.monotonic()
@@ -72,7 +73,7 @@ class RpcCall:
         remaining = self._deadline - time.monotonic()
         if remaining <= 0:
             detail = "the deadline passed before the call was sent"
-            raise self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
+            raise self._error(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
         return remaining
 
     def seconds_or_unready(self, obstacle: RpcError) -> float | None:
@@ -89,7 +90,7 @@ class RpcCall:
             if obstacle.code is grpc.StatusCode.UNAVAILABLE:
                 detail = f"{detail}: {obstacle.detail}"
             unavailable = grpc.StatusCode.UNAVAILABLE
-            raise self._error_here(unavailable, unavailable.name, detail) from obstacle
+            raise self._error(unavailable, unavailable.name, detail) from obstacle
 
     def start(self, method: Callable[..., Any], request: object) -> Any:  # noqa: ANN401  # either stack's call
         """Call a method of a stub with a request or an iterator of requests."""
@@ -117,38 +118,40 @@ class RpcCall:
         detail = error.details() or code.name.lower()
         if code is grpc.StatusCode.UNAVAILABLE and not status.details:
             detail = explain_unreachable(self._target, detail)
-        return self._error(code, detail, status, reason)
+        return self._error(code, reason, detail, status)
 
     def refused(self, status: status_pb2.Status) -> RpcError:
         """Convert a status that was sent inside a message to an `RpcError`."""
         code = CODES.get(status.code, grpc.StatusCode.UNKNOWN)
-        return self._error(code, status.message, status)
+        return self._error(code, "", status.message, status)
 
     def stalled(self, seconds: float) -> RpcError:
         """Return the error for a stream without any message for `seconds`."""
         detail = f"nothing moved for {seconds:g} s"
-        return self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
+        return self._error(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
 
     def not_serving(self) -> RpcError:
         """Return the error for a server that answers, but does not serve queries yet."""
         detail = "it still compiles its kernels, which is done once, or none of its workers runs"
-        return self._error_here(grpc.StatusCode.UNAVAILABLE, _NOT_SERVING, detail)
+        return self._error(grpc.StatusCode.UNAVAILABLE, _NOT_SERVING, detail)
 
     def broken(self, detail: str) -> RpcError:
         """Return the error for an answer that violates the API."""
-        return self._error_here(grpc.StatusCode.INTERNAL, "BAD_ANSWER", detail)
+        return self._error(grpc.StatusCode.INTERNAL, "BAD_ANSWER", detail)
 
     def unsettled(self) -> RpcError:
         """Return the error for a batch that no single generation answered."""
         detail = "the index was replaced again and again while parts of a batch were answered"
-        return self._error_here(grpc.StatusCode.ABORTED, "GENERATION_CHANGED", detail)
-
-    def _error_here(self, code: grpc.StatusCode, reason: str, detail: str) -> RpcError:
-        return self._error(code, detail, status_pb2.Status(), reason)
+        return self._error(grpc.StatusCode.ABORTED, "GENERATION_CHANGED", detail)
 
     def _error(
-        self, code: grpc.StatusCode, detail: str, status: status_pb2.Status, reason: str = ""
+        self,
+        code: grpc.StatusCode,
+        reason: str,
+        detail: str,
+        status: status_pb2.Status = _NO_STATUS,
     ) -> RpcError:
+        """Return an error; the details of the server's `status`, if any, take precedence."""
         info = error_details_pb2.ErrorInfo()
         bad_request = error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
@@ -163,7 +166,7 @@ class RpcCall:
                 code=code,
                 reason=info.reason or reason or code.name,
                 detail=detail,
-                method=self._method,
+                method=self.method,
                 target=self._target,
                 elapsed=time.monotonic() - self._started,
                 request_id=info.metadata.get("request_id", self._request_id),

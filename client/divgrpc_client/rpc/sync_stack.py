@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import grpc
 
@@ -39,6 +38,10 @@ class Connection(NamedTuple):
 
     def check_owner(self) -> None:
         """Do nothing: any thread may use a channel."""
+
+    async def close(self) -> None:
+        """Close the channel and cancel its calls."""
+        self.channel.close()
 
 
 def connect(settings: ChannelSettings) -> Connection:
@@ -156,12 +159,7 @@ class Watchdog:
         self._thread.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._done.set()
 
     def touch(self) -> None:
