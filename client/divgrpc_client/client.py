@@ -44,16 +44,8 @@ from divgrpc.types import (
     QueryResult,
 )
 from divgrpc_client import calls
-from divgrpc_client.messages import arguments
+from divgrpc_client.messages import arguments, batches
 from divgrpc_client.messages import upload as uploads
-from divgrpc_client.messages.batches import (
-    Exchange,
-    Pipeline,
-    pages,
-    predict_batch,
-    query_batch,
-    single,
-)
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.options import (
@@ -276,7 +268,7 @@ class _Methods:
         generation of the index. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the
         index is replaced repeatedly during the call.
         """
-        return self._ask("Query", query_batch(name, queries, options), timeout, request_id)
+        return self._ask("Query", batches.query_batch(name, queries, options), timeout, request_id)
 
     @one_result
     @spelled_out
@@ -298,7 +290,7 @@ class _Methods:
         `IndexNotFoundError`, and `UnfitIndexError` if the index lacks the labels, model or
         hierarchy that the options need.
         """
-        batch = predict_batch(name, documents, options)
+        batch = batches.predict_batch(name, documents, options)
         return self._ask("PredictLabels", batch, timeout, request_id)
 
     @many_results
@@ -322,7 +314,7 @@ class _Methods:
         item fails, its error is raised in place of its result and the stream ends.
         """
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
-        pipeline = Pipeline(name, options, in_flight)
+        pipeline = batches.Pipeline(name, options, in_flight)
         return self._stack.run_iterator(calls.query(self._link(), call, pipeline, queries))
 
     @many_results
@@ -421,7 +413,7 @@ class _Methods:
         Raises `IndexNotFoundError`.
         """
         request = index_pb2.GetIndexRequest(index=index_name(name))
-        return self._ask("GetIndex", single(request, _index_of), timeout, request_id)
+        return self._ask("GetIndex", batches.single(request, _index_of), timeout, request_id)
 
     @one_result
     @spelled_out
@@ -429,7 +421,7 @@ class _Methods:
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> tuple[IndexInfo, ...]:
         """Return the descriptions of all indexes, in the order of their names."""
-        return self._ask("ListIndexes", pages(), timeout, request_id)
+        return self._ask("ListIndexes", batches.pages(), timeout, request_id)
 
     @one_result
     @spelled_out
@@ -442,7 +434,9 @@ class _Methods:
         `BuildUnderWayError`.
         """
         request = index_pb2.DeleteIndexRequest(index=index_name(name))
-        return self._ask("DeleteIndex", single(request, _generation_of), timeout, request_id)
+        return self._ask(
+            "DeleteIndex", batches.single(request, _generation_of), timeout, request_id
+        )
 
     @one_result
     @spelled_out
@@ -450,7 +444,7 @@ class _Methods:
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
         """Return the version, workers, limits and kernel state of the server."""
-        exchange = single(index_pb2.GetServerInfoRequest(), _server_info_of)
+        exchange = batches.single(index_pb2.GetServerInfoRequest(), _server_info_of)
         return self._ask("GetServerInfo", exchange, timeout, request_id)
 
     @one_result
@@ -476,7 +470,7 @@ class _Methods:
     def _ask(
         self,
         method: str,
-        exchange: Exchange[Any, Any, ResultT],
+        exchange: batches.Exchange[Any, Any, ResultT],
         timeout: float | None,
         request_id: str | None,
     ) -> ResultT:

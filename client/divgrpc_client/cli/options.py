@@ -205,8 +205,8 @@ def _how_chosen(text: str, default: object) -> str:
     _, *sentences = re.split(r"(?<=\.) ", text)
     if _default(default):
         return ""
-    kept = dropwhile(lambda sentence: "default" not in sentence.lower(), sentences)
-    return "".join(f" {sentence}" for sentence in kept).replace("`", "")
+    reasons = dropwhile(lambda sentence: "default" not in sentence.lower(), sentences)
+    return "".join(f" {sentence}" for sentence in reasons).replace("`", "")
 
 
 def _reading(name: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type

@@ -57,9 +57,8 @@ class Documents:
         """
         self.refuse_empty("documents")
         rows = cast(Csr, self.rows)
-        beyond = np.flatnonzero(rows.indices >= info.dims)
-        if len(beyond):
-            row = int(np.searchsorted(rows.indptr, beyond[0], side="right")) - 1
+        if len(unknown := np.flatnonzero(rows.indices >= info.dims)):
+            row = int(np.searchsorted(rows.indptr, unknown[0], side="right")) - 1
             line, features = line_of(self.path, int(self.numbers[row]))
             # The greatest feature in the line and the greatest column of the row are the same
             # feature. Their difference is the number of the file's first feature.

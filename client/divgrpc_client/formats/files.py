@@ -206,10 +206,10 @@ def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
         raise wrong(path, f"holds a sparse matrix of format {kind!r}: save it after .tocsr()")
     indptr, indices, data = (archive[name] for name in ("indptr", "indices", "data"))
     shape = archive["shape"]
-    whole = all(part.ndim == 1 for part in (indptr, indices, data, shape)) and len(shape) == 2
-    if whole:
+    is_valid = all(part.ndim == 1 for part in (indptr, indices, data, shape)) and len(shape) == 2
+    if is_valid:
         rows, cols = map(int, shape)
-        whole = (
+        is_valid = (
             len(indptr) == rows + 1
             and indptr.dtype.kind == indices.dtype.kind == "i"
             and data.dtype.kind in "fiub"
@@ -218,7 +218,7 @@ def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
             and indptr[-1] == len(indices) == len(data)
             and (not len(indices) or 0 <= indices.min() <= indices.max() < cols <= COLUMN_MAX)
         )
-    if not whole:
+    if not is_valid:
         raise wrong(path, "holds an invalid CSR matrix: its arrays do not match its shape")
     return canonical(indptr.astype(np.int64), indices, data, cols)
 

@@ -157,8 +157,8 @@ def canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: 
     if not ((np.diff(indices) > 0) | (np.diff(row) > 0)).all():
         order = np.lexsort((indices, row))
         indices, row, data = indices[order], row[order], data[order]
-        first = np.flatnonzero(np.r_[True, (np.diff(indices) > 0) | (np.diff(row) > 0)])
-        indices, row, data = indices[first], row[first], np.add.reduceat(data, first)
+        starts = np.flatnonzero(np.r_[True, (np.diff(indices) > 0) | (np.diff(row) > 0)])
+        indices, row, data = indices[starts], row[starts], np.add.reduceat(data, starts)
         indptr = np.searchsorted(row, np.arange(len(indptr))).astype(np.int64)
     with np.errstate(over="ignore"):  # an infinity is the server's to refuse
         return Csr(indptr, indices.astype(np.uint32), data.astype(np.float32), cols)
@@ -213,14 +213,14 @@ class _Rows:
         columns = np.frombuffer(self._columns, np.int64)
         indices = columns - int(columns.min(initial=1) if self.base == "auto" else self.base)
         width = int(indices.max(initial=-1)) + 1
-        least = self.count if self.count >= 0 else width
-        if dims is not None and dims < least:
+        cols = self.count if self.count >= 0 else width
+        if dims is not None and dims < cols:
             flag = f"--{field}" if field == "dims" else field
             raise InvalidArgumentError(
-                field, f"{self._path} has {least} {self._noun}s, more than {flag} {dims}"
+                field, f"{self._path} has {cols} {self._noun}s, more than {flag} {dims}"
             )
         ends, values = np.array(self._ends, np.int64), np.frombuffer(self._values, np.float32)
-        return canonical(ends, indices, values, least if dims is None else dims)
+        return canonical(ends, indices, values, cols if dims is None else dims)
 
 
 def _sizes(path: Path, words: Sequence[bytes]) -> list[int]:

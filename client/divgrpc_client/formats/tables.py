@@ -211,23 +211,21 @@ def _labels(info: LabelInfo) -> str:
     columns = ["names"] * info.has_names + ["a hierarchy"] * info.has_hierarchy
     columns += ["those of every row"] * info.has_label_sets
     text = f"{info.label_count:,} labels, {', '.join(columns) or 'nothing'} kept with them"
-    for mode, least in info.thresholds.items():
-        text = f"{text}; {mode} takes a threshold of {least:.4g}"
+    for mode, threshold in info.thresholds.items():
+        text += f"; {mode} takes a threshold of {threshold:.4g}"
     if not info.rank:
         return f"{text}; no label model: neighbours vote"
     if info.parameters is None:
-        text = f"{text}; label factors of rank {info.rank} from elsewhere"
+        text += f"; label factors of rank {info.rank} from elsewhere"
     else:
-        text = (
-            f"{text}; a label model of rank {info.rank}, regularisation "
+        text += (
+            f"; a label model of rank {info.rank}, regularisation "
             f"{info.parameters['regularisation']:g}, {len(info.losses)} iterations, "
             f"loss {info.losses[0]:,.4g} to {info.losses[-1]:,.4g}"
         )
-    for cost in info.search_costs:
-        if cost.search == (info.auto_search or "exact"):
-            return (
-                f"{text}; auto search means {cost.search}, {cost.microseconds:,.0f} µs a document"
-            )
+    costs = {cost.search: cost.microseconds for cost in info.search_costs}
+    if (search := info.auto_search or "exact") in costs:
+        text += f"; auto search means {search}, {costs[search]:,.0f} µs a document"
     return text
 
 
@@ -299,11 +297,11 @@ def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Tabl
 
 def _arrays(info: IndexInfo) -> Table:
     grid = table("array", "dtype", "shape", ">size", ">share", title="Arrays")
-    whole = _bytes(info) or 1
+    total = _bytes(info) or 1
     for array in sorted(info.arrays, key=lambda array: -array.bytes):
         shape = " x ".join(f"{n:,}" for n in array.shape)
         grid.add_row(
-            array.name, array.dtype, shape, size(array.bytes), f"{array.bytes / whole:.1%}"
+            array.name, array.dtype, shape, size(array.bytes), f"{array.bytes / total:.1%}"
         )
     grid.add_row("all", "", "", size(_bytes(info)), "")
     return grid

@@ -70,8 +70,8 @@ class Run:
         # deviations below the mean are practically impossible by chance.
         due = self.schedule.calls
         deviation = 4 * math.sqrt(due) if self.settings.poisson else 1
-        least = due * _SENT_SHARE_MIN - deviation
-        return bool(self.closed or self.interrupted or len(self.samples) >= least)
+        calls_min = due * _SENT_SHARE_MIN - deviation
+        return bool(self.closed or self.interrupted or len(self.samples) >= calls_min)
 
 
 def counted(parts: Sequence[bytes], begin: float, end: float) -> Samples:

@@ -60,8 +60,8 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
         "search": None,
     }
     if trials:
-        held = [trial["rate"] for trial in trials if trial["held"]]
-        report["search"] = {"objective": [], "rate": max(held, default=0.0), "trials": [*trials]}
+        rates = [trial["rate"] for trial in trials if trial["held"]]
+        report["search"] = {"objective": [], "rate": max(rates, default=0.0), "trials": [*trials]}
         # The lowest rate that failed ended the search, because of the server or of the generator.
         # The other figures of the report are those of another trial if a rate held.
         failures = sorted((t for t in trials if not t["held"]), key=lambda t: float(t["rate"]))
@@ -114,11 +114,12 @@ def judge(report: Report, run: Run, thresholds: Sequence[Threshold]) -> list[dic
     thresholds bounds the errors. Latencies leave out refused calls, and these may have been the
     slow ones.
     """
-    failing = report["errors"] > _ERRORS_MAX and all(t.name != "errors" for t in thresholds)
+    has_failures = report["errors"] > _ERRORS_MAX
+    too_many_errors = has_failures and all(t.name != "errors" for t in thresholds)
     outcomes: list[dict[str, object]] = []
     for threshold in thresholds:
         value = figure(report, run, threshold.name)
-        void = failing and is_time(threshold.name)
+        void = too_many_errors and is_time(threshold.name)
         holds = threshold.holds(value) and not void
         outcomes.append(
             {"text": threshold.text, "value": value, "held": holds, "too_many_errors": void}
@@ -143,7 +144,7 @@ def judge_rate(run: Run, rate: float, objectives: Sequence[Threshold]) -> dict[s
     summary = record.summary(run.samples)
     holds = (
         not run.interrupted
-        and all(one.holds(figure(summary, run, one.name)) for one in objectives)
+        and all(bound.holds(figure(summary, run, bound.name)) for bound in objectives)
         and summary["errors"] <= _ERRORS_MAX
         and run.all_sent()
     )

@@ -54,8 +54,8 @@ class Step:
         # Solve begin * t + slope * t^2 / 2 = number for t, in a form that allows slope 0.
         slope = (self.end - self.begin) / self.seconds if self.seconds else 0.0
         root = np.sqrt(np.maximum(self.begin**2 + 2 * slope * numbers, 0))
-        under = self.begin + root
-        return np.divide(2 * numbers, under, out=np.zeros_like(numbers), where=under > 0)
+        divisor = self.begin + root
+        return np.divide(2 * numbers, divisor, out=np.zeros_like(numbers), where=divisor > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Schedule:
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        return ",".join(f"{one.begin:g}..{one.end:g}/{one.seconds:g}s" for one in self.steps)
+        return ",".join(f"{step.begin:g}..{step.end:g}/{step.seconds:g}s" for step in self.steps)
 
     @property
     def seconds(self) -> float:

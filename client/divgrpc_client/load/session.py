@@ -95,7 +95,9 @@ def run_load(
 
 
 def _thresholds(bounds: Sequence[Threshold | str], field: str) -> list[Threshold]:
-    return [one if isinstance(one, Threshold) else parse_threshold(one, field) for one in bounds]
+    return [
+        bound if isinstance(bound, Threshold) else parse_threshold(bound, field) for bound in bounds
+    ]
 
 
 class Session:

@@ -26,8 +26,8 @@ def notes(report: Report) -> Iterator[str]:
     if report["void"]:
         yield f"VOID: the generator was the bottleneck: {'; '.join(report['void'])}."
     if report["interrupted"]:
-        what = "these are the figures up to then" if report["calls"] else "no call was counted yet"
-        yield f"Interrupted: {what}."
+        calls = "these are the figures up to then" if report["calls"] else "no call was counted yet"
+        yield f"Interrupted: {calls}."
     if report["setting"]["closed"]:
         yield (
             "Closed loop: every call waits for the one before it, so a server that stalls is asked "

@@ -99,8 +99,8 @@ def _ends(matrix: Matrix, row_bytes: int) -> list[int]:
     `row_bytes` is the maximum size of the answer to one row.
     """
     rows = row_count(matrix)
-    most = min(LIMITS["query_rows_max"], max(1, MESSAGE_BYTES // row_bytes))
-    return sorted({*(row_ends(matrix, MESSAGE_BYTES) or [0]), *range(most, rows, most)})
+    rows_max = min(LIMITS["query_rows_max"], max(1, MESSAGE_BYTES // row_bytes))
+    return sorted({*(row_ends(matrix, MESSAGE_BYTES) or [0]), *range(rows_max, rows, rows_max)})
 
 
 def _in_parts(
@@ -169,9 +169,7 @@ class Pipeline:
     ) -> Iterator[QueryResult | status_pb2.Status]:
         """Accept an answer, and yield the results and errors that are now next in order."""
         self._early[response.correlation_id] = response
-        while (ready := self._early.pop(self._turn, None)) is not None:
+        while (answer := self._early.pop(self._turn, None)) is not None:
             self._turn += 1
-            if ready.WhichOneof("outcome") == "response":
-                yield responses.query_result(ready.response)
-            else:
-                yield ready.error
+            is_result = answer.WhichOneof("outcome") == "response"
+            yield responses.query_result(answer.response) if is_result else answer.error

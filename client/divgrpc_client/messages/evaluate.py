@@ -131,24 +131,24 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
     def _cut(self) -> None:
         """Find where messages end."""
         ends: list[int] = row_ends(self._matrix, MESSAGE_BYTES) or [0]
-        fits = self._request(0, ends[0], self._flags).ByteSize() <= MESSAGE_BYTES and len(ends) == 1
-        whole = self._rows_max(per_row=self._task.per_row)
-        if fits and self._count <= whole:
+        rows_max = self._rows_max(per_row=self._task.per_row)
+        has_one_end = len(ends) == 1 and self._count <= rows_max
+        if has_one_end and self._request(0, ends[0], self._flags).ByteSize() <= MESSAGE_BYTES:
             return
         if self._task.set_default:
             raise invalid(
                 "set_default",
-                f"needs {self.task.rows_field} that fit one message, {whole} at most in "
+                f"needs {self.task.rows_field} that fit one message, {rows_max} at most in "
                 f"{MESSAGE_BYTES} bytes",
             )
         self._settings = len(self._task.grid.settings())
-        most = self._rows_max(per_row=True)
+        rows_max = self._rows_max(per_row=True)
         spans = pairwise([0, *ends])
-        self._ends = [end for span in spans for end in self._ends_within(*span, most)]
+        self._ends = [end for span in spans for end in self._ends_within(*span, rows_max)]
 
-    def _ends_within(self, start: int, stop: int, most: int) -> Iterator[int]:
-        fits = stop - start <= most
-        if fits and self._request(start, stop, self._part_flags).ByteSize() <= MESSAGE_BYTES:
+    def _ends_within(self, start: int, stop: int, rows_max: int) -> Iterator[int]:
+        is_short = stop - start <= rows_max
+        if is_short and self._request(start, stop, self._part_flags).ByteSize() <= MESSAGE_BYTES:
             yield stop
         elif stop - start == 1:
             row = self.one_row.format(start)
@@ -157,8 +157,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
             )
         else:
             middle = (start + stop) // 2
-            yield from self._ends_within(start, middle, most)
-            yield from self._ends_within(middle, stop, most)
+            yield from self._ends_within(start, middle, rows_max)
+            yield from self._ends_within(middle, stop, rows_max)
 
     def messages(self) -> Iterator[RequestT]:
         """Yield the requests; each must be answered before the next is taken."""

@@ -266,16 +266,16 @@ def _draw_equal_h(axes: Axes) -> None:
 
 def _share_limits(low: float, high: float) -> tuple[float, float]:
     """Return limits for an axis of shares, at least `_SPAN_MIN` apart and at most 1."""
-    missing = max(0.0, _SPAN_MIN - (high - low)) / 2
-    high = min(high + missing, 1.0)
-    return min(low - missing, high - _SPAN_MIN), high
+    margin = max(0.0, _SPAN_MIN - (high - low)) / 2
+    high = min(high + margin, 1.0)
+    return min(low - margin, high - _SPAN_MIN), high
 
 
 def _name_times(axes: Axes) -> None:
     low, high = axes.get_xlim()
     steps = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
-    inside = [n for n in range(-4, 12) for step in steps if low <= step * 10.0**n <= high]
+    labels = [n for n in range(-4, 12) for step in steps if low <= step * 10.0**n <= high]
     # A scale with a single label would be unreadable, so a linear locator is used instead.
-    axes.xaxis.set_major_locator(LogLocator(subs=steps) if len(inside) > 1 else MaxNLocator(4))
+    axes.xaxis.set_major_locator(LogLocator(subs=steps) if len(labels) > 1 else MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_words(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -25,22 +25,8 @@ from divgrpc_client.formats.evaluation_tables import (
     stage,
     varied,
 )
-from divgrpc_client.reports import charts
+from divgrpc_client.reports import charts, page
 from divgrpc_client.reports.charts import Curve
-from divgrpc_client.reports.page import (
-    Body,
-    Cell,
-    Column,
-    Figure,
-    Figures,
-    Note,
-    Page,
-    Part,
-    ResultLists,
-    Section,
-    Table,
-    write_page,
-)
 
 _QUERIES_MIN: Final = 30
 _WORDS: Final = (
@@ -75,14 +61,14 @@ def write_report(
     *,
     index: str = "",
     facts: Sequence[str] = (),
-    lists: Sequence[ResultLists] = (),
+    lists: Sequence[page.ResultLists] = (),
 ) -> None:
     """Write the page for the rows of an evaluation, and create its folder if necessary.
 
     `index` is the name of the index. `facts` are shown below the title, for example date, version
     and machine. `lists` has example results, such as those of `showing.side_by_side`.
     """
-    write_page(report(list(rows), index=index, facts=facts, lists=lists), path)
+    page.write_page(report(list(rows), index=index, facts=facts, lists=lists), path)
 
 
 def report(
@@ -90,28 +76,29 @@ def report(
     *,
     index: str = "",
     facts: Sequence[str] = (),
-    lists: Sequence[ResultLists] = (),
-) -> Page:
+    lists: Sequence[page.ResultLists] = (),
+) -> page.Page:
     """Return the page that `write_report` writes."""
     settings = [row for row in rows if not row.by_fold]
     choices = [row for row in rows if row.by_fold and not row.is_default]
-    sections = [Section("What was evaluated", _evaluated(rows, settings))]
-    front_table, all_table = _with_details(_FRONT, rows), _with_details(_ALL, rows)
+    sections = [page.Section("What was evaluated", _evaluated(rows, settings))]
     if settings:
         best = best_of_each(settings, lambda row: (method(row), row.search, row.parameters.k))
         front = sorted((row for row in settings if row.on_front), key=lambda r: r.microseconds.p50)
         sections += [
-            Section("Methods side by side", [_methods(choices or best)]),
-            Section("Accuracy against diversity", [_TRADE_OFF, *_trade_offs(settings)]),
-            Section("h against time", [_h_against_time(settings), _table(*front_table, front)]),
+            page.Section("Methods side by side", [_methods(choices or best)]),
+            page.Section("Accuracy against diversity", [_TRADE_OFF, *_trade_offs(settings)]),
+            page.Section(
+                "h against time", [_h_against_time(settings), _table(*_FRONT, front, rows)]
+            ),
         ]
     if choices:
-        sections.append(Section("What was chosen", _choices(choices, rows)))
+        sections.append(page.Section("What was chosen", _choices(choices, rows)))
     if lists:
-        sections.append(Section("Results side by side", [_LISTS, *lists]))
+        sections.append(page.Section("Results side by side", [_LISTS, *lists]))
     if settings:
-        sections.append(Section("All settings", [_SETTINGS, _table(*all_table, settings)]))
-    return Page(
+        sections.append(page.Section("All settings", [_SETTINGS, _table(*_ALL, settings, rows)]))
+    return page.Page(
         title=f"Diversity and its price: {index}" if index else "Diversity and its price",
         lead=_lead(choices or settings),
         facts=facts,
@@ -133,42 +120,42 @@ _FOLDS: Final = "diversity in each fold"
 _SETTING: Final = ("method", "diversity", "search", "hash limit", "candidates")
 _FRONT: Final = (
     "On the Pareto front: no other setting has more h in as much time; times within 10 % are equal",
-    (*_SETTING, "h", "95 % of h", "µs p50"),
+    ("h", "95 % of h", "µs p50"),
 )
 _ALL: Final = (
     "empty: queries without a result. short: fewer than k results. front: Pareto front.",
     (
-        *(*_SETTING, "row", "h", "95 % of h", "P", "SR", "D", "µs p50", "p90", "p99"),
-        *("empty", "short", "front"),
+        *("row", "h", "95 % of h", "P", "SR", "D", "µs p50", "p90", "p99", "empty", "short"),
+        "front",
     ),
 )
-
-
-def _with_details(
-    table: tuple[str, Sequence[str]], rows: Sequence[EvaluateRow]
-) -> tuple[str, Sequence[str]]:
-    """Return the caption and the heads of a table, with the `varied` heads of `rows`."""
-    caption, heads = table
-    return caption, (*_SETTING, *varied(rows), *heads[len(_SETTING) :])
 
 
 def _table(
     caption: str,
     heads: Sequence[str],
     rows: Sequence[EvaluateRow],
+    all_rows: Sequence[EvaluateRow],
     cells: Mapping[str, Callable[[EvaluateRow], str]] = CELLS,
-) -> Table:
-    """Return a table of rows, grouped by k, with the greatest h of each group marked."""
+) -> page.Table:
+    """Return a table of rows, grouped by k, with the greatest h of each group marked.
+
+    The setting comes before `heads`, with those details that vary between `all_rows`.
+    """
+    heads = (*_SETTING, *varied(all_rows), *heads)
     bodies = []
     for k, group in _by_k(rows):
         best = max(map(h, group))
         lines = [
-            [Cell(cells[head](row), best=head == "h" and h(row) == best >= 0) for head in heads]
+            [
+                page.Cell(cells[head](row), best=head == "h" and h(row) == best >= 0)
+                for head in heads
+            ]
             for row in group
         ]
-        bodies.append(Body(lines, f"k = {k}"))
-    return Table(
-        caption, [Column(head, numeric=head not in (*TEXTS, _FOLDS)) for head in heads], bodies
+        bodies.append(page.Body(lines, f"k = {k}"))
+    return page.Table(
+        caption, [page.Column(head, numeric=head not in (*TEXTS, _FOLDS)) for head in heads], bodies
     )
 
 
@@ -206,9 +193,9 @@ def _lead(rows: Sequence[EvaluateRow]) -> str:
     return " ".join(sentences)
 
 
-def _evaluated(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> list[Part]:
+def _evaluated(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> list[page.Part]:
     if not rows:
-        return [Note("There are no rows: nothing was evaluated.")]
+        return [page.Note("There are no rows: nothing was evaluated.")]
     first = rows[0]
     places = _places(settings)
     lines = []
@@ -220,13 +207,13 @@ def _evaluated(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> 
     ):
         values = dict.fromkeys(filter(None, map(text, settings)))
         lines.append((name, mark.join(values) or "none"))
-    grid = Table(
+    grid = page.Table(
         f"{first.queries:,} queries of generation {first.generation} under {len(settings):,} "
         "settings",
-        [Column("axis", numeric=False), Column("values", numeric=False)],
-        [Body(lines)],
+        [page.Column("axis", numeric=False), page.Column("values", numeric=False)],
+        [page.Body(lines)],
     )
-    return [grid, _WORDS, *(Note(text) for text in _warnings(rows, settings))]
+    return [grid, _WORDS, *(page.Note(text) for text in _warnings(rows, settings))]
 
 
 def _warnings(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> Iterable[str]:
@@ -244,15 +231,15 @@ def _warnings(rows: Sequence[EvaluateRow], settings: Sequence[EvaluateRow]) -> I
             yield f"{count} of {len(settings)} settings left queries {outcome}: see the last table."
 
 
-def _methods(rows: Sequence[EvaluateRow]) -> Table:
+def _methods(rows: Sequence[EvaluateRow]) -> page.Table:
     """Return a table laid out like the paper's Table 1.
 
     Methods are grouped by search, and columns by k.
     """
     heads = ("P", "SR", "D", "h", "µs p50")
     groups = _by_k(rows)
-    columns = [Column("method", numeric=False)]
-    columns += [Column(head, f"k = {k}") for k, _ in groups for head in heads]
+    columns = [page.Column("method", numeric=False)]
+    columns += [page.Column(head, f"k = {k}") for k, _ in groups for head in heads]
     cells = {}
     for k, group in groups:
         # Values are compared as printed, so all values that look equal to the best are marked.
@@ -261,25 +248,25 @@ def _methods(rows: Sequence[EvaluateRow]) -> Table:
         for row in group:
             texts = {head: CELLS[head](row) for head in heads}
             cells[method(row), row.search, k] = [
-                Cell(text, h_range(row) if head == "h" else "", best=text == best[head] != "")
+                page.Cell(text, h_range(row) if head == "h" else "", best=text == best[head] != "")
                 for head, text in texts.items()
             ]
     bodies = []
     for search in dict.fromkeys(row.search for row in rows):
         lines = []
         for name in dict.fromkeys(method(row) for row in rows if row.search == search):
-            parts = [cells.get((name, search, k), [Cell("")] * len(heads)) for k, _ in groups]
-            lines.append([Cell(name), *chain.from_iterable(parts)])
-        bodies.append(Body(lines, f"{search} search"))
+            parts = [cells.get((name, search, k), [page.Cell("")] * len(heads)) for k, _ in groups]
+            lines.append([page.Cell(name), *chain.from_iterable(parts)])
+        bodies.append(page.Body(lines, f"{search} search"))
     folds = "chosen by folds on other queries" if rows[0].by_fold else "best on these queries"
     caption = (
         f"Each method at the diversity and limits {folds}; in bold the best of each column. Below "
         "h stands its 95 % interval."
     )
-    return Table(caption, columns, bodies)
+    return page.Table(caption, columns, bodies)
 
 
-def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> list[Part]:
+def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> list[page.Part]:
     settings = {row.number: row for row in rows}
 
     def in_folds(row: EvaluateRow) -> str:
@@ -292,23 +279,24 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
         if row.is_default
     ]
     caption = "Choices, with 95 % intervals over groups of queries"
-    heads = (*_SETTING, *varied(rows), "h", "95 % of h", "P", "SR", "D", "µs p50", _FOLDS)
-    return [_CHOICES, *defaults, _table(caption, heads, choices, {**CELLS, _FOLDS: in_folds})]
+    heads = ("h", "95 % of h", "P", "SR", "D", "µs p50", _FOLDS)
+    cells = {**CELLS, _FOLDS: in_folds}
+    return [_CHOICES, *defaults, _table(caption, heads, choices, rows, cells)]
 
 
-def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
+def _trade_offs(rows: Sequence[EvaluateRow]) -> list[page.Figures]:
     """Return charts of P against D: one for each k and each search with its limits."""
     looks, places = _looks(rows), _places(rows)
     drawings = []
     for k, group in _by_k(rows):
         figures = []
         for name in dict.fromkeys(places[row.number] for row in group):
-            some = [row for row in group if places[row.number] == name]
-            curves = [_dial_curve(some, kind, look) for kind, look in looks.items()]
+            at_place = [row for row in group if places[row.number] == name]
+            curves = [_dial_curve(at_place, kind, look) for kind, look in looks.items()]
             title = f"Accuracy against diversity, k = {k}, {name}"
             chart = charts.trade_off([curve for curve in curves if curve.points], title)
-            figures.append(Figure(chart, f"k = {k}, {name}"))
-        drawings.append(Figures(figures))
+            figures.append(page.Figure(chart, f"k = {k}, {name}"))
+        drawings.append(page.Figures(figures))
     return drawings
 
 
@@ -334,9 +322,8 @@ def _places(rows: Sequence[EvaluateRow]) -> dict[int, str]:
 
 def _details(rows: Sequence[EvaluateRow], heads: Sequence[str]) -> str:
     """Return the `DETAILS` of `heads` as text, without those that vary between `rows`."""
-    values = {head: {DETAILS[head](row) for row in rows} for head in heads}
-    named = ((head, text) for head, (text, *more) in values.items() if text and not more)
-    return "".join(f", {head} {text}" for head, text in named)
+    texts = ((head, {DETAILS[head](row) for row in rows}) for head in heads)
+    return "".join(f", {head} {text}" for head, (text, *rest) in texts if text and not rest)
 
 
 def _place(rows: Sequence[EvaluateRow]) -> str:
@@ -361,15 +348,16 @@ def _dial_curve(rows: Sequence[EvaluateRow], name: str, look: int) -> Curve:
 
     Its name includes the least and the greatest diversity.
     """
-    some = [row for row in rows if method(row) == name]
-    some.sort(key=lambda row: row.parameters.diversity)
-    ends = f" {diversity(some[0])} to {diversity(some[-1])}" if len(some) > 1 else ""
-    names = ("normalised_entropy", "precision")
-    points = [(row.metrics[names[0]].value, row.metrics[names[1]].value) for row in some]
+    by_dial = sorted(
+        (row for row in rows if method(row) == name), key=lambda row: row.parameters.diversity
+    )
+    ends = f" {diversity(by_dial[0])} to {diversity(by_dial[-1])}" if len(by_dial) > 1 else ""
+    metrics = [row.metrics for row in by_dial]
+    points = [(m["normalised_entropy"].value, m["precision"].value) for m in metrics]
     return Curve(name + ends, points, look)
 
 
-def _h_against_time(rows: Sequence[EvaluateRow]) -> Figures:
+def _h_against_time(rows: Sequence[EvaluateRow]) -> page.Figures:
     """Return charts of h against the median time, one for each k, with the Pareto front marked."""
     figures, places = [], _places(rows)
     for k, group in _by_k(rows):
@@ -386,5 +374,5 @@ def _h_against_time(rows: Sequence[EvaluateRow]) -> Figures:
             for fill, place in enumerate(stages)
         ]
         chart = charts.h_against_time(curves, stages, front, f"h against time, k = {k}")
-        figures.append(Figure(chart, f"k = {k}"))
-    return Figures(figures)
+        figures.append(page.Figure(chart, f"k = {k}"))
+    return page.Figures(figures)

@@ -105,12 +105,11 @@ def _options(row: EvaluateRow) -> dict[str, Any]:
 def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None) -> Result:
     title = looks.titles.get(point, "")
     image = "" if looks.thumbnail is None else looks.thumbnail(point)
+    name = title or f"id {point}"
+    wrong = category is not None and looks.categories.get(point, category) != category
     if ids is not None:
         wrong = point not in ids
-    else:
-        wrong = category is not None and looks.categories.get(point, category) != category
-    text = title or ("" if image else f"id {point}")
-    return Result(text, image, alt="" if title else f"id {point}", wrong=wrong)
+    return Result(title if image else name, image, alt="" if title else name, wrong=wrong)
 
 
 def read_titles(path: Path, field: str = "titles") -> dict[int, str]:
@@ -196,9 +195,8 @@ class EvaluationReport:
             for name in (arguments.titles, arguments.thumbnails, arguments.point_categories)
         )
         # Without titles and images, results are shown only if --show is given.
-        self._count = _COUNT if titles or pictures else 0
-        if arguments.show is not None:
-            self._count = arguments.show
+        default_count = _COUNT if titles or pictures else 0
+        self._count = default_count if arguments.show is None else arguments.show
         if self._count < 0:
             raise InvalidArgumentError("show", f"--show must be at least 0, got {self._count}")
         self._looks = Looks(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 
@@ -150,7 +149,7 @@ class Watchdog:
             yield response
 
 
-class FirstStatus(Generic[RequestT, ResponseT]):
+class FirstStatus:
     """Saves the status with which the server ended a stream.
 
     If a server refuses a stream while the client is still writing, grpc.aio receives the status,
@@ -158,7 +157,7 @@ class FirstStatus(Generic[RequestT, ResponseT]):
     Done-callbacks run before the replacement, so a done-callback saves the status.
     """
 
-    def __init__(self, call: "grpc.aio.StreamStreamCall[RequestT, ResponseT]") -> None:
+    def __init__(self, call: "grpc.aio.StreamStreamCall[Any, Any]") -> None:
         self._error: grpc.aio.AioRpcError | None = None
         call.add_done_callback(self._save)
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import grpc
 
@@ -24,9 +24,6 @@ from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
-ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
 
 class Connection(NamedTuple):
@@ -128,16 +125,6 @@ async def iterate(items: Iterable[ItemT]) -> AsyncGenerator[ItemT, None]:
         yield item
 
 
-class Cancellable(Protocol[ResponseT_co]):
-    """A call whose responses are read one at a time."""
-
-    def __next__(self) -> ResponseT_co:
-        """Return the next response."""
-
-    def cancel(self) -> object:
-        """End the call."""
-
-
 class Watchdog:
     """Ends a call if no message is sent or received for `seconds` while `due()` is true.
 
@@ -148,7 +135,7 @@ class Watchdog:
     def __init__(self, seconds: float, due: Callable[[], bool]) -> None:
         self._seconds = seconds
         self._due = due
-        self._call: Cancellable[object] | None = None
+        self._call: Any = None
         self._waiting = False
         self._last_move_seconds = time.monotonic()
         self._done = threading.Event()
@@ -166,7 +153,7 @@ class Watchdog:
         """Restart the time limit, because a message was sent or received."""
         self._last_move_seconds = time.monotonic()
 
-    async def watched(self, call: "Cancellable[ResponseT]") -> AsyncGenerator[ResponseT, None]:
+    async def watched(self, call: Any) -> AsyncGenerator[Any, None]:  # noqa: ANN401  # gRPC's call
         """Yield the responses of a call; raises `StallError` if the next response is overdue."""
         self._call = call
         while True:
