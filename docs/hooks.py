@@ -59,19 +59,16 @@ class Record:
 def load(path: Path) -> Record:
     """Read a record; raise ValueError for missing or unknown fields, or rows of wrong length."""
     fields = json.loads(path.read_text(encoding="utf-8"))
-    missing = {field.name for field in dataclass_fields(Record)} ^ set(fields)
-    if missing:
-        raise ValueError(f"{path.name}: missing or unknown fields: {', '.join(sorted(missing))}")
-    for name in ("notes", "columns"):
-        fields[name] = tuple(fields[name])
-    fields["rows"] = tuple(tuple(row) for row in fields["rows"])
-    record = Record(**fields)
-    for number, row in enumerate(record.rows, start=1):
-        if len(row) != len(record.columns):
+    if names := {field.name for field in dataclass_fields(Record)} ^ set(fields):
+        raise ValueError(f"{path.name}: missing or unknown fields: {', '.join(sorted(names))}")
+    rows = tuple(map(tuple, fields["rows"]))
+    columns, notes = tuple(fields["columns"]), tuple(fields["notes"])
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(columns):
             raise ValueError(
-                f"{path.name}: row {number} has {len(row)} cells, expected {len(record.columns)}"
+                f"{path.name}: row {number} has {len(row)} cells, expected {len(columns)}"
             )
-    return record
+    return Record(**fields | {"rows": rows, "columns": columns, "notes": notes})
 
 
 def render(record: Record) -> str:

@@ -413,7 +413,8 @@ class _Methods:
         Raises `IndexNotFoundError`.
         """
         request = index_pb2.GetIndexRequest(index=index_name(name))
-        return self._ask("GetIndex", batches.single(request, _index_of), timeout, request_id)
+        exchange = batches.single(request, lambda answer: from_message(answer.index, IndexInfo))
+        return self._ask("GetIndex", exchange, timeout, request_id)
 
     @one_result
     @spelled_out
@@ -434,9 +435,8 @@ class _Methods:
         `BuildUnderWayError`.
         """
         request = index_pb2.DeleteIndexRequest(index=index_name(name))
-        return self._ask(
-            "DeleteIndex", batches.single(request, _generation_of), timeout, request_id
-        )
+        exchange = batches.single(request, lambda answer: int(answer.generation))
+        return self._ask("DeleteIndex", exchange, timeout, request_id)
 
     @one_result
     @spelled_out
@@ -444,7 +444,8 @@ class _Methods:
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
         """Return the version, workers, limits and kernel state of the server."""
-        exchange = batches.single(index_pb2.GetServerInfoRequest(), _server_info_of)
+        request = index_pb2.GetServerInfoRequest()
+        exchange = batches.single(request, lambda answer: from_message(answer, ServerInfo))
         return self._ask("GetServerInfo", exchange, timeout, request_id)
 
     @one_result
@@ -526,15 +527,3 @@ class AsyncClient(_Methods):
 _copy_methods(Client)
 _copy_methods(AsyncClient)
 _make_asynchronous(AsyncClient)
-
-
-def _index_of(response: index_pb2.GetIndexResponse) -> IndexInfo:
-    return from_message(response.index, IndexInfo)
-
-
-def _server_info_of(response: index_pb2.GetServerInfoResponse) -> ServerInfo:
-    return from_message(response, ServerInfo)
-
-
-def _generation_of(response: index_pb2.DeleteIndexResponse) -> int:
-    return response.generation

@@ -137,7 +137,6 @@ class Generator:
         await asyncio.gather(*(loop() for _ in loops))
 
     async def _call(self, number: int, due: float, kind: int, message: int) -> None:
-        """Make one call and record it."""
         # The numbers of the calls of one process differ by the number of processes.
         own_number = number // self._settings.processes
         method = self._methods[own_number % self._settings.channels][kind]

@@ -66,12 +66,10 @@ def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]
 
 
 def _ms(microseconds: float | None) -> str:
-    """Return a time in milliseconds."""
     return "" if microseconds is None else f"{microseconds / 1e3:,.2f}"
 
 
 def _trial(trial: dict[str, Any]) -> Sequence[str]:
-    """Return the cells of one rate of a search."""
     return (
         *(f"{trial['rate']:,.0f}", f"{trial['answered']:,.0f}"),
         *(_ms(trial["latency"]["p50"]), _ms(trial["latency"]["p99"])),

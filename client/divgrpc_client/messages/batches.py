@@ -10,7 +10,7 @@ again.
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from google.rpc import status_pb2
 
@@ -46,9 +46,7 @@ _NAME_BYTES: Final = LIMITS["label_name_bytes_max"] + 3
 _ROUNDS_MAX: Final = 4
 
 
-def single(
-    request: RequestT, read: Callable[[ResponseT], AnyT]
-) -> Exchange[RequestT, ResponseT, AnyT]:
+def single(request: RequestT, read: Callable[[Any], AnyT]) -> Exchange[RequestT, Any, AnyT]:
     """Send one request and return its answer, converted by `read`."""
     return read((yield request))
 

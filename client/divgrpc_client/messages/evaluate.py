@@ -118,7 +118,6 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         """Return an empty tally for all rows; `first` has the result rows of the first message."""
 
     def _row(self, response: ResponseT) -> RowT:
-        """Return the row of an event."""
         row: RowT = from_message(response.row, self.row)
         return row
 
@@ -129,7 +128,6 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         return cast(RequestT, message)
 
     def _cut(self) -> None:
-        """Find where messages end."""
         ends: list[int] = row_ends(self._matrix, MESSAGE_BYTES) or [0]
         rows_max = self._rows_max(per_row=self._task.per_row)
         has_one_end = len(ends) == 1 and self._count <= rows_max
