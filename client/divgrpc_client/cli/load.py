@@ -174,13 +174,14 @@ def add_load(verb: argparse.ArgumentParser) -> None:
     )
     title = "rates; one of --rate, --schedule, --closed and --objective is needed"
     _add_rates(verb.add_argument_group(title))
+    in_flight = "Send no call beyond this many, but count an error (default 10000)."
     # These are options for `Settings`; the explanations there are for Python.
     options.add_flags(
         verb.add_argument_group("calls"),
         ("--warm-up", "SECONDS", "Send calls for this long before any count (default 2)."),
         ("--processes", "N", "Number of processes that send calls (default 1)."),
         ("--channels", "N", "Number of connections that each process opens (default 4)."),
-        ("--max-in-flight", "N", "Count an error for calls beyond this many (default 10000)."),
+        ("--max-in-flight", "N", in_flight),
         ("--traffic-seed", "N", "Draw times and calls from this seed (default 0)."),
         ("--allow-remote", "", "Allow a server on another machine."),
     )
