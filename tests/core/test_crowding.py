@@ -155,38 +155,6 @@ def test_made_points_have_the_documented_cosines() -> None:
     assert np.bincount(items).tolist() == SEVEN.tolist()
 
 
-def test_queries_are_near_what_they_ask_for() -> None:
-    """The nearest points of each kind of query are as intended.
-
-    A document is an indexed point, a new document is a copy of an item, and the queries of other
-    kinds are near their topic.
-    """
-    crowd = crowded_points.made("seven", SEVEN, 20)
-    topic = crowd.labels.categories
-    for kind, (rows, asked) in crowd.queries.items():
-        near = rows @ crowd.points.T
-        assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(20), abs=1e-5)
-        assert (topic[near.argmax(axis=1)] == asked).all()
-        if kind == "documents":
-            assert near.max(axis=1) == pytest.approx(np.ones(20), abs=1e-5)
-        elif kind == "new documents":
-            assert near.max(axis=1).mean() == pytest.approx(0.98, abs=0.01)
-        else:
-            assert near.max() < 0.95
-
-
-def test_copies_follow_a_power_law() -> None:
-    """The most frequent item has ten times as many copies as the tenth most frequent.
-
-    The total number of copies is about the number that the caller requested.
-    """
-    copies = np.sort(crowded_points.power_law_copies(8_000))[::-1]
-    assert 7_000 <= copies.sum() <= 8_000
-    assert copies.min() >= 1
-    assert copies[0] / copies[9] == pytest.approx(10, rel=0.05)
-    assert crowded_points.even_copies(8_000, 30).sum() == pytest.approx(8_000, rel=0.05)
-
-
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_injected_copies_are_near_their_original(kind: str) -> None:
     """Half of the rows become copies, exact or moved, with the labels of their original."""
@@ -204,11 +172,3 @@ def test_injected_copies_are_near_their_original(kind: str) -> None:
     assert near[moved].mean() == pytest.approx(0.99, abs=0.008)
     assert (crowd.labels.categories == data.labels.categories[crowd.items]).all()
     assert crowd.crowded
-
-
-def test_injecting_no_copies_keeps_the_points() -> None:
-    """If the share of copies is 0, the rows keep their order and every row is an item."""
-    data = real("dense")
-    crowd = crowded_points.injected(data, 0, 6)
-    assert np.array_equal(crowd.points, data.points)
-    assert not crowd.crowded

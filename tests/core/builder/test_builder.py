@@ -304,22 +304,6 @@ def test_index_info_lists_choices_with_reasons(
     assert Index.open(tmp_path / "points").info.choices == info.choices
 
 
-@pytest.mark.parametrize("target", [0.5, 0.9, 1.0])
-def test_tuning_reaches_its_target(target: float) -> None:
-    rng = np.random.default_rng(0)
-    near = rng.standard_normal((40, 16))[rng.integers(0, 40, 3000)]
-    near += 0.3 * rng.standard_normal(near.shape)
-    index = Index.build(near, target_recall=target)
-    recalls = {cost.search: cost.recall for cost in index.info.search_costs}
-    assert recalls[index.info.auto_search] >= target
-    assert recalls["tables"] >= 0.5  # the hash limit keeps a random part
-    wanted: dict[str, Any] = {"k": 200, "candidates_limit": 200, "selector": "nearest"}
-    exact = index.query(near[:200], search="exact", **wanted).ids
-    found = index.query(near[:200], search="tables", hash_limit=0, **wanted).ids
-    shares = [np.isin(*pair).mean() for pair in zip(exact, found, strict=True)]
-    assert target == 1 or np.mean(shares) >= target
-
-
 def test_a_build_reports_its_progress(tmp_path: Path) -> None:
     seen: list[Progress] = []
     Index.build(normal(20_000), path=tmp_path / "points", progress=seen.append)
@@ -335,8 +319,6 @@ def test_a_build_reports_its_progress(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> None:
-    """A progress callback cancels the build by raising; no file is left behind."""
-
     def cancel(step: Progress) -> None:
         if step.stage == "tables":
             raise KeyboardInterrupt
@@ -348,10 +330,7 @@ def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> 
 
 @pytest.mark.parametrize("expected", [0, 1, 20, 500])
 def test_an_announced_number_of_rows_may_be_wrong(tmp_path: Path, expected: int) -> None:
-    """The announced number only reserves disk space and sets the total of the progress report.
-
-    The index holds the rows that were received.
-    """
+    """The announced number only reserves disk space and sets the total of the progress report."""
     with staging(tmp_path / "points", replace=False) as stage:
         builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)
         builder.append(normal())

@@ -40,10 +40,7 @@ CLASSES, DIMS = 4, 40
 
 
 def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
-    """Return unit points (rows, DIMS), mostly zeros, and their categories.
-
-    Column c has a large value in the points of category c.
-    """
+    """Return unit points (rows, DIMS), with a large value in column c if category is c; and categories."""
     rng = np.random.default_rng(seed)
     classes = rng.integers(0, CLASSES, rows)
     points = rng.random((rows, DIMS)) * (rng.random((rows, DIMS)) < 0.1)
@@ -53,13 +50,11 @@ def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
 
 
 def sparse_rows(points: FloatArray) -> SparseRows:
-    """Return the rows as sparse rows."""
     return SparseRows.of(sparse.csr_array(points))
 
 
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
-    """The dual solution for the normals agrees with the primal one for each category."""
     points, classes = labelled(rows, seed)
     told = np.where(classes[:, np.newaxis] == np.arange(CLASSES), 1.0, -1.0)
     found = normals(sparse_rows(points), (points @ points.T).astype(np.float64), told)
@@ -69,7 +64,6 @@ def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
 
 
 def test_a_learned_hyperplane_separates_a_category() -> None:
-    """Products with the normal separate nearly all points of a category from nearly all others."""
     points, classes = labelled(3_000)
     found = class_hyperplanes(sparse_rows(points), classes, 0)
     assert found.shape == (8 * CLASSES, DIMS)
@@ -127,7 +121,6 @@ def test_the_sample_is_bounded_by_stored_values(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_zero_rows_are_ignored() -> None:
-    """Zero rows alone give no hyperplanes, and zero rows among other rows cause no error."""
     points, classes = labelled(300)
     empty = sparse_rows(np.zeros_like(points))
     assert class_hyperplanes(empty, classes, 0).shape == group_means(empty, 0).shape == (0, DIMS)
@@ -190,7 +183,6 @@ def test_group_means_are_means_of_similar_points() -> None:
 
 
 def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
-    """Return an index of sparse points."""
     points, classes = labelled(1_000)
     return Index.build(sparse.csr_array(points), **{"categories": classes, **told})
 
@@ -292,7 +284,6 @@ def test_dense_queries_that_look_like_points_cause_a_warning() -> None:
 
 
 def test_dense_documents_are_searched_like_points() -> None:
-    """Documents are not hyperplanes, even in dense form."""
     points, classes = labelled(1_000)
     index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
     both = without_pools(index, auto_search="tables", auto_search_dense="scan")

@@ -26,16 +26,11 @@ Spread = Literal["flat", "round"]
 
 
 def unit(rows: npt.NDArray[np.floating[Any]]) -> FloatArray:
-    """Return the rows scaled to length 1."""
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
 def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArray:
-    """Return unit rows (rows, DIMS), dense or mostly zeros.
-
-    Round rows vary equally in all directions. Flat rows lie near a subspace of few dimensions,
-    which principal components find.
-    """
+    """Return unit rows (rows, DIMS), mostly zeros if sparse; flat rows lie near a small subspace."""
     rng = np.random.default_rng(seed)
     scale = np.full(DIMS, 1.0)
     if spread == "flat":
@@ -82,7 +77,6 @@ def shares_of(reason: str) -> tuple[float, float]:
 def test_the_family_with_the_greater_share_is_chosen(
     kind: Points, spread: Spread, better: HashFamily
 ) -> None:
-    """The shares measured for both families agree with a slow count."""
     rows = drawn(ROWS + QUERIES, spread, kind)
     points, queries = rows[:ROWS], rows[ROWS:]
     asked = BuildParameters(n_components=COMPONENTS)
@@ -133,7 +127,6 @@ def test_a_given_family_is_used_without_a_trial() -> None:
     [(ROWS, DIMS, "all dimensions are hashed"), (1_999, COMPONENTS, "only 1,999 points")],
 )
 def test_no_trial_runs_if_families_cannot_differ(rows: int, components: int, start: str) -> None:
-    """Families cannot differ if all dimensions are hashed, or if exact search is as fast."""
     points = drawn(rows, "flat", "dense")
     family, reason = choose_family(BuildParameters(n_components=components), points, None)
     assert family == "lsh_div"
@@ -141,10 +134,7 @@ def test_no_trial_runs_if_families_cannot_differ(rows: int, components: int, sta
 
 
 def test_cells_are_chosen_up_to_the_recall_they_reach() -> None:
-    """Cells are chosen if searching a quarter of them reaches the target recall.
-
-    Cells are never chosen if n_tables or n_bits is given, or if there are few points.
-    """
+    """Cells are chosen if searching a quarter of them reaches the target recall."""
     rng = np.random.default_rng(0)
     centres = 2 * rng.standard_normal((60, 24))
     points = unit(centres[rng.integers(0, 60, CELLS_ROWS_MIN)] + rng.standard_normal((1, 24)))

@@ -71,7 +71,6 @@ def test_a_generation_describes_its_labels() -> None:
 
 
 def test_label_factors_are_hashed_like_the_points() -> None:
-    """The index over label factors has the build's tables, bits and components, up to the rank."""
     section = leml(
         hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5
     ).engine.manifest.labels
@@ -122,7 +121,6 @@ def test_the_hierarchy_is_stored_as_a_tree(tmp_path: Path) -> None:
     ],
 )
 def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
-    """Damage is noticed in every array, including those of the index over label factors."""
     leml(path=tmp_path / "kept")
     path = tmp_path / "kept" / "1" / f"{name}.npy"
     data = bytearray(path.read_bytes())
@@ -149,7 +147,6 @@ def test_an_index_without_labels_stores_no_label_arrays(tmp_path: Path) -> None:
 
 
 def test_training_reports_progress_and_can_be_cancelled(tmp_path: Path) -> None:
-    """Training stages are reported in order, and a build cancelled in training leaves no files."""
     seen: list[Progress] = []
     leml(progress=seen.append)
     stages = list(dict.fromkeys(each.stage for each in seen))

@@ -27,7 +27,6 @@ def mean_apart(vectors: Vectors) -> float:
 
 
 def threshold(vectors: Vectors, metric: Metric) -> float:
-    """Return the default threshold that a build measures."""
     if metric == "cosine":
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return near_copy_threshold(
@@ -99,7 +98,6 @@ def test_the_threshold_separates_copies_from_other_points(metric: Metrics, numbe
 
 
 def _healthy(name: str) -> FloatArray:
-    """Return points without near-copies."""
     rng = np.random.default_rng(11)
     points: dict[str, Any] = {
         "a map": lambda: rng.random((4_000, 2)) + 1,

@@ -46,7 +46,6 @@ def test_winners_agree_with_a_plain_loop(seed: int, folds: int) -> None:
 
 
 def test_each_race_has_a_winner() -> None:
-    """The settings of one race do not influence the winner of another."""
     h, folds = np.random.default_rng(1).random((6, 20)), deal_folds(np.arange(20))
     kinds, races = [0, 0, 1, 2, 2, 3], ["a", "a", "b", "a", "b", "b"]
     both = list(winners_of(kinds, races, h, folds))
@@ -59,10 +58,7 @@ def test_each_race_has_a_winner() -> None:
 
 @pytest.mark.parametrize("groups", [60, 12])
 def test_the_winner_of_equal_methods_is_reported_without_bias(groups: int) -> None:
-    """Seven methods have equal true means over 60 queries, each its own group or in 12 groups.
-
-    The best by folds is too high by some standard errors of the simulation, the winner is not.
-    """
+    """The best by folds is too high by some standard errors of the simulation, the winner is not."""
     rng = np.random.default_rng(7)
     group_of_query = np.arange(60) % groups
     folds = deal_folds(group_of_query)

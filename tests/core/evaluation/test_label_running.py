@@ -47,7 +47,6 @@ GRID = LabelGrid(
 
 
 def built(**told: Any) -> Index:  # noqa: ANN401  # values of any type
-    """Build an index of the points with their labels and given factors."""
     with_labels: dict[str, Any] = {
         "labels": Y[:POINTS],
         "label_model": (FACTORS, MAP),
@@ -64,7 +63,6 @@ def index() -> Index:
 
 @pytest.fixture(scope="module")
 def rows(index: Index) -> list[EvaluateLabelRow]:
-    """Return the rows of the whole grid."""
     return evaluated(index, grid=GRID, per_document=True)
 
 
@@ -74,7 +72,6 @@ def evaluated(index: Index, **told: Any) -> list[EvaluateLabelRow]:  # noqa: ANN
 
 
 def sets_of(result: LabelResult) -> list[list[int]]:
-    """Return the predicted labels of every document."""
     pairs = zip(result.labels.tolist(), result.counts.tolist(), strict=True)
     return [labels[:count] for labels, count in pairs]
 
@@ -148,10 +145,7 @@ def test_figures_of_a_row_are_consistent(rows: list[EvaluateLabelRow]) -> None:
 
 
 def test_a_fold_is_reported_at_the_choice_of_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
-    """The choice of a fold has the greatest mean h on the other folds.
-
-    A choice consists of diversity, limits and threshold.
-    """
+    """A choice consists of diversity, limits and threshold."""
     settings = GRID.settings()
     choices, folds = rows[len(settings) :], deal_folds(np.arange(ASKED))
     kinds = [(each.mode, each.selector, each.search) for each in settings]
@@ -173,7 +167,6 @@ def test_a_fold_is_reported_at_the_choice_of_the_other_folds(rows: list[Evaluate
 
 
 def test_without_a_hierarchy_the_f_score_chooses() -> None:
-    """Without a hierarchy, drank and h are NaN, and all other metrics are reported."""
     grid = LabelGrid(selectors=("greedy",), thresholds=(None, 0.3), diversities=(0.2, 0.9))
     found = evaluated(built(hierarchy=None), grid=grid, per_document=True)
     f = np.array([row.values["f_score"] for row in found[:4]])
@@ -282,10 +275,7 @@ def test_invalid_arguments_are_refused_before_any_work(
 
 
 def test_the_best_threshold_of_each_mode_is_stored() -> None:
-    """Of each mode, the threshold of the choice with the greatest goal is stored.
-
-    Predictions use the stored threshold by default.
-    """
+    """Of each mode, the threshold of the choice with the greatest goal is stored."""
     index = built()
     grid = replace(GRID, searches=("exact",))
     found = evaluated(index, grid=grid, set_default=True)

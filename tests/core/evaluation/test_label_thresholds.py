@@ -27,7 +27,6 @@ MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
 
 def built(**told: Any) -> Index:  # noqa: ANN401  # parameters of a build
-    """Return an index with labels, a model and a hierarchy."""
     given = {"labels": Y, "label_model": (FACTORS, MAP), "hierarchy": EDGES}
     return Index.build(X, **(given | told))
 
@@ -49,7 +48,6 @@ def value(index: Index, labels: IntArray, row: int) -> float:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hierarchy", [EDGES, None])
 def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[int, int]]) -> None:
-    """A brute-force search over all thresholds and documents with the same folds agrees."""
     index, asked = built(hierarchy=hierarchy), PredictParameters(mode=mode, diversity=0.2)
     tried = [-2.0, 0.0, 0.1, 0.3, 0.5, 1.5]
     found = choose_threshold(index, X, Y, asked, thresholds=tried[::-1], folds=4)
@@ -79,10 +77,7 @@ def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[in
 
 @pytest.mark.parametrize("mode", MODES)
 def test_quantiles_of_scores_are_tried_by_default(mode: Mode) -> None:
-    """By default quantiles of scores are tried, so the chosen threshold is an observed score.
-
-    Over all documents it is no worse than predicting without a threshold.
-    """
+    """The chosen threshold is an observed score, and no worse than none over all documents."""
     index, asked = built(), PredictParameters(mode=mode)
     found = choose_threshold(index, X, Y, asked)
     scores = index.predict_labels(X, mode=mode).scores
@@ -183,10 +178,7 @@ def test_an_index_without_labels_has_no_threshold() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_threshold_of_minus_infinity_overrides_a_stored_one(mode: Mode) -> None:
-    """Minus infinity means no threshold, as None does in a grid.
-
-    Storing it removes the stored threshold.
-    """
+    """Minus infinity means no threshold, as None does in a grid."""
     own = built()
     plain = own.predict_labels(X, mode=mode)
     own.set_threshold(0.5, mode)

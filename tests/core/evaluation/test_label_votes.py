@@ -88,7 +88,6 @@ def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
 
 @pytest.mark.parametrize("metric", ["cosine", "inner_product"])
 def test_a_neighbour_of_negative_product_has_no_vote(metric: Metric) -> None:
-    """A neighbour with a negative product weighs nothing, so its labels are not predicted."""
     index = Index.build(np.array([[-1.0, 0]]), metric=metric)
     found = neighbour_vote(index, np.array([[1.0, 0]]), np.ones((1, 2)), parameters=EXACT)
     assert found.counts.tolist() == [0]
@@ -131,10 +130,7 @@ def test_invalid_documents_and_labels_are_refused(
 def test_ten_neighbours_reach_the_recorded_precision(
     data_folder: Path, name: str, least: list[float]
 ) -> None:
-    """Exact weighted votes reach another program's P@1, P@3 and P@5.
-
-    Hashed search reaches 0.98 of the P@5 of exact search.
-    """
+    """Exact weighted votes reach another program's P@1, P@3 and P@5; hashed ones nearly."""
     split = documents.read(data_folder, name)
     kept = np.diff(split.documents.indptr) > 0
     index = Index.build(split.documents[kept])

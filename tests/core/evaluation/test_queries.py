@@ -37,17 +37,13 @@ METRIC_NAMES: list[Metric] = ["cosine", "euclidean", "inner_product"]
 
 
 def labels(n: int = N) -> tuple[IntArray, IntArray]:
-    """Return categories and sub-topics.
-
-    Some points have no category, and category 2 has only one sub-topic.
-    """
+    """Return categories (-1: none) and sub-topics; category 2 has only one sub-topic."""
     categories = np.arange(n) % 4 - 1
     subtopics = np.where(categories == 2, 7, np.arange(n) // 4 % 3)
     return categories, subtopics
 
 
 def built(points: object, **options: Any) -> Index:  # noqa: ANN401  # values of any type
-    """Build an index with categories, sub-topics and custom ids."""
     categories, subtopics = labels()
     return Index.build(
         points, categories=categories, subtopics=subtopics, ids=np.arange(N)[::-1] * 3, **options
@@ -56,13 +52,11 @@ def built(points: object, **options: Any) -> Index:  # noqa: ANN401  # values of
 
 @pytest.fixture(scope="module")
 def index() -> Index:
-    """Return a small index with categories and sub-topics."""
     return built(random_points(N, dims=DIMS))
 
 
 @pytest.fixture(scope="module")
 def queries() -> FloatArray:
-    """Return 14 query vectors."""
     return random_points(14, dims=DIMS, seed=9)
 
 
@@ -100,7 +94,6 @@ def twin(
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_rows_agree_with_the_reference(metric: Metric, kind: str, queries: FloatArray) -> None:
-    """Every metric of every query at every setting is compared."""
     points = random_points(N, dims=DIMS)
     points[np.abs(points) < 0.4] = 0
     held = points if kind == "dense" else sparse.csr_array(points)

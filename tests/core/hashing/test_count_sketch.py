@@ -59,10 +59,7 @@ def test_dimensions_are_spread_evenly_with_both_signs() -> None:
 
 
 def test_products_of_unit_vectors_are_unbiased() -> None:
-    """The mean product of two sketches is the exact product of the unit vectors.
-
-    The standard deviation is at most sqrt(2 / 4,096).
-    """
+    """The standard deviation is at most sqrt(2 / 4,096)."""
     rng = np.random.default_rng(2)
     one = rng.standard_normal(DIMS)
     near = one + 0.5 * rng.standard_normal(DIMS)
@@ -75,7 +72,6 @@ def test_products_of_unit_vectors_are_unbiased() -> None:
 
 
 def test_narrow_rows_are_not_sketched() -> None:
-    """Rows of fewer than 8,193 dimensions stay as they are, and their index stores no sketch."""
     rows = np.ones((2, SKETCH_DIMS_MIN - 1), np.float32)
     sketch = CountSketch.draw(SKETCH_DIMS_MIN - 1, 0)
     assert sketch(rows) is rows
@@ -98,11 +94,7 @@ def test_info_lists_the_sketch() -> None:
 def test_sketched_indexes_agree_with_the_reference(
     monkeypatch: pytest.MonkeyPatch, family: HashFamily, metric: Metric
 ) -> None:
-    """Sketched indexes of dense and sparse points agree with the reference, centred ones too.
-
-    300 dimensions are sketched to 128 sums. The points are few because the reference compares all
-    pairs.
-    """
+    """300 dimensions are sketched to 128 sums; the reference compares all pairs of few points."""
     monkeypatch.setattr(count_sketch, "SKETCH_DIMS_MIN", 300)
     monkeypatch.setattr(count_sketch, "SKETCH_SUMS", 128)
     rows = bags(52, 300, 3)
@@ -129,7 +121,6 @@ def test_sketched_indexes_agree_with_the_reference(
 
 
 def test_sketched_codes_find_near_points() -> None:
-    """Of 2,000 bags, the 100 with the nearest codes contain most of the ten nearest."""
     points = bags(2_000, DIMS, 6)
     index = Index.build(points, hash_family="lsh_div")
     queries = points[:40]

@@ -17,7 +17,7 @@ from divgrpc.kernels import code_scan, projection
 from divgrpc.types import FloatArray, HashFamily, Hyperplanes, Metric
 from divgrpc.vectors import SparseRows
 from reference import definitions, kernels
-from reference.index import dense, points_of
+from reference.index import points_of
 
 seeds = st.integers(0, 2**32 - 1)
 LENGTHY: list[Metric] = ["euclidean", "inner_product"]
@@ -34,7 +34,6 @@ def drawn(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
 
 
 def rotation(dims: int, seed: int) -> Doubles:
-    """Return a random orthogonal matrix (dims, dims)."""
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((dims, dims)))[0]
 
 
@@ -201,10 +200,6 @@ def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> 
 def test_codes_in_cells_encode_the_difference_from_the_centre(
     metric: Metric, kind: str, components: int, hyperplanes: Hyperplanes
 ) -> None:
-    """A code holds the levels of a row's margins minus the margins of its cell's centre.
-
-    The stored terms hold everything in an estimate that does not depend on the query.
-    """
     points = drawn(200, 30, 5, 0.4) + 20 * (kind == "dense")
     points[points.any(axis=1) == 0, 0] = 1
     index = Index.build(
@@ -350,12 +345,6 @@ def test_components_of_sparse_points_are_computed_without_densifying(
     assert found.ids[:, 0].tolist() == list(range(9))
 
 
-def test_dense_converts_rows_of_any_kind() -> None:
-    points = drawn(4, 5, 9, 0.5)
-    for given_as in (points, sparse.csr_array(points), SparseRows.of(sparse.csr_array(points))):
-        assert dense(given_as).tolist() == points.tolist()
-
-
 depths = st.sampled_from(coding.DEPTHS)
 
 
@@ -363,10 +352,7 @@ depths = st.sampled_from(coding.DEPTHS)
 def test_codes_are_the_levels_nearest_to_the_margins(
     seed: int, depth: int, rows: int, groups: int
 ) -> None:
-    """The step between levels is a multiple of the root mean square of a row's margins.
-
-    Reading the packed codes back gives the same levels.
-    """
+    """The step between levels depends on the root mean square of a row's margins."""
     rng = np.random.default_rng(seed)
     margins = (rng.standard_normal((rows, 64 * groups)) * 10 ** rng.uniform(-3, 3)).astype("f4")
     codes = coding.levels(margins, depth, margins.shape[1])
@@ -420,7 +406,6 @@ def test_the_noise_constants_are_those_of_normal_margins(depth: int) -> None:
 def test_few_components_are_hashed_if_they_hold_nearly_all_variance(
     falling: float, dims: int, bits: int, components: int
 ) -> None:
-    """If all components are equally strong and fit into a code, all of them are hashed."""
     assert coding.fitting_components(np.exp(-falling * np.arange(dims)), bits) == components
 
 

@@ -71,7 +71,6 @@ def test_n_components_may_exceed_the_hyperplanes_of_a_code(components: int) -> N
 
 
 def test_the_number_of_components_depends_on_the_variance_within_cells() -> None:
-    """All dimensions are hashed if clusters vary in all of them, even if centres do not."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((4_000, 128)).astype(np.float32)
     points[:, :10] += 20 * rng.standard_normal((100, 10))[rng.integers(0, 100, 4_000)]
@@ -161,10 +160,7 @@ drawn_places = st.builds(
 @examples
 @given(places=drawn_places, product=st.booleans())
 def test_ranking_half_of_the_cells_or_more_is_exact(places: Places, product: bool) -> None:
-    """If half of the cells or more are wanted, ranking compares all centres and is exact.
-
-    If all cells are wanted, they are returned in any order.
-    """
+    """Ranking then compares all centres; if all cells are wanted, they come in any order."""
     every = places.nearest(product=product)
     wanted = -(-len(every) // 2)
     if wanted < len(every):

@@ -35,11 +35,7 @@ Options = dict[str, Any]
 
 @cache
 def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index:
-    """Build an index with shuffled ids; if `falling`, rows are ordered by descending length.
-
-    A tenth of the points occurs twice. Half of all points are copies of a single point, which is
-    more than a query keeps.
-    """
+    """Build an index with shuffled ids; half of all points are equal, and a tenth occurs twice."""
     points = drawn(ROWS, DIMS, 4, metric)
     points[1::2] = points[1]
     if falling:
@@ -50,7 +46,6 @@ def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index
 
 
 def drawn_queries(count: int, metric: Metric) -> FloatArray:
-    """Draw queries near points and far from them; one query equals the most frequent point."""
     rng = np.random.default_rng(count)
     points = drawn(ROWS, DIMS, 4, metric)
     queries = points[1 : 1 + count] + 0.1 * rng.standard_normal((count, DIMS))
@@ -81,11 +76,7 @@ def compare(
     *,
     rows: Iterable[int] | None = None,
 ) -> tuple[QueryResult, list[int]]:
-    """Compare a batch with single queries for some rows, by default all, including statistics.
-
-    Return the batch's result and the number of calls of each kernel that searches rows together:
-    the exact search and the scan.
-    """
+    """Compare a batch with single queries; return its result and the calls of the kernels."""
     with searched_together() as kernels:
         whole = index.query(queries, **options)
     for row in range(len(queries)) if rows is None else rows:
@@ -159,7 +150,6 @@ def test_scans_agree_with_single_queries(
 @pytest.mark.parametrize("place", range(5))
 @pytest.mark.parametrize("metric", METRICS)
 def test_searches_together_agree_with_the_reference(metric: Metric, place: int) -> None:
-    """Every selector is combined with every metric and every search."""
     selector, variant = SELECTIONS[place]
     search = ["exact", *SCANS][(place + METRICS.index(metric)) % 3]
     queries = drawn_queries(3, metric)
@@ -187,17 +177,8 @@ def test_other_queries_are_searched_one_by_one(count: int, options: Options) -> 
     assert calls == [0, 0]
 
 
-def test_exact_searches_of_sparse_queries_run_one_by_one() -> None:
-    rows = SparseRows.of(csr_array(drawn_queries(5, "cosine")))
-    _, calls = compare(built("lsh_sdiv", "cosine"), rows, {"search": "exact"})
-    assert calls == [0, 0]
-
-
 def test_hashed_points_of_an_exact_search_are_the_first_points() -> None:
-    """The hashed points of an exact search are the first points, because it hashes every point.
-
-    Tuning asks for the hashed points of many queries at once.
-    """
+    """An exact search hashes every point; tuning asks for many queries at once."""
     searcher, queries = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
     effective = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
     with searched_together():
@@ -214,32 +195,24 @@ def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> No
         assert calls == [0, 0]
 
 
-@pytest.mark.parametrize("search", ["exact", "scan"])
-def test_large_indexes_are_searched_together(search: Search) -> None:
-    index = built("lsh_sdiv", "cosine")
-    array = {"exact": "vectors", "scan": "codes"}[search]
-    name = {"exact": "_BATCH_VECTOR_BYTES_MIN", "scan": "_BATCH_CODE_BYTES_MIN"}[search]
-    size = index.engine._arrays[array].nbytes
-    for limit, expected in ((size, 0), (size - 1, 1)):
-        with searched_together() as kernels, patch.object(searching, name, limit):
-            index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
-        assert sum(kernel.call_count for kernel in kernels.values()) == expected
-
-
 @pytest.mark.parametrize(
-    ("name", "refused", "accepted"),
+    ("name", "search", "refused", "accepted"),
     [
-        ("_BATCH_ROWS_MIN", 6, 5),
-        ("_BATCH_DIMS_MIN", DIMS + 1, DIMS),
-        ("_BATCH_POINTS_RATIO", ROWS, 2),
+        ("_BATCH_ROWS_MIN", "exact", 6, 5),
+        ("_BATCH_DIMS_MIN", "exact", DIMS + 1, DIMS),
+        ("_BATCH_POINTS_RATIO", "exact", ROWS, 2),
+        ("_BATCH_VECTOR_BYTES_MIN", "exact", 4 * ROWS * DIMS, 4 * ROWS * DIMS - 1),
+        ("_BATCH_CODE_BYTES_MIN", "scan", ROWS * 256 // 8, ROWS * 256 // 8 - 1),
     ],
 )
-def test_queries_run_one_by_one_if_that_is_faster(name: str, refused: int, accepted: int) -> None:
+def test_queries_run_one_by_one_if_that_is_faster(
+    name: str, search: Search, refused: int, accepted: int
+) -> None:
     index = built("lsh_sdiv", "cosine")
     for value, expected in ((refused, 0), (accepted, 1)):
         with searched_together() as kernels, patch.object(searching, name, value):
-            index.query(drawn_queries(5, "cosine"), search="exact", hash_limit=50)
-        assert kernels["score_batch"].call_count == expected
+            index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
+        assert sum(kernel.call_count for kernel in kernels.values()) == expected
 
 
 @pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK_POINTS)])
@@ -293,11 +266,3 @@ def test_no_point_is_kept_twice(seed: int, limit: int) -> None:
     index = Index.build(points, hash_family="lsh_div", metric="euclidean", n_tables=2)
     options: Options = {"search": "exact", "selector": "nearest", "hash_limit": limit}
     compare(index, queries, options | {"k": min(limit, 200), "candidates_limit": 0})
-
-
-def test_ties_are_drawn_with_the_seed() -> None:
-    index = built("lsh_sdiv", "cosine")
-    queries = np.repeat(drawn(ROWS, DIMS, 4, "cosine")[1:2], 3, axis=0)
-    options: Options = {"search": "scan", "hash_limit": 200, "selector": "nearest"}
-    first, second = (compare(index, queries, options | {"seed": seed})[0].ids for seed in (1, 2))
-    assert (first != second).any()

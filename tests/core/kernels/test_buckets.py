@@ -137,7 +137,6 @@ def test_find_in_tables_agrees_with_the_reference(
 def test_probing_continues_until_enough_points_are_found(
     seed: int, n_bits: int, at_least: int, n_probes: int
 ) -> None:
-    """If the first buckets hold too few points, further buckets are looked up in the same order."""
     tables = Tables.draw(seed, 60, 3, n_bits, 0.5)
     parameters = replace(wanted(0), n_probes=n_probes)
     twin = definitions.hashed_by_tables(
@@ -146,13 +145,6 @@ def test_probing_continues_until_enough_points_are_found(
     found, probes = tables.find(n_probes, at_least, parameters, tables.scratch())
     assert (found, probes) == (sorted(twin[0]), twin[1])
     assert len(found) >= at_least
-
-
-def test_probing_ends_after_every_bucket() -> None:
-    tables = Tables.draw(1, 50, 2, 4, 0.5)
-    found, probes = tables.find(10**6, 10**6, wanted(0), tables.scratch())
-    assert found == list(range(50))
-    assert probes == 2 * 2**4
 
 
 @pytest.mark.parametrize("room", [4, 5, 10, 33])
@@ -180,60 +172,13 @@ def test_working_memory_can_be_reused() -> None:
     assert tables.find(20, 0, wanted(0), scratch) == fresh
 
 
-def at_home(tables: Tables) -> list[int]:
-    """Return the rows that share a whole key with the query in some table."""
-    own = tables.margins >= 0
-    return [
-        row
-        for row, code in enumerate(tables.bits)
-        if any(
-            kernels.key(code, t, tables.n_bits) == kernels.key(own, t, tables.n_bits)
-            for t in range(tables.n_tables)
-        )
-    ]
-
-
-def test_home_buckets_come_first() -> None:
-    tables = Tables.draw(3, 300, 6, 4, 0.4)
-    assert tables.find(6, 0, wanted(0), tables.scratch()) == (at_home(tables), 6)
-
-
 @pytest.mark.parametrize("kind", ["zero", "equal"])
 @pytest.mark.parametrize("n_tables", [1, 3])
 def test_equal_margins_are_probed_once_each(kind: str, n_tables: int) -> None:
-    """If many probes have the same score, each bucket is looked up once, in reference order."""
     tables = Tables.draw(4, 64, n_tables, 6, 0.5)
     tables.margins = np.full(64 * WORDS, 0 if kind == "zero" else 0.5, np.float32)
-    assert tables.find(n_tables, 0, wanted(0), tables.scratch())[0] == at_home(tables)
-    for n_probes in (1, 2, 7, 6 * n_tables, n_tables * 2**6):
+    for n_probes in (1, 2, n_tables, 7, 6 * n_tables, n_tables * 2**6):
         found, probes = tables.find(n_probes, 0, wanted(0), tables.scratch())
         asked = replace(wanted(0), n_probes=n_probes)
         twin = definitions.hashed_by_tables(tables.points(), tables.margins, asked)
         assert (found, probes) == (sorted(twin[0]), n_probes)
-
-
-@examples
-@given(seed=seeds, n_tables=st.integers(1, 5), n_bits=st.integers(1, 12))
-def test_rank_bits_orders_by_margin(seed: int, n_tables: int, n_bits: int) -> None:
-    rng = np.random.default_rng(seed)
-    margins = rng.integers(-3, 4, 64).astype(np.float32)
-    ranks = np.empty((n_tables, n_bits), np.int32)
-    squares = np.empty((n_tables, n_bits), np.float32)
-    buckets.rank_bits(margins, n_tables, n_bits, ranks, squares)
-    for table in range(n_tables):
-        own = margins[table * n_bits : (table + 1) * n_bits] ** 2
-        assert ranks[table].tolist() == np.argsort(own, kind="stable").tolist()
-        assert squares[table].tolist() == sorted(own.tolist())
-
-
-@pytest.mark.parametrize("n_bits", [2, 9])
-def test_bucket_returns_the_range_of_a_key(n_bits: int) -> None:
-    """The range is right both for tables indexed by key and for tables with sorted keys."""
-    tables = Tables.draw(5, 20, 3, n_bits, 0.5)
-    starts, keys, offsets, rows = tables.arrays()
-    assert (len(keys) > 0) == (n_bits == 9)
-    for table in range(3):
-        truth = kernels.buckets(tables.bits, table, n_bits)
-        for key in range(2**n_bits):
-            first, last = buckets.bucket(table, key, starts, keys, offsets)
-            assert rows[table, first:last].tolist() == truth.get(key, [])

@@ -57,7 +57,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def file_of(folder: Path, kernel: str) -> Path:
-    """Return the file of a kernel, which has exactly one."""
     (file,) = folder.glob(f"{kernel}-*.kernel")
     return file
 
@@ -166,7 +165,6 @@ def test_two_processes_may_compile_at_the_same_time(folder: Path) -> None:
 
 
 def test_kernels_compile_in_memory_if_the_folder_is_not_writable(tmp_path: Path) -> None:
-    """One message says that kernels cannot be cached."""
     (tmp_path / "file").write_text("in the way")
     for place in ("/proc/nowhere", str(tmp_path / "file")):
         printed, said = run_script(_MIX, DIVGRPC_KERNEL_CACHE=place)
@@ -270,10 +268,7 @@ def test_an_edit_of_any_kernel_changes_the_cache_folder(tmp_path: Path) -> None:
 def test_a_kernel_that_cannot_be_cached_still_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk a kernel runs and is recorded as not cached.
-
-    The environment variable of numba's cache folder stays unchanged.
-    """
+    """The environment variable of numba's cache folder stays unchanged."""
     before = config.CACHE_DIR
     monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
     monkeypatch.setattr(jit, "write_errors", {})
@@ -345,7 +340,6 @@ DAY_SECONDS = 86_400
 
 
 def age_days(folder: Path) -> float:
-    """Return the days since a folder was last used, by its modification time."""
     return (time.time() - folder.stat().st_mtime) / DAY_SECONDS
 
 
@@ -366,14 +360,12 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def left(folders: dict[str, Path]) -> set[str]:
-    """Return the names of the cache folders that still exist."""
     return {name for name, folder in folders.items() if (folder / "a.kernel").exists()}
 
 
 def test_warming_removes_folders_unused_for_30_days(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Warming removes neither the current folder nor folders that hold no kernels."""
     monkeypatch.setattr(cache_files, "is_warm", lambda: True)
     monkeypatch.setattr(compilation, "ensure", lambda: None)
     monkeypatch.setattr(warmup, "warm_kernels", lambda: None)
@@ -385,7 +377,6 @@ def test_warming_removes_folders_unused_for_30_days(
 def test_a_successful_compilation_removes_unused_folders(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, failure: str, removed: set[str]
 ) -> None:
-    """Unused folders are removed after a compilation succeeds; if it fails, every folder stays."""
     monkeypatch.setattr(cache_files, "is_warm", lambda: False)
     monkeypatch.setattr(compilation, "_compile_under_lock", lambda _: failure)
     assert compilation.compile_ahead(lambda _: None) == (not failure)
@@ -405,8 +396,6 @@ def test_starting_a_process_counts_as_use(
 def test_folders_that_cannot_be_removed_cause_no_error(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Warming skips folders that it cannot remove, such as those of another user."""
-
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 

@@ -93,7 +93,6 @@ def test_kept_candidates_agree_with_the_reference(
 def test_each_pick_is_the_best_of_the_kept_candidates(
     seed: int, items: int, rule: Rule, metric: Metrics, data: st.DataObject
 ) -> None:
-    """Each pick's value and the counts agree with those of the reference."""
     k, pool = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 30))
     diversity = data.draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
     vectors = copies(seed, items, 6, metric=metric)
@@ -131,7 +130,6 @@ def test_each_pick_is_the_best_of_the_kept_candidates(
 def pick(
     case: Case, near: list[int], wanted: EffectiveParameters, pool: int
 ) -> tuple[tuple[list[int], list[float]], tuple[int, int, int]]:
-    """Run the kernel and return the picks with their values, and its counts."""
     points, k = case.stored(), wanted.k
     rows = np.array(near, np.int32)
     distances = np.empty(len(rows), np.float32)
@@ -221,7 +219,6 @@ def test_each_item_with_ten_copies_is_returned_once(selector: Selector) -> None:
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_near_copies_fill_up_short_answers_with_a_warning(selector: Selector) -> None:
-    """Four distinct items come first, and copies of them fill the remaining places."""
     index, vectors = an_index(4, 9)
     result = index.query(vectors[:3], selector=selector, duplicate_threshold=0.99)
     assert (result.counts == min(10, len(vectors))).all()
@@ -281,10 +278,7 @@ def test_a_wrong_duplicate_threshold_is_refused(
 
 
 def test_a_search_is_repeated_until_k_results_differ() -> None:
-    """A repeated search has higher limits, and a query is repeated at most twice.
-
-    It is not repeated if the request gives a hash_limit.
-    """
+    """A query is repeated at most twice, and not if the request gives a hash_limit."""
     rng = np.random.default_rng(5)
     one = definitions.unit(rng.standard_normal((1, DIMS)))
     crowd = definitions.unit(
@@ -314,7 +308,6 @@ def test_a_search_is_repeated_until_k_results_differ() -> None:
 
 @pytest.mark.parametrize("selector", ["greedy", "dpp"])
 def test_a_repeated_search_respects_the_maximum_of_candidates(selector: Selector) -> None:
-    """However many copies there are, the selector compares no more candidates than allowed."""
     rng = np.random.default_rng(7)
     crowd = np.repeat(rng.standard_normal((1, DIMS)), 24_000, axis=0)
     crowd += 0.001 * rng.standard_normal(crowd.shape)

@@ -57,10 +57,7 @@ def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) 
 @pytest.mark.parametrize("kind", KINDS_OF_POINTS)
 @pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
 def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product: bool) -> None:
-    """`score_rows` writes squared distances or negated products of the rows in `rows`.
-
-    Other places of the output are not written.
-    """
+    """Distances are squared, products negated, and other places of the output not written."""
     vectors, queries = drawn(30, dims, dims), drawn(3, dims, dims + 1, longest=5)
     points = kernel_points(vectors, stored_sparse=kind == "sparse")
     query = Query(queries, 2, definitions.dot(queries[2], queries[2]), product)
@@ -88,10 +85,7 @@ def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product
 def test_score_longest_scores_all_rows_that_may_be_nearest(
     seed: int, count: int, wanted: int, tail: float, falling: bool
 ) -> None:
-    """Every row that `score_longest` leaves out is farther than the last wanted row.
-
-    The other rows get the same scores as without bounds.
-    """
+    """The scores are the same as without bounds."""
     rng = np.random.default_rng(seed)
     lengths = (1 + np.arange(count)) ** -tail
     vectors = np.rint(rng.standard_normal((count, 9)) * 3) * lengths[:, np.newaxis]
@@ -126,10 +120,7 @@ def test_score_longest_scores_all_rows_that_may_be_nearest(
 def test_reach_excludes_only_rows_that_cannot_be_nearest(
     seed: int, count: int, wanted: int, tail: float
 ) -> None:
-    """`reach` agrees with the reference.
-
-    No row after the range that it returns is as near as the last wanted row.
-    """
+    """`reach` agrees with the reference."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((count, 9)) * ((1 + np.arange(count)) ** -tail)[:, np.newaxis]
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
@@ -151,7 +142,6 @@ def test_reach_excludes_only_rows_that_cannot_be_nearest(
 
 
 def test_score_longest_stops_after_the_long_rows() -> None:
-    """Ten rows are long and all others short, so only the block with the long rows is scored."""
     vectors = np.full((2000, 4), 1e-3, np.float32)
     vectors[:10] = np.arange(10, 0, -1)[:, np.newaxis]
     vectors.setflags(write=False)
@@ -218,10 +208,7 @@ def test_several_rows_at_once_are_summed_as_single_rows(cols: int) -> None:
 
 @pytest.mark.parametrize("cols", LENGTHS)
 def test_a_distance_within_the_limit_is_exact(cols: int) -> None:
-    """If a distance is within the limit, the kernel returns it exactly, to the last bit.
-
-    If it exceeds the limit, the kernel may return any value above the limit.
-    """
+    """If a distance exceeds the limit, the kernel may return any value above the limit."""
     for seed in range(20):
         left, right = matrix(1, cols, seed), matrix(1, cols, seed + 100)
         # Large entries are at different places, so partial sums exceed the limit at different
@@ -234,25 +221,6 @@ def test_a_distance_within_the_limit_is_exact(cols: int) -> None:
         for limit in (below, whole / np.float32(2), np.float32(0), np.float32(-1)):
             if limit < whole:
                 assert distance_within(left, right, limit) > limit
-
-
-@pytest.mark.parametrize("cols", LENGTHS)
-def test_row_dot_is_a_dot_product(cols: int) -> None:
-    left, right = matrix(1, cols, cols), matrix(1, cols, cols + 1)
-    exact = float(left[0].astype(np.float64) @ right[0].astype(np.float64))
-    size = float(np.abs(left[0].astype(np.float64)) @ np.abs(right[0].astype(np.float64)))
-    assert abs(float(dot(left, 0, right, 0)) - exact) <= 2e-6 * size
-
-
-@pytest.mark.parametrize("cols", [1, 15, 16, 17, 33, 64, 100])
-def test_row_dot_does_not_depend_on_the_memory_address(cols: int) -> None:
-    row, query = matrix(1, cols, 1)[0], matrix(1, cols, 2)
-    expected = dot(row[np.newaxis], 0, query, 0)
-    for before in range(5):
-        moved = np.zeros((before + 2) * cols + 3, np.float32)
-        placed = moved[3:].reshape(before + 2, cols)
-        placed[before] = row
-        assert dot(placed, before, query, 0) == expected
 
 
 @given(word=st.integers(0, 2**64 - 1))

@@ -38,7 +38,6 @@ def drawn(seed: int, count: int, dims: int, spread: float) -> FloatArray:
 
 
 def parts(rows: FloatArray) -> tuple[Any, ...]:
-    """Return indptr, indices and values in the form that kernels take."""
     matrix = sparse.csr_array(rows)
     found = (
         matrix.indptr.astype(np.int64),
@@ -167,7 +166,6 @@ def test_exact_search_by_lists_equals_search_over_all_rows(
 
 
 def test_queries_with_common_columns_scan_all_rows() -> None:
-    """For queries with common columns, long lists would save no work."""
     rows = drawn(5, 1_000, 50, 0)
     index = Index.build(sparse.csr_array(rows[:500]))
     found = index.query(sparse.csr_array(np.ones((1, 50))), search="exact", candidates_limit=30)

@@ -29,7 +29,6 @@ seeds = st.integers(0, 2**32 - 1)
 def test_the_number_of_cells_learned_is_bounded(
     seed: int, rows: int, width: int, wanted: int, duplicates: float
 ) -> None:
-    """Each coarse cell has at least one cell, its cells are consecutive, and centres are finite."""
     sample = clustered(rows, width, seed, duplicates)
     made = partitions.learn(sample, min(wanted, rows), np.random.default_rng(seed))
     assert made.width == width
@@ -143,10 +142,7 @@ def test_points_are_assigned_to_the_nearest_centre_and_summed(
 def test_the_nearest_coarse_cells_are_ordered_and_grouped(
     seed: int, points: int, count: int
 ) -> None:
-    """Coarse cells come in sorted order, and equally near cells by number.
-
-    If there are fewer centres than places, the remaining places hold -1.
-    """
+    """Equally near cells are ordered by number, and places without a centre hold -1."""
     rng = np.random.default_rng(seed)
     products, halves = whole(rng, count, points), whole(rng, count, 1)[:, 0]
     shape = (kmeans.COARSE_CELLS, points)

@@ -18,7 +18,6 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def normal(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
-    """Draw rows with values in about this share of their entries."""
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal((rows, dims)) * (rng.random((rows, dims)) < share)
     return drawn.astype(np.float32)
@@ -101,7 +100,6 @@ def test_the_smallest_and_largest_float32_values_are_normalised(
 
 @given(seed=seeds, dims=st.integers(1, 70), scale=st.integers(-15, 17))
 def test_lengths_agree_with_the_definition(seed: int, dims: int, scale: int) -> None:
-    """Lengths of rows are float32. Squared lengths of sparse rows are float64."""
     rows = normal(4, dims, seed, 0.3) * np.float32(10.0**scale)
     matrix = sparse.csr_array(rows)
     indptr = matrix.indptr.astype(np.int64)
@@ -116,7 +114,6 @@ def test_lengths_agree_with_the_definition(seed: int, dims: int, scale: int) -> 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 2e19])
 def test_lengths_that_overflow_when_squared_are_not_finite(value: float) -> None:
-    """Rows that are too long or not finite are detected by their lengths, dense and sparse."""
     rows, lengths = np.array([[1, 0], [value, 0]], np.float32), np.empty(2, np.float32)
     normalise.lengths(rows, lengths)
     assert np.isfinite(lengths).tolist() == [True, False]

@@ -131,7 +131,6 @@ def drawn(rows: int, seed: int) -> FloatArray:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an index of each metric, kind of points and family."""
     folder = tmp_path_factory.mktemp("processors")
     for family in FAMILIES:
         for metric in get_args(Metric):
@@ -144,10 +143,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
-    """Return the lines that a script prints with kernels compiled for `processor`.
-
-    By default kernels are compiled for this processor.
-    """
+    """Return the lines that a script prints with kernels compiled for a processor or this one."""
     compiled: dict[str, str] = {}
     if processor is not None:
         compiled = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
@@ -159,7 +155,6 @@ def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def own_sums() -> list[str]:
-    """Return the registers that this machine uses, and the digest of its sums."""
     return run_as(None, _SUM_ROWS)
 
 
@@ -167,7 +162,6 @@ def own_sums() -> list[str]:
 def test_sums_are_bitwise_equal_for_every_register_width(
     own_sums: list[str], processor: str
 ) -> None:
-    """AVX-512, AVX2 and SSE are compared on products, distances and gathered products."""
     needed, registers = PROCESSORS[processor]
     if not binding.get_host_cpu_features().get(needed):
         pytest.skip(f"this machine has no {needed}")
@@ -176,20 +170,17 @@ def test_sums_are_bitwise_equal_for_every_register_width(
 
 
 def answers(stored: Path, processor: str | None) -> list[str]:
-    """Return a line with a digest for each index, search and kind of queries."""
     places = stored / "indexes", stored / "queries.npy"
     return run_as(processor, _ANSWER_EVERYTHING, *places)
 
 
 @pytest.fixture(scope="module")
 def own_answers(stored: Path) -> list[str]:
-    """Return the answers of kernels compiled for this machine."""
     return answers(stored, None)
 
 
 @pytest.fixture(scope="module", params=ASKED)
 def older_answers(stored: Path, request: pytest.FixtureRequest) -> list[str]:
-    """Return the answers of kernels compiled for an older processor."""
     if not binding.get_host_cpu_features().get(OLDER[request.param][0]):
         pytest.skip(f"this machine is older than {request.param}")
     return answers(stored, request.param)
@@ -198,7 +189,6 @@ def older_answers(stored: Path, request: pytest.FixtureRequest) -> list[str]:
 def test_an_older_processor_gives_bitwise_equal_answers(
     own_answers: list[str], older_answers: list[str]
 ) -> None:
-    """Every search, metric, selector and kind of vectors is compared."""
     assert len(older_answers) == 12 * 2 * 5
     # Different searches often give the same answer. Different indexes give different answers.
     assert len({line.split()[-1] for line in older_answers}) > 24
@@ -288,7 +278,6 @@ else:
 
 
 def test_no_kernel_is_compiled_after_warm_kernels(tmp_path: Path) -> None:
-    """Builds and queries of every kind run only kernels that `warm_kernels` compiled or loaded."""
     assert run_script(_COUNT_COMPILATIONS, tmp_path)[0] == "{}"
 
 

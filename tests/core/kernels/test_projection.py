@@ -30,21 +30,10 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
 # Codes.
 
 
-@given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 6))
-def test_project_returns_the_margins(seed: int, dims: int, words: int) -> None:
-    """A margin is the product of a vector with a hyperplane, before its threshold is subtracted."""
-    queries, planes = normal((3, dims), seed), normal((dims, 64 * words), seed + 1)
-    out = np.empty(64 * words, np.float32)
-    projection.project(queries, 1, planes, out)
-    expected = kernels.margins(queries[1], planes, np.zeros(64 * words))[0]
-    assert np.abs(out - expected).max() < 1e-5 * (dims + 1)
-
-
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 3), share=st.floats(0, 1))
 def test_project_sparse_equals_projecting_the_dense_row(
     seed: int, dims: int, words: int, share: float
 ) -> None:
-    """Margins are bitwise equal whether a row stores its zeros or not."""
     rng = np.random.default_rng(seed)
     query, planes = normal((1, dims), seed), normal((dims, 64 * words), seed + 1)
     query[0, rng.random(dims) < share] = 0
@@ -57,14 +46,15 @@ def test_project_sparse_equals_projecting_the_dense_row(
     assert sparse.tobytes() == dense.tobytes()
 
 
+@pytest.mark.parametrize("words", [1, 2, 6])
 @pytest.mark.parametrize("dims", DIMS)
-def test_project_sums_dimensions_in_order(dims: int) -> None:
-    """Products are added in the order of dimensions, so every machine gets the same bytes."""
-    queries, planes = normal((1, dims), 1), normal((dims, 64), 2)
-    out = np.empty(64, np.float32)
-    projection.project(queries, 0, planes, out)
-    sums = np.zeros(64, np.float32)
-    for value, plane in zip(queries[0], planes, strict=True):
+def test_project_sums_dimensions_in_order(dims: int, words: int) -> None:
+    """Every machine gets the same bytes, because terms are added in the order of dimensions."""
+    queries, planes = normal((3, dims), 1), normal((dims, 64 * words), 2)
+    out = np.empty(64 * words, np.float32)
+    projection.project(queries, 1, planes, out)
+    sums = np.zeros(64 * words, np.float32)
+    for value, plane in zip(queries[1], planes, strict=True):
         sums += value * plane
     assert out.tobytes() == sums.tobytes()
 
@@ -151,11 +141,7 @@ def test_table_keys_are_consecutive_bits_of_the_code(
 def test_tables_hold_every_point_in_its_bucket(
     seed: int, n_bits: int, points: int, table: int, shared: bool
 ) -> None:
-    """Rows ascend within a bucket.
-
-    If keys are short, buckets are indexed by key. If keys are long, they are stored in a sorted
-    list.
-    """
+    """Buckets of short keys are indexed by key, those of long keys by a sorted list of keys."""
     bits = random_bits(points, 128, seed)
     if shared:
         bits[:] = bits[0]
@@ -197,7 +183,6 @@ def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, b
 
 @pytest.mark.parametrize(("components", "bits"), [(1, 256), (256, 256), (257, 320), (700, 704)])
 def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> None:
-    """A code has one bit for each component, whether a table uses the bit or not."""
     filled = core.fill_defaults(
         BuildParameters(hash_family="pca_hash", n_components=components), 10_000, 1_000
     )

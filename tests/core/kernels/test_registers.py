@@ -16,7 +16,6 @@ from divgrpc.search.memory import Memory
 
 @kernel
 def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
-    """Return the shapes of the two matrices among an index's cells, and one value of each array."""
     cells = record_at(where, Cells)
     return (
         cells.codes.shape,
@@ -32,14 +31,12 @@ def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
 
 @kernel
 def read_nested(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
-    """Return values of an index's first and last array, and of an array between nested records."""
     index = record_at(where, Index)
     return index.points.vectors[1, 2], index.cells.no_ids[0], index.ids[2]
 
 
 @kernel
 def write_heap(where: npt.NDArray[np.int64]) -> None:
-    """Write to a heap that is passed as a record by itself, or nested in a scratch record."""
     record_at(where, Heap).costs[1] = -2.5
     record_at(where, Scratch).probes.heap.keys[0] = -7
 

@@ -21,10 +21,7 @@ Distances = npt.NDArray[np.float32]
 def test_take_nearest_takes_all_rows_up_to_the_last_wanted_distance(
     seed: int, count: int, levels: int
 ) -> None:
-    """Rows up to the last wanted distance come in ascending order of row number.
-
-    Because of ties they may be more than wanted.
-    """
+    """Rows come in ascending order; because of ties they may be more than wanted."""
     rng = np.random.default_rng(seed)
     distances = rng.integers(0, levels, count).astype(np.float32)
     for wanted in {1, min(count, 7), count}:
@@ -54,7 +51,6 @@ def test_keep_within_keeps_rows_up_to_the_limit_in_order(
 def sort(
     distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
 ) -> tuple[Rows, Distances]:
-    """Sort rows 0, 1, ... by these distances with the kernel."""
     rows, sorted_distances = np.arange(len(distances), dtype=np.int32), distances.copy()
     top_k.sort_nearest(rows, sorted_distances, start, stop, wanted, ids)
     return rows, sorted_distances
@@ -84,11 +80,7 @@ def check_sorted(
 def test_sort_nearest_sorts_the_wanted_rows_of_a_range(
     seed: int, size: int, values: int, given_ids: bool, data: st.DataObject
 ) -> None:
-    """The first `wanted` rows of the range are its nearest, ordered by distance and then by id.
-
-    Rows outside the range stay in place. The test raises distances to a power, so that most are
-    near 0 and a few are large.
-    """
+    """Distances are raised to a power, so that most are near 0 and a few are large."""
     rng = np.random.default_rng(seed)
     power = data.draw(st.sampled_from([1, 9]))
     distances = ((rng.integers(0, values, size) / values) ** power).astype(np.float32)
@@ -99,7 +91,6 @@ def test_sort_nearest_sorts_the_wanted_rows_of_a_range(
 
 
 def in_order(kind: str, size: int) -> Distances:
-    """Return distances in an order on which a naive quicksort is slow."""
     up, down = range(size // 2), range(size - size // 2)
     orders: dict[str, list[int]] = {
         "ascending": list(range(size)),
@@ -136,11 +127,7 @@ def test_sort_nearest_sorts_any_range(extremes: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordered_input_is_not_sorted_in_quadratic_time(kind: str) -> None:
-    """Points ordered by angle or by time are sorted about as fast as shuffled points.
-
-    The test allows forty times as long, because a quadratic quicksort would take hundreds of times
-    as long.
-    """
+    """A quadratic quicksort would take hundreds of times as long as for shuffled points."""
     size = 100_000
     shuffled = np.random.default_rng(1).permutation(size).astype(np.float32)
     sort(shuffled, NO_IDS, 0, 1, 1)
@@ -162,10 +149,7 @@ def test_ordered_input_is_not_sorted_in_quadratic_time(kind: str) -> None:
 def test_keep_nearest_keeps_the_nearest_in_any_order(
     seed: int, count: int, levels: int, share: float
 ) -> None:
-    """Of rows at equal distance, the rows with the lowest ids are kept.
-
-    `keep_nearest` returns the largest kept distance.
-    """
+    """Of rows at equal distance, the rows with the lowest ids are kept."""
     rng = np.random.default_rng(seed)
     distances = rng.integers(0, levels, count).astype(np.float32)
     distances[rng.random(count) < 0.1] = np.inf

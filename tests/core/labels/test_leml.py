@@ -34,7 +34,6 @@ examples = settings(max_examples=40)
 def make_data(
     n: int, d: int, count: int, seed: int, density: float = 0.3
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Return documents, and labels that depend on their features."""
     rng = np.random.default_rng(seed)
     documents = (rng.random((n, d)) < density) * rng.random((n, d))
     scores = documents @ rng.standard_normal((d, 3)) @ rng.standard_normal((3, count))
@@ -56,7 +55,6 @@ def begin(
 
 
 def iterate(training: Alternation, times: int) -> list[float]:
-    """Return the losses of `times` iterations."""
     return [training.iterate(lambda _: None) for _ in range(times)]
 
 
@@ -110,7 +108,6 @@ def test_training_converges_to_a_zero_gradient() -> None:
 
 
 def test_first_factors_are_singular_vectors() -> None:
-    """With few labels the first factors are the leading right singular vectors of X'Y."""
     documents, labels = make_data(80, 30, 9, 2)
     training, x, y = begin((documents, labels), 4, 1.0)
     right = np.linalg.svd(x.T @ y)[2][:4].T
@@ -118,7 +115,6 @@ def test_first_factors_are_singular_vectors() -> None:
 
 
 def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At full rank the first feature map times the first label factors is ridge regression."""
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     data = make_data(80, 15, 6, 3)
     training, x, y = begin(data, 6, 2.0, inner=100)
@@ -131,13 +127,7 @@ def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyP
 def test_precomputed_and_implicit_moments_agree(
     monkeypatch: pytest.MonkeyPatch, *, dense: bool
 ) -> None:
-    """Solves with a stored and with an implicit X'X agree, by blocks or by columns.
-
-    Conjugate gradients usually stop at 1 % of the residual of a whole block of columns. A block of
-    one column takes another number of steps, which depends on the rounding of the processor. Here
-    every solve continues to the precision of float32. Therefore both ways solve the same systems
-    and differ only by rounding.
-    """
+    """Every solve continues to float32's precision, so both ways differ only by rounding."""
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     documents, labels = make_data(70, 9, 8, 4)
     given: object = documents.toarray() if dense else documents
@@ -152,7 +142,6 @@ def test_precomputed_and_implicit_moments_agree(
 
 
 def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float32]:
-    """Return the scores of all labels."""
     model = trained.model
     return np.asarray(model.embed(documents) @ model.label_factors.T)
 
@@ -170,7 +159,6 @@ def test_training_with_a_seed_is_reproducible() -> None:
 
 
 def test_parameters_that_are_not_given_are_chosen_by_trials() -> None:
-    """Parameters that the caller gives are fixed; the others are those of the best trial."""
     data = make_data(150, 30, 20, 6)
     trained = train(*data)
     chosen = trained.parameters

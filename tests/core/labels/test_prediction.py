@@ -46,7 +46,6 @@ NAMES = [f"label {number} é" for number in range(LABELS)]
 
 @cache
 def index(family: HashFamily = "lsh_sdiv", metric: Metric = "cosine") -> Index:
-    """Return an index of the documents with labels, names and factors."""
     return Index.build(
         sparse.csr_array(X),
         ids=100 + np.arange(DOCUMENTS),
@@ -67,7 +66,6 @@ def inner(built: Index) -> Index:
 
 
 def columns(result: LabelResult) -> list[bytes]:
-    """Return the bytes of a result."""
     stats = result.stats
     arrays = (
         *(result.labels, result.scores, result.selection_scores, result.counts),
@@ -454,7 +452,6 @@ examples = settings(max_examples=200)
 
 
 def factors(count: int = 7, dims: int = 4, rank: int = 3) -> tuple[FloatArray, FloatArray]:
-    """Return label factors and a feature map."""
     rng = np.random.default_rng(1)
     return (
         rng.standard_normal((count, rank), dtype=np.float32),

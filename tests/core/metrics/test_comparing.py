@@ -20,10 +20,7 @@ from support.checks.refusals import refused
 
 
 def test_gain_share_and_its_interval() -> None:
-    """The gain share is a ratio of two means over the queries whose values are not NaN.
-
-    It is NaN if no gain is possible.
-    """
+    """The gain share is a ratio of two means; it is NaN if no gain is possible."""
     nothing, best = np.zeros(20), np.ones(20)
     half = np.full(20, 0.5)
     assert gain_share(half, nothing, best) == 0.5

@@ -31,17 +31,13 @@ SIZES: dict[str, Callable[[int], IntArray]] = {
 def samples(
     rng: np.random.Generator, groups: IntArray, alike: float, values: Values, count: int
 ) -> Values:
-    """Return `count` samples of queries, (nq, count).
-
-    `alike` is the correlation of two queries of a group, on the scale of normal values.
-    """
+    """Return samples (nq, count); `alike` is the correlation of queries of a group, if normal."""
     own = rng.standard_normal((groups.max() + 1, count))[groups]
     normal = np.sqrt(alike) * own + np.sqrt(1 - alike) * rng.standard_normal((len(groups), count))
     return np.asarray(np.interp(stats.norm.cdf(normal), _RANKS, values))
 
 
 def coverage(intervals: list[Interval], truth: float) -> float:
-    """Return the share of intervals that contain the true value."""
     ends = np.array(intervals)
     return float(((ends[:, 1] <= truth) & (truth <= ends[:, 2])).mean())
 
@@ -89,10 +85,7 @@ def test_intervals_by_query_are_too_narrow_for_groups() -> None:
 
 
 def families(rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-    """Return p values (count, 18) of six methods against a seventh on three sets of queries.
-
-    The true means of all methods are equal. The sets have 5, 7 and 20 groups of unequal sizes.
-    """
+    """Return p values (count, 18) of six equal methods against a seventh on 5, 7 and 20 groups."""
     p_values = []
     for number in (5, 7, 20):
         groups = np.repeat(np.arange(number), SIZES["unequal"](number))

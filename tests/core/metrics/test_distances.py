@@ -73,7 +73,6 @@ def test_block_and_step_sizes_change_no_distance(
 
 
 def test_objective_by_hand(base: FloatArray) -> None:
-    """J equals its definition; at diversity 0 or 1, it equals one of its two terms."""
     rows = np.array([[3, 8, 12], [5, 6, 7]])
     result = list_distances(base, base[:2], rows)
     near, apart, _ = np.array(

@@ -43,7 +43,6 @@ def numbered(above: dict[str, str]) -> tuple[LabelTree, dict[str, int]]:
 
 
 def drank(above: dict[str, str], labels: str) -> float:
-    """Return the drank of the named labels."""
     tree, names = numbered(above)
     return float(tree.drank([[names[label] for label in labels.split()]])[0])
 
@@ -164,10 +163,7 @@ def test_random_graphs_agree_with_the_reference(
 
 
 def test_h_combines_precision_and_drank() -> None:
-    """The h score is the harmonic mean of precision and drank.
-
-    Drank counts all predicted labels, right or wrong.
-    """
+    """Drank counts all predicted labels, right or wrong."""
     tree, names = numbered(ABOVE)
     labels: IntArray = np.array([[names["x1"], names["b1"]], [names["x1"], names["x2"]]])
 
@@ -182,10 +178,7 @@ def test_h_combines_precision_and_drank() -> None:
 
 
 def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:
-    """EuroVoc keeps every label, although related pairs of terms are linked in both directions.
-
-    Drank is lower for siblings than for random sets of labels.
-    """
+    """In EuroVoc, related pairs of terms are linked in both directions."""
     with np.load(data_folder / "eurovoc_hierarchy.npz", allow_pickle=False) as file:
         a, b, count, root = (file[n] for n in ("related_a", "related_b", "n_labels", "root"))
         parents = np.concatenate([file["edge_parent"], a, b])

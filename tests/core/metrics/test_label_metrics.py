@@ -29,12 +29,10 @@ def truth_of(sets: list[set[int]], count: int = COUNT) -> sparse.csr_array:
 
 
 def judged(labels: list[list[int]], sets: list[set[int]]) -> JudgedLabels:
-    """Judge these lists of predicted labels."""
     return JudgedLabels.of(np.array(labels), truth_of(sets))
 
 
 def test_every_metric_by_hand() -> None:
-    """There are two documents, and one place of the predicted lists is empty."""
     lists = judged([[3, 1, -1], [0, 5, 2]], [{1, 2}, {0, 2, 5, 7}])
     third = 1 + 1 / math.log2(3)
     result = [f(lists).tolist() for f in (metrics.precision_at, metrics.recall_at, metrics.ndcg_at)]

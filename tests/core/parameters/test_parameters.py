@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
 from divgrpc.parameters.checks import FieldChecks, whole
-from divgrpc.types import HashFamily, Metric, Search, Selector
+from divgrpc.types import Search, Selector
 from support.checks.refusals import refused, wrong
 
 NO_WORDS = ["", None, ["exact"], np.array("exact"), np.array(["a", "b"]), b"exact", 1]
@@ -73,13 +73,6 @@ def test_invalid_build_parameters_are_refused_by_field(field: str, value: Any) -
         BuildParameters(**{field: value})
 
 
-@pytest.mark.parametrize("word", get_args(HashFamily))
-@pytest.mark.parametrize("metric", get_args(Metric))
-def test_every_family_combines_with_every_metric(word: HashFamily, metric: Metric) -> None:
-    parameters = BuildParameters(hash_family=word, metric=metric)
-    assert (parameters.hash_family, parameters.metric) == (word, metric)
-
-
 @pytest.mark.parametrize(
     ("table", "field", "options"),
     [
@@ -130,10 +123,7 @@ def test_build_parameters_can_be_written_as_json() -> None:
 
 
 def test_default_query_parameters() -> None:
-    """By default diversity is 0.15 and there are max(200, 10 k) candidates.
-
-    The hash limit is four times the number of candidates.
-    """
+    """There are max(200, 10 k) candidates, and four times as many points are hashed."""
     effective = QueryParameters().resolve(1_000_000, "tables")
     assert (effective.k, effective.diversity) == (10, 0.15)
     assert (effective.selector, effective.variant) == ("greedy", "marginal")
@@ -218,10 +208,7 @@ def test_the_work_of_a_selector_is_bounded_by_dimensions() -> None:
 
 
 def test_the_work_on_sparse_candidates_depends_on_stored_values() -> None:
-    """The values that candidates store count, not their columns.
-
-    35,000 points with 400 values each in 48,000 columns count like points of 400 dimensions.
-    """
+    """Points with 400 values each count like dense points of 400 dimensions."""
     asked: dict[str, Any] = {"k": 30, "candidates_limit": 0, "hash_limit": 0}
     for selector in get_args(Selector):
         parameters = QueryParameters(**asked, selector=selector)

@@ -37,12 +37,10 @@ POINTS = np.eye(4, dtype=np.float32)
 
 @pytest.fixture(scope="module")
 def index() -> Index:
-    """Return an index of four points."""
     return Index.build(POINTS, hash_family="lsh_div")
 
 
 def fault(call: Callable[..., object], **named: object) -> InvalidArgumentError:
-    """Return the error that a call raises."""
     with pytest.raises(InvalidArgumentError) as caught:
         call(**named)
     return caught.value
@@ -175,10 +173,7 @@ def test_metric_aliases_are_accepted(word: Any, ours: str) -> None:  # noqa: ANN
 
 
 def test_input_that_is_no_matrix_gets_advice(index: Index) -> None:
-    """The advice is to stack a column of arrays, and to give points as a matrix.
-
-    A single vector is valid as a query, but not as points.
-    """
+    """A single vector is valid as a query, but not as points."""
     column: Any = np.empty(4, object)
     column[:] = list(POINTS)
     assert "np.stack(column)" in str(fault(Index.build, vectors=column))

@@ -34,7 +34,6 @@ def index() -> Index:
 
 
 def columns(result: LabelResult) -> list[bytes]:
-    """Return the bytes of a result's columns."""
     arrays = (result.labels, result.scores, result.selection_scores, result.counts)
     return [array.tobytes() for array in arrays]
 
@@ -158,10 +157,7 @@ def test_at_diversity_0_hierarchy_gives_the_best_labels(index: Index, mode: Mode
 def test_predictions_are_picked_from_the_best_labels(
     index: Index, mode: Mode, diversity: float, threshold: float | None
 ) -> None:
-    """The picks from the 50 best labels agree with the reference.
-
-    Embeddings rank labels by product, and `neighbour_vote` by the votes of diverse neighbours.
-    """
+    """The 50 best labels are ranked by product, or by the votes of diverse neighbours."""
     told: dict[str, Any] = {"mode": mode, "search": "exact", "threshold": threshold}
     dial = 0.0 if mode == "embedding" else diversity
     every = index.predict_labels(ASKED, top_k=50, diversity=dial, selector="greedy", **told)

@@ -45,10 +45,7 @@ def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
 
 
 def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
-    """A number of candidates between two measured numbers has the search of the larger one.
-
-    Above the largest measured number, a scan is chosen only if its recall is well above the target.
-    """
+    """A number of candidates between two measured numbers has the search of the larger one."""
     measured = costs([0.99, 0.99, 0.96, 0.8], [0.96, 0.7, 0.4, 0.2])
     table = SearchTable(measured, SHAPE, 0.95, ("tables", 3))
     taken = {size: table.at(size) for size in (1, 10, 11, 50, 200, 201, 1_000, 5_000)}
@@ -83,10 +80,7 @@ def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
 def test_a_search_is_preferred_only_if_clearly_cheaper(
     scan: tuple[float, float], tables: tuple[float, float], chosen: Search
 ) -> None:
-    """A search must reach the target and cost a fifth less than the search chosen before it.
-
-    Prices are in hundredths of the cost of an exact search.
-    """
+    """It must cost a fifth less. Prices are in hundredths of the cost of an exact search."""
     exact = pool(10, 1, points_scored=ROWS)
     whole = nanoseconds("exact", exact, SHAPE)
 
@@ -188,10 +182,7 @@ def test_an_older_index_uses_its_stored_search() -> None:
 
 @pytest.mark.parametrize("count", [60, 3_000])
 def test_the_reason_of_a_search_states_the_figures_of_the_rule(count: int) -> None:
-    """The reason lists the recall and the time of each search that `auto` may choose.
-
-    The rule applied to these figures makes the same choice.
-    """
+    """The rule applied to these figures makes the same choice."""
     points = np.random.default_rng(6).standard_normal((count, 16)).astype(np.float32)
     info = Index.build(points, hash_family="lsh_div").info
     reason = next(choice.reason for choice in info.choices if choice.parameter == "search")
@@ -263,7 +254,6 @@ def test_a_slow_clock_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("copies", [1, 10, 30])
 def test_auto_reaches_the_target_recall_of_crowded_points(copies: int, kind: str) -> None:
-    """Points and other queries reach the target recall at every number of candidates."""
     points = crowded(1 + 240 // copies, copies)
     if kind == "sparse":
         points = np.where(np.abs(points) > 0.12, points, 0).astype(np.float32)

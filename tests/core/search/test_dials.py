@@ -114,10 +114,7 @@ def fall_off_step(
     vectors: FloatArray | None = None,
     limit: float = -1,
 ) -> int:
-    """Return the step of diversity for candidates at these distances.
-
-    If `vectors` are given, near-copies are collapsed.
-    """
+    """Return the step of diversity for these distances; with `vectors`, copies are collapsed."""
     count = len(distances)
     points = kernel_points(np.zeros((count, 1), np.float32) if vectors is None else vectors)
     candidates = Candidates(np.arange(count, dtype=np.int32), distances)
@@ -175,7 +172,6 @@ QUERIES = np.random.default_rng(6).standard_normal((4, 12)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def indexes() -> dict[tuple[str, bool], Index]:
-    """Return an index of each metric, dense and sparse."""
     return {
         (metric, stored): Index.build(
             sparse.csr_array(POINTS) if stored else POINTS, metric=metric, hash_family="lsh_div"
@@ -224,10 +220,7 @@ def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row:
 
 
 def test_extreme_bounds_and_too_few_candidates(indexes: dict[tuple[str, bool], Index]) -> None:
-    """With a bound of 0, or with k = 1, the answer is the nearest points.
-
-    If there are only k candidates, the diversity is 0 because there is no choice.
-    """
+    """With exactly k candidates, the diversity is 0 because there is no choice."""
     index = indexes["cosine", False]
     nothing = index.query(QUERIES, lose_at_most=0, k=5)
     nearest = index.query(QUERIES, diversity=0, k=5)

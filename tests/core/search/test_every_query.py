@@ -25,7 +25,6 @@ from support.data.mixed_indexes import (
     check,
     drawn,
     every_index,
-    every_metric,
     every_search,
     queries,
     stored_as,
@@ -40,12 +39,7 @@ from support.data.mixed_indexes import (
 def test_queries_agree_with_the_reference(
     family: HashFamily, metric: Metric, kind: Points, search: Search, shifted: bool
 ) -> None:
-    """Ids, scores and counts agree for every selector, on dense and sparse queries.
-
-    Samplings and kinds of queries alternate, so that each selector is tested with all of them over
-    the metrics and kinds of points. If `shifted`, hyperplanes are Gaussian and centred on the mean
-    of the points, which changes thresholds and estimates.
-    """
+    """Samplings and kinds of queries alternate over metrics, kinds of points and selectors."""
     index, asked = an_index(family, metric, kind, shifted=shifted), queries(3, metric)
     if shifted and metric != "inner_product":
         mean = twin_of(index).vectors.mean(axis=0, dtype=np.float64)
@@ -97,20 +91,6 @@ def test_dense_and_sparse_queries_give_the_same_answer(
         assert (search, kind) == ("auto", "sparse")
         searched = {name: getattr(dense.parameters, name) for name in ("search", "n_probes")}
         assert replace(sparse.parameters, **searched) == dense.parameters
-
-
-@every_metric
-@pytest.mark.parametrize("family", FAMILIES)
-def test_exact_answers_agree_for_dense_and_sparse_points(
-    family: HashFamily, metric: Metric
-) -> None:
-    asked = queries(9, metric)
-    dense, sparse = (
-        an_index(family, metric, kind).query(asked, search="exact", k=10) for kind in KINDS
-    )
-    assert dense.ids.tolist() == sparse.ids.tolist()
-    assert np.allclose(dense.scores, sparse.scores, rtol=1e-5, atol=1e-4)
-    assert np.allclose(dense.selection_scores, sparse.selection_scores, rtol=1e-4, atol=1e-3)
 
 
 @settings(max_examples=150)

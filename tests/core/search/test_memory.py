@@ -48,7 +48,6 @@ def lengths(index: Index) -> Iterator[int]:
 
 
 def columns(found: QueryResult) -> list[bytes]:
-    """Return the bytes of all columns of a result."""
     stats = found.stats
     arrays = (found.ids, found.scores, found.selection_scores, found.counts)
     return [each.tobytes() for each in (*arrays, stats.points_hashed, stats.points_scored)]

@@ -14,7 +14,6 @@ from reference.index import check_row, clustered, points_of, same_bytes
 from support.checks.refusals import refused
 from support.data.mixed_indexes import (
     DIMS,
-    FAMILIES,
     KINDS,
     METRICS,
     ROWS,
@@ -31,7 +30,6 @@ from support.data.mixed_indexes import (
     queries,
     stored_as,
     taking,
-    twin_of,
 )
 
 LENGTHY: list[Metric] = ["euclidean", "inner_product"]
@@ -44,7 +42,6 @@ COLUMNS = ("ids", "scores", "selection_scores", "counts")
 @every_kind
 @every_metric
 def test_without_limits_every_point_is_a_candidate(metric: Metric, kind: Points) -> None:
-    """If neither limit applies, every search answers like a selection from all points."""
     index, asked = an_index("lsh_div", metric, kind), queries(3, metric)[:2]
     for selector, variant in SELECTIONS[1:]:
         for search in ("auto", "exact"):
@@ -66,10 +63,7 @@ def test_without_limits_every_point_is_a_candidate(metric: Metric, kind: Points)
 def test_limits_of_zero_and_of_k(
     family: HashFamily, metric: Metric, search: Search, hash_limit: int, candidates_limit: int
 ) -> None:
-    """A limit of 0 means no limit.
-
-    With a limit of k, the selector chooses only the order of the results, and a warning says so.
-    """
+    """With a limit of k, a warning says that the selector only orders the results."""
     for kind in KINDS:
         index, asked = an_index(family, metric, kind), queries(2, metric)
         result = index.query(
@@ -84,18 +78,6 @@ def test_limits_of_zero_and_of_k(
         codes = [warning.code for warning in result.warnings]
         assert ("HASH_LIMIT_EQUALS_K" in codes) == (hash_limit == 7)
         assert ("CANDIDATES_LIMIT_EQUALS_K" in codes) == (candidates_limit == 7)
-
-
-@every_index
-def test_epsilon_sets_the_hash_limit(family: HashFamily, metric: Metric, kind: Points) -> None:
-    index, asked = an_index(family, metric, kind), queries(5, metric)
-    for search in SEARCHES:
-        by_epsilon = index.query(asked, k=5, search=search, epsilon=1.0)
-        by_number = index.query(asked, k=5, search=search, hash_limit=31)
-        assert by_epsilon.parameters.hash_limit == 31
-        for column in COLUMNS:
-            a, b = getattr(by_epsilon, column), getattr(by_number, column)
-            assert a.tobytes() == b.tobytes()
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -150,20 +132,6 @@ def test_n_probes_is_the_number_of_buckets_or_cells_probed(
         assert same_bytes(idle, index.query(asked, search=search, **options | {"hash_limit": 40}))
 
 
-@every_metric
-@pytest.mark.parametrize("family", FAMILIES[:3])
-def test_more_probes_hash_a_superset_of_points(family: HashFamily, metric: Metric) -> None:
-    index, asked = an_index(family, metric, "dense"), queries(5, metric)
-    options: dict[str, Any] = {"k": ROWS, "hash_limit": 0, "candidates_limit": 0}
-    before: list[set[int]] = [set()] * len(asked)
-    for n_probes in (1, 2, 3, 5, 8, 21, 320):
-        ids = index.query(asked, search="tables", n_probes=n_probes, **options).ids
-        found = [set(row[row >= 0].tolist()) for row in ids]
-        assert all(few <= more for few, more in zip(before, found, strict=True))
-        before = found
-    assert all(len(found) == ROWS for found in before)
-
-
 # Distances.
 
 
@@ -201,12 +169,6 @@ def test_a_max_distance_of_zero_keeps_equal_points(
         assert sorted(result.ids[row, : result.counts[row]].tolist()) == same
 
 
-@every_kind
-def test_max_distance_is_refused_under_the_inner_product(kind: Points) -> None:
-    with refused("max_distance", "max_distance"):
-        an_index("lsh_div", "inner_product", kind).query(np.ones(DIMS), max_distance=1)
-
-
 # The diversity.
 
 
@@ -216,10 +178,7 @@ def test_max_distance_is_refused_under_the_inner_product(kind: Points) -> None:
 def test_at_diversity_0_every_selector_gives_the_nearest(
     search: Search, metric: Metric, kind: Points
 ) -> None:
-    """Answers are bitwise equal to the nearest points, except with the variant `printed`.
-
-    That variant diversifies even at diversity 0.
-    """
+    """Only the variant `printed` diversifies even at diversity 0."""
     for family in ("lsh_div", "cells"):
         index, asked = an_index(family, metric, kind), queries(9, metric)
         nearest = index.query(asked, k=20, diversity=0, selector="nearest", search=search)
@@ -234,28 +193,6 @@ def test_at_diversity_0_every_selector_gives_the_nearest(
                 for column in COLUMNS
             )
             assert same == (variant != "printed")
-
-
-@every_kind
-@every_metric
-@pytest.mark.parametrize("k", [2, 8])
-def test_at_diversity_1_only_the_first_result_depends_on_the_query(
-    metric: Metric, kind: Points, k: int
-) -> None:
-    """The first result is the nearest point, and the others only differ from each other."""
-    index, asked = an_index("lsh_div", metric, kind), queries(3, metric)
-    nearest = index.query(asked, k=1, search="exact", selector="nearest")
-    for selector, variant in SELECTIONS[1:]:
-        result = index.query(
-            asked, k=k, diversity=1, search="exact", selector=selector, variant=variant
-        )
-        if selector != "qp_relax":
-            assert result.ids[:, 0].tolist() == nearest.ids[:, 0].tolist()
-        twin = twin_of(index)
-        for row, query in enumerate(asked):
-            if k == 8:
-                continue  # Zero vectors and repeated points tie in ways that rounding decides.
-            check_row(twin, query, result, row)
 
 
 @every_kind
@@ -306,7 +243,6 @@ def test_zero_vectors_are_found_under_euclidean_and_inner_product(
 def test_equal_points_are_returned_in_order_of_ids(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """Every selector returns equal points in order of ids."""
     points = np.repeat(drawn(4, DIMS, 2, "cosine")[:1], 40, axis=0)
     ids = np.random.default_rng(1).permutation(40)
     given: dict[str, Any] = {} if family == "cells" else {"n_tables": 1, "n_bits": 2}
@@ -380,15 +316,6 @@ def test_wrong_queries_are_refused(queries: npt.ArrayLike, pattern: str) -> None
         index.query(queries)
 
 
-def test_nearest_ignores_the_diversity() -> None:
-    index, asked = an_index("lsh_sdiv", "cosine", "dense"), queries(5, "cosine")
-    plain = index.query(asked, selector="nearest", diversity=0)
-    for diversity, variant in ((0.5, "printed"), (1.0, "marginal")):
-        other = index.query(asked, selector="nearest", diversity=diversity, variant=variant)  # type: ignore[arg-type]
-        assert other.ids.tolist() == plain.ids.tolist()
-        assert other.selection_scores.tobytes() == plain.selection_scores.tobytes()
-
-
 @pytest.mark.parametrize("rows", [1, 5])
 def test_columns_have_the_documented_dtypes_and_shapes(rows: int) -> None:
     result = an_index("lsh_div", "cosine", "dense").query(queries(rows, "cosine"), k=4)
@@ -420,17 +347,6 @@ def test_auto_scans_if_all_probes_find_too_few_points() -> None:
     scanned = index.query(far, k=300, candidates_limit=400, search="scan")
     assert enough.ids.tolist() == scanned.ids.tolist()
     assert (enough.stats.buckets_probed > few.stats.buckets_probed).all()
-
-
-@pytest.mark.parametrize("search", ["tables", "scan", "exact"])
-def test_auto_uses_the_search_chosen_by_the_build(search: Search) -> None:
-    index = taking(an_index("lsh_sdiv", "cosine", "dense"), search)
-    asked = queries(5, "cosine")
-    auto = index.query(asked, k=4, hash_limit=60, candidates_limit=4)
-    assert auto.parameters.search == search
-    assert same_bytes(
-        auto, index.query(asked, k=4, hash_limit=60, candidates_limit=4, search=search)
-    )
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,7 @@ def recall(index: Index, search: Search, metric: Metric, kind: Points) -> float:
 def test_default_limits_reach_the_target_recall(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """`auto` reaches the target recall of 0.9 within a tolerance, and a scan reaches 0.97.
-
-    The queries are not points of the index. Exact search misses only points at nearly equal
-    distance, whose order rounding decides.
-    """
+    """Exact search misses only points at nearly equal distance, whose order rounding decides."""
     index = an_index(family, metric, kind)
     assert recall(index, "exact", metric, kind) > 0.999
     assert recall(index, "scan", metric, kind) >= 0.97

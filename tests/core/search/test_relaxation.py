@@ -1,7 +1,4 @@
-"""The relaxation of the paper's Eq.
-
-3 equals scipy's optimum, and its selections are near the best.
-"""
+"""The relaxation of Eq. 3 equals scipy's optimum, and its selections are near the best."""
 
 from dataclasses import replace
 from itertools import product
@@ -27,7 +24,6 @@ Numbers = npt.NDArray[np.float64]
 
 
 def problem(case: Case) -> tuple[CandidateSet, Numbers, Numbers]:
-    """Return all points of a case as candidates, their costs and the distances of all pairs."""
     among = candidates_of(case)
     costs = among.costs
     if case.metric == "inner_product":
@@ -41,7 +37,6 @@ def problem(case: Case) -> tuple[CandidateSet, Numbers, Numbers]:
 
 
 def check_shares(relaxed: Relaxed, k: int) -> None:
-    """Check that shares lie in [0, 1] and sum up to k."""
     assert ((relaxed.shares >= 0) & (relaxed.shares <= 1)).all()
     assert abs(relaxed.shares.sum() - k) < 1e-9 * k
 
@@ -56,10 +51,7 @@ def check_shares(relaxed: Relaxed, k: int) -> None:
 def test_shares_are_as_good_as_those_of_scipy(
     case: Case, k: int, diversity: float, printed: bool
 ) -> None:
-    """The value of Eq.
-
-    1 exceeds scipy's optimum by no more than the reported gap, which is small.
-    """
+    """The value exceeds scipy's optimum by no more than the reported gap."""
     count = len(case.vectors)
     among, costs, apart = problem(case)
     k, beta = min(k, count), 1.0 if printed else diversity
@@ -92,11 +84,7 @@ def corners(count: int, k: int, costs: Numbers) -> list[Numbers]:
 def test_rounded_selections_come_near_the_best_of_all(
     metric: Metrics, stored_sparse: bool, printed: bool
 ) -> None:
-    """No selection of 4 of 11 points has a lower value than the shares.
-
-    The rounding `exchange` ends near the best selection. The paper's rounding `top_k` ends farther
-    from it.
-    """
+    """The rounding `exchange` ends nearer to the best selection than the paper's `top_k`."""
     closed: dict[str, list[float]] = {"top_k": [], "exchange": []}
     for seed, diversity in product(range(8), (0.05, 0.2, 0.6)):
         case = Case.draw(seed, 11, 6, 0, metric, stored_sparse=stored_sparse)
@@ -157,7 +145,6 @@ def test_small_working_sets_reach_the_same_optimum(
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_equal_points_have_no_duality_gap(metric: Metrics) -> None:
-    """If all points are equal, all selections have the same value."""
     case = Case.draw(1, 1, 5, 0, metric)
     case.vectors = np.repeat(case.vectors, 40, axis=0)
     relaxed = relax(problem(case)[0], 4, 0.5, 0.5)
@@ -191,10 +178,7 @@ def test_means_are_weighted_by_shares(case: Case) -> None:
 
 
 def test_results_report_the_rounding_and_the_duality_gap() -> None:
-    """With `qp_relax` each row has a duality gap; other selectors report none.
-
-    The objective of `exchange` is no worse than the objective of `top_k`.
-    """
+    """The objective of `exchange` is no worse than the objective of `top_k`."""
     points = np.random.default_rng(0).standard_normal((400, 12)).astype(np.float32)
     index = Index.build(points)
     whole: dict[str, Any] = {"k": 8, "search": "exact", "hash_limit": 0, "candidates_limit": 0}

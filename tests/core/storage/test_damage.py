@@ -129,7 +129,6 @@ def test_an_older_format_opens_unless_its_arrays_differ(tmp_path: Path) -> None:
 
 
 def test_a_damaged_index_can_be_replaced_and_deleted(folder: Path) -> None:
-    """A new build replaces the damaged generation."""
     flip(folder / "1" / "vectors.npy", -1)
     (folder / "1" / "manifest.json").write_text("{")
     assert publish(folder, 2.0, replace=True) == 2

@@ -28,12 +28,10 @@ DEFAULT = QueryDefault(
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
-    """Return an index in a folder."""
     return Index.build(random_points(100), path=tmp_path / "kept")
 
 
 def test_parameters_of_a_query_override_the_default(index: Index) -> None:
-    """A default replaces only parameters that the query does not set."""
     index.set_default(DEFAULT)
     used = index.query(random_points(1)).parameters
     assert (used.diversity, used.selector, used.search) == (0.8, "mmr", "exact")
@@ -83,10 +81,7 @@ def test_the_default_is_stored_next_to_the_generation(index: Index, tmp_path: Pa
 
 
 def test_a_new_generation_has_no_default(index: Index, tmp_path: Path) -> None:
-    """A rebuild removes the default and its file.
-
-    The old generation can no longer set a default.
-    """
+    """The old generation can no longer set a default."""
     index.set_default(DEFAULT)
     built = Index.build(random_points(100, seed=1), path=tmp_path / "kept", replace=True)
     assert built.default is None
@@ -118,7 +113,6 @@ def test_a_default_of_another_build_is_ignored(index: Index, tmp_path: Path) -> 
     ],
 )
 def test_a_changed_default_file_is_damage(index: Index, tmp_path: Path, spoil: Any) -> None:  # noqa: ANN401  # a function
-    """A change of a single digit in the file of defaults is noticed."""
     index.set_default(DEFAULT)
     path = tmp_path / "kept" / "1.default.json"
     path.write_text(spoil(path.read_text()))
