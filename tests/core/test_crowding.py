@@ -24,10 +24,7 @@ _K = 10
 _POINTS = 8_000
 _QUERIES = 40
 _COPIES = {
-    "1": crowded_points.even_copies(_POINTS, 1),
-    "3": crowded_points.even_copies(_POINTS, 3),
-    "10": crowded_points.even_copies(_POINTS, 10),
-    "30": crowded_points.even_copies(_POINTS, 30),
+    **{str(count): crowded_points.even_copies(_POINTS, count) for count in (1, 3, 10, 30)},
     "power law": crowded_points.power_law_copies(_POINTS),
 }
 _CROWDED = [name for name in _COPIES if name != "1"]

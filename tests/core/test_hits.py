@@ -13,29 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc.index import Index
+from divgrpc.parameters import QueryParameters
 from divgrpc.types import (
     EffectiveLabelParameters,
-    EffectiveParameters,
     LabelResult,
     QueryResult,
     QueryStats,
 )
 from divgrpc.types.hits import Hit, LabelHit
 
-PARAMETERS = EffectiveParameters(
-    k=4,
-    diversity=0.3,
-    selector="greedy",
-    variant="corrected",
-    search="scan",
-    hash_limit=0,
-    candidates_limit=0,
-    max_distance=None,
-    sampling="uniform",
-    seed=0,
-    rounding="exchange",
-    n_probes=0,
-)
+PARAMETERS = QueryParameters(k=4, diversity=0.3, search="scan").resolve(10**6, "scan")
 LABEL_PARAMETERS = EffectiveLabelParameters(
     top_k=4,
     threshold=None,

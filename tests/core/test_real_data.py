@@ -126,13 +126,10 @@ def test_hashing_closes_most_of_the_gap_to_greedy_over_all_points(
         pairs = zip(directions, result.ids, strict=True)
         return float(np.mean([objectives.objective(q, unit[ids], 0.3) for q, ids in pairs]))
 
+    every: dict[str, Any] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
     nearest = mean_objective(index.query(asked, selector="nearest", search="exact"))
-    over_all = mean_objective(
-        index.query(asked, variant="marginal", search="exact", hash_limit=0, candidates_limit=0)
-    )
-    algorithm_1 = mean_objective(
-        index.query(asked, variant="corrected", search="exact", hash_limit=0, candidates_limit=0)
-    )
+    over_all = mean_objective(index.query(asked, variant="marginal", **every))
+    algorithm_1 = mean_objective(index.query(asked, variant="corrected", **every))
     hashed = mean_objective(index.query(asked, variant="marginal"))
     assert over_all < algorithm_1 < nearest
     assert objectives.gap_closed(hashed, nearest, over_all) > 0.9

@@ -19,13 +19,12 @@ from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.hashing import hyperplanes
 from divgrpc.hashing.count_sketch import SKETCH_SUMS
 from divgrpc.index import Index
-from divgrpc.labels import train
 from divgrpc.parameters import LIMITS
 from divgrpc.search.memory import Memory
 from divgrpc.search.relaxation import CandidateSet
-from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
+from divgrpc.types import FloatArray, IntArray, Metric, Search, Selector, Variant
 from divgrpc.vectors import SparseRows, block_rows, mean_width
-from reference.index import check_row, points_of, same_bytes
+from reference.index import same_bytes
 from support.checks.refusals import refused
 from support.data.labelled_documents import widened as at_columns
 from support.data.mixed_indexes import METRICS, SELECTIONS, drawn, queries, stating
@@ -85,34 +84,6 @@ def test_more_columns_than_the_maximum_are_refused() -> None:
     ):
         found = index.query(query, k=1)
         assert found.scores.tolist() == [[query.sum() == 3]]
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "cells"])
-def test_answers_for_wide_rows_agree_with_the_reference(family: HashFamily, metric: Metric) -> None:
-    points, asked = drawn(120, USED, 1, metric), queries(3, metric)
-    index = Index.build(
-        widened(points),
-        metric=metric,
-        hash_family=family,
-        hyperplanes="gaussian",
-        centred=metric == "euclidean",
-        n_components=8,
-    )
-    twin = points_of(index, COLUMNS)
-    for number, search in enumerate(SEARCHES):
-        for selector, variant in SELECTIONS[number::4]:
-            result = index.query(
-                widened(asked),
-                k=4,
-                selector=selector,
-                variant=variant,
-                search=search,
-                hash_limit=40,
-                candidates_limit=20,
-            )
-            for row, query in enumerate(asked):
-                check_row(twin, query, result, row)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -209,15 +180,6 @@ def test_a_label_model_of_wide_rows_is_that_of_the_used_columns(tmp_path: Path) 
         theirs = few.predict_labels(sparse.csr_array(asked), mode=mode, search="exact")
         assert (ours.labels == theirs.labels).mean() > 0.95
         assert np.allclose(np.sort(ours.scores), np.sort(theirs.scores), atol=1e-3)
-
-
-def test_rank_and_regularisation_are_chosen_for_wide_rows() -> None:
-    """If rank and regularisation are unset, trials on held-out rows choose them."""
-    documents, labels = labelled(60, 3)
-    trained = train(widened(documents), labels)
-    assert trained.parameters.rank is not None
-    assert len(trained.trials) > 1
-    assert trained.model.dims == WIDE
 
 
 def test_given_factors_of_wide_rows_predict_as_narrow_ones() -> None:

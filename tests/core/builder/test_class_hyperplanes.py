@@ -40,7 +40,7 @@ CLASSES, DIMS = 4, 40
 
 
 def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
-    """Return unit points (rows, DIMS), with a large value in column c if category is c; and categories."""
+    """Return unit points (rows, DIMS), large in column c for category c, and their categories."""
     rng = np.random.default_rng(seed)
     classes = rng.integers(0, CLASSES, rows)
     points = rng.random((rows, DIMS)) * (rng.random((rows, DIMS)) < 0.1)

@@ -30,7 +30,7 @@ def unit(rows: npt.NDArray[np.floating[Any]]) -> FloatArray:
 
 
 def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArray:
-    """Return unit rows (rows, DIMS), mostly zeros if sparse; flat rows lie near a small subspace."""
+    """Return unit rows (rows, DIMS), mostly zeros if sparse; flat rows lie near a subspace."""
     rng = np.random.default_rng(seed)
     scale = np.full(DIMS, 1.0)
     if spread == "flat":

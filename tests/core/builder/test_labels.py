@@ -1,7 +1,5 @@
 """Labels in a build are stored with the generation, described, and refused if they do not fit."""
 
-import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from divgrpc.labels import train
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import Progress
@@ -131,19 +128,6 @@ def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
     path.unlink()
     with pytest.raises(IndexDamagedError):
         Index.open(tmp_path / "kept")
-
-
-def test_an_index_of_an_older_format_opens(tmp_path: Path) -> None:
-    shutil.copytree(Path(__file__).parent.parent.parent / "golden" / "stored", tmp_path / "stored")
-    text = json.loads((tmp_path / "stored" / "1" / "manifest.json").read_text())
-    assert text["format_version"] < 4
-    assert Index.open(tmp_path / "stored").engine.labels is None
-
-
-def test_an_index_without_labels_stores_no_label_arrays(tmp_path: Path) -> None:
-    Index.build(X, path=tmp_path / "plain")
-    names = set(IndexFolder(tmp_path / "plain").open().arrays)
-    assert not [name for name in names if "label" in name or name == "feature_map"]
 
 
 def test_training_reports_progress_and_can_be_cancelled(tmp_path: Path) -> None:

@@ -156,19 +156,3 @@ def test_queries_use_the_threshold_that_the_build_measured() -> None:
     assert replace(result.parameters, duplicate_threshold=None) == replace(
         index.query(vectors[:1], keep_duplicates=True).parameters
     )
-
-
-@pytest.mark.parametrize("metric", ["cosine", "inner_product"])
-def test_points_in_a_narrow_cone_are_not_collapsed(metric: Metrics) -> None:
-    vectors = np.abs(copies(2, 300, 1)) + np.float32(2)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert (vectors @ vectors.T).min() > 0.95
-    index = Index.build(vectors * (3 if metric == "inner_product" else 1), metric=metric)
-    assert not index.query(vectors[:20]).stats.collapsed.any()
-
-
-def test_many_equal_points_do_not_distort_the_threshold() -> None:
-    vectors = np.concatenate((np.repeat(copies(3, 1, 1), 400, axis=0), copies(4, 20, 1)))
-    result = Index.build(vectors).query(vectors[:1])
-    assert len(set(result.ids[0].tolist())) == 10
-    assert (result.ids[0, 1:] >= 400).all()

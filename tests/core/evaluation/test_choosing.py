@@ -58,7 +58,7 @@ def test_each_race_has_a_winner() -> None:
 
 @pytest.mark.parametrize("groups", [60, 12])
 def test_the_winner_of_equal_methods_is_reported_without_bias(groups: int) -> None:
-    """The best by folds is too high by some standard errors of the simulation, the winner is not."""
+    """The best by folds is too high by some standard errors, the winner is not."""
     rng = np.random.default_rng(7)
     group_of_query = np.arange(60) % groups
     folds = deal_folds(group_of_query)

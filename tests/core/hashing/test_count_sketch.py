@@ -120,18 +120,6 @@ def test_sketched_indexes_agree_with_the_reference(
                     check_row(twin, query, result, row)
 
 
-def test_sketched_codes_find_near_points() -> None:
-    points = bags(2_000, DIMS, 6)
-    index = Index.build(points, hash_family="lsh_div")
-    queries = points[:40]
-    truth = index.query(queries, k=10, search="exact", selector="nearest").ids
-    hits = index.query(
-        queries, k=100, search="scan", selector="nearest", hash_limit=100, candidates_limit=100
-    ).ids
-    shares = [np.isin(row, others).mean() for row, others in zip(truth, hits, strict=True)]
-    assert np.mean(shares) > 0.6
-
-
 def test_more_components_than_sums_are_refused() -> None:
     with refused("n_components", "4096"):
         Index.build(np.eye(3, SKETCH_DIMS_MIN, dtype=np.float32), n_components=SKETCH_SUMS + 1)

@@ -14,7 +14,7 @@ from divgrpc.kernels.records import Cells, Scratch
 from divgrpc.search.memory import Memory
 from divgrpc.types import Metric
 from reference import definitions, kernels
-from reference.index import clustered, points_of
+from reference.index import clustered
 
 examples = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
@@ -230,23 +230,6 @@ def test_cells_at_equal_distance_are_ordered_by_number() -> None:
     places = Places(1, count=9, width=8, points=50)
     places.projections[:] = 0
     assert places.rank(99, product=True) == list(range(len(places.centres)))
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_probing_all_cells_finds_the_exact_neighbours(metric: Metric) -> None:
-    points = clustered(600, 8, 2)
-    index = Index.build(points, hash_family="cells", metric=metric)
-    cells_there = len(index.engine._arrays["cell_centres"])
-    asked, twin = clustered(5, 8, 3), points_of(index)
-    options: dict[str, Any] = {"search": "tables", "selector": "nearest", "hash_limit": 0}
-    found = index.query(asked, n_probes=10**6, **options)
-    assert found.parameters.n_probes == cells_there
-    for row, query in enumerate(asked):
-        unit = definitions.unit(query).astype(np.float32) if metric == "cosine" else query
-        nearest = definitions.nearest_rows(twin, unit, range(index.rows))[:10]
-        assert found.ids[row].tolist() == nearest
-    assert (found.stats.buckets_probed == cells_there).all()
-    assert (found.stats.points_scored == index.rows).all()
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -65,26 +65,18 @@ def scan(
 
 
 @examples
-@given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
-def test_a_scan_sums_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
+@given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES), hamming=st.booleans())
+def test_a_scan_sums_levels_or_counts_differing_bits(
+    seed: int, words: int, points: int, *, hamming: bool
+) -> None:
     bits = random_bits(points, 64 * words, seed)
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
-    levels = levels_of(margins, words, hamming=False)
-    distances, minima = scan(kernels.pack(bits), levels)
-    sizes = kernels.levels(margins)
-    assert (-distances).tolist() == [kernels.asymmetric_score(code, sizes) for code in bits]
-    assert minima.tolist() == group_minima(distances)
-
-
-@examples
-@given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
-def test_a_scan_counts_differing_bits(seed: int, words: int, points: int) -> None:
-    """If codes hold only signs, a point's distance is the Hamming distance between both codes."""
-    bits = random_bits(points + 1, 64 * words, seed)
-    margins = np.where(bits[0], np.float32(0.5), np.float32(-2))
-    levels = levels_of(margins, words, hamming=True)
-    distances, minima = scan(kernels.pack(bits[1:]), levels)
-    assert distances.tolist() == [kernels.hamming(code, bits[0]) for code in bits[1:]]
+    distances, minima = scan(kernels.pack(bits), levels_of(margins, words, hamming=hamming))
+    if hamming:
+        assert distances.tolist() == [kernels.hamming(code, margins >= 0) for code in bits]
+    else:
+        sizes = kernels.levels(margins)
+        assert (-distances).tolist() == [kernels.asymmetric_score(code, sizes) for code in bits]
     assert minima.tolist() == group_minima(distances)
 
 
@@ -188,31 +180,24 @@ def take(
     points=st.sampled_from(EDGES),
     spread=st.sampled_from([0, 1, 3, 40, 5000]),
     share=st.floats(0, 1),
+    draw=st.booleans(),
 )
 def test_rows_split_into_certain_rows_and_ties(
-    seed: int, points: int, spread: int, share: float
+    seed: int, points: int, spread: int, share: float, *, draw: bool
 ) -> None:
-    scores = np.random.default_rng(seed).integers(-spread, spread + 1, points).astype(np.int32)
-    wanted = max(1, round(share * points))
-    boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
-    sure, tied = take(scores, wanted, NO_IDS, draw=False)
-    assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
-    assert sorted(tied) == np.flatnonzero(scores == boundary).tolist()
-
-
-@examples
-@given(seed=seeds, points=st.sampled_from(EDGES), spread=st.sampled_from([0, 1, 3, 40]))
-def test_a_draw_fills_up_with_ties_of_lowest_priority(seed: int, points: int, spread: int) -> None:
+    """A draw fills up the certain rows with the ties of lowest priority."""
     rng = np.random.default_rng(seed)
     scores = rng.integers(-spread, spread + 1, points).astype(np.int32)
-    ids = rng.permutation(10 * points)[:points].astype(np.int64)
-    wanted = int(rng.integers(1, points + 1))
+    ids = rng.permutation(10 * points)[:points].astype(np.int64) if draw else NO_IDS
+    wanted = max(1, round(share * points))
     boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
-    sure, tied = take(scores, wanted, ids, draw=True)
+    sure, tied = take(scores, wanted, ids, draw=draw)
     assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
     ties = np.flatnonzero(scores == boundary).tolist()
-    lots = sorted(ties, key=lambda row: kernels.priority(7, int(ids[row])))
-    assert sorted(tied) == sorted(lots[: wanted - len(sure)])
+    if draw:
+        lots = sorted(ties, key=lambda row: kernels.priority(7, int(ids[row])))
+        ties = sorted(lots[: wanted - len(sure)])
+    assert sorted(tied) == ties
 
 
 # Draws.

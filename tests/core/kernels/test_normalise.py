@@ -54,16 +54,6 @@ def test_rows_are_scaled_to_unit_length(
 
 
 @every_kind
-@every_width
-def test_normalising_a_row_does_not_depend_on_other_rows(dims: int, kind: Points) -> None:
-    rows = normal(9, dims, 3)
-    together = normalised(rows, kind)[1]
-    for row in range(9):
-        alone = normalised(rows[row : row + 1], kind)[1]
-        assert alone.tobytes() == together[row : row + 1].tobytes()
-
-
-@every_kind
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @every_width
 def test_the_first_row_that_is_not_finite_and_the_first_zero_row_are_returned(

@@ -95,32 +95,11 @@ def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
             assert np.allclose(exact, training.label_factors, atol=1e-3)
 
 
-def test_training_converges_to_a_zero_gradient() -> None:
-    training, x, y = begin(make_data(60, 12, 8, 1), 4, 0.5, inner=50)
-    iterate(training, 300)
-    v, h = training.feature_map.astype(float), training.label_factors.astype(float)
-    rest = x @ v @ h.T - y
-    by_features = x.T @ rest @ h + 0.5 * v
-    by_labels = rest.T @ (x @ v) + 0.5 * h
-    scale = np.abs(x.T @ y @ h).max()
-    assert np.abs(by_features).max() < 1e-3 * scale
-    assert np.abs(by_labels).max() < 1e-3 * scale
-
-
 def test_first_factors_are_singular_vectors() -> None:
     documents, labels = make_data(80, 30, 9, 2)
     training, x, y = begin((documents, labels), 4, 1.0)
     right = np.linalg.svd(x.T @ y)[2][:4].T
     assert np.allclose(np.abs(right.T @ training.label_factors), np.eye(4), atol=1e-3)
-
-
-def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
-    data = make_data(80, 15, 6, 3)
-    training, x, y = begin(data, 6, 2.0, inner=100)
-    training._solve_columns(slice(0, 6), training._separate_columns(), lambda _: None)
-    ridge = np.linalg.solve(x.T @ x + 2.0 * np.eye(16), x.T @ y)
-    assert np.allclose(training.feature_map @ training.label_factors.T, ridge, atol=1e-3)
 
 
 @pytest.mark.parametrize("dense", [False, True])

@@ -30,9 +30,10 @@ def base() -> FloatArray:
     stored_sparse=st.booleans(),
     asked_sparse=st.booleans(),
     k=st.integers(1, 8),
+    diversity=st.sampled_from([0, 0.3, 1]),
 )
 def test_distances_agree_with_the_reference(
-    seed: int, metric: Metric, stored_sparse: bool, asked_sparse: bool, k: int
+    seed: int, metric: Metric, stored_sparse: bool, asked_sparse: bool, *, k: int, diversity: float
 ) -> None:
     """Inputs have duplicates, zeros, lengths that differ by a factor of 100 and empty places."""
     rng = np.random.default_rng(seed)
@@ -50,8 +51,8 @@ def test_distances_agree_with_the_reference(
         np.testing.assert_allclose(values, expected, atol=1e-9)
         assert not result.least[number] < 0
         near, apart = expected[0], expected[1] if k > 1 else 0.0
-        value = 0.7 * near - 0.3 * apart if min(listed) >= 0 else math.nan
-        np.testing.assert_allclose(objective(result, 0.3)[number], value, atol=1e-9)
+        value = (1 - diversity) * near - diversity * apart if min(listed) >= 0 else math.nan
+        np.testing.assert_allclose(objective(result, diversity)[number], value, atol=1e-9)
         assert result.found[number] == (listed >= 0).sum()
 
 
@@ -70,17 +71,6 @@ def test_block_and_step_sizes_change_no_distance(
     parts = list_distances(points, queries, rows)
     for name in ("to_query", "mean", "least", "found"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
-
-
-def test_objective_by_hand(base: FloatArray) -> None:
-    rows = np.array([[3, 8, 12], [5, 6, 7]])
-    result = list_distances(base, base[:2], rows)
-    near, apart, _ = np.array(
-        [reference.list_distances(base, base[i], rows[i], "euclidean") for i in (0, 1)]
-    ).T
-    assert objective(result, 0.3) == pytest.approx(0.7 * near - 0.3 * apart, rel=1e-5)
-    assert objective(result, 0) == pytest.approx(near, rel=1e-5)
-    assert objective(result, 1) == pytest.approx(-apart, rel=1e-5)
 
 
 def test_undefined_objectives_and_distances_are_nan(base: FloatArray) -> None:

@@ -45,16 +45,6 @@ def test_each_query_is_a_group_by_default() -> None:
     np.testing.assert_allclose(paired_tests(values - 0.4), p)
 
 
-def test_order_and_numbers_of_groups_do_not_matter() -> None:
-    rng = np.random.default_rng(2)
-    values, groups, order = rng.random((30, 2)), np.arange(30) // 5, rng.permutation(30)
-    told = mean_intervals(values, groups)
-    names = np.array([9, -4, 0, 7, 2, 1])
-    assert np.array(mean_intervals(values[order], names[groups][order])) == pytest.approx(
-        np.array(told)
-    )
-
-
 def test_a_test_agrees_with_the_interval() -> None:
     """P is 0.05 if an end of the interval is 0."""
     values, groups = np.random.default_rng(3).random((20, 1)), np.arange(20) // 4

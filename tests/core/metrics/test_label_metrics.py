@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from sklearn.metrics import ndcg_score, precision_score, recall_score
 
 from divgrpc import metrics
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics import JudgedLabels, measure_labels
-from divgrpc.types import IntArray
 from reference import metrics as reference
 from support.checks.refusals import refused
 
@@ -117,26 +115,3 @@ def test_metrics_agree_with_the_reference(pairs: list[tuple[list[int], set[int]]
             reference.propensity_scored(cut, sets, inverse, k)
         )
         assert metrics.coverage_at(lists)[at] == pytest.approx(reference.coverage(cut, sets))
-
-
-def test_scikit_learn_agrees() -> None:
-    rng = np.random.default_rng(3)
-    scores = rng.permuted(np.tile(np.arange(20.0), (50, 1)), axis=1)
-    dense = (rng.random((50, 20)) < 0.2).astype(int)
-    ranked: IntArray = np.argsort(-scores, axis=1)
-    for k in (1, 3, 7, 20):
-        lists = JudgedLabels.of(ranked[:, :k], sparse.csr_array(dense))
-        chosen = np.zeros_like(dense)
-        np.put_along_axis(chosen, ranked[:, :k], 1, axis=1)
-        options = {"average": "samples", "zero_division": 0}
-        ours = [
-            metrics.ndcg_at(lists)[:, -1],
-            metrics.set_precision(lists),
-            metrics.set_recall(lists),
-        ]
-        theirs = [
-            ndcg_score(dense, scores, k=k),
-            precision_score(dense, chosen, **options),
-            recall_score(dense, chosen, **options),
-        ]
-        assert [values.mean() for values in ours] == pytest.approx(theirs)

@@ -128,18 +128,6 @@ def test_picks_by_hand(  # a graph, scores and picks
     assert [label for label, _ in found] == picks
 
 
-def test_values_by_hand() -> None:
-    scores = [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)]
-    values = [float(value) for _, value in pick(branches_of(SPECIES, 4, None), scores, 2, 0.3)]
-    assert values == pytest.approx([0.7, 0.65])
-    unreached = [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)]
-    values = [float(v) for _, v in pick(branches_of(SPECIES[:-1], 4, None), unreached, 3, 0.5)]
-    assert values[1] == pytest.approx(0.5 * 0.9 + 0.5)
-    parents, children = np.array(ROOTED).T
-    told = LabelTree.of_edges(parents, children, 5, [0]).drank(np.array([[3, 0], [3, 4]]))
-    assert told.tolist() == [1.0, 0.0]
-
-
 # Predictions.
 
 

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from core.kernels.test_greedy import CODES, METRICS, RULES, Case, Metrics, Rule, cases, parameters
+from core.search.test_selectors import candidates_of
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid
 from divgrpc.index import Index
-from divgrpc.kernels import dials, exact
+from divgrpc.kernels import dials
 from divgrpc.kernels.records import Candidates
 from divgrpc.parameters import QueryParameters
 from divgrpc.parameters.query import DIAL_STEPS
 from divgrpc.search.dials import METRICS as METRIC_NUMBERS
+from divgrpc.search.relaxation import CandidateSet
 from divgrpc.types import FloatArray, QueryResult, Selector
 from reference import definitions, objectives
 from reference.index import kernel_points, row_of, same_bytes, selection_scratch
@@ -43,9 +45,9 @@ def test_the_greatest_diversity_within_the_loss_bound_is_taken(
     """The picks are those of the greedy kernel, and every greater diversity loses too much."""
     count, metric = len(case.vectors), case.metric
     k = min(k, count)
-    order = np.array(definitions.nearest_rows(case.points(), case.query, range(count)), np.int32)
-    distances = _distances(case, order)
-    step, picks, values = _pick_within(case, order, distances, k, bound, rule)
+    among = candidates_of(case)
+    order, distances = among.rows, among.costs
+    step, picks, values = _pick_within(case, among, k, bound, rule)
     relevances = _relevances(distances, metric)
     places = {row: place for place, row in enumerate(order.tolist())}
     for tried in range(step, dials.DIAL_STEPS + 1):
@@ -64,13 +66,6 @@ def test_the_greatest_diversity_within_the_loss_bound_is_taken(
             assert lost > bound - 1e-12
 
 
-def _distances(case: Case, order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """Return the candidates' distances as an index computes them; inner products are negated."""
-    distances = np.empty(len(order), np.float32)
-    exact.score_rows(case.stored(), case.kernel_query(), order, len(order), distances)
-    return distances
-
-
 def _relevances(distances: npt.NDArray[np.float32], metric: Metrics) -> list[float]:
     if metric == "cosine":
         relevances = np.float32(1) - distances / np.float32(2)
@@ -79,30 +74,15 @@ def _relevances(distances: npt.NDArray[np.float32], metric: Metrics) -> list[flo
     return [float(relevance) for relevance in relevances]
 
 
-def _pick_within(  # noqa: PLR0917  # what a selector takes
-    case: Case,
-    order: npt.NDArray[np.int32],
-    distances: npt.NDArray[np.float32],
-    k: int,
-    bound: float,
-    rule: Rule,
+def _pick_within(
+    case: Case, among: CandidateSet, k: int, bound: float, rule: Rule
 ) -> tuple[int, list[int], list[float]]:
-    points, count = case.stored(), len(order)
+    points, rows = among.points, among.rows
     picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-    step = dials.pick_within(
-        points,
-        Candidates(order, distances),
-        case.costs(points, order),
-        count,
-        k,
-        bound,
-        CODES[rule],
-        METRIC_NUMBERS[case.metric],
-        selection_scratch(count, points),
-        picked,
-        gains,
-    )
-    return step, order[picked].tolist(), gains.tolist()
+    found = Candidates(rows, among.costs), case.costs(points, rows), len(rows), k, bound
+    rest = CODES[rule], METRIC_NUMBERS[case.metric], among.scratch, picked, gains
+    step = dials.pick_within(points, *found, *rest)
+    return step, rows[picked].tolist(), gains.tolist()
 
 
 def fall_off_step(

@@ -195,18 +195,6 @@ def test_at_diversity_0_every_selector_gives_the_nearest(
             assert same == (variant != "printed")
 
 
-@every_kind
-@every_metric
-def test_k_of_one_is_the_nearest(metric: Metric, kind: Points) -> None:
-    index, asked = an_index("lsh_div", metric, kind), queries(6, metric)
-    nearest = index.query(asked, k=1, search="exact", selector="nearest").ids.tolist()
-    for selector, variant in SELECTIONS:
-        for diversity in (0.0, 0.5, 1.0):
-            options: dict[str, Any] = {"selector": selector, "variant": variant}
-            found = index.query(asked, k=1, search="exact", diversity=diversity, **options)
-            assert found.ids.tolist() == nearest
-
-
 # Points of special kinds.
 
 

@@ -126,19 +126,9 @@ def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
     points[[0, 100, 299]] = 0
     labels = sparse.csr_array(np.random.default_rng(4).random((300, 6)) < 0.4)
     told: dict[str, Any] = {"label_model": "leml", "rank": 3, "iterations": 2}
-    rows, categories = stored_as(points, kind), np.arange(300) % 3
-    return (
-        rows,
-        labels,
-        Index.build(
-            rows,
-            categories=categories,
-            zero_vectors="skip",
-            labels=labels,
-            regularisation=1.0,
-            **told,
-        ),
-    )
+    told |= {"regularisation": 1.0, "categories": np.arange(300) % 3, "zero_vectors": "skip"}
+    rows = stored_as(points, kind)
+    return rows, labels, Index.build(rows, labels=labels, **told)
 
 
 @pytest.mark.parametrize("block", [1, 7, 299, 300])
@@ -188,14 +178,7 @@ def test_an_old_generation_answers_after_it_is_replaced_and_deleted(tmp_path: Pa
     assert new.query(normal(5, 9, dims=7)).generation == 2
 
 
-@pytest.fixture(scope="module")
-def points() -> FloatArray:
-    return np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
-
-
-def test_cached_plans_answer_like_new_ones(
-    points: FloatArray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_plans_answer_like_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads use more parameter sets than the cache of plans holds; answers stay the same."""
     monkeypatch.setattr(engine, "_CACHED_PLANS_MAX", 3)
     ways = [
@@ -204,6 +187,7 @@ def test_cached_plans_answer_like_new_ones(
         for diversity in (0.0, 0.4)
         for search in ("scan", "exact")
     ]
+    points = normal(300, 0, dims=8)
     index = Index.build(points)
     generation = Generation(index.engine.manifest, index.engine._arrays)
     alone = [Engine(generation).answer(points[:4], way).ids for way in ways]
@@ -217,7 +201,8 @@ def test_cached_plans_answer_like_new_ones(
             assert ids.tolist() == alone[way].tolist()
 
 
-def test_refused_parameters_are_not_cached(points: FloatArray) -> None:
+def test_refused_parameters_are_not_cached() -> None:
+    points = normal(300, 0, dims=8)
     index = Index.build(points, metric="inner_product")
     for _ in range(2):
         with refused("max_distance", "max_distance"):

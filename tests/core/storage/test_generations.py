@@ -1,5 +1,6 @@
 """Generations of an index on disk: staged, published, replaced and swept."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -283,16 +284,22 @@ def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> Non
             future.result()
 
 
+def read_whole(folder: Path) -> tuple[int, float]:
+    """Open an index, and return its generation and the value that all its vectors have."""
+    generation = IndexFolder(folder).open()
+    fill = float(generation.arrays["vectors"][0, 0])
+    assert (generation.arrays["vectors"] == fill).all()
+    return generation.manifest.generation, fill
+
+
 def test_readers_never_see_a_half_published_generation(folder: Path) -> None:
     """An index opened during a replacement is entirely the old or entirely the new generation."""
     seen: list[int] = []
 
     def read() -> None:
-        generation = IndexFolder(folder).open()
-        fill = float(generation.arrays["vectors"][0, 0])
-        assert (generation.arrays["vectors"] == fill).all()
-        assert fill == generation.manifest.generation
-        seen.append(generation.manifest.generation)
+        number, fill = read_whole(folder)
+        assert fill == number
+        seen.append(number)
 
     def replace() -> None:
         for number in range(2, 32):
@@ -352,12 +359,8 @@ def test_only_one_of_several_simultaneous_builds_succeeds(tmp_path: Path) -> Non
 
 def test_readers_during_deletions_see_a_whole_index_or_none(folder: Path) -> None:
     def read() -> None:
-        try:
-            generation = IndexFolder(folder).open()
-        except IndexNotFoundError:
-            return
-        fill = float(generation.arrays["vectors"][0, 0])
-        assert (generation.arrays["vectors"] == fill).all()
+        with contextlib.suppress(IndexNotFoundError):
+            read_whole(folder)
 
     def delete_and_build() -> None:
         for number in range(60):

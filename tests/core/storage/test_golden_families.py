@@ -5,7 +5,7 @@ defaults, trained labels and imported label factors. A change of the code must r
 write the same files and give the same answers. Run as a script, this file records all of them
 again; review its changes before you commit them:
 
-    .venv/bin/python tests/core/storage/test_golden_families.py
+    PYTHONPATH=tests .venv/bin/python tests/core/storage/test_golden_families.py
 """
 
 import json
@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from scipy import sparse
 
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, QueryDefault
+from support.data.recorded_answers import in_hexadecimal, opened, recorded, write_answers
 
 _FOLDER: Final = Path(__file__).parent.parent.parent / "golden" / "families"
 _ANSWERS: Final = _FOLDER / "answers.json"
@@ -126,25 +126,8 @@ def queries(name: str) -> FloatArray | sparse.csr_array:
     return sparse.csr_array(rows) if name in _SPARSE else rows
 
 
-@cache
-def opened(name: str) -> Index:
-    return Index.open(_FOLDER / name)
-
-
-@cache
-def recorded() -> dict[str, Any]:
-    answers: dict[str, Any] = json.loads(_ANSWERS.read_text())
-    return answers
-
-
-def in_hexadecimal(result: Any, columns: tuple[str, ...]) -> list[str]:  # noqa: ANN401  # a result
-    """Return the columns of a result in hexadecimal, so that every bit counts."""
-    arrays = [np.asarray(getattr(result, column)) for column in columns]
-    return [array.astype(array.dtype.newbyteorder("<")).tobytes().hex() for array in arrays]
-
-
 def answer(name: str, query: str) -> list[str]:
-    result = opened(name).query(queries(name), k=5, **_QUERIES[query])
+    result = opened(_FOLDER / name).query(queries(name), k=5, **_QUERIES[query])
     columns = ("ids", "scores", "selection_scores", "collapsed_ids", "diversities")
     rest = {"parameters": asdict(result.parameters), "stats": asdict(result.stats)}
     return [*in_hexadecimal(result, columns), json.dumps(rest, default=np.ndarray.tolist)]
@@ -152,31 +135,33 @@ def answer(name: str, query: str) -> list[str]:
 
 def predict(case: str) -> list[str]:
     name, parameters = _PREDICTIONS[case]
-    result = opened(name).predict_labels(queries(name), top_k=3, **parameters)
+    result = opened(_FOLDER / name).predict_labels(queries(name), top_k=3, **parameters)
     return in_hexadecimal(result, ("labels", "scores", "selection_scores"))
 
 
 @pytest.mark.parametrize(("name", "query"), _CASES)
 def test_a_stored_index_answers_as_recorded(name: str, query: str) -> None:
-    assert answer(name, query) == recorded()[f"{name}: {query}"]
+    assert answer(name, query) == recorded(_ANSWERS)[f"{name}: {query}"]
 
 
 @pytest.mark.parametrize("case", _PREDICTIONS)
 def test_stored_labels_are_predicted_as_recorded(case: str) -> None:
-    assert predict(case) == recorded()[f"predict: {case}"]
+    assert predict(case) == recorded(_ANSWERS)[f"predict: {case}"]
 
 
 @pytest.mark.parametrize("name", _BUILDS)
 def test_a_stored_index_has_the_files_recorded(name: str) -> None:
-    info = opened(name).info
-    assert [[array.name, array.dtype, *array.shape] for array in info.arrays] == recorded()[name]
+    info = opened(_FOLDER / name).info
+    assert [[array.name, array.dtype, *array.shape] for array in info.arrays] == recorded(_ANSWERS)[
+        name
+    ]
     family = _BUILDS[name].get("hash_family", "auto")
     assert family in {"auto", info.parameters["hash_family"]}
 
 
 def test_stored_defaults_are_read() -> None:
-    assert opened("topics").default == _DEFAULT
-    labels = opened("factors").info.labels
+    assert opened(_FOLDER / "topics").default == _DEFAULT
+    labels = opened(_FOLDER / "factors").info.labels
     assert labels is not None
     assert labels.thresholds == {"embedding": _THRESHOLD}
 
@@ -213,7 +198,7 @@ def test_a_build_writes_the_files_recorded(name: str, tmp_path: Path) -> None:
 
 def test_every_recorded_answer_is_compared() -> None:
     names = {f"{name}: {query}" for name, query in _CASES} | set(_BUILDS)
-    assert set(recorded()) == names | {f"predict: {case}" for case in _PREDICTIONS}
+    assert set(recorded(_ANSWERS)) == names | {f"predict: {case}" for case in _PREDICTIONS}
 
 
 def record() -> None:
@@ -223,14 +208,13 @@ def record() -> None:
     answers: dict[str, Any] = {}
     for name in _BUILDS:
         build(name, _FOLDER / name)
-        arrays = opened(name).info.arrays
+        arrays = opened(_FOLDER / name).info.arrays
         answers[name] = [[array.name, array.dtype, *array.shape] for array in arrays]
     for name, query in _CASES:
         answers[f"{name}: {query}"] = answer(name, query)
     for case in _PREDICTIONS:
         answers[f"predict: {case}"] = predict(case)
-    lines = [f" {json.dumps(name)}: {json.dumps(answers[name])}" for name in sorted(answers)]
-    _ANSWERS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    write_answers(_ANSWERS, answers)
 
 
 if __name__ == "__main__":
