@@ -113,15 +113,6 @@ def built() -> dict[str, tuple[Crowd, Index]]:
     return {}
 
 
-def test_two_builds_answer_alike() -> None:
-    crowd, index = made("10")
-    again = Index.build(crowd.points)
-    queries = crowd.queries["documents"].rows
-    first, second = (each.query(queries, k=_K) for each in (index, again))
-    assert again.info.auto_search == index.info.auto_search
-    assert np.array_equal(first.ids, second.ids)
-
-
 SEVEN = np.full(3 * STORIES, 7)
 
 

@@ -38,7 +38,6 @@ def test_the_parts_of_the_demonstration_are_disjoint() -> None:
 
 
 def test_wrong_results_are_boxed_in_red(tmp_path: Path) -> None:
-    """A strip of thumbnails has a box around the wrong result, and around no other."""
     images = np.zeros((3, 8, 8))
     images[1] = 1
     strip = Strip("nearest", "a caption", images, np.array([False, True, False]))

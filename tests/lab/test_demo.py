@@ -36,7 +36,6 @@ def test_the_demonstration_succeeds(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_too_small_a_gain_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    """If h rises by less than the demonstration requires, it says so and fails."""
     out = tables.console()
     assert demo.gained_too_little(out, 0.14)
     assert "FAILED: h rose by 0.140" in capsys.readouterr().out
@@ -56,7 +55,6 @@ def test_copies_are_near_their_image_and_different_images_are_not() -> None:
 
 
 def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
-    """The ideal result equals a full sort by distance, without further copies of an image."""
     digits = demo_digits.load()
     copies = demo_copies.copy_images(digits.images[:40], digits.digits[:40])
     rows = np.array([0, 70, 133])
@@ -100,7 +98,6 @@ def test_commands_printed_by_keep_work_until_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_sigterm_removes_files_and_restores_the_handler(tmp_path: Path) -> None:
-    """SIGTERM ends the demonstration in the same way as Ctrl-C."""
     before = signal.getsignal(signal.SIGTERM)
     rows = np.eye(2, dtype=np.float32)
 
@@ -118,11 +115,7 @@ def test_sigterm_removes_files_and_restores_the_handler(tmp_path: Path) -> None:
 def test_next_steps_have_the_folder_of_programs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """If the programs are not on PATH, the printed commands name the folder of the programs.
-
-    The folder is written as a relative path if it is below the current folder, as after `make
-    demo`.
-    """
+    """If the programs are not on PATH, the commands name their folder, relative if possible."""
     folder = tmp_path / ".venv" / "bin"
     folder.mkdir(parents=True)
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
@@ -136,7 +129,6 @@ def test_next_steps_have_the_folder_of_programs(
 
 
 def test_a_server_that_cannot_start_shows_its_log() -> None:
-    """If the server cannot start, the error contains the output of the server."""
     with (
         pytest.raises(UnavailableError, match="no-such-option"),
         running_server("--no-such-option"),

@@ -60,10 +60,7 @@ def test_equal_values_are_sure() -> None:
 
 @pytest.mark.parametrize(("by_query", "by_draw"), [(1.0, 0.0), (0.0, 0.3), (1.0, 0.13), (1.0, 0.3)])
 def test_intervals_cover_the_mean(by_query: float, by_draw: float) -> None:
-    """95 % intervals cover the true mean in at least 92 % of 300 simulations, whatever varies most.
-
-    Intervals over queries alone cover far less if the draws vary.
-    """
+    """Intervals over queries alone cover far less if the draws vary."""
     rng = np.random.default_rng(2)
     covered, by_queries_alone = [], []
     for _ in range(300):

@@ -57,10 +57,7 @@ def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) ->
 
 
 def test_two_runs_write_the_same_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two runs write the same bytes.
-
-    Wrong results have a box on the page and on the contact sheet.
-    """
+    """Wrong results have a box on the page and on the contact sheet."""
     folder, page = tmp_path / "new", tmp_path / "page.html"
     assert main(["figures", "--out", str(folder)]) == 0
     assert main(["figures", "--out", str(page)]) == 0

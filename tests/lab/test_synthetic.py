@@ -22,10 +22,7 @@ def made() -> LabelledDocuments:
 
 
 def test_documents_have_the_statistics_of_the_paper(made: LabelledDocuments) -> None:
-    """Rows have unit length, about 40 words and at least 4 labels.
-
-    A few labels are frequent, and many are rare.
-    """
+    """Rows have about 40 words and at least 4 labels, most of which are rare."""
     assert made.documents.shape == (1_508, 3_200)
     assert made.labels.shape == (1_508, 518)
     assert (made.test_documents.shape, made.truth.shape) == ((300, 3_200), (300, 518))
@@ -65,10 +62,7 @@ def test_words_belong_to_labels_topics_or_none(made: LabelledDocuments) -> None:
 def test_the_planted_model_finds_the_labels(
     made: LabelledDocuments, lengths: str, least: float
 ) -> None:
-    """The planted model's best label is mostly correct.
-
-    The norm of a label's factor is the square root of the number of documents with the label.
-    """
+    """The squared norm of a label's factor is the number of documents with the label."""
     factors, feature_map = made.planted(200)
     assert (factors.shape, feature_map.shape) == ((518, 200), (3_200, 200))
     assert factors.dtype == feature_map.dtype == np.float32
@@ -103,11 +97,7 @@ def test_the_smallest_data_set_can_be_made() -> None:
 
 
 def test_visual_words_have_the_statistics_of_the_paper() -> None:
-    """Rows have 48,000 visual words; on average 400 or more of them are nonzero.
-
-    There are 7 categories of 5 sub-topics. Queries find their own category more often than by
-    chance (1/7). Hyperplane queries find it at least as often as held-out images do.
-    """
+    """Queries find their own category more often than by chance (1/7)."""
     data = visual_words(700, 350, seed=3)
     assert (data.points.shape, data.pool.shape) == ((700, 48_000), (350, 48_000))
     for rows in (data.points, data.pool):
@@ -128,10 +118,7 @@ def test_visual_words_have_the_statistics_of_the_paper() -> None:
 
 
 def test_learned_queries_are_reused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A second call reads the learned queries from a file.
-
-    The queries ask for every category that has two sub-topics.
-    """
+    """Queries ask for every category with two sub-topics; a second call reads them from a file."""
     monkeypatch.delenv("DIVGRPC_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     [digits] = topics.load(["whatever"])

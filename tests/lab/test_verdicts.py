@@ -33,7 +33,6 @@ def verdict(*contrasts: Contrast, is_null: bool = False) -> Verdict:
     ],
 )
 def test_word_of_a_verdict(means: tuple[float, ...], word: str) -> None:
-    """A claim holds if all of its effects are surely above zero."""
     assert verdict(*map(contrast, means)).word == word
 
 
@@ -115,7 +114,6 @@ def test_queries_without_a_value_are_left_out() -> None:
 
 
 def test_table_has_a_line_for_each_effect() -> None:
-    """Claim, verdict and evidence stand in the first line of a claim."""
     claims = [
         Claim("first", "e", [contrast(0.1, "here"), contrast(0.1, "there")]),
         Claim("second", "e", []),
@@ -138,11 +136,7 @@ def test_p_values_in_words() -> None:
 
 @pytest.mark.parametrize("spread", [0.0, 2.0], ids=["independent", "clustered"])
 def test_family_wise_error_without_any_effect(spread: float) -> None:
-    """If nothing has an effect, at most 5 % of all tables have a decided verdict.
-
-    A table has 18 contrasts of queries in groups. The former rule, a claim that fails if one
-    interval of 18 excludes zero, decided in most tables.
-    """
+    """At most 5 % of all tables of 18 contrasts have a decided verdict."""
     random, runs, cells = np.random.default_rng(2), 250, 18
     decided = naive = 0
     for _ in range(runs):

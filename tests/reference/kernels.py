@@ -111,10 +111,7 @@ def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDA
 
 
 def pack(bits: Bits) -> npt.NDArray[np.uint64]:
-    """Return bits (n, code_bits) packed into words (code_bits / 64, n).
-
-    Bit b is in word b // 64.
-    """
+    """Return bits (n, code_bits) as words (code_bits / 64, n); bit b is in word b // 64."""
     padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % WORD_BITS)))
     words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
     return np.ascontiguousarray(words.T, np.uint64)
@@ -132,10 +129,7 @@ def hamming(a: Bits, b: Bits) -> int:
 
 
 def levels(query_margins: Floats) -> list[int]:
-    """Return margins as integers from -7 to 7, where halves are rounded to even.
-
-    The margin of largest magnitude becomes 7 or -7.
-    """
+    """Return margins as integers from -7 to 7, halves rounded to even; the largest is 7 or -7."""
     most = max(abs(float(m)) for m in query_margins)
     return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
 

@@ -24,10 +24,7 @@ def solve_labels(x: Floats, y: Floats, v: Floats, weight: float) -> Floats:
 
 
 def solve_features(x: Floats, y: Floats, h: Floats, weight: float) -> Floats:
-    """Return the feature map that minimises the loss for given label factors.
-
-    Solves one linear system of d * r unknowns.
-    """
+    """Return the feature map that minimises the loss, from one linear system of d * r unknowns."""
     x, h = x.astype(float), h.astype(float)
     system = np.kron(x.T @ x, h.T @ h)
     system += weight * np.eye(len(system))
@@ -47,10 +44,7 @@ def embed(x: Floats, v: Floats, offset: Floats, *, unit: bool) -> Floats:
 
 
 def best(scores: Mapping[int, float], count: int) -> list[int]:
-    """Return the labels with the greatest scores.
-
-    Of equal scores, the smaller label comes first.
-    """
+    """Return the labels with the greatest scores; of equal scores, the smaller comes first."""
     return sorted(scores, key=lambda label: (-scores[label], label))[:count]
 
 

@@ -84,10 +84,7 @@ def n_call(one: List) -> float:
 
 
 def majority_accuracy(one: List, asked: int) -> float:
-    """Return 1 if the most frequent category is the query's category `asked`, else 0.
-
-    Of equally frequent categories, the first one counts.
-    """
+    """Return 1 if the most frequent category, the first of several, is `asked`, else 0."""
     votes = [one.points[i][0] for i in dict.fromkeys(one.ids) if i >= 0 and one.points[i][0] >= 0]
     # The first of equally frequent categories wins, because Counter keeps insertion order and
     # most_common is stable.

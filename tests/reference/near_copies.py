@@ -41,10 +41,7 @@ def keep_different(points: Points, near: Sequence[int], limit: float) -> list[in
 def copies_of(
     points: Points, near: Sequence[int], picks: Sequence[int], limit: float
 ) -> dict[int, list[int]]:
-    """Return the near-copies of each pick.
-
-    A candidate belongs to the first pick that it resembles.
-    """
+    """Return the near-copies of each pick; a candidate belongs to the first pick it resembles."""
     copies: dict[int, list[int]] = {pick: [] for pick in picks}
     for row in near:
         like = [pick for pick in picks if apart(points, row, pick) <= limit]

@@ -7,10 +7,7 @@ from reference.definitions import Floats, distance
 
 
 def objective(query: Floats, chosen: Floats, diversity: float) -> float:
-    """Return J, the mean distance to the query minus the mean distance of pairs, both weighted.
-
-    Lower is better.
-    """
+    """Return J, the weighted mean distance to the query minus that of pairs; lower is better."""
     to_query = [distance(query, x) for x in chosen]
     between = [distance(a, b) for a, b in combinations(chosen, 2)]
     apart = sum(between) / len(between) if between else 0.0
@@ -18,11 +15,7 @@ def objective(query: Floats, chosen: Floats, diversity: float) -> float:
 
 
 def gap_closed(value: float, nearest: float, exhaustive: float) -> float:
-    """Return the share of the gap in J that an answer closes.
-
-    The share is 0 if the answer has the J of the nearest neighbours. It is 1 if the answer has the
-    J of greedy over all points.
-    """
+    """Return the share of the gap in J closed: 0 for nearest neighbours, 1 for greedy over all."""
     return (nearest - value) / (nearest - exhaustive)
 
 

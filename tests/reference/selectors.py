@@ -21,10 +21,7 @@ Shares = npt.NDArray[np.float64]
 def select(
     points: Points, query: Floats, rows: Sequence[int], parameters: EffectiveParameters
 ) -> list[tuple[int, float]]:
-    """Return the picked rows and the value of each pick; lower values are better.
-
-    `qp_relax` is not covered.
-    """
+    """Return the picked rows and the value of each pick, lowest first; not for `qp_relax`."""
     near = definitions.nearest_rows(points, query, rows)
     k = min(parameters.k, len(near))
     if parameters.selector == "rerank":
@@ -86,10 +83,7 @@ def likeness(
 def dpp(
     points: Points, query: Floats, near: Sequence[int], k: int, relevance: float
 ) -> list[tuple[int, float]]:
-    """Pick by determinants, each computed from scratch.
-
-    A pick that adds no volume is left out of all later determinants.
-    """
+    """Pick by determinants, each from scratch; a pick that adds no volume is then left out."""
     costs, alike = likeness(points, query, near)
     volume: list[int] = []
     picked: list[tuple[int, float]] = []
@@ -145,10 +139,7 @@ def relaxed(prices: Shares, apart: Shares, k: int, beta: float) -> Shares:
 
 
 def best_selection(prices: Shares, apart: Shares, k: int, beta: float) -> tuple[list[int], float]:
-    """Return the selection with the lowest value of Eq.
-
-    1 and that value, by trying all selections.
-    """
+    """Return the selection with the lowest value of Eq. 1 and that value, by trying all."""
 
     def value(chosen: Sequence[int]) -> float:
         shares = np.zeros(len(prices))

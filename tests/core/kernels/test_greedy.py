@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Literal
 
 import numpy as np
@@ -232,35 +232,21 @@ def test_ties_go_by_distance_and_then_by_id(rule: Rule) -> None:
 def test_marginal_takes_the_greatest_decrease_of_the_objective(
     seed: int, diversity: float, k: int
 ) -> None:
-    """Up to a constant, a pick's value is its decrease of J, recomputed from scratch.
-
-    With k points chosen, J is lambda/k times the sum of distances to the query, minus (1-lambda)
-    times 2/(k(k-1)) times the sum over pairs. Adding r to S changes k J by lambda d(q,r) minus
-    2(1-lambda)/(k-1) times the sum of d(r,s), which is the rule's formula.
-    """
     case = Case.draw(seed, 30, 12)
     picks, values = case.select(parameters(k, diversity, "marginal"), list(range(30)))
 
+    # With k rows this is k J, whose decrease by a pick is the pick's value.
     def scaled_objective(rows: list[int]) -> float:
-        near = sum(definitions.distance(case.query, case.vectors[row]) for row in rows)
-        pairs = sum(
-            definitions.distance(case.vectors[a], case.vectors[b])
-            for a in rows
-            for b in rows
-            if a < b
-        )
+        near = sum(definitions.distance(case.query, row) for row in case.vectors[rows])
+        pairs = sum(definitions.distance(*pair) for pair in combinations(case.vectors[rows], 2))
         return (1 - diversity) * near - 2 * diversity / (k - 1) * pairs
 
     for step in range(k):
         before, after = picks[:step], picks[: step + 1]
         decrease = scaled_objective(before) - scaled_objective(after)
         assert abs(values[step] - decrease) < 1e-5
-        best = max(
-            scaled_objective(before) - scaled_objective([*before, row])
-            for row in range(30)
-            if row not in before
-        )
-        assert decrease >= best - 1e-5
+        lowest = min(scaled_objective([*before, row]) for row in range(30) if row not in before)
+        assert scaled_objective(after) <= lowest + 1e-5
     whole = objectives.objective(case.query, case.vectors[picks], diversity)
     assert abs(scaled_objective(picks) / k - whole) < 1e-9
 

@@ -71,28 +71,6 @@ def test_a_shallow_label_is_padded() -> None:
     assert drank(ABOVE | {"y": "A"}, "x1 y b1") == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize(
-    ("parents", "children", "roots", "sets", "height", "expected"),
-    [
-        ([3, 3, 3], [0, 1, 2], None, [[0, 1, 2], [1, 1, -1], [2, 0, -1]], 1, [1, 0, 1]),
-        ([], [], [0], [[0, -1]], 0, [0]),
-        ([4, 4, 5, 5], [0, 1, 2, 3], None, [[0, 1], [0, 2]], 2, [0, 1]),
-    ],
-    ids=["one level", "a label alone", "several roots"],
-)
-def test_drank_on_small_trees(  # noqa: PLR0917  # a tree and what it gives
-    parents: list[int],
-    children: list[int],
-    roots: list[int] | None,
-    sets: list[list[int]],
-    height: int,
-    expected: list[float],
-) -> None:
-    tree = LabelTree.of_edges(parents, children, len(children) or 1, roots=roots)
-    assert tree.height == height
-    assert tree.drank(sets).tolist() == expected
-
-
 @pytest.mark.parametrize("labels", [[], [-1, -1], [4], [4, 4, -1], [4, 99, -5]])
 def test_fewer_than_two_labels_have_zero(labels: list[int]) -> None:
     tree, _ = numbered(ABOVE)

@@ -151,13 +151,6 @@ def test_h_of_means_ignores_queries_without_entropy() -> None:
     assert math.isnan(metrics.h_of_means(judged([0], 1, labels)))
 
 
-def test_judging_maps_ids_to_points() -> None:
-    labels = PointCategories.of([0, 1, 0], [1, 1, 2], ids=[2**40, 7, 3])
-    result = judged([3, 2**40, 7], 0, labels)
-    assert result.relevant.tolist() == [[True, True, False]]
-    assert result.subtopics.tolist() == [[2, 1, -1]]
-
-
 @pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
 def test_alpha_is_a_probability(alpha: float) -> None:
     for metric in (metrics.alpha_ndcg, metrics.err_ia):
