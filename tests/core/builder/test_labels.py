@@ -19,7 +19,7 @@ from divgrpc.parameters.predict import PredictParameters
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import Progress
-from support.checks.refusals import refused
+from support.checks.refusals import refused, wrong
 
 RNG = np.random.default_rng(3)
 X = RNG.random((30, 8)).astype("f4")
@@ -110,11 +110,8 @@ def test_the_hierarchy_is_stored_as_a_tree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "label_sets.indices",
-        "feature_map",
-        "label_index.vectors",
-        "label_index.ids",
-        "label_names.bytes",
+        *("label_sets.indices", "feature_map", "label_names.bytes"),
+        *("label_index.vectors", "label_index.ids"),
     ],
 )
 def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
@@ -169,44 +166,28 @@ def test_a_given_trained_model_equals_one_trained_by_the_build() -> None:
         assert inside.engine._arrays[name].tobytes() == outside.engine._arrays[name].tobytes()
 
 
-@pytest.mark.parametrize(
-    ("field", "told"),
-    [
-        ("labels", {"labels": Y[np.arange(29)]}),
-        ("labels", {"labels": np.zeros((30, 6))}),
-        ("labels", {"labels": None}),
-        ("labels", {"labels": "many"}),
-        ("label_model", {"label_model": "best"}),
-        ("label_model", {"label_model": 3}),
-        ("label_model", {"label_model": (FACTORS,)}),
-        ("label_model", {"label_model": (FACTORS, MAP[:7])}),
-        ("label_model", {"label_model": (FACTORS[:5], MAP), "label_names": None}),
-        ("feature_map", {"label_model": (FACTORS, MAP[:, :2])}),
-        ("label_factors", {"label_model": (np.full((6, 3), np.nan), MAP)}),
-        ("label_names", {"label_names": NAMES[:5]}),
-        ("label_names", {"label_names": [1, 2, 3, 4, 5, 6]}),
-        ("label_names", {"label_names": [*NAMES[:5], "\ud800"]}),
-        ("hierarchy", {"hierarchy": [(0, 1), (1, 0)]}),
-        ("hierarchy", {"hierarchy": [0, 1, 2]}),
-        ("hierarchy", {"hierarchy": [(-1, 0)]}),
-        ("hierarchy", {"roots": [99]}),
-        ("hierarchy", {"hierarchy": [(6, 7), (6, 8)]}),
-        ("hierarchy", {"hierarchy": [(6, 2**40)]}),
-        ("labels", {"labels": np.full((30, 6), np.nan)}),
-        ("roots", {"hierarchy": None, "roots": [0]}),
-        ("rank", {"rank": 7}),
-        ("rank", {"rank": 0}),
-        ("regularisation", {"regularisation": 0.0}),
-        ("iterations", {"iterations": 0}),
-        ("rank", {"label_model": None, "rank": 3}),
-        ("inner_iterations", {"label_model": (FACTORS, MAP), "inner_iterations": 10}),
-        ("tolerance", {"label_model": None, "labels": None, "tolerance": 0.1}),
-        ("label_model", {"label_model": (np.zeros((6, 3)), MAP)}),
+@wrong(
+    labels=[Y[np.arange(29)], np.zeros((30, 6)), None, "many", np.full((30, 6), np.nan)],
+    label_model=[
+        *("best", 3, (FACTORS,), (FACTORS, MAP[:7]), (np.zeros((6, 3)), MAP)),
+        {"label_model": (FACTORS[:5], MAP), "label_names": None},
     ],
+    feature_map=[{"label_model": (FACTORS, MAP[:, :2])}],
+    label_factors=[{"label_model": (np.full((6, 3), np.nan), MAP)}],
+    label_names=[NAMES[:5], [1, 2, 3, 4, 5, 6], [*NAMES[:5], "\ud800"]],
+    hierarchy=[
+        *([(0, 1), (1, 0)], [0, 1, 2], [(-1, 0)], [(6, 7), (6, 8)], [(6, 2**40)]),
+        {"roots": [99]},
+    ],
+    roots=[{"hierarchy": None, "roots": [0]}],
+    rank=[7, 0, {"label_model": None, "rank": 3}],
+    regularisation=[0.0],
+    iterations=[0],
+    inner_iterations=[{"label_model": (FACTORS, MAP), "inner_iterations": 10}],
+    tolerance=[{"label_model": None, "labels": None, "tolerance": 0.1}],
 )
-def test_invalid_labels_are_refused_by_field(
-    tmp_path: Path, field: str, told: dict[str, Any]
-) -> None:
+def test_invalid_labels_are_refused_by_field(tmp_path: Path, field: str, value: Any) -> None:  # noqa: ANN401
+    told = value if isinstance(value, dict) else {field: value}
     with refused(field):
         leml(path=tmp_path / "root" / "wrong", **told)
     assert not (tmp_path / "root").exists() or list((tmp_path / "root").iterdir()) == []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import UnfitIndexError
 from divgrpc.evaluation import labels as evaluation_of_labels
 from divgrpc.evaluation.folds import deal_folds
 from divgrpc.evaluation.grid import LabelGrid
@@ -241,37 +241,42 @@ def test_each_setting_occurs_once() -> None:
     assert told == [(k, *each) for k in (5, 1) for each in for_one]
 
 
+@wrong(
+    documents=[X[POINTS:, :-1], np.zeros((ASKED, FEATURES)), np.full((ASKED, FEATURES), np.nan)],
+    labels=[Y[POINTS + 1 :], Y[POINTS:, :-1], np.zeros_like(Y[POINTS:])],
+    folds=[1, ASKED + 1],
+    grid=[LabelGrid(top_ks=(RANKS_MAX // 2,), diversities=(0.1, 0.2, 0.3))],
+)
 def test_invalid_arguments_are_refused_before_any_work(
-    index: Index, monkeypatch: pytest.MonkeyPatch
+    index: Index,
+    field: str,
+    value: Any,  # noqa: ANN401
 ) -> None:
-    def field(**told: Any) -> str:  # noqa: ANN401  # values of any type
-        given = {"documents": X[POINTS:], "labels": Y[POINTS:]} | told
-        with pytest.raises(InvalidArgumentError) as caught:
-            evaluate_labels(index, **given)
-        return caught.value.field
+    given = {"documents": X[POINTS:], "labels": Y[POINTS:], field: value}
+    with refused(field):
+        evaluate_labels(index, **given)
 
-    assert field(documents=X[POINTS:, :-1]) == "documents"
-    assert field(documents=np.zeros((ASKED, FEATURES))) == "documents"
-    assert field(documents=np.full((ASKED, FEATURES), np.nan)) == "documents"
-    assert field(labels=Y[POINTS + 1 :]) == "labels"
-    assert field(labels=Y[POINTS:, :-1]) == "labels"
-    assert field(labels=np.zeros_like(Y[POINTS:])) == "labels"
-    assert field(folds=1) == "folds"
-    assert field(folds=ASKED + 1) == "folds"
-    with monkeypatch.context() as patched:
-        patched.setattr(evaluation_of_labels, "LABELS_MAX", 5 * ASKED)
-        assert field() == "grid"
-    with monkeypatch.context() as patched:
-        patched.setattr(evaluation_of_labels, "JUDGED_MAX", 5 * ASKED - 1)
-        assert field() == "grid"
-    assert field(grid=LabelGrid(top_ks=(RANKS_MAX // 2,), diversities=(0.1, 0.2, 0.3))) == "grid"
-    with pytest.raises(UnfitIndexError):
-        evaluate_labels(Index.build(X[:POINTS]), X[POINTS:], Y[POINTS:])
-    with pytest.raises(UnfitIndexError):
-        evaluate_labels(built(label_model=None), X[POINTS:], Y[POINTS:])
-    votes = LabelGrid(modes=("neighbour_vote",))
-    with pytest.raises(UnfitIndexError):
-        evaluate_labels(built(labels=None), X[POINTS:], Y[POINTS:], grid=votes)
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("LABELS_MAX", 5 * ASKED), ("JUDGED_MAX", 5 * ASKED - 1)]
+)
+def test_work_above_the_limits_is_refused(
+    index: Index, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    monkeypatch.setattr(evaluation_of_labels, name, most)
+    with refused("grid"):
+        evaluate_labels(index, X[POINTS:], Y[POINTS:])
+
+
+def test_an_index_that_cannot_predict_is_refused() -> None:
+    votes = {"grid": LabelGrid(modes=("neighbour_vote",))}
+    for unfit, told in (
+        (Index.build(X[:POINTS]), {}),
+        (built(label_model=None), {}),
+        (built(labels=None), votes),
+    ):
+        with pytest.raises(UnfitIndexError):
+            evaluate_labels(unfit, X[POINTS:], Y[POINTS:], **told)
 
 
 def test_the_best_threshold_of_each_mode_is_stored() -> None:

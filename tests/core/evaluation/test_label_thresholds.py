@@ -15,7 +15,7 @@ from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import IntArray, Mode, QueryDefault
-from support.checks.refusals import refused
+from support.checks.refusals import refused, wrong
 
 RNG = np.random.default_rng(5)
 X = RNG.random((40, 8)).astype("f4")
@@ -149,22 +149,17 @@ def test_malformed_stored_thresholds_are_damage(tmp_path: Path, thresholds: obje
         Index.open(tmp_path / "kept")
 
 
-@pytest.mark.parametrize(
-    ("field", "told"),
-    [
-        ("labels", {"labels": Y[:, :5]}),
-        ("labels", {"labels": Y[:7]}),
-        ("documents", {"documents": X[:, :3]}),
-        ("thresholds", {"thresholds": []}),
-        ("threshold", {"thresholds": [np.nan]}),
-        ("folds", {"folds": 1}),
-        ("folds", {"folds": 41}),
-    ],
+@wrong(
+    labels=[Y[:, :5], Y[:7]],
+    documents=[X[:, :3]],
+    thresholds=[[]],
+    threshold=[{"thresholds": [np.nan]}],
+    folds=[1, 41],
 )
-def test_invalid_arguments_are_named(field: str, told: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"documents": X, "labels": Y}
+def test_invalid_arguments_are_named(field: str, value: Any) -> None:  # noqa: ANN401
+    told = value if isinstance(value, dict) else {field: value}
     with refused(field):
-        choose_threshold(built(), **(given | told))
+        choose_threshold(built(), **({"documents": X, "labels": Y} | told))
 
 
 def test_an_index_without_labels_has_no_threshold() -> None:

@@ -1,9 +1,9 @@
 """Label votes of neighbours agree with the reference, in corner cases and on real documents."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Metric
 from divgrpc.vectors import SparseRows
 from reference import labels as reference
-from support.checks.refusals import refused
+from support.checks.refusals import refused, wrong
 
 examples = settings(max_examples=200)
 EXACT = QueryParameters(k=3, search="exact", diversity=0)
@@ -103,25 +103,19 @@ def test_labels_belong_to_rows_not_to_ids(points: FloatArray) -> None:
     assert np.array_equal(alone, theirs.scores, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("documents", "labels", "top_k", "field"),
-    [
-        (np.zeros((1, 2)), np.ones((8, 3)), 5, "documents"),
-        (np.ones((1, 3)), np.ones((8, 3)), 5, "documents"),
-        (np.empty((0, 2)), np.ones((8, 3)), 5, "documents"),
-        (np.ones((1, 2)), np.ones((7, 3)), 5, "labels"),
-        (np.ones((1, 2)), np.ones((8, 3)), 0, "top_k"),
-    ],
+@wrong(
+    documents=[np.zeros((1, 2)), np.ones((1, 3)), np.empty((0, 2))],
+    labels=[np.ones((7, 3))],
+    top_k=[0],
 )
 def test_invalid_documents_and_labels_are_refused(
     points: FloatArray,
-    documents: npt.ArrayLike,
-    labels: npt.ArrayLike,
-    top_k: int,
     field: str,
+    value: Any,  # noqa: ANN401
 ) -> None:
+    told: dict[str, Any] = {"documents": np.ones((1, 2)), "labels": np.ones((8, 3)), field: value}
     with refused(field):
-        neighbour_vote(Index.build(points), documents, labels, top_k=top_k)
+        neighbour_vote(Index.build(points), **told)
 
 
 @pytest.mark.parametrize(

@@ -254,27 +254,23 @@ def test_a_batch_gives_the_answers_of_its_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "options", "match"),
+    ("metric", "values", "match"),
     [
-        *[("cosine", {"duplicate_threshold": value}, "a cosine") for value in (1.0001, -1.5)],
-        *[
-            ("inner_product", {"duplicate_threshold": value}, "a cosine")
-            for value in (1.0001, -1.5)
-        ],
-        ("euclidean", {"duplicate_threshold": -0.1}, "squared distance"),
-        ("cosine", {"duplicate_threshold": 0.9, "keep_duplicates": True}, "one of the two"),
-        *[
-            ("cosine", {"duplicate_threshold": value}, None)
-            for value in (float("nan"), float("inf"), "near", True)
-        ],
+        ("cosine", [1.0001, -1.5], "a cosine"),
+        ("inner_product", [1.0001, -1.5], "a cosine"),
+        ("euclidean", [-0.1], "squared distance"),
+        ("cosine", [float("nan"), float("inf"), "near", True], None),
     ],
 )
 def test_a_wrong_duplicate_threshold_is_refused(
-    metric: Metrics, options: dict[str, Any], match: str | None
+    metric: Metrics, values: list[Any], match: str | None
 ) -> None:
     index = Index.build(copies(1, 9, 2), metric=metric)
-    with refused("duplicate_threshold", match):
-        index.query(copies(1, 1, 1), **options)
+    for value in values:
+        with refused("duplicate_threshold", match):
+            index.query(copies(1, 1, 1), duplicate_threshold=value)
+    with refused("duplicate_threshold", "one of the two"):
+        index.query(copies(1, 1, 1), duplicate_threshold=0.9, keep_duplicates=True)
 
 
 def test_a_search_is_repeated_until_k_results_differ() -> None:

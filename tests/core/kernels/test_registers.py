@@ -113,25 +113,20 @@ def test_arrays_that_a_kernel_would_misread_are_refused(
 @pytest.mark.parametrize(
     "fit",
     [
-        lambda memory: memory.fit_points(9),
-        lambda memory: memory.fit_selection(9, 2),
-        lambda memory: memory.fit_selection(2, 9),
-        lambda memory: memory.fit_lists(9),
-        lambda memory: memory.fit_scan(9 * BLOCK_POINTS),
-        lambda memory: memory.fit_probes(2, 3),
-        lambda memory: memory.fit_cells(9),
-        lambda memory: memory.fit_batch(3, 7),
+        *(("fit_points", 9), ("fit_selection", 9, 2), ("fit_selection", 2, 9), ("fit_lists", 9)),
+        *(("fit_scan", 9 * BLOCK_POINTS), ("fit_probes", 2, 3), ("fit_cells", 9)),
+        ("fit_batch", 3, 7),
     ],
-    ids=["points", "candidates", "k", "lists", "scan", "probes", "cells", "batch"],
+    ids=str,
 )
-def test_enlarged_memory_is_registered_again(fit: Callable[[Memory], None]) -> None:
+def test_enlarged_memory_is_registered_again(fit: tuple[Any, ...]) -> None:
     """After memory is enlarged, the register holds its new address; large enough memory is kept."""
-    memory = Memory(4, 1, (4, 64))
+    memory, (method, *sizes) = Memory(4, 1, (4, 64)), fit
     old = memory.register
-    fit(memory)
+    getattr(memory, method)(*sizes)
     assert memory.register is not old
     arrays = arrays_of(memory.scratch)
     assert memory.register[:, 0].tolist() == [array.ctypes.data for array in arrays]
     kept = memory.register
-    fit(memory)
+    getattr(memory, method)(*sizes)
     assert memory.register is kept

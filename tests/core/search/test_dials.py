@@ -24,7 +24,7 @@ from divgrpc.search.relaxation import CandidateSet
 from divgrpc.types import FloatArray, QueryResult, Selector
 from reference import definitions, objectives
 from reference.index import kernel_points, row_of, same_bytes, selection_scratch
-from support.checks.refusals import refused
+from support.checks.refusals import refused, wrong
 
 examples = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
@@ -237,24 +237,21 @@ def test_near_copies_do_not_change_the_chosen_diversity() -> None:
     assert many.diversities.tolist() == few.diversities.tolist()
 
 
-@pytest.mark.parametrize(
-    ("told", "field"),
-    [
-        ({"lose_at_most": -0.01}, "lose_at_most"),
-        ({"lose_at_most": 1.01}, "lose_at_most"),
-        ({"lose_at_most": float("nan")}, "lose_at_most"),
-        ({"lose_at_most": "0.1"}, "lose_at_most"),
-        ({"lose_at_most": 0.1, "diversity": 0.3}, "lose_at_most"),
-        ({"lose_at_most": 0.1, "diversity": "auto"}, "lose_at_most"),
-        ({"lose_at_most": 0.1, "selector": "nearest"}, "lose_at_most"),
-        ({"lose_at_most": 0.1, "variant": "printed"}, "lose_at_most"),
-        ({"diversity": "auto", "selector": "nearest"}, "diversity"),
-        ({"diversity": "high"}, "diversity"),
+@wrong(
+    lose_at_most=[
+        *(-0.01, 1.01, float("nan"), "0.1", {"diversity": 0.3}, {"diversity": "auto"}),
+        *({"selector": "nearest"}, {"variant": "printed"}),
     ],
+    diversity=["high", {"diversity": "auto", "selector": "nearest"}],
 )
 def test_invalid_diversities_and_bounds_are_refused(
-    indexes: dict[tuple[str, bool], Index], told: dict[str, Any], field: str
+    indexes: dict[tuple[str, bool], Index],
+    field: str,
+    value: Any,  # noqa: ANN401
 ) -> None:
+    told: dict[str, Any] = value if isinstance(value, dict) else {field: value}
+    if field == "lose_at_most":
+        told = {"lose_at_most": 0.1} | told
     with refused(field):
         indexes["cosine", False].query(QUERIES, **told)
 
