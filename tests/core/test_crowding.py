@@ -129,7 +129,6 @@ def real(kind: str) -> Topics:
 
 
 def test_made_points_have_the_documented_cosines() -> None:
-    """The mean cosines of copies of an item, items of a topic, and topics are as documented."""
     crowd = crowded_points.made("seven", SEVEN, 20)
     points, items = crowd.points, crowd.items
     topic = crowd.labels.categories

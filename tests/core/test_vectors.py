@@ -37,9 +37,6 @@ def rows_of(points: FloatArray) -> SparseRows:
     return SparseRows.of(sparse.csr_array(points))
 
 
-# SparseRows.
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -50,7 +47,6 @@ def rows_of(points: FloatArray) -> SparseRows:
     ids=str,
 )
 def test_sparse_rows_are_indexed_like_a_matrix(rows: Any) -> None:  # noqa: ANN401  # a key
-    """Slices, masks and row numbers in any order select rows; concatenated parts equal all."""
     points = drawn()
     cut = rows_of(points)[rows]
     assert dense(cut).tolist() == points[rows].tolist()
@@ -129,9 +125,6 @@ def test_stored_zeros_change_only_the_count_of_nonzeros() -> None:
             Index.build(given)
         with pytest.raises(InvalidArgumentError, match=r"row 0 .*zeros"):
             Index.build(points).query(given)
-
-
-# Malformed rows.
 
 
 def malformed(changed: dict[str, Any]) -> SparseRows:
@@ -238,9 +231,6 @@ def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None
         if metric == "cosine" and search == "exact":
             assert np.abs(result.scores[:, 0] - 1).max() < 1e-6
             assert result.ids[:, 0].tolist() == list(range(5))
-
-
-# Tests that dense and sparse points do not mix.
 
 
 @pytest.mark.parametrize("first", ["dense", "sparse"])

@@ -140,7 +140,6 @@ def test_relaxation_compacts_the_columns_of_candidates() -> None:
 
 
 def test_defaults_depend_on_stored_values_not_on_columns() -> None:
-    """With k=100 there are 1,000 candidates, however many empty columns the rows have."""
     wide, narrow = both("cosine")
     assert wide.engine.widest_row == narrow.engine.widest_row <= USED
     for index in (wide, narrow):

@@ -139,9 +139,6 @@ def test_a_folder_that_cannot_be_an_index_is_refused(tmp_path: Path, name: str) 
     assert list(tmp_path.iterdir()) == []
 
 
-# Builds that run at the same time as another build of the index, or that run out of disk space.
-
-
 def test_building_over_an_index_requires_replace(tmp_path: Path) -> None:
     """If a replacement fails, the previous generation of the index stays unchanged."""
     path = tmp_path / "points"
@@ -194,9 +191,6 @@ def test_a_disk_that_fills_up_while_hashing_leaves_nothing(tmp_path: Path) -> No
     with files_of_at_most(40_000), pytest.raises(StorageFullError):
         Index.build(normal(2000), path=tmp_path / "points")
     assert list(tmp_path.iterdir()) == []
-
-
-# Builds that skip rows, and the information that an index reports.
 
 
 @pytest.mark.parametrize("kind", get_args(Points))

@@ -82,7 +82,6 @@ def test_a_learned_hyperplane_separates_a_category() -> None:
 def test_learning_with_a_seed_is_reproducible(
     learn: Callable[..., FloatArray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two runs with one seed give bitwise equal hyperplanes; another seed draws another sample."""
     monkeypatch.setattr(module, "_SAMPLE_ROWS_MAX", 300)
     points, classes = labelled(500)
     told = (sparse_rows(points), classes)[: 2 if learn is class_hyperplanes else 1]
@@ -101,7 +100,6 @@ def test_learning_with_a_seed_is_reproducible(
     ids=["none", "one", "each its own", "few", "few others"],
 )
 def test_no_hyperplanes_are_learned_without_two_large_categories(classes: IntArray) -> None:
-    """The cases are no categories, a single category, and categories with too few points."""
     points, _ = labelled(300)
     assert class_hyperplanes(sparse_rows(points), classes, 0).shape == (0, DIMS)
 
@@ -163,11 +161,7 @@ def test_hyperplanes_of_many_categories_and_many_columns() -> None:
     assert class_hyperplanes(rows, classes, 0).shape == group_means(rows, 0).shape == (4, columns)
 
 
-# Means of groups.
-
-
 def test_group_means_are_means_of_similar_points() -> None:
-    """The groups found here are the categories, so points near a mean mostly share a category."""
     points, classes = labelled(3_000)
     found = group_means(sparse_rows(points), 0)
     assert found.shape == (QUERIES_MAX, DIMS)
@@ -177,9 +171,6 @@ def test_group_means_are_means_of_similar_points() -> None:
     nearest = np.argsort(-(found @ points.T), axis=1)[:, :50]
     shares = [np.bincount(classes[row]).max() / 50 for row in nearest]
     assert np.mean(shares) > 0.8
-
-
-# The search that `auto` chooses for hyperplanes.
 
 
 def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build

@@ -90,7 +90,6 @@ def test_the_family_with_the_greater_share_is_chosen(
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("flatness", [0.3, 0.5, 0.7, 0.9])
 def test_the_choice_agrees_with_the_reported_shares(kind: Points, flatness: float) -> None:
-    """For points between flat and round, lsh_sdiv is chosen if its share exceeds the margin."""
     flat, round_ = (drawn(ROWS, spread, kind, seed=3) for spread in ("flat", "round"))
     points = as_kind(unit(flatness * flat + (1 - flatness) * round_), kind)
     family, reason = choose_family(BuildParameters(n_components=COMPONENTS), points, None)

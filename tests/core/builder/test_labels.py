@@ -157,7 +157,6 @@ def test_labels_of_skipped_rows_are_skipped() -> None:
 
 
 def test_a_given_trained_model_equals_one_trained_by_the_build() -> None:
-    """The model equals one trained on the stored points, which are scaled to unit length."""
     inside, parameters = leml(), LabelParameters(rank=3, regularisation=1.0, iterations=2)
     # Normalising rows twice changes their last digits, which may flip singular vectors.
     model = train(inside.engine._arrays["vectors"], Y, parameters).model
@@ -228,7 +227,6 @@ def test_zero_label_factors_cause_a_warning() -> None:
 def test_hierarchy_nodes_without_labels_cause_a_warning(
     edges: list[tuple[int, int]], message: str
 ) -> None:
-    """One warning counts unreached labels and leaf nodes that are not labels."""
     warnings = [w for w in leml(hierarchy=edges).info.warnings if w.field == "hierarchy"]
     assert bool(warnings) == bool(message)
     assert not warnings or message in warnings[0].message

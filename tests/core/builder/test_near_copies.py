@@ -84,7 +84,6 @@ def test_sparse_and_dense_points_have_the_same_threshold() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("number", [3, 10, 30])
 def test_the_threshold_separates_copies_from_other_points(metric: Metrics, number: int) -> None:
-    """However many copies an item has, all of them are collapsed, and no other points are."""
     items = definitions.unit(np.random.default_rng(number).standard_normal((60, DIMS)))
     jitter = np.random.default_rng(0).standard_normal((60 * number, DIMS)) * 0.02
     vectors = (3 * (items.repeat(number, axis=0) + jitter)).astype(np.float32)

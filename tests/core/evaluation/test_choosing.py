@@ -34,7 +34,6 @@ def winner_twin(kinds: list[int], h: Values, rows: IntArray, folds: IntArray) ->
 
 @given(seed=st.integers(0, 2**32 - 1), folds=st.integers(2, 4))
 def test_winners_agree_with_a_plain_loop(seed: int, folds: int) -> None:
-    """The winner of each fold is found as if the queries of the fold did not exist."""
     rng = np.random.default_rng(seed)
     h, kinds = rng.integers(0, 32, (5, 12)) / 32 + rng.random((5, 1)) / 8, [0, 1, 0, 2, 1]
     dealt = deal_folds(np.arange(12) // 2, folds)
@@ -81,7 +80,6 @@ def _reported(choice: Choice, h: Values) -> float:
 
 
 def test_work_of_nested_folds_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many folds do not make the work grow with their square, and the choices do not leak."""
     rng = np.random.default_rng(0)
     means = 0
 

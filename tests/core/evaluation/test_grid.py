@@ -74,7 +74,6 @@ def test_probes_act_only_with_tables() -> None:
 
 
 def test_samplings_need_a_hash_limit() -> None:
-    """A search without a hash limit drops no points, and neither does an exact search."""
     grid = Grid(
         selectors=("nearest",),
         searches=("tables", "scan", "exact"),
@@ -205,7 +204,6 @@ def test_choices_by_folds_agree_with_a_plain_loop(seed: int, folds: int) -> None
 
 
 def test_nan_values_of_h_are_left_out() -> None:
-    """Means of h ignore NaN. If all values are NaN, no setting can be chosen, which is an error."""
     h = np.array([[0.4, np.nan, 0.4], [0.3, 0.3, 0.3]])
     assert choose_by_folds(h, np.arange(3)).by_fold.tolist() == [0, 0, 0]
     with pytest.raises(InvalidArgumentError, match="does not apply to any"):

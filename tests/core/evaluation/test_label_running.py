@@ -95,7 +95,6 @@ def twin(labels: list[int], truth: set[int]) -> dict[str, float]:
 
 
 def test_rows_agree_with_the_reference(index: Index, rows: list[EvaluateLabelRow]) -> None:
-    """Every metric of every document at every setting is compared."""
     settings = GRID.settings()
     inverse = inverse_propensities(Y[:POINTS].sum(axis=0), POINTS)
     assert [row.number for row in rows] == list(range(len(rows)))

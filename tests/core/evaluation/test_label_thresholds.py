@@ -115,7 +115,6 @@ def test_a_stored_threshold_is_used_unless_a_call_gives_one(tmp_path: Path) -> N
 
 
 def test_query_default_and_thresholds_are_set_independently(tmp_path: Path) -> None:
-    """Any open copy of the index can set or remove either default without touching the other."""
     folder, default = tmp_path / "kept", QueryDefault(0.8, "mmr", "corrected", "exact")
     index = built(path=folder)
     other = Index.open(folder)

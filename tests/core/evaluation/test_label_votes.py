@@ -43,7 +43,6 @@ def rows_of(sets: list[set[int]], count: int) -> SparseRows:
 def test_votes_agree_with_the_reference(
     sets: list[set[int]], lists: list[list[tuple[int, float]]]
 ) -> None:
-    """Shares of votes and the order of labels agree, also for few or no neighbours and labels."""
     found: IntArray = np.full((len(lists), 4), -1)
     weights = np.zeros((len(lists), 4), np.float32)
     for row, pairs in enumerate(lists):
@@ -94,7 +93,6 @@ def test_a_neighbour_of_negative_product_has_no_vote(metric: Metric) -> None:
 
 
 def test_labels_belong_to_rows_not_to_ids(points: FloatArray) -> None:
-    """Custom ids change no prediction, for single documents and for batches."""
     index = Index.build(points, ids=np.arange(8)[::-1] * 10)
     plain = Index.build(points)
     mine, theirs = (neighbour_vote(i, points, rows_of(SETS, 4)) for i in (index, plain))

@@ -136,7 +136,6 @@ def test_figures_of_a_row_are_consistent(index: Index, queries: FloatArray) -> N
 def test_a_fold_is_reported_at_the_choice_of_the_other_folds(
     index: Index, queries: FloatArray
 ) -> None:
-    """The choice is the setting of its kind with the greatest mean h on the other folds."""
     groups = np.arange(len(ASKED)) % 7
     rows = list(evaluate(index, queries, ASKED, groups=groups, grid=GRID, folds=3, per_query=True))
     settings = GRID.settings()
@@ -160,7 +159,6 @@ def test_a_fold_is_reported_at_the_choice_of_the_other_folds(
 
 
 def test_the_pareto_front_compares_settings_of_equal_k(index: Index, queries: FloatArray) -> None:
-    """No setting on the front has both lower h and longer time than another setting of its k."""
     grid = Grid(searches=("scan", "exact"), diversities=(0.3, 0.8), ks=(3, 8))
     rows = [row for row in evaluate(index, queries, ASKED, grid=grid) if not row.by_fold]
     for k in (3, 8):
@@ -252,7 +250,6 @@ def test_two_threads_give_the_rows_of_one(index: Index, queries: FloatArray) -> 
 
 
 def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
-    """After an evaluation, `query` uses the choice with the greatest h by folds as its default."""
     own = built(random_points(N, dims=DIMS))
     rows = list(evaluate(own, queries, ASKED, grid=GRID, set_default=True))
     choices = [row for row in rows if row.by_fold]

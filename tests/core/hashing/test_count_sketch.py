@@ -32,7 +32,6 @@ def bags(rows: int, dims: int, seed: int) -> sparse.csr_array:
 
 
 def test_sketches_agree_with_the_reference() -> None:
-    """Sparse and dense blocks and both kernels give the same sums."""
     sketch, rows = CountSketch.draw(DIMS, 5), bags(4, DIMS, 1)
     truth = kernels.sketch(rows.toarray(), sketch.places, SKETCH_SUMS)
     of_sparse = sketch(SparseRows.of(rows))

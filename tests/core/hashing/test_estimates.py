@@ -61,9 +61,6 @@ def estimated(
     return estimates.astype(np.float64)
 
 
-# Tests that bound the error of an estimate.
-
-
 @settings(max_examples=40)
 @given(seed=seeds, dims=st.sampled_from([64, 128, 256]))
 def test_the_estimate_of_a_points_own_square_is_unbiased(seed: int, dims: int) -> None:
@@ -109,7 +106,6 @@ def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> 
 
 
 def test_estimates_read_terms_from_the_given_start() -> None:
-    """Each estimate equals the formula evaluated in float32 on the terms after the start."""
     rng = np.random.default_rng(4)
     terms = coding.pack_terms(*rng.standard_normal((2, 50)).astype(np.float32))
     scores = rng.integers(-900, 900, 20).astype(np.int32)
@@ -156,7 +152,6 @@ def test_packed_terms_have_eight_significant_bits(seed: int, scale: float) -> No
 def test_terms_of_an_index_agree_with_the_reference(
     metric: Metric, family: HashFamily, kind: str, centred: bool
 ) -> None:
-    """The terms of a point are its squared distance from the centre and the factor of its code."""
     if centred and metric == "inner_product":
         return
     points = drawn(120, 30, 5, 0.4)
@@ -273,16 +268,12 @@ def test_errors_of_estimates_in_cells_are_bounded(metric: Metric) -> None:
                 assert abs(guess - truth) < times * (5 * sigma * far + lost) + rounding
 
 
-# Sparse points hash like dense ones.
-
-
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
 @pytest.mark.parametrize("centred", [False, True])
 def test_sparse_points_have_the_codes_of_dense_ones(
     metric: Metric, family: HashFamily, centred: bool
 ) -> None:
-    """Dense and sparse points have equal bits, except within rounding of a hyperplane."""
     if centred and metric == "inner_product":
         return
     points = drawn(150, 40, 6, 0.3)

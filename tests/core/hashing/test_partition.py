@@ -21,9 +21,6 @@ seeds = st.integers(0, 2**32 - 1)
 METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
 
 
-# Partitions of whole indexes.
-
-
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 32, 400])
 @pytest.mark.parametrize("kind", ["many", "twice", "equal"])
@@ -79,9 +76,6 @@ def test_the_number_of_components_depends_on_the_variance_within_cells() -> None
         assert index.info.parameters["n_components"] == 128
     narrow = points * np.exp(-np.arange(128) / 10).astype(np.float32)
     assert Index.build(narrow, hash_family="cells").info.parameters["n_components"] == 64
-
-
-# The nearest cells.
 
 
 class Places:
@@ -211,7 +205,6 @@ def test_ranking_few_cells_agrees_with_the_reference(
 def test_cells_are_taken_until_they_hold_enough_points(
     places: Places, product: bool, n_probes: int, share: float
 ) -> None:
-    """The search doubles the number of cells until they hold enough points or are all taken."""
     total = int(places.cell_starts[-1])
     at_least = round(share * total)
     taken, points = places.choose(n_probes, at_least, product=product)

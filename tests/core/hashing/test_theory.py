@@ -75,9 +75,6 @@ def differing(planes: Doubles, a: Doubles, b: Doubles) -> npt.NDArray[np.bool_]:
     return np.not_equal(a @ planes >= 0, b @ planes >= 0)
 
 
-# The probability of a collision.
-
-
 @pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
 def test_gaussian_bits_agree_with_the_probability_of_eq_5(
@@ -105,9 +102,6 @@ def test_orthogonal_bits_agree_with_the_probability_of_eq_5(
     shares = 1 - differ.reshape(blocks, block).mean(axis=1)
     error = stats.sem(shares) * stats.norm.isf(CHANCE / len(DISTANCES) / 4)
     assert abs(shares.mean() - collision_probability(distance)) <= error
-
-
-# The directions of hyperplanes.
 
 
 @pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
@@ -175,9 +169,6 @@ def test_randomised_components_of_many_dimensions_are_the_true_ones() -> None:
     assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-2
 
 
-# The paper's lemma.
-
-
 def equidistant(points: int, distance: float) -> tuple[Doubles, Doubles]:
     """Return a query and points (m, d), all at this squared distance from it."""
     rng = np.random.default_rng(4)
@@ -220,9 +211,6 @@ def test_orthogonal_hyperplanes_have_less_variance(distance: float) -> None:
         variances[kind] = np.var(counts, ddof=1)
     ratio = variances["orthogonal"] / variances["gaussian"]
     assert ratio < stats.f(draws - 1, draws - 1).ppf(CHANCE)
-
-
-# The guarantee of hash tables.
 
 
 def test_every_point_within_r_is_found_with_probability_one_minus_delta() -> None:

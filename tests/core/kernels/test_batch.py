@@ -217,7 +217,6 @@ def test_queries_run_one_by_one_if_that_is_faster(
 
 @pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK_POINTS)])
 def test_scratch_memory_has_a_limit(search: Search, block: int) -> None:
-    """The limit on scratch memory holds to the byte, and queries that need more run one by one."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")
     size = batch.BATCH_QUERIES * (2 * 60 + block) * 8
     for limit, expected in ((size - 1, 0), (size, 1)):

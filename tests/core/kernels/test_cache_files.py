@@ -304,7 +304,6 @@ def test_a_compiler_imports_nothing_from_the_working_directory(
 def test_progress_in_a_file_is_a_line_at_start_and_end(
     state: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A progress report to a file has a first and a last line, and none under DIVGRPC_QUIET."""
     now = Compilation(state, 60, 117, 21.2, "why")  # type: ignore[arg-type]  # a parameter
     monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
     compilation.print_progress(now)

@@ -61,9 +61,6 @@ def scan(
     return distances, minima
 
 
-# Scores.
-
-
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES), hamming=st.booleans())
 def test_a_scan_sums_levels_or_counts_differing_bits(
@@ -91,7 +88,6 @@ def test_a_scan_sums_levels_or_counts_differing_bits(
 def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
     seed: int, words: int, depth: int, points: int, wanted: int
 ) -> None:
-    """The scan returns the rows with the lowest estimates, and possibly more rows than wanted."""
     rng = np.random.default_rng(seed)
     bits, margins = (
         random_bits(points, 64 * words * depth, seed),
@@ -157,9 +153,6 @@ def test_extreme_scores_do_not_overflow(words: int, sign: int) -> None:
     assert sorted(distances.tolist()) == [0, 64 * words]
 
 
-# Selection of the best codes.
-
-
 def take(
     scores: npt.NDArray[np.int32], wanted: int, ids: npt.NDArray[np.int64], *, draw: bool
 ) -> tuple[list[int], list[int]]:
@@ -198,9 +191,6 @@ def test_rows_split_into_certain_rows_and_ties(
         lots = sorted(ties, key=lambda row: kernels.priority(7, int(ids[row])))
         ties = sorted(lots[: wanted - len(sure)])
     assert sorted(tied) == ties
-
-
-# Draws.
 
 
 @given(word=st.integers(0, 2**64 - 1))

@@ -63,7 +63,6 @@ def threshold_of(metric: Metrics) -> float:
 def test_kept_candidates_agree_with_the_reference(
     seed: int, items: int, metric: Metrics, dims: int, data: st.DataObject
 ) -> None:
-    """The kernel keeps the reference's candidates, all at once or one by one in any order."""
     vectors = copies(seed, items, 6, metric=metric, dims=dims)
     query = np.asarray(definitions.unit(np.random.default_rng(seed).standard_normal(dims)))
     case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
@@ -162,7 +161,6 @@ def pick(
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_queries_agree_with_the_reference(metric: Metrics, kind: str) -> None:
-    """Every selector agrees, with a pool that can grow and with a pool that cannot."""
     vectors = copies(3, 30, 9, metric=metric)
     rows = sparse.csr_array(vectors) if kind == "sparse" else vectors
     index = Index.build(rows, metric=metric, hash_family="lsh_div")
@@ -229,7 +227,6 @@ def test_near_copies_fill_up_short_answers_with_a_warning(selector: Selector) ->
 
 
 def test_collapsed_ids_are_the_copies_of_their_result() -> None:
-    """Each near-copy among the candidates is listed once, under a result that it resembles."""
     index, vectors = an_index(30, 9)
     queries = vectors[:5]
     result = index.query(queries, k=6, list_collapsed=True)

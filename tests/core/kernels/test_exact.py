@@ -85,7 +85,6 @@ def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product
 def test_score_longest_scores_all_rows_that_may_be_nearest(
     seed: int, count: int, wanted: int, tail: float, falling: bool
 ) -> None:
-    """The scores are the same as without bounds."""
     rng = np.random.default_rng(seed)
     lengths = (1 + np.arange(count)) ** -tail
     vectors = np.rint(rng.standard_normal((count, 9)) * 3) * lengths[:, np.newaxis]
@@ -120,7 +119,6 @@ def test_score_longest_scores_all_rows_that_may_be_nearest(
 def test_reach_excludes_only_rows_that_cannot_be_nearest(
     seed: int, count: int, wanted: int, tail: float
 ) -> None:
-    """`reach` agrees with the reference."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((count, 9)) * ((1 + np.arange(count)) ** -tail)[:, np.newaxis]
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
@@ -190,7 +188,6 @@ def matrix(rows: int, cols: int, seed: int) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("cols", LENGTHS)
 def test_dense_sums_are_in_the_documented_order(cols: int) -> None:
-    """Four accumulators of 16 lanes are folded in halves, then the rest is added one by one."""
     left, right = matrix(3, cols, cols), matrix(4, cols, cols + 1)
     for i, j in ((0, 0), (2, 3), (1, 2)):
         assert dot(left, i, right, j) == fixed_order_dot(left[i], right[j])

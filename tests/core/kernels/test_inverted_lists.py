@@ -70,7 +70,6 @@ def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedList
 def test_lists_hold_the_rows_and_values_of_rare_columns(
     seed: int, count: int, dims: int, share: float
 ) -> None:
-    """Rows ascend within a list, and a stored length is never below the true length."""
     rows = drawn(seed, count, dims, 2)
     starts, where, held, lengths = listed(rows, share)
     wanted, least = kernels.rare_lists(rows, share)
@@ -101,7 +100,6 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each tha
     product: bool,
     marked: bool,
 ) -> None:
-    """Lower bounds from the lists never exceed distances, and the nearest rows are exact."""
     rows, wanted = drawn(seed, count, dims, spread), min(wanted, count)
     target = drawn(seed + 1, 4, dims, 0)[:1]
     squares = np.empty(count)
@@ -140,7 +138,6 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each tha
 def test_exact_search_by_lists_equals_search_over_all_rows(
     metric: Metric, selector: str, collapse: bool
 ) -> None:
-    """Answers with and without lists are bitwise equal, but fewer points are scored with lists."""
     rows = drawn(3, 2_000, 400, 0.5)[: 2_000 // 2]
     index = Index.build(sparse.csr_array(rows), metric=metric)
     queries = sparse.csr_array(drawn(4, 8, 400, 0)[:3] * (np.arange(400) > 20))

@@ -46,7 +46,6 @@ def test_the_number_of_cells_learned_is_bounded(
 def test_a_point_is_assigned_within_its_nearest_coarse_cells(
     seed: int, rows: int, width: int
 ) -> None:
-    """Up to rounding, the assignment agrees with a search that compares centres one by one."""
     points = clustered(rows, width, seed, 0.2)
     made = partitions.learn(points, max(1, rows // 4), np.random.default_rng(seed))
     found = made.assign(points)
@@ -87,7 +86,6 @@ def test_the_number_of_cells_grows_with_the_root_of_the_points(
 
 
 def test_memory_for_products_with_centres_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound holds for any number of cells, and it changes no assignment to cells."""
     held: list[tuple[int, int]] = []
 
     def watched(kernel: Callable[..., None]) -> Callable[..., None]:

@@ -43,7 +43,6 @@ def normalised(rows: FloatArray, kind: Points) -> tuple[tuple[int, int], FloatAr
 def test_rows_are_scaled_to_unit_length(
     seed: int, dims: int, scale: int, share: float, kind: Points
 ) -> None:
-    """Rows keep their direction, even if their float32 values are very large or very small."""
     rows = normal(5, dims, seed, share) * np.float32(10.0**scale)
     full = rows.any(axis=1)
     told, after = normalised(rows, kind)
@@ -109,9 +108,6 @@ def test_lengths_that_overflow_when_squared_are_not_finite(value: float) -> None
     assert np.isfinite(lengths).tolist() == [True, False]
     normalise.lengths_sparse(np.array([0, 2, 4]), rows.ravel(), lengths)
     assert np.isfinite(lengths).tolist() == [True, False]
-
-
-# Malformed sparse rows.
 
 
 def fault_of(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], dims: int) -> int:

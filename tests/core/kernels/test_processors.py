@@ -300,8 +300,6 @@ def test_only_allocating_kernels_may_create_arrays() -> None:
 
 
 def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
-    """Calls with 0, with 1 and with a variable use one version, compiled for integers."""
-
     def callee(a: int, b: int) -> int:
         return a + b if b else a
 
@@ -315,8 +313,6 @@ def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
 
 
 def test_a_part_is_inlined_into_its_caller() -> None:
-    """A caller gets what its part returns, and the part is not compiled separately."""
-
     def callee(a: npt.NDArray[np.int64], n: int) -> int:
         if n > 2:
             return int(a[0])

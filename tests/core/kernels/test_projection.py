@@ -27,9 +27,6 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
     return np.random.default_rng(seed).random((points, bits)) < 0.5
 
 
-# Codes.
-
-
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 3), share=st.floats(0, 1))
 def test_project_sparse_equals_projecting_the_dense_row(
     seed: int, dims: int, words: int, share: float
@@ -72,7 +69,6 @@ def test_sign_code_packs_the_signs_of_margins(seed: int, words: int) -> None:
 
 @given(seed=seeds, dims=st.sampled_from(DIMS), points=st.sampled_from([1, 2, 65, 300]))
 def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int) -> None:
-    """A bit is the sign of the margin, unless the point lies within rounding of the hyperplane."""
     vectors = definitions.unit(normal((points, dims), seed)).astype(np.float32)
     planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
     codes = np.zeros((2, points + 4), np.uint64)
@@ -115,14 +111,10 @@ def test_bit_planes_are_repeated_for_bits_of_higher_weight(
         assert (planes[4] == np.repeat(np.arange(depth), groups)).all()
 
 
-# Keys and buckets.
-
-
 @given(seed=seeds, start=st.integers(0, 168), bits=st.integers(1, 24), points=st.integers(1, 70))
 def test_table_keys_are_consecutive_bits_of_the_code(
     seed: int, start: int, bits: int, points: int
 ) -> None:
-    """Bit j of a key is bit start + j of the code, also across the boundary of a word."""
     codes = random_bits(points, 192, seed)
     words, keys = kernels.pack(codes), np.empty(points, np.uint32)
     projection.table_keys(words, start, bits, keys)
@@ -160,12 +152,8 @@ def test_tables_hold_every_point_in_its_bucket(
     assert offsets[-1] == points
 
 
-# Defaults.
-
-
 @pytest.mark.parametrize("rows", [1, 2, 511, 512, 1023, 1024, 10**6, 2**20, 2**25, 2**31 - 1])
 def test_default_tables_and_bits_depend_on_the_number_of_points(rows: int) -> None:
-    """There are floor(log2 n) - 1 bits, from 8 to 24, ten tables and up to 200 components."""
     filled = core.fill_defaults(BuildParameters(), rows, 256)
     assert filled.n_bits == max(8, min(24, floor(log2(rows)) - 1))
     assert (filled.n_tables, filled.n_components) == (10, 200)
@@ -177,7 +165,6 @@ def test_default_tables_and_bits_depend_on_the_number_of_points(rows: int) -> No
     [(10, 8, 256), (1, 1, 256), (16, 16, 256), (11, 24, 320), (256, 24, 6144), (256, 2, 512)],
 )
 def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, bits: int) -> None:
-    """A code has 256 bits, or more if the keys need them, in words of 64 bits."""
     assert core.code_bits(BuildParameters(n_tables=n_tables, n_bits=n_bits)) == bits
 
 

@@ -81,7 +81,6 @@ def test_kernels_read_and_write_the_registered_arrays() -> None:
 
 @pytest.mark.parametrize("record", [Index, Scratch])
 def test_every_field_of_a_record_has_a_dtype_and_a_shape(record: type[tuple[Any, ...]]) -> None:
-    """Each array has one slot of one or two dimensions, and stored names are unique."""
     slots = slots_of(record)
     assert len(slots) == len(arrays_of(made(record)))
     assert all(1 <= len(slot.shape) <= 2 for slot in slots)

@@ -80,7 +80,6 @@ def test_loss_falls_and_agrees_with_its_definition(
 @given(st.integers(6, 30), st.integers(2, 12), st.integers(2, 8), st.integers(0, 99))
 @examples
 def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
-    """With enough inner iterations, both solves equal the closed form on dense matrices."""
     rank, weight = min(d, count, 3), 0.7
     training, x, y = begin(make_data(n, d, count, seed), rank, weight, inner=200)
     with pytest.MonkeyPatch.context() as patch:
@@ -356,7 +355,6 @@ def test_squares_are_summed_over_blocks(rows: int, columns: int, seed: int, bloc
 
 
 def test_rows_outside_the_range_stay_unchanged() -> None:
-    """Each thread writes only to its own range of rows, so all other rows keep their values."""
     found, residual, direction, image, scales = drawn(1, 4, 9, 3)
     before = found.copy()
     sums = np.zeros(3)

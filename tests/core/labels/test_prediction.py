@@ -74,9 +74,6 @@ def columns(result: LabelResult) -> list[bytes]:
     return [array.tobytes() for array in arrays]
 
 
-# Embedding.
-
-
 @examples
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_embedded_documents_agree_with_the_reference(seed: int, unit: bool, stored: bool) -> None:
@@ -159,11 +156,7 @@ def test_a_batch_agrees_with_single_documents() -> None:
     assert [b"".join(parts) for parts in zip(*alone, strict=True)] == whole
 
 
-# Thresholds and limits.
-
-
 def test_training_with_a_seed_builds_the_same_index() -> None:
-    """Sparse and dense labels build the same index, and labels do not change answers of queries."""
     told: dict[str, Any] = {"label_model": "leml", "rank": 3, "regularisation": 1.0}
     first, *others = (
         Index.build(X, labels=labels, iterations=2, **told).engine._arrays
@@ -222,9 +215,6 @@ def test_one_label_and_one_document() -> None:
         result = built.predict_labels(X[0], mode=mode, top_k=2)
         assert result.labels.tolist() == [[0, -1]]
         assert result.names == (("",),)
-
-
-# Votes.
 
 
 @pytest.mark.parametrize("vote", get_args(Vote))
@@ -343,9 +333,6 @@ def test_probes_have_an_effect_with_tables_only() -> None:
         assert columns(again) == columns(built.predict_labels(X, mode=mode, search="tables"))
 
 
-# Refusals.
-
-
 @pytest.mark.parametrize("mode", get_args(Mode))
 @wrong(
     top_k=[0, LIMITS["k_max"] + 1, True],
@@ -418,7 +405,6 @@ def factors(count: int = 7, dims: int = 4, rank: int = 3) -> tuple[FloatArray, F
 )
 @examples
 def test_best_labels_agree_with_the_reference(rows: list[list[int]], count: int) -> None:
-    """The largest score comes first, and of equal scores the smaller label."""
     scores = np.array(rows, np.float32).reshape(-1, 6)
     labels, best = best_labels(scores, count)
     expected = [reference.best(dict(enumerate(row)), count) for row in rows]
@@ -442,7 +428,6 @@ def test_predict_returns_the_labels_of_largest_product(monkeypatch: pytest.Monke
 
 
 def test_lists_have_top_k_places() -> None:
-    """Places of a list are empty if no label remains or its score is below the threshold."""
     label_model = LabelModel.of_factors([[1.0], [3.0], [2.0]], [[1.0]])
     all_there = label_model.predict([[2.0]], top_k=5)
     assert all_there.labels.tolist() == [[1, 2, 0, -1, -1]]

@@ -74,7 +74,6 @@ def test_block_and_step_sizes_change_no_distance(
 
 
 def test_undefined_objectives_and_distances_are_nan(base: FloatArray) -> None:
-    """J and mean distances are NaN for short lists, lists without pairs, and inner products."""
     result = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
     assert np.isnan(objective(result, 0.3)).tolist() == [True, False]
     assert result.mean[0] == result.least[0] > 0

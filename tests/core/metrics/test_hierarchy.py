@@ -92,7 +92,6 @@ def test_graphs_are_pruned_breadth_first() -> None:
 
 
 def test_labels_outside_the_tree_are_ignored_and_listed() -> None:
-    """Labels that no root reaches, and numbers that are no nodes, do not change drank."""
     tree = LabelTree.of_edges([4, 4, 2], [0, 1, 3], 4, roots=[4])
     assert tree.unknown.tolist() == [2, 3]
     assert tree.drank([[0, 1, 2, 3, 77]]).tolist() == tree.drank([[0, 1]]).tolist() == [1]

@@ -128,9 +128,6 @@ def test_picks_by_hand(  # a graph, scores and picks
     assert [label for label, _ in found] == picks
 
 
-# Predictions.
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_at_diversity_0_hierarchy_gives_the_best_labels(index: Index, mode: Mode) -> None:
     plain = index.predict_labels(ASKED, mode=mode, diversity=0, selector="nearest")
@@ -220,9 +217,6 @@ def test_top_k_above_the_number_of_labels_and_at_the_limits(index: Index) -> Non
     assert next(warning.code for warning in found.warnings) == "HASH_LIMIT_EQUALS_K"
     none = index.predict_labels(ASKED, threshold=1e9)
     assert none.counts.tolist() == [0] * 40
-
-
-# Refusals.
 
 
 @pytest.mark.parametrize("mode", MODES)

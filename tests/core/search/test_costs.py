@@ -101,7 +101,6 @@ def test_a_search_is_preferred_only_if_clearly_cheaper(
 
 
 def test_the_default_hash_limit_is_interpolated_from_measurements() -> None:
-    """The default is interpolated between measured numbers; a query's own hash limit is kept."""
     measured = costs([1] * 4, [0] * 4)
     scans = tuple(
         replace(each, hash_limit=limit)

@@ -42,7 +42,6 @@ LEAVING_NOTHING: list[Rule] = [rule for rule in RULES if rule != "printed"]
 def test_the_greatest_diversity_within_the_loss_bound_is_taken(
     case: Case, k: int, bound: float, rule: Rule
 ) -> None:
-    """The picks are those of the greedy kernel, and every greater diversity loses too much."""
     count, metric = len(case.vectors), case.metric
     k = min(k, count)
     among = candidates_of(case)
@@ -171,7 +170,6 @@ def test_an_answer_equals_that_at_the_reported_diversity(
     stored_sparse: bool,
     told: dict[str, Any],
 ) -> None:
-    """Each row of a batch equals a single query, and a query with the reported diversity."""
     index = indexes[metric, stored_sparse]
     asked: dict[str, Any] = {"selector": selector, "k": 5, "candidates_limit": 40}
     found = index.query(QUERIES, **asked, **told)

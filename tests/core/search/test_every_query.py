@@ -130,7 +130,6 @@ def test_small_indexes_agree_with_the_reference(
 def test_a_batch_gives_the_answers_of_single_queries(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """The answer to a row does not depend on the other rows of its batch, their order or kind."""
     index, asked = an_index(family, metric, kind), queries(40, metric)
     options: dict[str, Any] = {"k": 5, "hash_limit": 50, "candidates_limit": 40}
     for search, form in itertools.product([*SEARCHES, "auto"], KINDS):
@@ -169,7 +168,6 @@ def test_the_same_seed_builds_the_same_index(
 def test_auto_probes_further_if_too_few_points_are_found(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """`auto` probes further in the same order and then scans, until it has all candidates."""
     index = taking(an_index(family, metric, kind), "tables")
     far = -queries(3, metric)
     limits: dict[str, Any] = {"hash_limit": 220, "candidates_limit": 180}

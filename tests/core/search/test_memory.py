@@ -53,7 +53,6 @@ def lengths(index: Index) -> Iterator[int]:
 def test_a_search_through_cells_allocates_less_than_all_points(
     metric: Metric, search: Search
 ) -> None:
-    """Cells need little memory even if all points in them may become candidates."""
     index = fresh(built(metric))
     index.query(np.ones((5, DIMS)), search=search)
     index.query(np.ones((5, DIMS)), search="tables", hash_limit=0, candidates_limit=0)
@@ -61,7 +60,6 @@ def test_a_search_through_cells_allocates_less_than_all_points(
 
 
 def test_an_exact_search_enlarges_only_the_candidates() -> None:
-    """Only rows and distances of candidates grow to the number of all points."""
     index = fresh(built("euclidean"))
     index.query(np.ones(DIMS), search="exact")
     index.query(np.ones(DIMS), search="tables")
@@ -102,7 +100,6 @@ def test_points_whose_estimates_are_nan_come_last(share: float) -> None:
 def test_a_memory_error_leaves_arrays_of_equal_length(
     allowed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If memory runs out, arrays that kernels read together still have equal lengths."""
     memory = Memory(4, 1, (4, 256))
     memory.fit_points(4)
     memory.fit_selection(4, 2)

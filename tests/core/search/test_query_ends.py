@@ -36,9 +36,6 @@ LENGTHY: list[Metric] = ["euclidean", "inner_product"]
 COLUMNS = ("ids", "scores", "selection_scores", "counts")
 
 
-# Limits.
-
-
 @every_kind
 @every_metric
 def test_without_limits_every_point_is_a_candidate(metric: Metric, kind: Points) -> None:
@@ -101,9 +98,6 @@ def test_seeds_change_only_the_uniform_draw(
     assert len(whole) == 1
 
 
-# Probes.
-
-
 @every_index
 def test_n_probes_is_the_number_of_buckets_or_cells_probed(
     family: HashFamily, metric: Metric, kind: Points
@@ -130,9 +124,6 @@ def test_n_probes_is_the_number_of_buckets_or_cells_probed(
         idle = index.query(asked, search=search, n_probes=1, **options | {"hash_limit": 40})
         assert idle.parameters.n_probes == 0
         assert same_bytes(idle, index.query(asked, search=search, **options | {"hash_limit": 40}))
-
-
-# Distances.
 
 
 @every_search
@@ -169,9 +160,6 @@ def test_a_max_distance_of_zero_keeps_equal_points(
         assert sorted(result.ids[row, : result.counts[row]].tolist()) == same
 
 
-# The diversity.
-
-
 @every_kind
 @every_metric
 @pytest.mark.parametrize("search", [*SEARCHES, "auto"])
@@ -193,9 +181,6 @@ def test_at_diversity_0_every_selector_gives_the_nearest(
                 for column in COLUMNS
             )
             assert same == (variant != "printed")
-
-
-# Points of special kinds.
 
 
 @cache

@@ -41,9 +41,6 @@ def arrays_of(index: Index) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in index.engine._arrays.items()}
 
 
-# Queries.
-
-
 def test_threads_give_the_answers_of_one_thread() -> None:
     index, asked = shared_index(), normal(64, 3)
     requests = [(s, v, n) for s in SEARCHES for v in VARIANTS for n in (1, 3, 64)]
@@ -89,12 +86,8 @@ def test_any_array_layout_gives_the_same_answer(kind: str) -> None:
 
 
 def test_the_length_of_a_query_does_not_matter_under_cosine() -> None:
-    """Scaling a query by a power of two changes no bit of the answer."""
     asked = normal(5, 7)
     assert same_bytes(shared_index().query(asked * 4096), shared_index().query(asked))
-
-
-# Builds.
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -134,7 +127,6 @@ def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
 @pytest.mark.parametrize("block", [1, 7, 299, 300])
 @pytest.mark.parametrize("kind", get_args(Points))
 def test_block_sizes_of_an_upload_change_nothing(kind: Points, block: int) -> None:
-    """Numbers of rows count the whole upload, including skipped rows, for any block size."""
     points, labels, whole = unequal_rows(kind)
     assert whole.rows == 297
     trained = LabelParameters(rank=3, regularisation=1.0, iterations=2)

@@ -144,7 +144,6 @@ def test_max_sum_reaches_half_of_the_optimum(
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
 def test_dpp_picks_copies_last(metric: Metrics, stored_sparse: bool) -> None:
-    """At diversity 1, distinct points come first, and then copies, nearest first."""
     case = Case.draw(4, 12, 20, 0, metric, stored_sparse=stored_sparse)
     case.vectors[6:] = case.vectors[:6]
     rows, picks = picked(case, parameters(12, 1.0, "dpp"))
@@ -183,7 +182,6 @@ def test_no_candidates_give_no_picks(selector: Selector) -> None:
 @examples
 @given(case=cases([12], [17], [0.3]))
 def test_far_from_returns_the_differences_from_a_candidate(case: Case) -> None:
-    """Differences agree with the reference, and a candidate differs from itself by 0."""
     among = candidates_of(case)
     far = np.full(13, 9, np.float32)
     for pick in (0, 7):

@@ -32,15 +32,12 @@ from support.data.small_index import (
     write,
 )
 
-# Publishing.
-
 
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
 def test_a_published_generation_reads_back(folder: Path) -> None:
-    """Arrays read back as they were written. They are numpy files, mapped read-only."""
     assert (names_in(folder.parent), names_in(folder)) == (["digits"], ["1", "CURRENT"])
     generation = IndexFolder(folder).open()
     assert generation.arrays["vectors"].tolist() == vectors(1.0).tolist()
@@ -61,7 +58,6 @@ def test_a_published_generation_reads_back(folder: Path) -> None:
 def test_a_generation_is_synced_before_it_serves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrays, manifest and folder are synced before they are renamed, and the pointer likewise."""
     log: list[str] = []
     sync, rename = os.fsync, os.rename
 
@@ -105,7 +101,6 @@ def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
 
 
 def test_generation_numbers_increase(folder: Path) -> None:
-    """The files of the old generation are deleted, but readers that mapped them keep their data."""
     old = IndexFolder(folder).open()
     assert [publish(folder, float(n), replace=True) for n in range(2, 5)] == [2, 3, 4]
     assert names_in(folder) == ["4", "CURRENT"]
@@ -114,7 +109,6 @@ def test_generation_numbers_increase(folder: Path) -> None:
 
 
 def test_the_pointer_stamp_changes_with_every_publish(folder: Path) -> None:
-    """Readers that compare stamps notice each new generation, and the deletion of an index."""
     index, stamps = IndexFolder(folder), []
     stamps.append(index.pointer_stamp())
     for n in range(5):
@@ -125,9 +119,6 @@ def test_the_pointer_stamp_changes_with_every_publish(folder: Path) -> None:
     stamps.append(index.pointer_stamp())
     assert len(set(stamps)) == len(stamps)
     assert stamps[-1] is None
-
-
-# Refusals.
 
 
 def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
@@ -172,9 +163,6 @@ def test_an_unknown_index_is_not_found(tmp_path: Path, how: str) -> None:
         with pytest.raises(IndexNotFoundError):
             ask()
     assert index.pointer_stamp() is None
-
-
-# Exceptions and crashes.
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
