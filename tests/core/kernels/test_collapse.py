@@ -165,18 +165,11 @@ def test_queries_agree_with_the_reference(metric: Metrics, kind: str) -> None:
     rows = sparse.csr_array(vectors) if kind == "sparse" else vectors
     index = Index.build(rows, metric=metric, hash_family="lsh_div")
     points, queries = points_of(index), copies(4, 4, 1, metric=metric)
+    options: dict[str, Any] = {"k": 6, "diversity": 0.4, "search": "exact", "candidates_limit": 10}
+    options["duplicate_threshold"] = threshold_of(metric)
     for selector in SELECTORS:
         for hash_limit in (40, 0):
-            result = index.query(
-                queries,
-                k=6,
-                diversity=0.4,
-                selector=selector,
-                search="exact",
-                hash_limit=hash_limit,
-                candidates_limit=10,
-                duplicate_threshold=threshold_of(metric),
-            )
+            result = index.query(queries, selector=selector, hash_limit=hash_limit, **options)
             for number, query in enumerate(queries):
                 check_row(points, query, result, number)
 

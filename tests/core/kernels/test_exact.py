@@ -145,10 +145,8 @@ def test_score_longest_stops_after_the_long_rows() -> None:
     vectors.setflags(write=False)
     bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
     bounds.setflags(write=False)
-    query, distances = (
-        Query(np.ones((1, 4), np.float32), 0, 0.0, product=True),
-        np.empty(2000, np.float32),
-    )
+    query = Query(np.ones((1, 4), np.float32), 0, 0.0, product=True)
+    distances = np.empty(2000, np.float32)
     assert scoring.score_longest(vectors, query, bounds, 5, distances) == scoring.BOUND_ROWS
     assert scoring.score_longest(vectors, query, bounds, 11, distances) == 2000
 

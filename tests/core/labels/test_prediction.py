@@ -300,15 +300,8 @@ def test_one_probe_for_each_table_lets_home_buckets_vote(seed: int, family: Hash
     built, document = index(family), one_document(seed)
     home = at_home(built, document[0] / np.linalg.norm(document))
     options = home_buckets(built)
-    result = built.predict_labels(
-        document,
-        top_k=LABELS,
-        mode="neighbour_vote",
-        vote="plain",
-        neighbours=DOCUMENTS,
-        diversity=0,
-        **options,
-    )
+    options |= {"mode": "neighbour_vote", "vote": "plain", "neighbours": DOCUMENTS}
+    result = built.predict_labels(document, top_k=LABELS, diversity=0, **options)
     votes = reference.vote(home, [1.0] * len(home), SETS) if home else {}
     shares = dict(zip(result.labels[0].tolist(), result.scores[0].tolist(), strict=True))
     shares.pop(-1, None)

@@ -88,46 +88,6 @@ def test_picks_agree_with_the_reference(seed: int, diversity: float, several: bo
     assert [value for _, value in found] == [np.float32(value) for _, value in truth]
 
 
-# One root has two genera. Labels 0 and 1 are siblings in the first genus, label 2 is in the second.
-SPECIES = [(4, 5), (4, 6), (5, 0), (5, 1), (6, 2), (6, 3)]
-
-
-ROOTED = [(0, 1), (0, 2), (1, 3), (1, 4)]
-LEVEL = [(1, 1.0), (0, 0.5), (2, 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("edges", "roots", "scores", "diversity", "picks"),
-    [
-        # The sibling is worth .7 * .9. The label in the other genus is worth .7 * .5 + .3, which is
-        # more.
-        (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.3, [0, 2]),
-        (SPECIES, None, [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)], 0.2, [0, 1]),
-        # Labels 2 and 3 have equal scores. Label 2 in the other genus comes first, because no root
-        # reaches label 3.
-        (SPECIES[:-1], None, [(0, 1.0), (3, 0.5), (2, 0.5), (1, 0.0)], 0.1, [0, 2, 3]),
-        (SPECIES[:-1], None, [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)], 0.5, [3, 0, 2]),
-        # Label 0 is the root. It shares with other labels only the root, which is on no level.
-        (ROOTED, [0], [(3, 1.0), (4, 0.9), (0, 0.8), (2, 0.0)], 0.3, [3, 0]),
-        # A label with two parents belongs to the parent with the smaller number.
-        ([*SPECIES[:3], (6, 0), (6, 2)], [4], [(0, 1.0), (1, 0.6), (2, 0.5)], 0.5, [0, 2]),
-        # All labels on one level differ equally from each other, so scores decide.
-        ([(3, 0), (3, 1), (3, 2)], [3], LEVEL, 1.0, [1, 0, 2]),
-        ([(0, 3), (1, 3), (2, 3)], [0, 1, 2], LEVEL, 1.0, [1, 0, 2]),
-    ],
-)
-def test_picks_by_hand(  # a graph, scores and picks
-    edges: list[tuple[int, int]],
-    roots: list[int] | None,
-    scores: list[tuple[int, float]],
-    diversity: float,
-    picks: list[int],
-) -> None:
-    labels = max(label for label, _ in scores) + 1
-    found = pick(branches_of(edges, labels, roots), scores, len(picks), diversity)
-    assert [label for label, _ in found] == picks
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_at_diversity_0_hierarchy_gives_the_best_labels(index: Index, mode: Mode) -> None:
     plain = index.predict_labels(ASKED, mode=mode, diversity=0, selector="nearest")

@@ -46,20 +46,12 @@ def test_queries_agree_with_the_reference(
         expected = mean @ index.engine._arrays["hyperplanes"].astype(np.float64)
         off = np.abs(index.engine._arrays["thresholds"] - expected)
         assert off.max() < 1e-6 * (1 + np.abs(mean).max())
+    options: dict[str, Any] = {"k": 6, "hash_limit": 40, "candidates_limit": 25, "seed": 11}
+    options |= {"search": search, "diversity": 0.35}
     for number, (selector, variant) in enumerate(SELECTIONS):
-        result = index.query(
-            stored_as(asked, KINDS[(number + KINDS.index(kind)) % 2]),
-            k=6,
-            diversity=0.35,
-            selector=selector,
-            variant=variant,
-            search=search,
-            hash_limit=40,
-            candidates_limit=25,
-            sampling=SAMPLINGS[(number + METRICS.index(metric)) % 2],
-            seed=11,
-        )
-        check(index, asked, result)
+        options["sampling"] = SAMPLINGS[(number + METRICS.index(metric)) % 2]
+        form = stored_as(asked, KINDS[(number + KINDS.index(kind)) % 2])
+        check(index, asked, index.query(form, selector=selector, variant=variant, **options))
 
 
 @pytest.mark.parametrize("search", [*SEARCHES, "auto"])

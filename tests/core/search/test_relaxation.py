@@ -113,15 +113,6 @@ def test_rounded_selections_come_near_the_best_of_all(
     assert np.mean(closed["exchange"]) > np.mean(closed["top_k"])
 
 
-def test_the_printed_objective_equals_another_diversity() -> None:
-    """Eq. 3 without the factor (1 - lambda) has the shares of Eq. 1 at lambda / (1 + lambda)."""
-    case = Case.draw(1, 30, 8)
-    among, _, _ = problem(case)
-    printed = relax(among, 5, 0.7, 1.0)
-    other = relax(among, 5, 0.7 / 1.7, 1 / 1.7)
-    assert np.abs(printed.shares - other.shares).max() < 1e-6
-
-
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
 def test_small_working_sets_reach_the_same_optimum(

@@ -162,16 +162,6 @@ def test_dpp_returns_k_results_in_a_space_of_fewer_dimensions() -> None:
     assert (np.diff(picks.values[4:]) <= 1e-3).all()
 
 
-def test_rerank_considers_more_candidates_at_higher_diversity() -> None:
-    case = Case.draw(2, 50, 9)
-    near = definitions.nearest_rows(case.points(), case.query, range(50))
-    for diversity, length in ((0.01, 10), (0.25, 20), (0.5, 30), (1.0, 50)):
-        rows, _ = picked(case, parameters(10, diversity, "rerank"))
-        assert rows[0] == near[0]
-        assert set(rows) <= set(near[:length])
-        assert max(near.index(row) for row in rows) >= length - 10
-
-
 @pytest.mark.parametrize("selector", [*SELECTORS, "qp_relax"])
 def test_no_candidates_give_no_picks(selector: Selector) -> None:
     case = Case.draw(3, 0, 4)

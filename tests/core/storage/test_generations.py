@@ -299,22 +299,13 @@ def test_readers_never_see_a_half_published_generation(folder: Path) -> None:
 
 
 def test_sweeping_disturbs_neither_builders_nor_readers(folder: Path) -> None:
-    """`sweep` locks each name for a moment.
-
-    A build that is refused for that reason is tried again.
-    """
-
-    def replace_once() -> None:
-        while True:
-            try:
-                publish(folder, 1.0, replace=True)
-            except BuildUnderWayError:
-                continue
-            return
+    """`sweep` locks each name for a moment, so a build may be refused and is tried again."""
 
     def replace_often() -> None:
-        for _ in range(20):
-            replace_once()
+        generation = 1
+        while generation < 21:
+            with contextlib.suppress(BuildUnderWayError):
+                generation = publish(folder, 1.0, replace=True)
 
     run_beside(
         replace_often,
