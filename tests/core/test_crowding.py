@@ -9,14 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from benchmarks.runs.crowding import OFF, Recalls, Setting, Truth, figures
 from divgrpc.index import Index
-from divgrpc.metrics import Labels
 from divgrpc.types import QueryResult
 from divgrpc_lab.data import topics
-from divgrpc_lab.data.topics import Topics
 from support.data import crowded_points
 from support.data.crowded_points import KINDS, STORIES, Crowd
 
@@ -116,18 +113,6 @@ def built() -> dict[str, tuple[Crowd, Index]]:
 SEVEN = np.full(3 * STORIES, 7)
 
 
-def real(kind: str) -> Topics:
-    """Return 90 rows of three categories with two sub-topics each, and 90 more rows as the pool."""
-    rng = np.random.default_rng(1)
-    rows = rng.random((180, 12)).astype(np.float32) * (rng.random((180, 12)) < 0.5)
-    rows[:, 0] += 0.1
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    points = rows if kind == "dense" else sparse.csr_array(rows)
-    categories = np.arange(180) % 3
-    labels = Labels.of(categories[:90], np.arange(90) % 6)
-    return Topics(f"{kind} rows", "", points[:90], labels, points[90:], categories[90:], 1.0)
-
-
 def test_made_points_have_the_documented_cosines() -> None:
     crowd = crowded_points.made("seven", SEVEN, 20)
     points, items = crowd.points, crowd.items
@@ -140,22 +125,3 @@ def test_made_points_have_the_documented_cosines() -> None:
     assert near[same_topic & ~same_item].mean() == pytest.approx(0.61, abs=0.02)
     assert abs(near[~same_topic].mean()) < 0.1
     assert np.bincount(items).tolist() == SEVEN.tolist()
-
-
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_injected_copies_are_near_their_original(kind: str) -> None:
-    """Half of the rows become copies, exact or moved, with the labels of their original."""
-    data = real(kind)
-    crowd = crowded_points.injected(data, 0.5, 6)
-    assert crowd.points.shape == data.points.shape
-    assert len(np.unique(crowd.items)) == 45
-    own, originals = (
-        rows.toarray() if sparse.issparse(rows) else rows
-        for rows in (crowd.points, data.points[crowd.items])
-    )
-    near = (own * originals).sum(axis=1)
-    moved = near < 1 - 1e-6
-    assert moved.sum() == pytest.approx(23, abs=2)
-    assert near[moved].mean() == pytest.approx(0.99, abs=0.008)
-    assert (crowd.labels.categories == data.labels.categories[crowd.items]).all()
-    assert crowd.crowded

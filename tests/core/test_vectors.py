@@ -78,13 +78,11 @@ def test_any_scipy_format_gives_the_same_index(form: str, matrix: bool) -> None:
     assert same_bytes(found, plain.query(rows_of(asked), k=4))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.uint32, np.bool_])
+@pytest.mark.parametrize("dtype", [np.float64, np.int8, np.uint32, np.bool_])
 def test_any_dtype_gives_the_same_answer(dtype: type[np.generic]) -> None:
     points = (drawn() > 0.5).astype(np.float32)
     index = Index.build(points)
-    given = sparse.csr_array(points.astype(np.float32)).astype(
-        np.float32 if dtype is np.float16 else dtype
-    )
+    given = sparse.csr_array(points).astype(dtype)
     assert index.query(given, k=3).ids.tolist() == index.query(points, k=3).ids.tolist()
 
 

@@ -154,15 +154,6 @@ def test_defaults_depend_on_stored_values_not_on_columns() -> None:
         next(evaluate(full, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
 
 
-def test_tuning_measures_the_same_recall_on_wide_rows() -> None:
-    """An exact search of the sample finds the same neighbours, so measured recall stays high."""
-    for metric in METRICS:
-        wide, narrow = both(metric)
-        assert wide.info.nonzeros == narrow.info.nonzeros
-        by_search = {cost.search: cost for cost in wide.info.search_costs}
-        assert by_search["scan"].recall > 0.9
-
-
 def test_a_label_model_of_wide_rows_is_that_of_the_used_columns(tmp_path: Path) -> None:
     """The feature map is zero in unused columns, also after the index is saved and opened again."""
     documents, labels = labelled(200, 0)

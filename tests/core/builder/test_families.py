@@ -44,7 +44,6 @@ def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArr
 
 
 def as_kind(rows: FloatArray, kind: Points) -> Rows:
-    """Return the rows in the form that a build holds."""
     return SparseRows.of(sparse.csr_array(rows)) if kind == "sparse" else rows
 
 

@@ -30,7 +30,6 @@ FACTORS, MAP = RNG.standard_normal((6, 3)), RNG.standard_normal((8, 3))
 
 
 def leml(**told: Any) -> Index:  # noqa: ANN401  # parameters of a build
-    """Return a small index with everything that labels can have."""
     given: dict[str, Any] = {"labels": Y, "label_names": NAMES, "hierarchy": EDGES}
     if told.get("label_model", "leml") == "leml":
         given |= {"label_model": "leml", "rank": 3, "regularisation": 1.0, "iterations": 2}

@@ -57,7 +57,6 @@ def built(**told: Any) -> Index:  # noqa: ANN401  # values of any type
 
 @pytest.fixture(scope="module")
 def index() -> Index:
-    """Return an index with a hierarchy, which leaves out label 23."""
     return built()
 
 
@@ -67,7 +66,6 @@ def rows(index: Index) -> list[EvaluateLabelRow]:
 
 
 def evaluated(index: Index, **told: Any) -> list[EvaluateLabelRow]:  # noqa: ANN401  # values of any type
-    """Evaluate on the documents that are not points of the index."""
     return list(evaluate_labels(index, X[POINTS:], Y[POINTS:], **told))
 
 
@@ -80,7 +78,6 @@ TRUTHS = [set(np.flatnonzero(row).tolist()) for row in Y[POINTS:]]
 
 
 def twin(labels: list[int], truth: set[int]) -> dict[str, float]:
-    """Measure one document from the definitions."""
     hits = reference.label_hits(labels, truth)
     p, r = hits / len(labels) if labels else 0.0, hits / len(truth) if truth else 0.0
     drank = reference.drank(labels, EDGES, [24])

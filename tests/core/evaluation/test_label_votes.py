@@ -24,7 +24,6 @@ EXACT = QueryParameters(k=3, search="exact", diversity=0)
 
 
 def rows_of(sets: list[set[int]], count: int) -> SparseRows:
-    """Return the label matrix of these sets of labels."""
     matrix = np.zeros((len(sets), count), np.float32)
     for row, labels in enumerate(sets):
         matrix[row, sorted(labels)] = 1

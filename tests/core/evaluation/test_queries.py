@@ -66,7 +66,6 @@ ASKED = np.array([0, 1, 2, 1, 0, 0, 1, 2, 1, 0, 1, 0, 1, 0])
 def twin(
     index: Index, points: FloatArray, query: FloatArray, category: int, setting: QueryParameters
 ) -> dict[str, float]:
-    """Measure one query at one setting from the answer of `query` and the definitions."""
     categories, subtopics = labels()
     result = index.query(query, **asdict(setting))
     ids = result.ids[0].tolist()

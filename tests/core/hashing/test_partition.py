@@ -41,20 +41,17 @@ def test_every_point_is_in_exactly_one_cell(metric: Metric, rows: int, kind: str
 def test_cells_use_the_same_hyperplanes_as_lsh_sdiv() -> None:
     """With cells only the codes differ, because they are relative to the centre of a cell."""
     points = clustered(500, 12, 3)
-    with_cells = Index.build(points, hash_family="cells", metric="euclidean", seed=4)
-    without = Index.build(
-        points, hash_family="lsh_sdiv", n_components=12, metric="euclidean", seed=4
+    told: dict[str, Any] = {"metric": "euclidean", "seed": 4, "n_components": 12}
+    with_cells, without = (
+        Index.build(points, hash_family=family, **told).engine._arrays
+        for family in ("cells", "lsh_sdiv")
     )
     # With four bits per margin, a code has a quarter as many hyperplanes as bits.
-    theirs = without.engine._arrays["hyperplanes"][:, :64]
-    assert with_cells.engine._arrays["hyperplanes"].shape == (12, 64)
-    assert with_cells.engine._arrays["codes"].shape == without.engine._arrays["codes"].shape
-    assert np.allclose(with_cells.engine._arrays["hyperplanes"][:, :60], theirs[:, :60], atol=1e-6)
-    assert np.allclose(
-        with_cells.engine._arrays["thresholds"],
-        points.mean(axis=0) @ with_cells.engine._arrays["hyperplanes"],
-        atol=1e-4,
-    )
+    planes = with_cells["hyperplanes"]
+    assert planes.shape == (12, 64)
+    assert with_cells["codes"].shape == without["codes"].shape
+    assert np.allclose(planes[:, :60], without["hyperplanes"][:, :60], atol=1e-6)
+    assert np.allclose(with_cells["thresholds"], points.mean(axis=0) @ planes, atol=1e-4)
 
 
 @pytest.mark.parametrize("components", [65, 129, 257])
@@ -228,7 +225,6 @@ def test_cells_at_equal_distance_are_ordered_by_number() -> None:
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kind", ["gaussian", "far", "plain"])
 def test_codes_in_cells_find_neighbours_far_from_the_origin(metric: Metric, kind: str) -> None:
-    """With Gaussian hyperplanes, cells of points far from the origin lose little recall."""
     points = clustered(6_000, 32, 5) + (30 if kind == "far" else 0)
     asked = points[::300] + 0.1
     planes: Any = "gaussian" if kind == "gaussian" else "orthogonal"

@@ -56,7 +56,6 @@ def drawn_queries(count: int, metric: Metric) -> FloatArray:
 
 @contextmanager
 def searched_together() -> Iterator[dict[str, Mock]]:
-    """Let small indexes search rows together too, and yield mocks of the kernels that do so."""
     names = ("score_batch", "scan_batch")
     limits: Options = {
         "_BATCH_DIMS_MIN": 0,
@@ -85,7 +84,6 @@ def compare(
 
 
 def borders(count: int) -> set[int]:
-    """Return the first, the middle and the last row, and the rows at the end of the first group."""
     near = (0, 1, count // 2, batch.BATCH_QUERIES - 1, batch.BATCH_QUERIES, count - 1)
     return {row for row in near if row < count}
 

@@ -194,7 +194,6 @@ def test_plain_neighbours_keep_duplicates_by_default() -> None:
 
 
 def items_of(vectors: FloatArray, ids: npt.NDArray[np.int64]) -> int:
-    """Return the number of distinct items among the points."""
     cosines = vectors[ids] @ vectors[ids].T
     return len(ids) - int((np.triu(cosines, 1) > 0.99).any(axis=0).sum())
 

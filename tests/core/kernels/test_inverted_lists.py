@@ -50,7 +50,6 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
 
 
 def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedLists:
-    """Return the inverted lists of all columns except common ones, filled row by row."""
     indptr, indices, values = parts(rows)
     holders = np.zeros(rows.shape[1], np.int64)
     inverted_lists.count_holders(indices, holders)

@@ -111,7 +111,6 @@ def test_lengths_that_overflow_when_squared_are_not_finite(value: float) -> None
 
 
 def fault_of(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], dims: int) -> int:
-    """Return the first fault of a matrix in reading order."""
     if indptr[0] != 0:
         return normalise.BAD_INDPTR
     for start, stop in zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True):

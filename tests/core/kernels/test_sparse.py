@@ -33,7 +33,6 @@ def zeros(dims: int) -> SelectionScratch:
 
 
 def made_dense(rows: Rows, dims: int) -> FloatArray:
-    """Return the rows as a matrix, filled entry by entry."""
     indptr, indices, values = rows
     matrix = np.zeros((len(indptr) - 1, dims), np.float32)
     for row in range(len(matrix)):

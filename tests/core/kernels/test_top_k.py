@@ -59,7 +59,6 @@ def sort(
 def check_sorted(
     distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
 ) -> None:
-    """Compare the kernel with Python's sort, and check that each row keeps its distance."""
     rows, after = sort(distances, ids, start, stop, wanted)
     names = ids if len(ids) else np.arange(len(distances))
     truth = sorted(range(start, stop), key=lambda row: (distances[row], names[row]))

@@ -301,7 +301,6 @@ sizes, seeds = st.integers(0, 30), st.integers(0, 2**32 - 1)
 
 
 def drawn(seed: int, count: int, rows: int, columns: int) -> list[FloatArray]:
-    """Return `count` matrices of normal random numbers, and one more row."""
     rng = np.random.default_rng(seed)
     shapes = [(rows, columns)] * count + [(columns,)]
     return [rng.standard_normal(shape, np.float32) for shape in shapes]

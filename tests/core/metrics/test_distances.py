@@ -18,7 +18,6 @@ METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
 
 @pytest.fixture(scope="module")
 def base() -> FloatArray:
-    """Return 40 unit rows of 7 dimensions."""
     rows = np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows

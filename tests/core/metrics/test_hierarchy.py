@@ -35,7 +35,6 @@ ABOVE = {
 
 
 def numbered(above: dict[str, str]) -> tuple[LabelTree, dict[str, int]]:
-    """Return a tree whose nodes are all labels, and the number of each name."""
     names = {name: number for number, name in enumerate(sorted({*above, *above.values()}))}
     edges = [(names[parent], names[child]) for child, parent in above.items()]
     parents, children = zip(*edges, strict=True)

@@ -19,7 +19,6 @@ COUNT = 9
 
 
 def truth_of(sets: list[set[int]], count: int = COUNT) -> sparse.csr_array:
-    """Return the label matrix of these sets of labels."""
     matrix = np.zeros((len(sets), count), np.float32)
     for row, labels in enumerate(sets):
         matrix[row, sorted(labels)] = 1

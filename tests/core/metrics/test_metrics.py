@@ -289,7 +289,6 @@ def draw_lists(
 def ir_measures_of(
     ids: Numbers, query_categories: Numbers, labels: PointCategories
 ) -> dict[str, list[float]]:
-    """Return the values that ir_measures computes, by name and query."""
     judgements = [
         ir_measures.Qrel(f"{q}", f"{i}", 1, f"{labels.subtopics[i]}")
         for q, category in enumerate(query_categories)

@@ -191,7 +191,6 @@ def test_an_answer_equals_that_at_the_reported_diversity(
 
 
 def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row: int) -> float:
-    """Return the relevance that an answer loses compared with the nearest of 40 candidates."""
     near = index.query(query, k=40, candidates_limit=40, selector="nearest")
     places = [near.ids[0].tolist().index(each) for each in found.ids[row].tolist()]
     return objectives.loss(near.scores[0].tolist(), places)

@@ -17,7 +17,6 @@ from support.data.mixed_indexes import (
     FAMILIES,
     KINDS,
     METRICS,
-    ROWS,
     SAMPLINGS,
     SEARCHES,
     SELECTIONS,
@@ -173,10 +172,3 @@ def test_auto_probes_further_if_too_few_points_are_found(
     assert (enough.stats.points_hashed >= 180).all()
     assert enough.warnings == ()
     check(index, far, enough, at_least=180)
-
-
-def test_all_indexes_are_over_the_same_points() -> None:
-    for metric in METRICS:
-        dense, sparse = (twin_of(an_index("lsh_div", metric, kind)).vectors for kind in KINDS)
-        assert dense.shape == (ROWS, DIMS)
-        assert np.abs(dense - sparse).max() < 1e-6

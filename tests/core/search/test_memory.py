@@ -43,7 +43,6 @@ def fresh(index: Index, **changed: FloatArray) -> Index:
 
 
 def lengths(index: Index) -> Iterator[int]:
-    """Yield the lengths of all arrays in this thread's working memory."""
     scratch = index.engine._searcher._local.memory.scratch
     return (array.size for array in arrays_of(scratch))
 
