@@ -67,12 +67,7 @@ def test_measured_recall_holds_for_new_queries(
 
 @pytest.mark.parametrize("name", ["cifar100_7x5_bovw", "newsgroups20"])
 def test_recall_of_hyperplane_queries_is_as_a_build_measured(data_folder: Path, name: str) -> None:
-    """The recall of queries by learned hyperplanes is within 0.2 of what the build measured.
-
-    The hyperplanes come from support vector machines trained on rows that are held out. `auto`
-    relies on the measured recall. With `lsh_div` and `pca_hash` a scan finds fewer of the nearest
-    points than with `lsh_sdiv`.
-    """
+    """Hyperplanes are those of support vector machines trained on rows that are held out."""
     [data] = topics.load([name], str(data_folder))
     asked = data.queries(3).queries
     families: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
@@ -114,11 +109,7 @@ def test_hyperplane_queries_reach_the_target_without_categories(
 def test_hashing_closes_most_of_the_gap_to_greedy_over_all_points(
     index: Index, images: FloatArray, queries: FloatArray
 ) -> None:
-    """`marginal` greedy on hashed candidates closes more than 0.9 of the gap in J.
-
-    The gap is the difference between nearest neighbours and `marginal` greedy over all points, at
-    diversity 0.3. The J of Algorithm 1 is between both.
-    """
+    """The gap in J is that of nearest neighbours to `marginal` greedy over all points."""
     unit = definitions.unit(images[:50_000])
     asked, directions = queries[:15], definitions.unit(queries[:15])
 

@@ -87,10 +87,7 @@ def test_any_dtype_gives_the_same_answer(dtype: type[np.generic]) -> None:
 
 
 def test_repeated_and_unsorted_entries_are_merged_in_a_copy() -> None:
-    """Scipy allows repeated and unsorted entries.
-
-    A copy gets sorted entries with repeated ones added up, and the caller's matrix is unchanged.
-    """
+    """Scipy allows such entries, so the caller's matrix stays unchanged."""
     indptr, indices = np.array([0, 3, 4]), np.array([5, 2, 5, 0])
     values = np.array([1.0, 4.0, 2.0, 3.0], np.float32)
     given = sparse.csr_array((values, indices, indptr), shape=(2, 6))
@@ -233,10 +230,7 @@ def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None
 
 @pytest.mark.parametrize("first", ["dense", "sparse"])
 def test_dense_and_sparse_blocks_do_not_mix(first: str) -> None:
-    """The first block decides whether points are dense or sparse.
-
-    A block of the other kind is refused, and the rows received before it are kept.
-    """
+    """The first block decides; rows received before a refused block are kept."""
     points = drawn()
     blocks = [points, sparse.csr_array(points)]
     one, other = blocks if first == "dense" else reversed(blocks)

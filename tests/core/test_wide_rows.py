@@ -91,10 +91,7 @@ def test_more_columns_than_the_maximum_are_refused() -> None:
 def test_empty_columns_change_no_answer(
     selector: Selector, variant: Variant, metric: Metric
 ) -> None:
-    """Answers are bitwise equal, for batches and single rows.
-
-    `qp_relax` adds up its means over other columns, so its shares agree only approximately.
-    """
+    """`qp_relax` adds up its means over other columns, so its shares agree only nearly."""
     wide, narrow = both(metric)
     asked = queries(5, metric)
     told: Any = {"k": 6, "selector": selector, "variant": variant, "search": "exact"}

@@ -24,10 +24,7 @@ from support.processes.running_server import RunningServer
 
 
 def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
-    """Nearest results lie close together, and greedy results without hashing leave the class.
-
-    With hashing, greedy results stay in the class and still spread out.
-    """
+    """With hashing, greedy results stay in the class and still spread out."""
     points = toy()
     with Client(server.target, timeout=30) as client:
         picks = ask_toy(client, points)

@@ -51,27 +51,19 @@ def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[in
     index, asked = built(hierarchy=hierarchy), PredictParameters(mode=mode, diversity=0.2)
     tried = [-2.0, 0.0, 0.1, 0.3, 0.5, 1.5]
     found = choose_threshold(index, X, Y, asked, thresholds=tried[::-1], folds=4)
-    reached = np.array(
-        [
-            [
-                value(index, labels, row)
-                for row, labels in enumerate(
-                    index.predict_labels(X, mode=mode, diversity=0.2, threshold=t).labels
-                )
-            ]
-            for t in tried
-        ]
-    )
+
+    def values(threshold: float | None) -> list[float]:
+        found = index.predict_labels(X, mode=mode, diversity=0.2, threshold=threshold)
+        return [value(index, labels, row) for row, labels in enumerate(found.labels)]
+
+    reached = np.array([values(threshold) for threshold in tried])
     fold = np.arange(len(X)) % 4
     by_fold = [int(np.argmax(reached[:, fold != each].mean(axis=1))) for each in range(4)]
     assert found.by_fold == tuple(tried[number] for number in by_fold)
     assert found.threshold == tried[int(np.argmax(reached.mean(axis=1)))]
     own = [reached[by_fold[each], row] for row, each in enumerate(fold)]
     assert found.value == pytest.approx(np.mean(own))
-    plain = index.predict_labels(X, mode=mode, diversity=0.2).labels
-    assert found.plain == pytest.approx(
-        np.mean([value(index, *each[::-1]) for each in enumerate(plain)])
-    )
+    assert found.plain == pytest.approx(np.mean(values(None)))
     assert found.measure == ("f_score" if hierarchy is None else "h_score")
 
 

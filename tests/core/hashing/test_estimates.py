@@ -332,10 +332,7 @@ def test_a_zero_row_has_the_code_of_the_lowest_positive_level(depth: int) -> Non
 
 @pytest.mark.parametrize("depth", coding.DEPTHS)
 def test_the_noise_constants_are_those_of_normal_margins(depth: int) -> None:
-    """The noise constant is 1 / c^2 - 1, where c is the cosine of normal margins and their code.
-
-    The chosen step is the best: a step a fifth smaller or a quarter larger gives more noise.
-    """
+    """The constant is 1 / c^2 - 1, where c is the cosine of normal margins and their code."""
     margins = np.random.default_rng(1).standard_normal((300, 256)).astype(np.float32)
 
     def noise(codes: np.ndarray) -> float:

@@ -90,13 +90,9 @@ def test_contradicting_parameters_are_refused_by_field(
 
 
 def test_numpy_numbers_become_python_numbers() -> None:
-    parameters = QueryParameters(
-        k=np.int32(5),  # type: ignore[arg-type]
-        diversity=np.float32(0.5),  # type: ignore[arg-type]
-        hash_limit=np.uint64(50),  # type: ignore[arg-type]
-        max_distance=np.float64(1.5),
-        seed=np.uint64(2**64 - 1),  # type: ignore[arg-type]
-    )
+    numbers: dict[str, Any] = {"k": np.int32(5), "diversity": np.float32(0.5)}
+    numbers |= {"hash_limit": np.uint64(50), "max_distance": np.float64(1.5)}
+    parameters = QueryParameters(**numbers, seed=np.uint64(2**64 - 1))  # type: ignore[arg-type]
     effective = parameters.resolve(1000, "tables")
     assert (effective.k, effective.diversity, effective.hash_limit) == (5, 0.5, 50)
     assert (effective.max_distance, effective.seed) == (1.5, 2**64 - 1)
@@ -110,13 +106,9 @@ def test_numpy_numbers_become_python_numbers() -> None:
 
 def test_build_parameters_can_be_written_as_json() -> None:
     """A manifest is JSON, so parameters given as numpy numbers become Python numbers."""
-    parameters = BuildParameters(
-        n_tables=np.int8(100),  # type: ignore[arg-type]
-        n_bits=np.uint16(8),  # type: ignore[arg-type]
-        n_components=np.int64(4),  # type: ignore[arg-type]
-        seed=np.uint64(2**64 - 1),  # type: ignore[arg-type]
-        target_recall=np.float32(0.5),  # type: ignore[arg-type]
-    )
+    numbers: dict[str, Any] = {"n_tables": np.int8(100), "n_bits": np.uint16(8)}
+    numbers |= {"n_components": np.int64(4), "seed": np.uint64(2**64 - 1)}
+    parameters = BuildParameters(**numbers, target_recall=np.float32(0.5))  # type: ignore[arg-type]
     assert json.loads(json.dumps(asdict(parameters))) == asdict(parameters)
     small = QueryParameters(k=np.int8(100))  # type: ignore[arg-type]
     assert small.resolve(10_000, "scan").candidates_limit == 1000
@@ -254,10 +246,9 @@ def test_minus_zero_becomes_zero() -> None:
 def test_resolved_parameters_are_within_the_limits(
     k: int, candidates_limit: int | None, hash_limit: int | None, rows: int, search: Search
 ) -> None:
+    limits = {"candidates_limit": candidates_limit, "hash_limit": hash_limit}
     try:
-        effective = QueryParameters(
-            k=k, candidates_limit=candidates_limit, hash_limit=hash_limit, search=search
-        ).resolve(rows, "tables")
+        effective = QueryParameters(k=k, search=search, **limits).resolve(rows, "tables")
     except DivgrpcError:
         return
     for value in (effective.candidates_limit, effective.hash_limit):

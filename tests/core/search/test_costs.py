@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,14 +111,9 @@ def test_the_default_hash_limit_is_interpolated_from_measurements() -> None:
         (measured[0], replace(measured[1], pools=scans), measured[2]), SHAPE, 0.9, ("exact", 1)
     )
 
-    def limits(**named: int) -> tuple[int, int]:
-        wanted = table.resolve(
-            QueryParameters(**named),  # type: ignore[arg-type]
-            ROWS,
-            128,
-            "dense",
-            most_probes=100,
-        )
+    def limits(**named: Any) -> tuple[int, int]:  # noqa: ANN401  # limits of a query
+        parameters = QueryParameters(**named)
+        wanted = table.resolve(parameters, ROWS, 128, "dense", most_probes=100)
         return wanted.hash_limit, wanted.candidates_limit
 
     assert limits() == (1_200, 200)

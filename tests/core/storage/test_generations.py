@@ -201,10 +201,7 @@ def test_files_of_a_killed_build_are_removed(folder: Path) -> None:
 def test_a_crash_before_the_pointer_moves_keeps_the_old_generation(
     folder: Path, pointer: bool
 ) -> None:
-    """The crash happens between the renames of a publish, or while the pointer is written.
-
-    The next build uses the number of the unpublished generation again.
-    """
+    """The next build uses the number of the unpublished generation again."""
     shutil.copytree(folder / "1", folder / "2")
     if pointer:
         (folder / "CURRENT.new").write_text("2")
