@@ -225,7 +225,7 @@ def test_a_requested_search_that_misses_the_target_causes_a_warning() -> None:
 def test_ids_and_categories_of_skipped_rows_are_skipped() -> None:
     vectors = normal(6)
     vectors[2] = 0
-    topics = {"categories": range(6), "subtopics": [-1, 1, 2, 3, -1, 5]}
+    topics: dict[str, Any] = {"categories": range(6), "subtopics": [-1, 1, 2, 3, -1, 5]}
     index = Index.build(vectors, ids=[60, 50, 40, 30, 20, 10], zero_vectors="skip", **topics)
     assert index.engine._arrays["ids"].tolist() == [60, 50, 30, 20, 10]
     assert index.engine._arrays["categories"].tolist() == [0, 1, 3, 4, 5]

@@ -248,7 +248,7 @@ def test_invalid_arguments_are_refused_before_any_work(
     field: str,
     value: Any,  # noqa: ANN401
 ) -> None:
-    given = {"documents": X[POINTS:], "labels": Y[POINTS:], field: value}
+    given: dict[str, Any] = {"documents": X[POINTS:], "labels": Y[POINTS:], field: value}
     with refused(field):
         evaluate_labels(index, **given)
 
@@ -265,14 +265,14 @@ def test_work_above_the_limits_is_refused(
 
 
 def test_an_index_that_cannot_predict_is_refused() -> None:
-    votes = {"grid": LabelGrid(modes=("neighbour_vote",))}
-    for unfit, told in (
-        (Index.build(X[:POINTS]), {}),
-        (built(label_model=None), {}),
+    votes = LabelGrid(modes=("neighbour_vote",))
+    for unfit, grid in (
+        (Index.build(X[:POINTS]), None),
+        (built(label_model=None), None),
         (built(labels=None), votes),
     ):
         with pytest.raises(UnfitIndexError):
-            evaluate_labels(unfit, X[POINTS:], Y[POINTS:], **told)
+            evaluate_labels(unfit, X[POINTS:], Y[POINTS:], grid=grid)
 
 
 def test_the_best_threshold_of_each_mode_is_stored() -> None:

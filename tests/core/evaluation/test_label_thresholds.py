@@ -148,7 +148,7 @@ def test_malformed_stored_thresholds_are_damage(tmp_path: Path, thresholds: obje
     folds=[1, 41],
 )
 def test_invalid_arguments_are_named(field: str, value: Any) -> None:  # noqa: ANN401
-    told = value if isinstance(value, dict) else {field: value}
+    told: dict[str, Any] = value if isinstance(value, dict) else {field: value}
     with refused(field):
         choose_threshold(built(), **({"documents": X, "labels": Y} | told))
 

@@ -145,7 +145,7 @@ def test_a_search_ends_when_labels_are_too_short(hash_limit: int, candidates_lim
         effective = built.engine.labels.resolve(PredictParameters(**options))
         for query, labels in zip(queries, result.labels, strict=True):
             assert labels.tolist() == near_copies.answer(points, query, effective).ids
-        if hash_limit != 0 or (search == "exact" and candidates_limit):
+        if candidates_limit if search == "exact" else hash_limit:
             assert result.stats.points_scored.max() < 1_000
 
 

@@ -246,7 +246,7 @@ def test_minus_zero_becomes_zero() -> None:
 def test_resolved_parameters_are_within_the_limits(
     k: int, candidates_limit: int | None, hash_limit: int | None, rows: int, search: Search
 ) -> None:
-    limits = {"candidates_limit": candidates_limit, "hash_limit": hash_limit}
+    limits: dict[str, Any] = {"candidates_limit": candidates_limit, "hash_limit": hash_limit}
     try:
         effective = QueryParameters(k=k, search=search, **limits).resolve(rows, "tables")
     except DivgrpcError:

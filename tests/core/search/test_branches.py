@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.labels.test_prediction import columns
 from divgrpc.errors import UnfitIndexError
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
@@ -16,7 +15,7 @@ from divgrpc.labels import prediction
 from divgrpc.metrics import LabelTree
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.search.branches import Branches
-from divgrpc.types import Mode, Selector
+from divgrpc.types import LabelResult, Mode, Selector
 from reference import labels as reference_labels
 from reference.metrics import bfs_tree
 from support.checks.refusals import refused
@@ -31,6 +30,11 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 @pytest.fixture(scope="module")
 def index() -> Index:
     return Index.build(X, **labelled_documents.everything())
+
+
+def columns(result: LabelResult) -> list[bytes]:
+    arrays = (result.labels, result.scores, result.selection_scores, result.counts)
+    return [array.tobytes() for array in arrays]
 
 
 def branches_of(edges: list[tuple[int, int]], labels: int, roots: list[int] | None) -> Branches:

@@ -63,7 +63,7 @@ def test_limits_of_zero_and_of_k(
     """With a limit of k, a warning says that the selector only orders the results."""
     for kind in KINDS:
         index, asked = an_index(family, metric, kind), queries(2, metric)
-        limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
+        limits: dict[str, Any] = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
         result = index.query(asked, k=7, search=search, selector="nearest", **limits)
         check(index, asked, result)
         codes = [warning.code for warning in result.warnings]

@@ -75,12 +75,12 @@ def ask_digits(parameters: dict[str, Any]) -> list[list[int]]:
 
 def ask_stored(parameters: dict[str, Any]) -> list[str]:
     queries = np.random.default_rng(8).standard_normal((3, 9)).astype(np.float32)
-    limits = {"k": 5, "hash_limit": 20, "candidates_limit": 12}
+    limits: dict[str, Any] = {"k": 5, "hash_limit": 20, "candidates_limit": 12}
     return in_hexadecimal(opened(STORED).query(queries, **limits, **parameters), COLUMNS)
 
 
 def ask_sparse(parameters: dict[str, Any]) -> list[str]:
-    limits = {"k": 4, "hash_limit": 25, "candidates_limit": 12}
+    limits: dict[str, Any] = {"k": 4, "hash_limit": 25, "candidates_limit": 12}
     return in_hexadecimal(opened(SPARSE).query(sparse_rows(2, 8), **limits, **parameters), COLUMNS)
 
 

@@ -152,9 +152,8 @@ def test_stored_labels_are_predicted_as_recorded(case: str) -> None:
 @pytest.mark.parametrize("name", _BUILDS)
 def test_a_stored_index_has_the_files_recorded(name: str) -> None:
     info = opened(_FOLDER / name).info
-    assert [[array.name, array.dtype, *array.shape] for array in info.arrays] == recorded(_ANSWERS)[
-        name
-    ]
+    arrays = [[array.name, array.dtype, *array.shape] for array in info.arrays]
+    assert arrays == recorded(_ANSWERS)[name]
     family = _BUILDS[name].get("hash_family", "auto")
     assert family in {"auto", info.parameters["hash_family"]}
 
