@@ -18,19 +18,13 @@ from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
 
-# Maximum Euclidean length of a row. float32 can hold the sum of the squares of ten million such
-# lengths.
+# Maximum Euclidean length of a row. float32 can hold the sum of ten million squares of it.
 LENGTH_MAX: Final = 1e15
 _TAKE_ROWS: Final = 256
 _BLOCK_ROWS_MAX: Final = 8_192
 _BLOCK_NUMBERS_MAX: Final = 1 << 23
 
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-_FAULTS: Final = {
-    normalise.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
-    normalise.BAD_ORDER: ("indices", "must be strictly increasing within each row"),
-    normalise.BAD_RANGE: ("indices", "must be from 0 to the number of columns less one"),
-}
 
 
 def within_float32(number: float) -> np.float32:
@@ -218,9 +212,8 @@ def mean_width(rows: Rows) -> int:
 def release_rows(rows: Rows) -> None:
     """Drop the pages of memory-mapped rows from memory; the next use reads them again."""
     if isinstance(rows, SparseRows):
-        release(rows.indptr)
-        release(rows.indices)
-        release(rows.values)
+        for array in (rows.indptr, rows.indices, rows.values):
+            release(array)
     else:
         release(rows)
 
@@ -248,32 +241,36 @@ def any_number(rows: Rows) -> npt.NDArray[np.bool_]:
 
 def lengths(rows: Rows) -> FloatArray:
     """Return the Euclidean length of each row, (n,) float32; infinite if the square overflows."""
-    result = np.empty(len(rows), np.float32)
-    # Pass only read-only arrays, because numba would compile the kernel once more for writable
-    # arrays.
     if isinstance(rows, SparseRows):
-        normalise.lengths_sparse(rows.indptr, read_only(rows.values), result)
-    else:
-        normalise.lengths(read_only(rows), result)
+        squares = np.empty(len(rows))
+        normalise.squares_sparse(read_only(rows.indptr), read_only(rows.values), squares)
+        with np.errstate(over="ignore"):
+            return np.sqrt(squares.astype(np.float32))
+    result = np.empty(len(rows), np.float32)
+    # Arrays are read-only, because numba would compile a kernel once more for writable arrays.
+    normalise.lengths(read_only(rows), result)
     return result
 
 
 def _check_sparse(field_name: str, rows: SparseRows) -> SparseRows:
     _check_dtypes(field_name, rows)
-    indptr = np.array(rows.indptr, np.int64)
-    # Clip column numbers before they are converted, because a number beyond int32 could wrap to a
-    # valid column. A clipped number is out of range and is refused.
-    indices = np.clip(rows.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
-    if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
-        fault = normalise.BAD_INDPTR
-    else:
-        fault = normalise.check_sparse(indptr, indices, rows.dims)
-    if fault:
-        part, rule = _FAULTS[fault]
-        raise invalid(f"{field_name}.{part}", rule)
+    indptr, indices = np.array(rows.indptr, np.int64), np.asarray(rows.indices)
+    # Compare adjacent values, because a difference of two int64 values may overflow.
+    if indptr[:1].tolist() != [0] or indptr[-1] != len(indices) or (indptr[1:] < indptr[:-1]).any():
+        raise invalid(
+            f"{field_name}.indptr", "must begin at 0, never decrease and end at the values"
+        )
+    if ((indices < 0) | (indices >= min(rows.dims, 2**31))).any():
+        raise invalid(f"{field_name}.indices", "must be from 0 to the number of columns less one")
+    rises = indices[1:] > indices[:-1]
+    row_starts = indptr[1:-1]
+    rises[row_starts[(row_starts > 0) & (row_starts < len(indices))] - 1] = True
+    if not rises.all():
+        raise invalid(f"{field_name}.indices", "must be strictly increasing within each row")
     if len(rows.values) != len(indices):
         raise invalid(f"{field_name}.values", "must have the length of the indices")
-    return SparseRows(indptr, indices, np.array(rows.values, np.float32), rows.dims)
+    values = np.array(rows.values, np.float32)
+    return SparseRows(indptr, indices.astype(np.int32), values, rows.dims)
 
 
 def _check_dtypes(field_name: str, rows: SparseRows) -> None:
@@ -288,8 +285,7 @@ def _check_dtypes(field_name: str, rows: SparseRows) -> None:
 
 def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
     try:
-        # Check the arrays of the matrix, because scipy does not check them when it converts the
-        # matrix.
+        # Check the arrays of the matrix, because scipy does not check them when it converts it.
         if hasattr(values, "check_format"):
             values.check_format(full_check=True)
         matrix = sparse.csr_array(values)

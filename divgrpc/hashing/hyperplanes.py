@@ -2,8 +2,7 @@
 
 The margin of a point x is x . p - t, for a hyperplane with direction p and a threshold t. The
 threshold is 0 or, if hashing is centred, the projection of the mean point. A bit of a code is the
-sign of a margin. In the family `cells` a margin may have more than one bit
-(`divgrpc.hashing.codes`).
+sign of a margin; in the family `cells` a margin may have several bits (`divgrpc.hashing.codes`).
 
 - `lsh_div` draws directions at random (Charikar 2002; the paper's LSH-Div).
 - `lsh_sdiv` draws directions in the space of the top principal components (the paper's LSH-SDiv).
@@ -30,35 +29,32 @@ from scipy import linalg
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.hashing.codes import DEPTHS
 from divgrpc.hashing.count_sketch import CountSketch, dims_after
-from divgrpc.kernels import projection as kernels
+from divgrpc.kernels.kmeans import group
+from divgrpc.kernels.projection import table_keys
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, SparseRows, mean_width
+from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width
 
 # Number of bits in a word of a code.
 WORD_BITS: Final = 64
 # The default number of principal components is at most this.
 COMPONENTS_MAX: Final = 200
-# Maximum number of sampled rows that principal components are computed from. More rows do not
-# change the signs of margins.
+# Maximum number of rows that components are computed from; more change no sign of a margin.
 _SAMPLE_ROWS: Final = 50_000
-# Maximum number of values in the sampled rows: _SAMPLE_FLOATS for dense rows, _SAMPLE_STORED for
-# sparse rows. This maximum is exceeded if otherwise fewer than min(dimensions, _SUFFICIENT_ROWS)
-# rows would be sampled.
+# Maximum number of values in the sampled rows, dense and sparse. At least min(dimensions,
+# _SUFFICIENT_ROWS) rows are sampled nevertheless.
 _SAMPLE_FLOATS: Final = 1 << 24
 _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
 # Up to this number of dimensions, second moments are cheaper than subspace iteration.
 GRAM_DIMS_MAX: Final = 2_048
-# `auto` tries the family `cells` with at least this many points. With fewer points, a scan of all
-# codes is as fast as a search through cells.
+# `auto` tries the family `cells` with at least this many points; with fewer, a scan is as fast.
 CELLS_ROWS_MIN: Final = 100_000
-# The randomised subspace iteration uses _OVERSAMPLING more columns than components, and
-# _POWER_ITERATIONS iterations.
+# Columns beyond the number of components, and iterations, of the randomised subspace iteration.
 _OVERSAMPLING: Final = 16
 _POWER_ITERATIONS: Final = 4
-# The result of Cholesky's factorisation is used only if the natural logarithms of its diagonal
-# entries differ by at most this, because it is then accurate enough.
+# Cholesky's factorisation is used only if the natural logarithms of its diagonal entries differ by
+# at most this, because it is then accurate enough.
 _LOG_DIAGONAL_RANGE_MAX: Final = 13.0
 
 
@@ -83,8 +79,7 @@ def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildPar
         return replace(parameters, hash_family=family, n_components=components)
     n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
     if family == "pca_hash":
-        # Each component is used for one bit of one table, so all tables together have at most as
-        # many bits as there are components.
+        # Each component is used for one bit of one table.
         n_bits = max(1, min(n_bits, components // (parameters.n_tables or 1)))
         n_tables = max(1, min(n_tables, components // (parameters.n_bits or n_bits)))
     n_tables, n_bits = parameters.n_tables or n_tables, parameters.n_bits or n_bits
@@ -127,11 +122,10 @@ def draw_hyperplanes(
 ) -> FloatArray:
     """Return hyperplanes (m, count) float32; each column is a unit direction or zeros.
 
-    The last columns may be zeros. In `pca_hash`, the columns after the last component are zeros. In
-    `cells`, the columns after the last complete rotation are zeros. The bits of these columns are
-    the same for all points. Directions have the m dimensions of the sketch, or the d dimensions of
-    `vectors` (n, d) without a sketch. Families that use principal components compute them from
-    `vectors` minus `centre` (d,). All defaults of `parameters` must be filled in.
+    The columns after the last component (`pca_hash`) or after the last complete rotation (`cells`)
+    are zeros. Directions have the m dimensions of the sketch, or the d dimensions of `vectors` (n,
+    d) without a sketch. Families that use principal components compute them from `vectors` minus
+    `centre` (d,). All defaults of `parameters` must be filled in.
     """
     rng = np.random.default_rng(parameters.seed)
     sketch = sketch or CountSketch(np.empty(0, np.int32), vectors.shape[1])
@@ -142,16 +136,15 @@ def draw_hyperplanes(
         return _deal(basis, parameters.n_tables or 1, parameters.n_bits or 1, count)
     orthogonal = parameters.hyperplanes == "orthogonal"
     if parameters.hash_family == "lsh_div" or components >= dims:
-        # The components span the whole space. A random direction in their coordinates is a random
-        # direction of the space, so the components need not be computed.
+        # The components span the whole space, so a random direction needs no components.
         directions = _directions(rng, dims, count, orthogonal=orthogonal)
     else:
         basis = _components(vectors, centre, components, rng, sketch)
         directions = basis @ _directions(rng, components, count, orthogonal=orthogonal)
     directions /= np.linalg.norm(directions, axis=0)
     if orthogonal and code_depth(parameters) > 1:
-        # An incomplete block would give some directions more weight than others. That would lose
-        # more recall than the bits of the block gain.
+        # An incomplete block would give some directions more weight, which would lose more recall
+        # than the bits of the block gain.
         directions[:, count // components * components :] = 0
     return np.ascontiguousarray(directions, np.float32)
 
@@ -202,23 +195,17 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
                 q = linalg.solve_triangular(factor, q.T, lower=True).T
             return q
     q, r = np.linalg.qr(columns)
-    # The library may return an r with negative diagonal entries. Changing the signs of the columns
-    # of q makes these entries positive.
+    # The library may return an r with negative diagonal entries.
     return np.asarray(q * np.where(np.diag(r) < 0, -1, 1))
 
 
 def _components(
-    vectors: Rows,
-    centre: FloatArray,
-    count: int,
-    rng: np.random.Generator,
-    sketch: CountSketch,
+    vectors: Rows, centre: FloatArray, count: int, rng: np.random.Generator, sketch: CountSketch
 ) -> npt.NDArray[np.float64]:
     """Return the principal components of the sketched rows, or of a sample of many rows."""
     sample = _sample_rows(vectors, sketch.dims)
     if len(vectors) > sample:
-        rows = np.sort(rng.choice(len(vectors), sample, replace=False))
-        vectors = sketch.of_some(vectors, rows)
+        vectors = sketch.of_some(vectors, draw_numbers(len(vectors), sample, rng))
     else:
         vectors = sketch(vectors)
     return principal_components(vectors, sketch.of_dense(centre), count, rng)
@@ -254,9 +241,7 @@ def principal_components(
 def _sample_rows(vectors: Rows, dims: int) -> int:
     """Return the number of rows to compute components from; a sketch has `dims` columns.
 
-    These rows have at most 2^24 values, or 2^22 if they are sparse, because each stored value of a
-    sparse row takes many times longer. The number of rows is not reduced below min(dims,
-    _SUFFICIENT_ROWS).
+    Sparse rows have fewer values, because each stored value takes many times longer.
     """
     most = _SAMPLE_FLOATS // dims
     if isinstance(vectors, SparseRows):
@@ -281,8 +266,7 @@ def _leading(
     directions = np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
     if basis is not None:
         directions = basis @ directions
-    # The sign of an eigenvector is arbitrary, so choose the sign that makes the entry of largest
-    # absolute value positive.
+    # The sign of an eigenvector is arbitrary. Make the entry of largest absolute value positive.
     largest = np.abs(directions).argmax(axis=0)
     return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
 
@@ -292,20 +276,17 @@ def build_table(
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return (keys, offsets, rows) of one hash table.
 
-    The points of bucket b are rows[offsets[b] : offsets[b + 1]] int32, ascending. `offsets` int32
-    has one entry for each bucket, and one more at the end. If there are at most four times as many
-    possible keys as points, there is a bucket for each key and `keys` is empty. Otherwise there is
-    a bucket for each key that occurs, and `keys` uint32 are these keys, ascending.
+    The points of bucket b are rows[offsets[b] : offsets[b + 1]] int32, ascending; `offsets` is
+    int32. If there are at most four times as many possible keys as points, there is a bucket for
+    each key and `keys` is empty. Otherwise there is a bucket for each key that occurs, and `keys`
+    uint32 are these keys, ascending.
     """
     points = codes.shape[1]
-    point_keys = np.empty(points, np.uint32)
-    kernels.table_keys(codes, table * n_bits, n_bits, point_keys)
+    numbers, buckets = np.empty(points, np.int32), 1 << n_bits
+    table_keys(codes, table * n_bits, n_bits, numbers)
     keys = np.empty(0, np.uint32)
-    buckets = 1 << n_bits
     if buckets > 4 * points:
-        keys, inverse = np.unique(point_keys, return_inverse=True)
-        point_keys, buckets = inverse.astype(np.uint32), len(keys)
-    offsets = np.empty(buckets + 1, np.int32)
-    rows = np.empty(points, np.int32)
-    kernels.fill_table(point_keys, offsets, rows)
-    return keys, offsets, rows
+        distinct, inverse = np.unique(numbers, return_inverse=True)
+        keys, numbers, buckets = distinct.astype(np.uint32), inverse.astype(np.int32), len(distinct)
+    starts, rows = group(numbers[np.newaxis], buckets)
+    return keys, starts.astype(np.int32), rows

@@ -1,11 +1,10 @@
 """The hash family `cells` is a two-level k-means partition of the points (Lloyd 1982).
 
-Points are clustered by their projections onto the first `width` hyperplanes. The directions of
-these hyperplanes are a rotation of the principal components, or a random subspace of their space.
-Because points are clustered by projections, sparse points need not be made dense, and the
-projections of a query are used both for its code and to find its cells. To learn C cells, a sample
-of the points is divided into about sqrt(C) coarse cells. Each coarse cell is then divided into a
-number of cells in proportion to its points.
+Points are clustered by their projections onto the first `width` hyperplanes, whose directions are a
+rotation of the principal components, or a random subspace of their space. So sparse points need not
+be made dense, and the projections of a query serve both for its code and to find its cells. To
+learn C cells, a sample of the points is divided into about sqrt(C) coarse cells. Each coarse cell
+is then divided into a number of cells in proportion to its points.
 """
 
 import math
@@ -20,9 +19,9 @@ import numpy.typing as npt
 from divgrpc.kernels import kmeans as kernels
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray, IntArray
+from divgrpc.vectors import draw_numbers
 
-# n points are divided into _CELLS_PER_ROOT * sqrt(n) cells. Of fifty thousand points, for example,
-# a cell holds about fifty.
+# n points are divided into _CELLS_PER_ROOT * sqrt(n) cells.
 _CELLS_PER_ROOT: Final = 4
 # The number of cells is limited so that a cell holds at least this many points on average.
 _CELL_POINTS_MIN: Final = 16
@@ -30,8 +29,7 @@ _CELL_POINTS_MIN: Final = 16
 _ITERATIONS: Final = 4
 # Number of final rounds, in which points of the sample may move to cells of another coarse cell.
 _REFINEMENTS: Final = 3
-# Maximum number of float32 values in all centres together (_CENTRE_NUMBERS_MAX) and in the sample
-# (_SAMPLE_NUMBERS_MAX).
+# Maximum number of float32 values in all centres together, and in the sample.
 _CENTRE_NUMBERS_MAX: Final = 1 << 22
 _SAMPLE_NUMBERS_MAX: Final = 1 << 24
 # The sample that the partition is learned from has this many points for each cell.
@@ -115,26 +113,26 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     """Learn a partition of about `n_cells` cells from `sample` (s, m) float32.
 
     The number of cells in a coarse cell is proportional to the number of its points, rounded, and
-    at least one. A cell that loses all its points while it is learned is dropped. In the final
-    rounds, points may move to cells of other coarse cells.
+    at least one. A cell that loses all its points while it is learned is dropped.
     """
     n_coarse = max(1, math.isqrt(n_cells))
     # The coarse centres are few, so a part of the sample is enough for them.
     step = max(1, len(sample) // (_SAMPLE_PER_COARSE * n_coarse))
     some = np.ascontiguousarray(sample[::step])
-    coarse = _k_means(some, _draw(len(some), n_coarse, rng))
+    coarse = _k_means(some, draw_numbers(len(some), n_coarse, rng))
     tops = _nearest(sample, coarse)
     order = np.argsort(tops, kind="stable")
     ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
     members = [order[start:stop] for start, stop in pairwise(ends)]
     # Draw the first centres in order and in one thread, so the result does not depend on threads.
+    counts = [max(1, round(n_cells * len(rows) / len(sample))) for rows in members]
     firsts = [
-        _draw(len(rows), max(1, round(n_cells * len(rows) / len(sample))), rng) for rows in members
+        draw_numbers(len(rows), count, rng) for rows, count in zip(members, counts, strict=True)
     ]
 
     def part(top: int) -> FloatArray:
-        # A coarse cell without points of the sample gets one cell, which has the centre
-        # of the coarse cell.
+        # A coarse cell without points of the sample gets one cell, which has the centre of the
+        # coarse cell.
         if not len(members[top]):
             return coarse[top : top + 1]
         return _k_means(sample[members[top]], firsts[top])
@@ -159,11 +157,6 @@ def _refined(partition: Partition, sample: FloatArray) -> Partition:
     means = np.add.reduceat(sums, tops, axis=0)
     coarse = np.divide(means, members, out=partition.coarse.copy(), where=members > 0)
     return Partition(coarse, partition.starts, centres)
-
-
-def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
-    """Draw `count` of `points` points, or all if there are fewer; return their numbers, sorted."""
-    return np.sort(rng.choice(points, min(count, points), replace=False))
 
 
 def _k_means(points: FloatArray, firsts: IntArray) -> FloatArray:

@@ -14,8 +14,7 @@ A heap generates the probes in this order. A mask whose highest rank is r has tw
 r + 1 in place of r (shift), the other has r + 1 in addition (expand). Each mask has exactly one
 parent, which has a smaller mask and no greater cost. The heap starts with the empty mask of each
 table, so it yields every probe once and in order. The cost of a mask is always summed from rank 0
-upwards. If it were computed from the cost of the parent, rounding would depend on the path to the
-mask.
+upwards, so that rounding does not depend on the path to the mask.
 """
 
 import numpy as np
@@ -128,7 +127,12 @@ def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
     heap, visits, limit, seed = probes.heap, probes.visits, plan.hash_limit, plan.seed
     n_tables, n_bits = ranks.shape
     rank_bits(margins, n_tables, n_bits, ranks, squares)
-    epoch = _next_epoch(visits, probes.epoch)
+    probes.epoch[0] += np.uint32(1)
+    if probes.epoch[0] == 0:
+        # The epoch has overflowed.
+        visits[:] = np.uint32(0)
+        probes.epoch[0] = np.uint32(1)
+    epoch = probes.epoch[0]
     size, count, n_probes = 0, 0, 0
     for t in range(n_tables):
         home_keys[t] = key_of(signs, 0, t * n_bits, n_bits)
@@ -166,16 +170,3 @@ def _push_children(heap, size, table, mask, home_key, ranks, squares):
         shift = mask ^ (np.int64(1) << np.int64(largest)) | next_bit
         size = _push(heap, size, table, shift, home_key, ranks, squares)
     return _push(heap, size, table, mask | next_bit, home_key, ranks, squares)
-
-
-@kernel
-def _next_epoch(visits, epoch):
-    """Increment and return the epoch (1,) uint32.
-
-    If the epoch overflows, all visits are reset and the epoch starts again at 1.
-    """
-    epoch[0] += np.uint32(1)
-    if epoch[0] == 0:
-        visits[:] = np.uint32(0)
-        epoch[0] = np.uint32(1)
-    return epoch[0]

@@ -1,14 +1,13 @@
 """Names, reads and writes the files of compiled kernels, and checks that all of them exist.
 
-numba's own cache does not suffice, for three reasons. It notices an edit of the file of a function,
-but not an edit of the files of the functions that it calls. It names files after the path of the
-sources, so a copy of the sources cannot use them. It loses its index of files if two processes
-write at the same time.
+numba's own cache does not notice edits of the functions that a function calls. It names files after
+the path of the sources, so a copy of the sources cannot use them. It loses its index of files if
+two processes write at the same time.
 
 Here the name of the folder is a hash of everything that compiled code depends on: the sources of
 all kernels, the versions of the compiler, and the processor. The name of a file consists of the
-name of its function and a hash of the argument types. Neither name depends on where the sources are
-or when they were written, so a copy of the folder can be used in another environment.
+name of its function and a hash of the argument types. So a copy of the folder can be used in
+another environment.
 
 A file starts with its length and checksum, so a damaged file is treated as missing. It is written
 under another name and then renamed, so two processes can write the same kernel at the same time.
@@ -74,10 +73,7 @@ def _sources() -> list[Path]:
 
 @functools.cache
 def kernel_names() -> frozenset[str]:
-    """Return the names "module.function" of all kernels that are stored in files.
-
-    Functions decorated with `part` have no files, because they are inlined into their callers.
-    """
+    """Return the names "module.function" of all kernels but `part`s, which have no files."""
     return frozenset(
         f"{source.stem}.{name}"
         for source in _sources()
@@ -102,28 +98,24 @@ def read(name: str) -> bytes | None:
 
 def write(name: str, payload: bytes) -> None:
     """Write a file atomically; raises OSError if that is impossible."""
-    _write(name, _head(payload) + payload)
-
-
-def _head(payload: bytes) -> bytes:
-    return _MAGIC + len(payload).to_bytes(8, "big") + zlib.crc32(payload).to_bytes(4, "big")
-
-
-def _write(name: str, content: bytes) -> None:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{uuid.uuid4().hex}"
     try:
-        draft.write_bytes(content)
+        draft.write_bytes(_head(payload) + payload)
         draft.replace(folder / name)
     finally:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
 
 
+def _head(payload: bytes) -> bytes:
+    return _MAGIC + len(payload).to_bytes(8, "big") + zlib.crc32(payload).to_bytes(4, "big")
+
+
 def check_writable() -> None:
     """Raise OSError if the folder cannot be written."""
-    _write(name := f".{uuid.uuid4().hex}", b"")
+    write(name := f".{uuid.uuid4().hex}", b"")
     (cache_folder() / name).unlink(missing_ok=True)
 
 
@@ -146,10 +138,9 @@ def is_warm() -> bool:
 
 
 def mark_warm(names: Iterable[str]) -> bool:
-    """Write the stamp (the file `warm`) with these file names; return whether it was written.
+    """Write the stamp with `names`, all files that a process needs; return whether it was written.
 
-    `names` must be all files that a process needs to run every kernel. If one of them cannot be
-    read, the stamp is not written.
+    If one of the files cannot be read, the stamp is not written.
     """
     files = sorted(names)
     if not files or any(read(name) is None for name in files):

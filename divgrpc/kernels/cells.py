@@ -1,9 +1,8 @@
 """Searches a k-means partition: finds the cells nearest to a query, then the points of these cells.
 
 The centres of the cells are vectors in the space of a query's first margins, which are computed for
-its code in any case. Like points, centres have codes. A scan of the codes of the centres finds
-candidate cells. Exact distances between the query and the centres then find the nearest of the
-candidate cells.
+its code in any case. A scan of the codes of the centres finds candidate cells. Exact distances
+between the query and their centres then find the nearest.
 """
 
 import numpy as np

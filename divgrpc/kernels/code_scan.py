@@ -35,11 +35,10 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
     """Write the `plan.hash_limit` points nearest by code into `candidates.rows`.
 
     Only the first `stop` points are scanned; the hash limit is 1 to `stop`. On entry,
-    `candidates.distances` holds the exact distances of the first `n_scored` points. These exact
-    distances replace estimates, because the first points are the longest, and the estimates of long
-    points are the worst. `code` is a `QueryCode` with the query's margins; `hashing`, `plan`,
-    `candidates` and `scan` are records too. Returns (tie_start, count). `count` is the number of
-    rows written. The rows from position `tie_start` on tie for the last places.
+    `candidates.distances` holds the exact distances of the first `n_scored` points, the longest.
+    They replace estimates, which are worst for long points. `code` is a `QueryCode` with the
+    query's margins; `hashing`, `plan`, `candidates` and `scan` are records too. Returns (tie_start,
+    count): `count` rows are written, and the rows from `tie_start` on tie for the last places.
     """
     rows, distances, terms = candidates.rows, candidates.distances, hashing.terms
     levels = levels_of(code.margins, plan.search == SCAN_HAMMING, code.planes)
@@ -71,12 +70,10 @@ def levels_of(margins, hamming, planes):
 def settle_ties(rows, distances, count, estimates, plan, ids):
     """Reduce rows[:count] to the `plan.hash_limit` nearest; return (tie_start, count).
 
-    `count` must be at least `plan.hash_limit`. If `estimates` is true, distances are estimates, and
-    if they tie for the last places, the rows of smaller ids are kept. If `estimates` is false,
-    distances are minus scores. If scores tie for the last places and `plan.uniform` is set, a
-    seeded sample of the tied rows is kept. If `plan.uniform` is not set, all tied rows are kept,
-    even if that exceeds the limit. The returned `count` is the number of rows kept, and
-    rows[tie_start:count] are the tied rows.
+    `count` must be at least `plan.hash_limit`. Of estimates that tie for the last places, the rows
+    of smaller ids are kept. If `estimates` is false, distances are minus scores. Of scores that
+    tie, a seeded sample is kept if `plan.uniform` is set, otherwise all, even if that exceeds the
+    limit. The returned `count` is the number of rows kept; rows[tie_start:count] are the tied rows.
     """
     hash_limit = plan.hash_limit
     if estimates:

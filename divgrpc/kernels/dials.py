@@ -1,9 +1,8 @@
 """Chooses the dial (diversity) of one query from the relevance of its candidates.
 
-`fall_off_step` chooses a dial from how fast relevance falls among the candidates. `pick_within`
-chooses the greatest dial whose loss of relevance is at most a bound. Every dial is a multiple of 1
-/ DIAL_STEPS, which float32 represents exactly. The loss of k picks is the share of relevance that
-they give up. It is 0 for the k nearest candidates, and 1 for k candidates of average relevance.
+Every dial is a multiple of 1 / DIAL_STEPS, which float32 represents exactly. The loss of k picks is
+the share of relevance that they give up. It is 0 for the k nearest candidates, and 1 for k
+candidates of average relevance.
 
 The loss does not always grow with the dial, so `pick_within` tries every dial, from 1 downwards,
 and takes the first dial whose loss is at most the bound. Three properties make these trials cheap:

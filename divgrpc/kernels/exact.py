@@ -21,8 +21,8 @@ BOUND_ROWS = 256
 LONG_ROWS_FACTOR = 8
 # `reach` is used only if it scores at most 1 / REACH_MIN_RATIO of all points.
 REACH_MIN_RATIO = 32
-# A point is prefetched when the point this many places earlier is scored. Without prefetching,
-# scoring would mostly wait for hashed points, because they are scattered in memory.
+# A point is prefetched when the point this many places earlier is scored, because hashed points are
+# scattered in memory.
 PREFETCH_ROWS = 8
 # Value of `Hits.size` that means all points of the index.
 ALL_POINTS = -1
@@ -125,26 +125,22 @@ def score_longest(vectors, query, bounds, n_nearest, distances):
                 nearest[count] = distance
                 count += 1
                 if count == 2 * n_nearest:
-                    limit, count = _keep_least(nearest, count, n_nearest)
+                    limit, count = _keep_least(nearest, count, n_nearest), n_nearest
         if count > n_nearest:
-            limit, count = _keep_least(nearest, count, n_nearest)
+            limit, count = _keep_least(nearest, count, n_nearest), n_nearest
     return n
 
 
 @kernel
 def _keep_least(nearest, count, n_nearest):
-    """Move the `n_nearest` smallest of nearest[:count] to the front; return the greatest of them.
-
-    The number of distances now in `nearest`, which is `n_nearest`, is returned too.
-    """
+    """Move the `n_nearest` smallest of nearest[:count] to the front; return their greatest."""
     limit, end = kth_least(nearest[:count], n_nearest - 1), 0
     for i in range(count):
         nearest[end] = nearest[i]
         end += nearest[i] < limit
-    # The distances that tie for the last places are all equal to `limit`, so `limit` is written in
-    # their place.
+    # The distances that tie for the last places are all equal to `limit`.
     nearest[end:n_nearest] = limit
-    return limit, n_nearest
+    return limit
 
 
 @allocating
@@ -189,8 +185,7 @@ def query_length_bound(dense, row):
     """Return the length of a query, increased by the rounding error of a dot product, float64.
 
     A float32 dot product of the query and a point is at most the returned length times the length
-    of the point. The increase allows for one rounding error for each term in a lane, and for the
-    rounding errors of adding the lanes.
+    of the point. The increase allows for the rounding errors of each term and of adding the lanes.
     """
     dims, square = dense.shape[1], 0.0
     for j in range(dims):

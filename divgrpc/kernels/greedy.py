@@ -15,7 +15,7 @@ from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_k
 from divgrpc.kernels.records import MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
 
-# Number of candidates in a block. A block without a better candidate is skipped as a whole.
+# Number of candidates in a block, which is skipped as a whole if none of them is better.
 _BLOCK_ROWS = 64
 # While at least 1 / CROWDED_RATIO of the pool are near-copies of picks, the pool is doubled.
 CROWDED_RATIO = 4

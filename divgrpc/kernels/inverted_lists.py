@@ -1,12 +1,12 @@
 """Searches sparse points exactly, but computes the exact distances of only some of them.
 
-A column is rare if few points store it. If values are weighted by rarity (tf-idf), rare columns
-have the greatest weights. Each rare column has an inverted list of the points that store it. For a
-sparse query, the products over the rare columns are summed by reading the lists of the query's
-columns. The products over the common columns add up to at most the product of the lengths of query
-and point over these columns (Cauchy and Schwarz). Both sums together give a lower bound of each
-distance. Points whose bound is too great to be among the nearest are skipped; the exact distances
-of the other points are computed from their stored rows.
+Each rare column, which few points store, has an inverted list of these points. If values are
+weighted by rarity (tf-idf), rare columns have the greatest weights. For a sparse query, the
+products over the rare columns are summed by reading the lists of the query's columns. The products
+over the common columns add up to at most the product of the lengths of query and point over these
+columns (Cauchy and Schwarz). Both sums together give a lower bound of each distance. Points whose
+bound is too great to be among the nearest are skipped; the exact distances of the other points are
+computed from their stored rows.
 """
 
 import math
@@ -29,13 +29,6 @@ _LENGTH_ROUND_UP = 1.000001
 # Inverted lists are read only if the lists of a query hold less than 1 / LISTS_MIN_RATIO of all
 # stored values, and at most 1 / LISTS_MIN_RATIO of all points must be found.
 LISTS_MIN_RATIO = 4
-
-
-@kernel
-def count_holders(indices, holders):
-    """Count the occurrences of each column in `indices` int32; add them to `holders` (d,) int64."""
-    for i in range(indices.shape[0]):
-        holders[indices[i]] += 1
 
 
 @kernel
@@ -63,9 +56,7 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
 def lists_pay(points, lists, columns, n_nearest):
     """Return whether inverted lists find the `n_nearest` nearest points faster than reading all.
 
-    Inverted lists are faster if the lists of the `columns` (s,) int32 of a sparse query hold less
-    than 1 / LISTS_MIN_RATIO of all stored values, and `n_nearest` is at most 1 / LISTS_MIN_RATIO of
-    all points.
+    `columns` (s,) int32 are those of the sparse query; see LISTS_MIN_RATIO.
     """
     starts = lists.starts
     if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > points.squares.shape[0]:

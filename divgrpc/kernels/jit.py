@@ -37,8 +37,8 @@ _ARRAY_MAKERS: Final = {
 
 # Maps kernels that this process compiled but could not store to the error message.
 write_errors: dict[str, str] = {}
-# Names of the files of kernels that Python code has called in this process. A kernel that only
-# other kernels call is compiled into its callers, so its own file is not needed.
+# Names of the files of kernels that Python code has called in this process. The files of other
+# kernels are not needed, because these are compiled into their callers.
 entry_files: set[str] = set()
 # Names of the files of kernels that are being compiled now, callers before callees.
 _compiling: list[str] = []
@@ -51,10 +51,6 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
         self._name = name
         self._source = source
 
-    @property
-    def cache_path(self) -> str:
-        return str(cache_files.cache_folder())
-
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled code for a signature; None if the file is missing or damaged."""
         target_context.refresh()
@@ -64,8 +60,7 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
         payload = cache_files.read(file)
         if payload is not None:
             try:
-                # Unpickling is no less safe than numba's own cache. In both cases, anyone who can
-                # write to the folder can run code in this process.
+                # As with numba's own cache, anyone who can write to the folder can run code here.
                 return CompileResult._rebuild(  # noqa: SLF001
                     target_context,
                     *pickle.loads(payload),  # noqa: S301
@@ -78,8 +73,7 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the compiled code for a signature."""
         file = self._file(sig, data.codegen)
-        # Remove this file from the list, and also the files after it, which belong to kernels that
-        # failed to compile.
+        # The files after this one belong to kernels that failed to compile.
         if file in _compiling:
             del _compiling[_compiling.index(file) :]
         if data.library.has_dynamic_globals:
@@ -109,10 +103,10 @@ def _files_of(function: Callable[..., Any]) -> NullCache:
 
 @functools.cache
 def _hash_of(source: str) -> str | None:
-    """Return a hash of a source file, or None; it is part of the file names of its kernels.
+    """Return a hash of a source file, or None if it cannot be read.
 
-    The file names of kernels outside this package need such a hash, because the name of the folder
-    depends only on the sources of this package.
+    The file names of kernels outside this package need it, because the name of the folder depends
+    only on the sources of this package.
     """
     try:
         return hashlib.sha256(Path(source).read_bytes()).hexdigest()
@@ -140,9 +134,8 @@ def allocating(function: Callable[..., Any]) -> Any:
 def part(function: Callable[..., Any]) -> Any:
     """Do the same as `kernel`, but inline the source of `function` into the kernels that call it.
 
-    Use `part` for functions with few callers. A function that is not inlined is compiled once alone
-    and again in each of its callers, at every level of calls. Each inlined level saves a second at
-    the first start, when nothing is cached.
+    Use `part` for functions with few callers. Any other function is compiled once alone and again
+    in each of its callers, so each inlined level of calls saves a second of compilation.
     """
     _refuse_array_makers(function)
     return _compiled(function, inline="always")

@@ -2,8 +2,8 @@
 
 The gain of a centre is its dot product with a point minus half the squared length of the centre.
 The centre of greatest gain is the nearest. The caller computes the matrix of products with a
-library. The matrix has one row for each centre and one column for each point. So the loops over
-consecutive points need no branches and compile to vector instructions.
+library, with a row for each centre and a column for each point, so that the loops over points need
+no branches and compile to vector instructions.
 """
 
 import numpy as np
@@ -55,11 +55,11 @@ def take_several(products, halves, numbers, gains):
 
 @allocating
 def group(numbers, count):
-    """Group points by cell; return (starts, points).
+    """Group points by cell, or by bucket of a hash table; return (starts, points).
 
     numbers[:, i] are the cells of point i, `numbers` (l, n) int32; numbers below 0 are ignored. The
-    points of cell t, 0 to count - 1, are points[starts[t] : starts[t + 1]]. `starts` is (count +
-    1,) int64, `points` int32.
+    points of cell t, 0 to count - 1, are points[starts[t] : starts[t + 1]], ascending if l is 1.
+    `starts` is (count + 1,) int64, `points` int32.
     """
     starts = np.zeros(count + 1, np.int64)
     for number in numbers.flat:

@@ -27,11 +27,9 @@ COSINE_OF_CHORD = 1
 COSINE_OF_ANGLE = 2
 RATIONAL_QUADRATIC = 3
 
-# Remainders below this number are replaced by it, because float32 distances do not distinguish
-# them.
+# Remainders below this are replaced by it, because float32 distances do not distinguish them.
 REMAINDER_MIN = 1e-5
-# A computed bound of remainders is multiplied by this, so that rounding errors do not make it too
-# great.
+# A bound of remainders is multiplied by this, so that rounding errors do not make it too great.
 _BELOW_ONE = 1.0 - 1e-9
 _LN_2 = 0.6931471805599453
 
@@ -92,8 +90,7 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
             # A candidate whose remainder is below `volume_min` cannot be better than the best so
-            # far. The exact bound has exp(x) in place of 1 + x. 1 + x is used because it is
-            # cheaper, and it is correct because it is never greater than exp(x).
+            # far. The exact bound has exp(x) in place of 1 + x, which is cheaper and never greater.
             rise = 1.0 + (price - best_price) / (1.0 - relevance)
             volume_min = _BELOW_ONE * best_remainder * rise
             while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > volume_min:

@@ -1,17 +1,9 @@
-"""Checks, measures and normalises rows; the result of a row does not depend on other rows."""
+"""Measures and normalises rows; the result of a row does not depend on other rows."""
 
 import numpy as np
 
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.vector_sums import row_dot
-
-# Results of `check_sparse`. BAD_INDPTR: `indptr` does not start at 0, decreases, or points past the
-# end. BAD_ORDER: the columns of a row are not strictly ascending. BAD_RANGE: a column is not in the
-# range 0 to dims - 1.
-NO_FAULT = 0
-BAD_INDPTR = 1
-BAD_ORDER = 2
-BAD_RANGE = 3
 
 
 @kernel
@@ -64,43 +56,10 @@ def lengths(matrix, result):
 
 
 @kernel
-def lengths_sparse(indptr, values, result):
-    """Write the length of each sparse row into `result` (n,) float32.
-
-    The length of a row with inf or nan is inf or nan.
-    """
-    for row in range(result.shape[0]):
-        square = np.float32(_square(values[indptr[row] : indptr[row + 1]]))
-        result[row] = np.sqrt(square)
-
-
-@kernel
 def squares_sparse(indptr, values, result):
     """Write the squared length of each sparse row into `result` (n,) float64."""
     for row in range(result.shape[0]):
         result[row] = _square(values[indptr[row] : indptr[row + 1]])
-
-
-@kernel
-def check_sparse(indptr, indices, dims):
-    """Return the first fault of compressed sparse rows with `dims` columns, or NO_FAULT.
-
-    `indptr` (n + 1,) int64; `indices` int32. The caller must check that the last entry of `indptr`
-    is the length of `indices`.
-    """
-    if indptr[0] != 0:
-        return BAD_INDPTR
-    for row in range(indptr.shape[0] - 1):
-        if indptr[row + 1] < indptr[row] or indptr[row + 1] > indices.shape[0]:
-            return BAD_INDPTR
-        before = -1
-        for i in range(indptr[row], indptr[row + 1]):
-            if indices[i] < 0 or indices[i] >= dims:
-                return BAD_RANGE
-            if indices[i] <= before:
-                return BAD_ORDER
-            before = indices[i]
-    return NO_FAULT
 
 
 @kernel

@@ -3,19 +3,19 @@
 Under inner_product, the distance between two points is 1 - cosine, and `Points` has inverse
 lengths. Under the other metrics, it is the squared Euclidean distance.
 
-Candidates are in the order of their distance from the query, nearest first. They are decided in
-this order. If the distance of a candidate from an earlier kept candidate is at most a limit, the
-candidate is a near-copy of that kept candidate. Otherwise the candidate is kept. Selectors choose
-from the kept candidates only. To decide this for every candidate, `keep_different` compares each
-candidate with the earlier kept candidates. A selector that picks candidates one by one calls
+Candidates are decided in the order of their distance from the query, nearest first. If the distance
+of a candidate from an earlier kept candidate is at most a limit, the candidate is a near-copy of
+that kept candidate. Otherwise it is kept. Selectors choose from the kept candidates only.
+`keep_different` decides for every candidate. A selector that picks candidates one by one calls
 `is_kept` only for the candidates that it would pick, which takes far fewer distances.
 """
 
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.sparse import clear, distance_from_dot, marked_dot, sparse_dot, spread
+from divgrpc.kernels.sparse import clear, distance_from_dot, marked_dot, spread
 from divgrpc.kernels.vector_sums import (
+    gathered_dot,
     row_distance,
     row_distance_within,
     row_distances,
@@ -94,7 +94,7 @@ def _far_from_spread(points, row, peer, next_row, selection, sums):
     if marks.shape[0]:
         dot = marked_dot(indices, values, start, stop, dense, marks, sums)
     else:
-        dot = sparse_dot(indices, values, start, stop, indptr[next_row], dense, 0)
+        dot = gathered_dot(indices, values, start, stop, indptr[next_row], dense, 0)
     if inverses.shape[0]:
         return np.float32(1) - np.float32(dot) * inverses[peer] * inverses[row]
     return distance_from_dot(dot, squares[peer], squares[row], False)
@@ -198,7 +198,7 @@ def _first_near(points, rows, start, place, limit, standing, selection, sums):
 def keep_different(points, rows, count, limit, selection, places):
     """Write the positions of all kept candidates into `places` (count,) int64; return their number.
 
-    Selectors that need all candidates at once use this function. Other arguments as for `is_kept`.
+    Other arguments as for `is_kept`.
     """
     standing, number = np.zeros(count, np.int8), 0
     for i in range(count):

@@ -61,6 +61,16 @@ def project_sparse(indices, values, start, stop, hyperplanes, projections):
         i += 1
 
 
+@part
+def _project_row(queries, row, hyperplanes, projections):
+    indptr = queries.indptr
+    if indptr.shape[0]:
+        start, stop = indptr[row], indptr[row + 1]
+        project_sparse(queries.indices, queries.values, start, stop, hyperplanes, projections)
+    else:
+        project(queries.dense, row, hyperplanes, projections)
+
+
 @kernel
 def embed(queries, feature_map, offset, embedded):
     """Write the product of each query and `feature_map`, plus `offset`, into `embedded`.
@@ -69,39 +79,29 @@ def embed(queries, feature_map, offset, embedded):
     `embedded` (nq, r) are float32.
     """
     queries = Queries(*queries)
-    indptr = queries.indptr
     for row in range(embedded.shape[0]):
         image = embedded[row]
-        if indptr.shape[0]:
-            start, stop = indptr[row], indptr[row + 1]
-            project_sparse(queries.indices, queries.values, start, stop, feature_map, image)
-        else:
-            project(queries.dense, row, feature_map, image)
+        _project_row(queries, row, feature_map, image)
         for j in range(image.shape[0]):
             image[j] += offset[j]
 
 
 @part
-def sketch_dense(dense, row, places, sums):
-    """Write the count sketch of row `row` of `dense` into row 0 of `sums` (1, m) float32.
+def sketch(queries, query, places, sums):
+    """Write the count sketch of query number `query` of `Queries` into row 0 of `sums` (1, m).
 
     `places` (d,) int32: if places[j] is not negative, dimension j is added to sum places[j];
-    otherwise it is subtracted from sum ~places[j]. Dimensions are added in ascending order.
+    otherwise it is subtracted from sum ~places[j]. Dimensions are added in ascending order, those
+    of a sparse query in their stored order. `sums` is float32.
     """
+    indptr = queries.indptr
     sums[:] = np.float32(0)
-    for j in range(places.shape[0]):
-        _add_to_sum(places[j], dense[row, j], sums)
-
-
-@part
-def sketch_sparse(indices, values, start, stop, places, sums):
-    """Write the count sketch of a sparse query, which has elements start to stop - 1.
-
-    Elements are added in their stored order. Other arguments as for `sketch_dense`.
-    """
-    sums[:] = np.float32(0)
-    for i in range(start, stop):
-        _add_to_sum(places[indices[i]], values[i], sums)
+    if indptr.shape[0]:
+        for i in range(indptr[query], indptr[query + 1]):
+            _add_to_sum(places[queries.indices[i]], queries.values[i], sums)
+    else:
+        for j in range(places.shape[0]):
+            _add_to_sum(places[j], queries.dense[query, j], sums)
 
 
 @part
@@ -119,18 +119,12 @@ def project_query(queries, query, hashing, sketch_sums, margins):
     `queries`: `Queries`; `hashing`: `Hashing`; `sketch_sums` (1, m) float32 is scratch memory;
     `margins` (B,) float32.
     """
-    indptr, indices, values = queries.indptr, queries.indices, queries.values
-    hyperplanes, thresholds, places = hashing.hyperplanes, hashing.thresholds, hashing.sketch
-    if places.shape[0]:
-        if indptr.shape[0]:
-            sketch_sparse(indices, values, indptr[query], indptr[query + 1], places, sketch_sums)
-        else:
-            sketch_dense(queries.dense, query, places, sketch_sums)
-        project(sketch_sums, 0, hyperplanes, margins)
-    elif indptr.shape[0]:
-        project_sparse(indices, values, indptr[query], indptr[query + 1], hyperplanes, margins)
+    if hashing.sketch.shape[0]:
+        sketch(queries, query, hashing.sketch, sketch_sums)
+        project(sketch_sums, 0, hashing.hyperplanes, margins)
     else:
-        project(queries.dense, query, hyperplanes, margins)
+        _project_row(queries, query, hashing.hyperplanes, margins)
+    thresholds = hashing.thresholds
     for b in range(thresholds.shape[0]):
         margins[b] -= thresholds[b]
 
@@ -157,9 +151,9 @@ def quantise(margins, planes):
     `planes` (5, W) uint64 hold the bits of the levels in two's complement: rows 0, 1 and 2 the bits
     of weight 1, 2 and 4, and row 3 the bits of weight -8.
 
-    The code of a point has W words. Words g, G + g, 2G + g and so on belong to the same 64 margins,
-    and each of them has twice the weight of the one before. Rows 0 to 3 of `planes` therefore
-    repeat after every G columns. Row 4 holds the base 2 logarithms of the weights.
+    Words g, G + g, 2G + g and so on of a point's code belong to the same 64 margins, each with
+    twice the weight of the one before. Rows 0 to 3 of `planes` therefore repeat after every G
+    columns. Row 4 holds the base 2 logarithms of the weights.
 
     Returns (unit, level_sum). The level of a margin times `unit` float32 is approximately the
     margin. `level_sum` is the sum of all levels times the sum of the weights.
@@ -185,8 +179,8 @@ def quantise(margins, planes):
 def quantise_signs(margins, planes):
     """Do what `quantise` does with levels of 1 and -1, the signs of the margins.
 
-    The unit is sum(margin**2) / sum(|margin|). With this unit, the dot product of the margins with
-    the scaled signs equals the dot product of the margins with themselves.
+    The unit is sum(margin**2) / sum(|margin|), so that the dot product of the margins with the
+    scaled signs equals the dot product of the margins with themselves.
     """
     planes[:] = np.uint64(0)
     total, size, square = 0, np.float32(0), np.float32(0)
@@ -207,10 +201,7 @@ def quantise_signs(margins, planes):
 
 @kernel
 def _repeat_planes(planes, groups):
-    """Repeat the first `groups` columns of `planes` for all words; return the sum of the weights.
-
-    Row 4 gets the logarithms of the weights.
-    """
+    """Repeat the first `groups` columns, and fill row 4; return the sum of the weights."""
     words, weights = planes.shape[1], 0
     for w in range(words):
         for p in range(4):
@@ -237,30 +228,6 @@ def key_of(words, row, start, bits):
 
 @kernel
 def table_keys(words, start, bits, keys):
-    """Write `key_of` of every point into `keys` (n,) uint32."""
+    """Write `key_of` of every point into `keys` (n,) int32."""
     for row in range(keys.shape[0]):
         keys[row] = key_of(words, row, start, bits)
-
-
-@kernel
-def fill_table(keys, offsets, rows):
-    """Sort points into buckets by counting sort.
-
-    `keys` (n,) uint32 is the bucket of each point. The points of bucket b are written into
-    rows[offsets[b] : offsets[b + 1]], in ascending order. `offsets` (buckets + 1,) int32 and `rows`
-    (n,) int32 are the output.
-    """
-    offsets[:] = 0
-    for row in range(keys.shape[0]):
-        offsets[keys[row] + 1] += 1
-    for bucket in range(1, offsets.shape[0]):
-        offsets[bucket] += offsets[bucket - 1]
-    for row in range(keys.shape[0]):
-        key = keys[row]
-        rows[offsets[key]] = row
-        offsets[key] += 1
-    # offsets[b] is now the end of bucket b, which is the start of bucket b + 1, so shift the
-    # offsets by one.
-    for bucket in range(offsets.shape[0] - 1, 0, -1):
-        offsets[bucket] = offsets[bucket - 1]
-    offsets[0] = 0

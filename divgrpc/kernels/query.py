@@ -1,24 +1,21 @@
 """Answers one query from end to end in four stages: hash, find, score, select.
 
-`answer` runs four stages for each query:
-
 1. Hash: project the query onto the hyperplanes and write its margins into `QueryCode`. Exact search
    skips this stage.
-2. Find: write up to `Plan.hash_limit` points into `Scratch.candidates`. They come from bucket
-   tables, from cells or from a scan of all codes. Exact search, and a scan without a limit, find
-   all points. In that case the points are not written.
+2. Find: write up to `Plan.hash_limit` points into `Scratch.candidates`, from bucket tables, from
+   cells or from a scan of all codes. Exact search, and a scan without a limit, find all points, and
+   write none.
 3. Score: compute the exact distances of the points found. If all points were found, only a superset
    of the nearest points is kept, and bounds on lengths or inverted lists may save most of the work.
 4. Select: drop points farther than `Plan.max_distance`, sort, and pick k of the nearest
    `Plan.candidates_limit` points.
 
-`Plan.step` may end a query earlier: HASH_ONLY ends it after stage 2, CANDIDATES ends it in stage 4
-before the picks. Queries that `kernels.batch` has searched together start after stage 2 (scans) or
-after stage 3 (exact search).
+`Plan.step` may end a query earlier: HASH_ONLY after stage 2, CANDIDATES in stage 4 before the
+picks. Queries that `kernels.batch` has searched together start after stage 2 (scans) or after stage
+3 (exact search).
 
-The points are written into `Scratch`, which the caller allocates. If the cells of a query hold more
-points than fit into `Scratch`, `answer` returns their number, and the caller enlarges `Scratch` and
-calls `answer` again.
+If the cells of a query hold more points than fit into `Scratch`, `answer` returns their number. The
+caller then enlarges `Scratch` and calls `answer` again.
 """
 
 import numpy as np
@@ -106,13 +103,9 @@ def sorted_by_length(index):
 
 @part
 def nearest_needed(plan, n, by_length):
-    """Return the number of nearest points that an answer depends on.
-
-    The other points need no exact distance.
-    """
+    """Return the number of nearest points that an answer depends on."""
     n_nearest = min(n, plan.hash_limit or n, plan.pool_limit or plan.candidates_limit or n)
-    # If points are sorted by length, a search for fewer points ends earlier. So if the answer
-    # consists of the k nearest points, search for k points only.
+    # If points are sorted by length, a search for k points ends earlier.
     return min(n_nearest, plan.k) if by_length and plan.step == records.NEAREST else n_nearest
 
 
@@ -145,10 +138,7 @@ def _hits(tie_start, size, n_probes, n_scored, room):
 
 @part
 def _take_from_batch(place, scratch):
-    """Copy the points in row `place` of `scratch.batch` into `scratch.candidates`; return `Hits`.
-
-    `kernels.batch` has found these points for the query.
-    """
+    """Copy the points that `kernels.batch` has found into `scratch.candidates`; return `Hits`."""
     batch, candidates = scratch.batch, scratch.candidates
     count = batch.counts[place]
     for i in range(count):

@@ -1,13 +1,12 @@
 """Records that kernels read and write: named arrays and numbers in `NamedTuple`s.
 
-Inside a compiled kernel, access to a named field costs nothing. When Python calls a kernel, numba
-takes three times as long to convert a NamedTuple as a plain tuple. So the kernels that every query
-calls take the arrays of `Index` and `Scratch` by address (`kernels.registers`) and the other
-records as plain tuples. Their first lines convert these to records: `plan = Plan(*plan)`. All other
-kernels take the records themselves.
+When Python calls a kernel, numba takes three times as long to convert a NamedTuple as a plain
+tuple. So the kernels that every query calls take the arrays of `Index` and `Scratch` by address
+(`kernels.registers`) and the other records as plain tuples, which their first lines convert: `plan
+= Plan(*plan)`. All other kernels take the records themselves.
 
-The annotation of an array gives its shape. If the name of the stored array differs from the name of
-the field, the annotation also gives the name of the stored array. Shapes use these letters:
+The annotation of an array gives its shape, and the name of the stored array if that is not the name
+of the field. Shapes use these letters:
 
 - n: number of points.
 - d: number of dimensions.
@@ -35,14 +34,11 @@ TABLES = 1
 SCAN = 2
 SCAN_HAMMING = 3
 
-# Values of Plan.step, which says what a query does with the points that the search found. NEAREST
-# returns the k nearest points. GREEDY returns the points that a greedy selector picks.
-NEAREST = 0
-GREEDY = 1
-# HASH_ONLY returns the ids of the hashed points, without scores and in no order.
-HASH_ONLY = 2
-# CANDIDATES leaves the candidates in the scratch memory, nearest first, and writes their number
-# into `Results.counts`.
+# Values of Plan.step, which says what a query does with the points that the search found.
+NEAREST = 0  # return the k nearest points
+GREEDY = 1  # return the points that a greedy selector picks
+HASH_ONLY = 2  # return the ids of the hashed points, without scores and in no order
+# Leave the candidates in the scratch memory, nearest first; write their number into Results.counts.
 CANDIDATES = 3
 
 # Values of Plan.metric.
@@ -50,20 +46,17 @@ COSINE = 0
 EUCLIDEAN = 1
 INNER_PRODUCT = 2
 
-# Values of Objective.rule, which stand for three interpretations of the paper's Algorithm 1, and
-# for maximal marginal relevance (MMR).
+# Values of Objective.rule: three interpretations of the paper's Algorithm 1, and maximal marginal
+# relevance (MMR).
 CORRECTED_RULE = 0
 PRINTED_RULE = 1
 MARGINAL_RULE = 2
 MMR_RULE = 3
 
-# Values of Plan.dial_choice, which says how a query gets its dial (diversity). With BY_CALLER, the
-# caller gives the dial. With BY_FALL_OFF, the dial is chosen from the fall of relevance among the
-# candidates (`diversity="auto"`). With BY_LOSS, the dial is chosen from a bound on the loss of
-# relevance (`lose_at_most`).
+# Values of Plan.dial_choice, which says how a query gets its dial (diversity).
 BY_CALLER = 0
-BY_FALL_OFF = 1
-BY_LOSS = 2
+BY_FALL_OFF = 1  # from the fall of relevance among the candidates (`diversity="auto"`)
+BY_LOSS = 2  # from a bound on the loss of relevance (`lose_at_most`)
 
 # Values of Results.reasons, which say why a query got its dial. DialReason in query.proto has the
 # same numbers.
@@ -130,7 +123,7 @@ class Hashing(NamedTuple):
     # (`code_scan.estimate`). May be empty.
     terms: Annotated[UInt32s, "n", "scan_terms"]
     # If queries are sketched, (d,) with the sum that each dimension is added to or subtracted from
-    # (`projection.sketch_dense`). Otherwise empty.
+    # (`projection.sketch`). Otherwise empty.
     sketch: Annotated[Int32s, "sketch"]
 
 
@@ -138,7 +131,7 @@ class Tables(NamedTuple):
     """Hash tables of buckets (`kernels.buckets`)."""
 
     starts: Annotated[Int64s, "T+1", "table_starts"]  # starts[t]: buckets in tables 0 to t - 1
-    # Keys of the buckets, ascending within a table. Empty if the number of a bucket is its key.
+    # Keys of the buckets, ascending within a table; empty if the number of a bucket is its key.
     keys: Annotated[UInt32s, "buckets", "table_keys"]
     # For each table t, the start of each of its buckets in rows[t], followed by one more entry, n.
     offsets: Annotated[Int32s, "buckets+T", "table_offsets"]
@@ -165,9 +158,9 @@ class Index(NamedTuple):
     points: Points
     lists: InvertedLists
     ids: Annotated[Int64s, "n"]  # empty if ids are row numbers
-    # (ceil(n / BOUND_ROWS),) if the metric is inner_product and points are sorted by length,
-    # otherwise empty. length_bounds[b] is an upper bound of the lengths of the points from row
-    # BOUND_ROWS * b to the end (`kernels.exact`).
+    # length_bounds[b] is an upper bound of the lengths of the points from row BOUND_ROWS * b to the
+    # end (`kernels.exact`). Empty unless the metric is inner_product and points are sorted by
+    # length.
     length_bounds: Annotated[Float32s, "bounds"]
     hashing: Hashing
     tables: Tables
@@ -178,8 +171,7 @@ class Candidates(NamedTuple):
     """Points that a query may return."""
 
     rows: Annotated[Int32s, "r"]  # rows of the points in the index
-    # Distances from the query. They are minus the dot product if the metric is inner_product, and
-    # squared Euclidean otherwise.
+    # Distances from the query: minus dot products under inner_product, else squared Euclidean.
     distances: Annotated[Float32s, "r"]
 
 
@@ -251,12 +243,10 @@ class SelectionScratch(NamedTuple):
 
     far: Annotated[Float32s, "r"]  # distances of all candidates from one, such as the last pick
     apart: Annotated[Float32s, "r"]  # sum or minimum of each candidate's distances from the picks
-    # Holds one sparse row at a time, written as a dense row by `sparse.spread`. Between uses, all
-    # entries are zeros.
+    # Holds one sparse row at a time, written by `sparse.spread`; zeros between uses.
     dense: Annotated[Float32s, "1 d"]
     # (ceil(d / 64),) with one bit for each column, set if the row in `dense` stores this column
-    # (`sparse.marked_dot`). Between uses, all bits are zeros. Empty if points are dense or d is
-    # small.
+    # (`sparse.marked_dot`), zeros between uses. Empty if points are dense or d is small.
     marks: Annotated[UInt64s, "marks"]
 
 
@@ -265,8 +255,7 @@ class BatchScratch(NamedTuple):
 
     rows: Annotated[Int32s, "q r"]  # rows of the points that each query keeps
     distances: Annotated[Float32s, "q r"]  # exact distances, estimates, or minus the scores
-    # Number of points kept for each query. If too many points tie, it is -1, and the query is
-    # searched alone.
+    # Number of points kept for each query, or -1 if too many tie and it is searched alone.
     counts: Annotated[Int64s, "q"]
     n_scored: Annotated[Int64s, "q"]  # number of points whose exact distance was computed
     tie_starts: Annotated[Int64s, "q"]  # rows[tie_start:count] tie for the last places
@@ -308,16 +297,14 @@ class Plan(NamedTuple):
     relevance: np.float32  # the paper's lambda, 1 - diversity
     rule: int  # CORRECTED_RULE to MMR_RULE
     # Which points to keep if more points than hash_limit are found. With hash tables, True keeps a
-    # random sample of all points found, and False keeps the points of the first buckets. With
-    # scans, some points tie for the last places. Of these, True keeps a random sample, and False
-    # keeps the points of smallest exact distance.
+    # random sample of them, and False the points of the first buckets. Of the points that tie for
+    # the last places of a scan, True keeps a random sample, and False those of smallest distance.
     uniform: bool
     seed: np.uint64  # seed of this sample
     product: bool  # distances from the query are minus dot products (metric inner_product)
     metric: int  # COSINE, EUCLIDEAN or INNER_PRODUCT
     copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
-    # Maximum size of a pool that grows because of near-copies. If it is 0, candidates_limit
-    # applies.
+    # Maximum size of a pool that grows because of near-copies; if 0, candidates_limit applies.
     pool_limit: int
     dial_choice: int  # BY_CALLER, BY_FALL_OFF, or BY_LOSS (only if `step` is CANDIDATES)
     dial_factor: float  # `factor` of `dials.fall_off_step`
@@ -354,15 +341,14 @@ class Results(NamedTuple):
 
     ids: Annotated[Int64s, "q k"]  # -1 after the last result
     # The cosine, squared Euclidean distance or dot product of each result and the query, according
-    # to the metric. Entries after the last result are nan.
+    # to the metric; nan after the last result.
     scores: Annotated[Float32s, "q k"]
-    # The value that the selector maximised at each pick. Entries after the last result are nan.
+    # The value that the selector maximised at each pick; nan after the last result.
     selection_scores: Annotated[Float32s, "q k"]
     counts: Annotated[UInt32s, "q"]  # number of results
     stats: Annotated[UInt32s, "6 q"]  # rows POINTS_HASHED to COPIES_RETURNED
     dials: Annotated[Float64s, "q"]  # dial chosen for each query; empty if the caller gave it
-    # Why the dial of each query was chosen, LOSS_BOUND to EQUAL_RELEVANCE. Empty if the caller gave
-    # the dial.
+    # Why each dial was chosen, LOSS_BOUND to EQUAL_RELEVANCE; empty if the caller gave the dial.
     reasons: Annotated[npt.NDArray[np.uint8], "q"]
 
 
@@ -392,8 +378,7 @@ class Objective(NamedTuple):
     k: int  # number of picks
     relevance: np.float32  # the paper's lambda
     rule: int  # CORRECTED_RULE to MMR_RULE
-    # Whether distances are minus dot products. If so, `greedy.scale_costs` scales them to costs
-    # from 0 to 1.
+    # Whether distances are minus dot products, which `greedy.scale_costs` scales to costs 0 to 1.
     product: bool
     copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
 

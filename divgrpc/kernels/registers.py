@@ -1,11 +1,10 @@
 """Passes records to kernels by address.
 
 Passing one array to a compiled function takes a tenth of a microsecond, and an index and a thread's
-scratch memory have more than sixty arrays. These arrays are the same at every call, so `register`
-writes their addresses once into a register: an (n, 3) int64 array with the address, rows and
-columns of each of n arrays, in the order of the record's fields. Inside a kernel, `record_at` makes
-the record from its register. `record_at` checks nothing: `register` has checked every array, and
-its caller must keep the arrays alive.
+scratch memory have more than sixty arrays. So `register` writes their addresses once into a
+register: an (n, 3) int64 array with the address, rows and columns of each of n arrays, in the order
+of the record's fields. Inside a kernel, `record_at` makes the record from its register, without
+checks. The caller of `register` must keep the arrays alive.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Dot products and distances of sparse rows and one dense vector, summed in a fixed order.
 
 Sums are float64, in which the product of two float32 numbers is exact. So the rounding error of
-|x|^2 + |y|^2 - 2 x.y is about 1e-16 times its terms. Points that nearly equal the query are
-therefore ordered correctly. With float32 sums, they would not be.
+|x|^2 + |y|^2 - 2 x.y is about 1e-16 times its terms, and points that nearly equal the query are
+ordered correctly.
 """
 
 import numpy as np
@@ -15,23 +15,13 @@ _SUM_ERROR = 1e-14
 
 
 @kernel
-def sparse_dot(indices, values, start, stop, ahead, dense, row):
-    """Return the float64 dot product of elements start to stop - 1 and row `row` of `dense`.
-
-    See `vector_sums.gathered_dot`.
-    """
-    return gathered_dot(indices, values, start, stop, ahead, dense, row)
-
-
-@kernel
 def marked_dot(indices, values, start, stop, dense, marks, sums):
-    """Return the same bits as `sparse_dot` with row 0 of `dense` (1, d), skipping unmarked columns.
+    """Return the same bits as `gathered_dot` with row 0 of `dense` (1, d); skip unmarked columns.
 
     `marks` (ceil(d / 64),) uint64 has one bit for each column; `dense` is 0 in columns whose bit is
-    not set. If there are very many columns, the marks fit into the processor's cache but the dense
-    row does not. Skipping is then faster, because nearly all stored elements are in unmarked
-    columns. `sums` (16,) float64 is scratch memory, which must hold zeros before the call and holds
-    zeros after it.
+    not set. Skipping is faster if there are so many columns that the marks fit into the processor's
+    cache but the dense row does not. `sums` (16,) float64 is scratch memory, which must hold zeros
+    before the call and holds zeros after it.
     """
     whole = start + ((stop - start) & ~15)
     for i in range(start, whole):
@@ -62,7 +52,7 @@ def sparse_distance(points, row, next_row, query):
     """
     indptr, indices, values = points.indptr, points.indices, points.values
     start, stop, ahead = indptr[row], indptr[row + 1], indptr[next_row]
-    dot = sparse_dot(indices, values, start, stop, ahead, query.dense, query.row)
+    dot = gathered_dot(indices, values, start, stop, ahead, query.dense, query.row)
     return distance_from_dot(dot, points.squares[row], query.square, query.product)
 
 

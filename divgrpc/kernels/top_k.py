@@ -20,8 +20,7 @@ from divgrpc.kernels.jit import allocating, kernel
 _INSERTION_ROWS = 16
 # `sort_nearest` divides longer ranges into buckets of this many rows on average.
 _BUCKET_ROWS = 4
-# Maximum number of rows in a range that is divided into buckets. A copy of a longer range would
-# not fit into the caches.
+# Maximum number of rows in a range that is divided into buckets, so that its copy fits into caches.
 _BUCKET_RANGE_ROWS_MAX = 1 << 14
 # Number of rows in a group of `take_nearest`, which computes the minimum of each group.
 _GROUP_ROWS = 16
@@ -319,8 +318,8 @@ def take_in_order(rows, distances, count, k, ids):
 def _partition(rows, distances, low, high, ids):
     """Partition rows[low:high] around the median of three rows; return the median's new position.
 
-    The three rows are pseudo-random. If points are stored in the order of an angle or of time, the
-    first, middle and last rows may be extremes of every partition, so these rows are not used.
+    The three rows are pseudo-random, because the first, middle and last rows may be extremes of
+    every partition if points are stored in the order of an angle or of time.
     """
     middle, last = (low + high) // 2, high - 1
     for to in (low, middle, last):

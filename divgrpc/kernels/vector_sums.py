@@ -1,12 +1,12 @@
 """Adds operations that numba lacks: sums in a fixed order, population counts, and prefetching.
 
 The rounding of a float sum depends on the order of its terms. By default the compiler adds terms
-one by one, which is slow. With fastmath it chooses an order for each processor, which is not
-reproducible. `row_dot` and `row_distance` fix the order. Terms are added to ACCUMULATORS
-accumulators of LANES lanes each. The accumulators are added pairwise, then the upper half of the
-lanes is added to the lower half (lane 8 to lane 0 and so on) until one lane is left. The last
-terms, which are fewer than LANES, are added one by one. Multiplications and additions are never
-fused. Processors with narrower registers do the same additions with more instructions.
+one by one, which is slow. With fastmath it chooses an order for each processor. `row_dot` and
+`row_distance` fix the order. Terms are added to ACCUMULATORS accumulators of LANES lanes each. The
+accumulators are added pairwise, then the upper half of the lanes is added to the lower half (lane 8
+to lane 0 and so on) until one lane is left. The last terms, which are fewer than LANES, are added
+one by one. Multiplications and additions are never fused. Processors with narrower registers do the
+same additions with more instructions.
 
 `gathered_dot` does the same for the elements of a sparse row, with two accumulators of 8 float64
 lanes.
@@ -105,9 +105,9 @@ def gathered_dot(
     """Return the float64 dot product of a sparse row and row `row` of `dense`.
 
     The sparse row has elements start to stop - 1 of `indices` int32 and `values` float32; `dense`
-    is a C-contiguous float32 matrix. `ahead` is the first element of the sparse row that will be
-    read next. While summing, the same number of elements from `ahead` on is prefetched in small
-    steps. Prefetching the next row all at once would delay the loads of the current row.
+    is a C-contiguous float32 matrix. While summing, as many elements from `ahead` on, the first
+    element of the row to be read next, are prefetched in small steps. Prefetching them all at once
+    would delay the loads of the current row.
     """
     if not _is_matrix(dense):
         return None

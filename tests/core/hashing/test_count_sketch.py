@@ -11,6 +11,8 @@ from divgrpc.hashing import count_sketch
 from divgrpc.hashing.count_sketch import SKETCH_DIMS_MIN, SKETCH_SUMS, CountSketch
 from divgrpc.index import Index
 from divgrpc.kernels import projection
+from divgrpc.kernels.records import Queries
+from divgrpc.search.arrays import pack_queries
 from divgrpc.types import HashFamily, Metric, Search
 from divgrpc.vectors import SparseRows
 from reference import kernels
@@ -41,9 +43,8 @@ def test_sketches_agree_with_the_reference() -> None:
     assert np.abs(sketch.of_dense(rows.toarray()) - truth).max() < 1e-5
     one, other = np.full((2, 1, SKETCH_SUMS), np.nan, np.float32)
     for row, expected in enumerate(truth):
-        projection.sketch_dense(rows.toarray(), row, sketch.places, one)
-        start, stop = rows.indptr[row], rows.indptr[row + 1]
-        projection.sketch_sparse(rows.indices, rows.data, start, stop, sketch.places, other)
+        for queries, sums in ((rows.toarray(), one), (SparseRows.of(rows), other)):
+            projection.sketch(Queries(*pack_queries(queries)), row, sketch.places, sums)
         assert np.abs(one[0] - expected).max() < 1e-5
         assert one.tobytes() == other.tobytes()
 

@@ -51,8 +51,7 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
 
 def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedLists:
     indptr, indices, values = parts(rows)
-    holders = np.zeros(rows.shape[1], np.int64)
-    inverted_lists.count_holders(indices, holders)
+    holders = np.bincount(indices, minlength=rows.shape[1])
     common = holders > share * len(rows)
     starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
     ends = np.where(common, -1, starts[:-1])

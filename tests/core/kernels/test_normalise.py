@@ -1,14 +1,18 @@
 """Lengths and normalisation of rows, dense and sparse, and checks of sparse rows."""
 
+from contextlib import nullcontext
+from itertools import pairwise
+
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import normalise
 from divgrpc.types import FloatArray, Points
+from divgrpc.vectors import SparseRows, as_rows, lengths
 from reference import definitions
 from support.data.mixed_indexes import KINDS, every_kind
 
@@ -93,59 +97,61 @@ def test_lengths_agree_with_the_definition(seed: int, dims: int, scale: int) -> 
     matrix = sparse.csr_array(rows)
     indptr = matrix.indptr.astype(np.int64)
     truth = np.array([definitions.dot(row, row) for row in rows])
-    lengths, squares = np.empty((2, 4), np.float32), np.empty(4, np.float64)
-    normalise.lengths(rows, lengths[0])
-    normalise.lengths_sparse(indptr, matrix.data, lengths[1])
+    squares = np.empty(4, np.float64)
     normalise.squares_sparse(indptr, matrix.data, squares)
-    assert (np.abs(lengths - np.sqrt(truth)) <= 1e-6 * np.sqrt(truth)).all()
+    for kind in (rows, SparseRows.of(matrix)):
+        assert (np.abs(lengths(kind) - np.sqrt(truth)) <= 1e-6 * np.sqrt(truth)).all()
     assert (np.abs(squares - truth) <= 1e-14 * truth).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 2e19])
 def test_lengths_that_overflow_when_squared_are_not_finite(value: float) -> None:
-    rows, lengths = np.array([[1, 0], [value, 0]], np.float32), np.empty(2, np.float32)
-    normalise.lengths(rows, lengths)
-    assert np.isfinite(lengths).tolist() == [True, False]
-    normalise.lengths_sparse(np.array([0, 2, 4]), rows.ravel(), lengths)
-    assert np.isfinite(lengths).tolist() == [True, False]
+    """Rows that are too long or not finite are detected by their lengths, dense and sparse."""
+    rows = np.array([[1, 0], [value, 0]], np.float32)
+    for kind in (rows, SparseRows.of(sparse.csr_array(rows))):
+        assert np.isfinite(lengths(kind)).tolist() == [True, False]
 
 
-def fault_of(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], dims: int) -> int:
-    if indptr[0] != 0:
-        return normalise.BAD_INDPTR
-    for start, stop in zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True):
-        if not start <= stop <= len(indices):
-            return normalise.BAD_INDPTR
-        row = indices[start:stop].tolist()
-        for at, index in enumerate(row):
-            if not 0 <= index < dims:
-                return normalise.BAD_RANGE
-            if at and index <= row[at - 1]:
-                return normalise.BAD_ORDER
-    return normalise.NO_FAULT
+# Malformed sparse rows.
+
+
+def rule_broken(indptr: list[int], indices: list[int], dims: int) -> str:
+    """Return the first words of the rule that a matrix breaks, or "" if it is well formed."""
+    starts, stops = [0, *indptr[1:]], [*indptr[1:], len(indices)]
+    if indptr[0] != 0 or any(a > b for a, b in zip(starts, stops, strict=True)):
+        return "must begin at 0"
+    if indptr[-1] != len(indices):
+        return "must begin at 0"
+    if any(not 0 <= index < dims for index in indices):
+        return "must be from 0"
+    rows = [indices[start:stop] for start, stop in pairwise(indptr)]
+    return "" if all(row == sorted(set(row)) for row in rows) else "must be strictly increasing"
+
+
+def assert_checked(indptr: list[int], indices: list[int], dims: int) -> None:
+    """Check that `as_rows` accepts well-formed rows only, and names the broken rule."""
+    values = np.ones(len(indices), np.float32)
+    rows = SparseRows(np.array(indptr, np.int64), np.array(indices, np.int64), values, dims)  # type: ignore[arg-type]
+    rule = rule_broken(indptr, indices, dims)
+    with pytest.raises(InvalidArgumentError, match=rule) if rule else nullcontext():
+        as_rows("rows", rows, dims)
 
 
 @settings(max_examples=400)
 @given(seed=seeds, dims=st.integers(1, 12), rows=st.integers(0, 6), spoiled=st.integers(0, 2))
-def test_check_sparse_agrees_with_the_reference(
-    seed: int, dims: int, rows: int, spoiled: int
-) -> None:
+def test_malformed_sparse_rows_are_refused(seed: int, dims: int, rows: int, spoiled: int) -> None:
     rng = np.random.default_rng(seed)
     matrix = sparse.csr_array(normal(rows, dims, seed, 0.5))
-    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
-    assert normalise.check_sparse(indptr, indices, dims) == normalise.NO_FAULT
+    indptr, indices = matrix.indptr.tolist(), matrix.indices.tolist()
+    assert_checked(indptr, indices, dims)
     for _ in range(spoiled):
-        indptr[rng.integers(len(indptr))] += rng.integers(-2, 3)
+        indptr[rng.integers(len(indptr))] += int(rng.integers(-2, 3))
         if len(indices):
-            indices[rng.integers(len(indices))] += rng.integers(-3, 4)
-    assert normalise.check_sparse(indptr, indices, dims) == fault_of(indptr, indices, dims)
+            indices[rng.integers(len(indices))] += int(rng.integers(-3, 4))
+    assert_checked(indptr, indices, dims)
 
 
-@pytest.mark.parametrize("number", [2**31 - 1, -(2**31), 12])
-def test_check_sparse_reads_nothing_out_of_bounds(number: int) -> None:
-    indices = np.array([0, number], np.int32)
-    assert normalise.check_sparse(np.array([0, 2]), indices, 12) == normalise.BAD_RANGE
-    for end in (number * 2**31, 3):
-        indptr = np.array([0, end, 2])
-        found = normalise.check_sparse(indptr, np.array([0, 1], np.int32), 12)
-        assert found == normalise.BAD_INDPTR
+@pytest.mark.parametrize("number", [2**31 - 1, -(2**31), 2**32, 12])
+def test_huge_numbers_in_sparse_rows_are_refused(number: int) -> None:
+    assert_checked([0, 2], [0, number], 12)
+    assert_checked([0, number * 2**30, 2], [0, 1], 12)
