@@ -1,10 +1,9 @@
 """Compilation of all kernels in separate processes before their first use, with progress reports.
 
 The compiler uses one core, and half a gigabyte of memory stays allocated after a compilation. So if
-kernels are missing, this process starts two compiler processes. The two work through the list of
-kernels from opposite ends, and this process loads the files that they write. On a machine with a
-single core it starts one compiler process. If files cannot be written, this process compiles each
-kernel itself when the kernel is first used.
+kernels are missing, this process starts two compiler processes (one on a single core), which work
+through the list of kernels from opposite ends, and loads the files that they write. If files cannot
+be written, it compiles each kernel itself when the kernel is first used.
 """
 
 import contextlib
@@ -24,8 +23,7 @@ from typing import IO, Final, Literal, TypeAlias
 from divgrpc.kernels import cache_files
 from divgrpc.platforms import count_cores, lock_exclusively
 
-# Expected seconds to compile all kernels. Measured times are about 45 s on one idle core and 31 s
-# on two idle cores.
+# Expected seconds to compile all kernels, measured on one and on two idle cores.
 _ONE_CORE_SECONDS: Final = 45
 _TWO_CORES_SECONDS: Final = 30
 _POLL_SECONDS: Final = 0.1
@@ -48,8 +46,8 @@ State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
 class Compilation:
     """Progress of a compilation: `ready` of `total` kernels exist, `seconds` after its start.
 
-    `state` is "started" first, then "running" in many reports, then "done" or "failed". If no file
-    can be written, the only report has the state "uncached". After "failed" and "uncached", this
+    `state` is "started" first, then "running" in many reports, then "done" or "failed". It is
+    "uncached" in the only report if no file can be written. After "failed" and "uncached", this
     process compiles each kernel when it is first used, and `reason` says why.
     """
 
@@ -71,8 +69,8 @@ def expected_seconds() -> int:
 def print_progress(now: Compilation) -> None:
     """Print the progress to standard error.
 
-    If standard error is a terminal, one line shows the progress and is updated. Otherwise one line
-    is printed at the start and one line at the end. Nothing is printed if DIVGRPC_QUIET is set.
+    On a terminal, one line shows the progress and is updated. Otherwise one line is printed at the
+    start and one at the end. Nothing is printed if DIVGRPC_QUIET is set.
     """
     if os.environ.get("DIVGRPC_QUIET") or sys.stderr is None:
         return
@@ -137,8 +135,7 @@ def disable() -> None:
 def compile_ahead(report: Report) -> bool:
     """Compile missing kernels in other processes; return whether all compiled files now exist."""
     if cache_files.is_warm():
-        # Set the time that `remove_unused` takes for the last use, because file systems may not
-        # record when files are read.
+        # `remove_unused` reads this time, because file systems may not record when files are read.
         with contextlib.suppress(OSError):
             os.utime(cache_files.cache_folder())
         return True
@@ -154,8 +151,7 @@ def compile_ahead(report: Report) -> bool:
     except OSError as error:
         send("uncached", f"{error.strerror or error}: {cache_files.cache_folder()}")
         return False
-    # If an application embeds Python, `sys.executable` is the application, which cannot run a
-    # compiler.
+    # If an application embeds Python, `sys.executable` is the application.
     if not Path(sys.executable or "").name.startswith("python"):
         send("failed", "sys.executable is no Python")
         return False
@@ -181,8 +177,7 @@ def _compile_under_lock(tick: Callable[[], None]) -> str:
                 break
         else:
             return "another process holds the lock and writes no file"
-        # Check again for missing files, because the process that held the lock may have written all
-        # of them.
+        # The process that held the lock may have written all files.
         return "" if cache_files.is_warm() else _run_compilers(tick)
 
 
@@ -246,8 +241,7 @@ def remove_unused() -> None:
         for folder in current.parent.iterdir():
             if folder.name == current.name or not _FOLDER_NAME.fullmatch(folder.name):
                 continue
-            # Ignore errors, because another process may have removed the folder, or another user
-            # may own it.
+            # Another process may have removed the folder, or another user may own it.
             with contextlib.suppress(OSError):
                 if folder.lstat().st_mtime < oldest:
                     shutil.rmtree(folder)

@@ -83,9 +83,9 @@ def warm_kernels() -> None:
 class Warmed:
     """The result of `warm_ahead`.
 
-    If `kept` is true, `folder` holds the compiled kernels. `kernels` is the number of kernels, and
-    `size_bytes` is their total size. `processor` is LLVM's name of the processor that the kernels
-    are compiled for. `compile_seconds` is None if no kernel was missing.
+    If `kept` is true, `folder` holds the compiled kernels; `kernels` is their number, `size_bytes`
+    their total size, and `processor` LLVM's name of the processor that they are compiled for.
+    `compile_seconds` is None if no kernel was missing.
     """
 
     folder: Path
@@ -104,8 +104,8 @@ class Warmed:
 def warm_ahead(*, quiet: bool = False) -> Warmed:
     """Compile missing kernels, load all kernels, and remove unused compiled kernels.
 
-    Compiled kernels of other releases are unused if no process has used them for 30 days. Progress
-    is printed to standard error unless `quiet` is true.
+    Unused are those of other releases that no process has used for 30 days. Progress is printed to
+    standard error unless `quiet` is true.
     """
     if quiet:
         compilation.report_to(lambda _: None)
@@ -129,9 +129,9 @@ def warm_ahead(*, quiet: bool = False) -> Warmed:
 def compile_kernels(end: str, folder: str) -> None:
     """Compile kernels in a separate process, from the "first" or the "last" `end` of the list.
 
-    The parent process looks for the compiled files in `folder`. If this process would write the
-    files to another folder, it prints the reason to standard error and exits with status 1. If
-    `end` is "first" and some files could not be written, it does the same.
+    The parent process looks for the compiled files in `folder`. If this process would write them to
+    another folder, or if `end` is "first" and some could not be written, it prints the reason to
+    standard error and exits with status 1.
     """
     # Only the parent uses this work, so this process must not outlive the parent.
     end_with_parent()
@@ -184,8 +184,8 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
 def _compile_together(*, backwards: bool = False) -> None:
     """Compile the kernels that search many query rows at once.
 
-    Queries on a small index never call these kernels. Of two compiler processes, one compiles the
-    kernels in reverse order (`backwards`), so that each kernel is compiled once.
+    Queries on a small index never call these kernels. One of two compiler processes compiles them
+    in reverse order (`backwards`), so that each is compiled once.
     """
     register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
     plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields
@@ -196,8 +196,7 @@ def _compile_together(*, backwards: bool = False) -> None:
 def _compile_beside() -> None:
     """Compile kernels that `query.answer` calls, in the second of two compiler processes.
 
-    The first process compiles these kernels in the order of the calls, beginning with hashing. The
-    second process compiles them in reverse order.
+    The first process compiles them in the order of the calls, the second in reverse order.
     """
     index = record_of(records.Index, {}, {"d": 4, "m": 4})
     memory = Memory(4, 1, (4, 64))

@@ -3,8 +3,7 @@
 A code has one odd number, called a level, for each margin. The depth is the number of bits of a
 level. A depth of 1 gives the two levels +1 and -1. Depths of 2 and 4 give 4 and 16 levels, evenly
 spaced around 0. For the same number of bits in a code, few margins of great depth are more precise
-than many margins of depth 1, unless the margins left out matter. Whether they matter depends on the
-variances of the points along their principal components.
+than many margins of depth 1, unless the variances of the margins left out matter.
 """
 
 import math
@@ -17,10 +16,9 @@ from divgrpc.types import FloatArray
 
 # Possible numbers of bits for each margin, in order of preference.
 DEPTHS: Final = (4, 2, 1)
-# _STEPS maps a depth to the distance between levels that quantises a standard normal variable with
-# the smallest error (Max 1960). _NOISES maps a depth to the variance of this quantisation error
-# divided by the variance of the variable. The part of the error that scaling the code corrects is
-# not included.
+# For each depth, the distance between levels that quantises a standard normal variable with the
+# smallest error (Max 1960), and the variance of this error, without the part that scaling the code
+# corrects.
 _STEPS: Final = {2: 0.9957, 4: 0.3352}
 _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
 
@@ -30,9 +28,9 @@ def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
 
     `variances` (d,) are the variances of the vectors to be coded (points minus their centres) along
     all components, greatest first. If m components are hashed, the dot product of two vectors has
-    two errors. One is the sum of the squared variances of the other components. The other is the
-    quantisation noise, which a rotation distributes evenly over the m components. The depth for
-    which the sum of both errors is smallest gives m.
+    two errors: the sum of the squared variances of the other components, and the quantisation
+    noise, which a rotation distributes evenly over the m components. The depth for which the sum of
+    both is smallest gives m.
     """
     # Use float64, because fourth powers of long vectors could overflow float32.
     variances = np.asarray(variances, np.float64)
@@ -68,8 +66,8 @@ def encode(codes: FloatArray, words: npt.NDArray[np.uint64], start: int) -> None
     hold the lowest bits of all margins, and the last B / 64 words hold the signs. At depth 1,
     `codes` may be the margins themselves.
 
-    Margins are computed by a library's matrix product, whose order of summation is not fixed. This
-    does not matter, because the code of a point is stored and never computed again.
+    Margins come from a matrix product whose order of summation is not fixed. This does not matter,
+    because the code of a point is stored and never computed again.
     """
     part = words[:, start : start + len(codes)]
     groups = codes.shape[1] // 64
@@ -107,9 +105,8 @@ def stretches(
 def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
     """Pack the offset and the factor of each point into a uint32 for `kernels.code_scan.estimate`.
 
-    Offset and factor are rounded to the upper 16 bits of a float32, which have eight bits of
-    precision. Eight bits are enough, because a code has only about four bits of precision. All
-    arrays are (m,).
+    Both are rounded to the upper 16 bits of a float32, which have eight bits of precision; a code
+    has only about four. All arrays are (m,).
     """
     return (_rounded(offsets) & np.uint32(0xFFFF0000)) | (_rounded(factors) >> np.uint32(16))
 

@@ -2,13 +2,12 @@
 
 Each dimension is added to, or subtracted from, one of 4,096 sums, chosen at random (Charikar, Chen
 and Farach-Colton 2002; for bags of words Weinberger et al. 2009). The dot product of two sketches
-is an unbiased estimate of the dot product of the two vectors. For unit vectors, the standard
-deviation of this estimate is at most sqrt(2 / 4,096) = 0.022, which is a fraction of the error of
-codes of 256 bits.
+is an unbiased estimate of the dot product of the two vectors. For unit vectors, its standard
+deviation is at most sqrt(2 / 4,096) = 0.022, a fraction of the error of codes of 256 bits.
 
-Without the sketch, projecting a dense query would read hyperplanes of tens of thousands of
-dimensions, which would take longer than the rest of the query. The sketch is used for hashing only:
-stored points, scores and selection have all dimensions.
+Without the sketch, projecting a dense query of tens of thousands of dimensions would take longer
+than the rest of the query. The sketch is used for hashing only: stored points, scores and selection
+have all dimensions.
 """
 
 from dataclasses import dataclass
@@ -63,8 +62,7 @@ class CountSketch:
         if not len(self.places):
             return rows
         if isinstance(rows, SparseRows):
-            # Renumber the columns instead of multiplying by a matrix, because this takes time in
-            # proportion to the stored elements, not to d.
+            # Renumber the columns, which takes time in proportion to the stored elements, not to d.
             sums, signs = self._sums_and_signs(self.places[rows.indices])
             shape = (len(rows), self.dims)
             elements = (rows.values * signs, sums, rows.indptr)

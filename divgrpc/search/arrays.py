@@ -44,11 +44,10 @@ class Answers(NamedTuple):
 
     The first five fields and the last two are the fields of `kernels.records.Results`.
 
-    gaps: (nq,) float32 duality gaps of `qp_relax`; the gap is 0 if `qp_relax` had nothing to solve.
-        Empty for other selectors.
-    copies: nq * k arrays of ids, one array for each of the k results of each query. It holds the
-        ids of the near-copies that the result stands for. `copies` is empty unless the query lists
-        near-copies.
+    gaps: (nq,) float32 duality gaps of `qp_relax`, 0 if it had nothing to solve. Empty for other
+        selectors.
+    copies: nq * k arrays of ids: for each result of each query, the near-copies that it stands for.
+        Empty unless the query lists near-copies.
     dials, reasons: (nq,) as in `Results`, empty if the caller gave the dial.
     """
 

@@ -11,8 +11,7 @@ from divgrpc.arrays import Array, read_only
 from divgrpc.kernels import branches
 from divgrpc.types import CountArray, FloatArray, IntArray
 
-# Documents are handled in parts, so that at most this many candidate labels (16 MiB), summed over
-# the documents of a part, are in memory at a time.
+# Documents are handled in parts with at most this many candidate labels (16 MiB) in memory.
 CANDIDATES_AT_ONCE: Final = 2**20
 
 
@@ -64,8 +63,7 @@ class Branches:
         of candidates of each row. `diversity`, above 0 and at most 1, weights the gain defined in
         `kernels.branches`. The sum of scaled scores and gains is monotone and submodular over
         labels with a path to a root. So the greedy selection reaches at least 1 - 1/e of the
-        greatest possible sum (Nemhauser, Wolsey and Fisher 1978). Both the reached and the greatest
-        sum include the first pick.
+        greatest possible sum with the same first pick (Nemhauser, Wolsey and Fisher 1978).
         """
         shape, width = (len(labels), k), labels.shape[1]
         picks = (

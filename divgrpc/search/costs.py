@@ -8,14 +8,12 @@ influences a choice.
 Two builds on the same kind of processor choose the same searches. On another kind of processor,
 linear algebra may round hyperplanes differently, which can change the fourth digit of a recall. The
 choice changes only if a recall is that close to the target, or a cost that close to
-CHEAPER_RATIO_MAX times another cost. Rounding the recalls would not prevent such changes, because a
-rounded recall also changes by a step when the recall crosses a limit.
+CHEAPER_RATIO_MAX times another cost.
 
-The constants were fitted once to one thread of a server processor with AVX-512. Each search was
-timed alone, and the minimum of fifteen runs was taken. The data were 2,000 to 100,000 synthetic
-points of 32 to 512 dimensions, 20 Newsgroups, and visual words of CIFAR-100. Predicted times differ
-from these times by at most a third. On another machine all constants change by about the same
-factor, which changes no choice.
+The constants were fitted once to one thread of a server processor with AVX-512: the minimum of
+fifteen runs of each search alone, on 2,000 to 100,000 synthetic points of 32 to 512 dimensions, 20
+Newsgroups, and visual words of CIFAR-100. Predicted times differ from these times by at most a
+third. On another machine all constants change by about the same factor, which changes no choice.
 """
 
 import bisect
@@ -28,14 +26,7 @@ import numpy as np
 from divgrpc.hashing.count_sketch import dims_after
 from divgrpc.hashing.hyperplanes import WORD_BITS, code_bits, code_depth
 from divgrpc.parameters import BuildParameters, QueryParameters
-from divgrpc.types import (
-    EffectiveParameters,
-    PoolCost,
-    Search,
-    SearchCost,
-    Sought,
-    WarningInfo,
-)
+from divgrpc.types import EffectiveParameters, PoolCost, Search, SearchCost, Sought, WarningInfo
 
 if TYPE_CHECKING:
     from divgrpc.storage.manifest import Manifest
@@ -47,30 +38,26 @@ _HASHED_PER_CANDIDATE: Final = 4
 
 # Nanoseconds that each query takes with any search.
 _CALL_NS: Final = 12_000.0
-# Additional nanoseconds if a query is hashed: _HASHING_NS for the query, and _PROJECTION_NS for
-# each multiplication of a value of the query by a value of a hyperplane.
+# Additional nanoseconds if a query is hashed: for the query, and for each multiplication of a value
+# of the query by a value of a hyperplane.
 _HASHING_NS: Final = 8_000.0
 _PROJECTION_NS: Final = 0.13
-# Nanoseconds to score a dense point: _ROW_NS for each point, and _NUMBER_NS for each of its
-# dimensions. _NUMBER_NS is interpolated linearly. Its first tuple contains base 2 logarithms of the
-# size of all points in bytes, its second tuple the nanoseconds for these sizes. Both constants
-# apply to exact search, which reads points in the order of storage.
+# Nanoseconds to score a dense point in exact search, which reads points in the order of storage:
+# for each point, and for each of its dimensions. _NUMBER_NS is interpolated linearly: its first
+# tuple contains base 2 logarithms of the size of all points in bytes, its second the nanoseconds.
 _ROW_NS: Final = 3.0
 _NUMBER_NS: Final = ((20, 24, 26), (0.10, 0.18, 1.00))
 # Like _ROW_NS and _NUMBER_NS, but for hashed points, which are scattered in memory.
 _HASHED_ROW_NS: Final = 25.0
 _HASHED_NUMBER_NS: Final = ((22, 26), (0.15, 0.35))
-# Nanoseconds for each stored element of a sparse point. _SPARSE_NS applies to sparse queries, and
-# _SPARSE_BY_DENSE_NS to dense queries.
+# Nanoseconds for each stored element of a sparse point, for sparse and for dense queries.
 _SPARSE_NS: Final = 1.2
 _SPARSE_BY_DENSE_NS: Final = 7.0
-# Costs of a search with inverted lists. _LIST_ENTRY_NS is the nanoseconds for each entry read from
-# a list. _LIST_SUM_NS is the nanoseconds for each point of the index, because the sum of each point
-# over the lists is compared with a limit.
+# Nanoseconds of a search with inverted lists: for each entry read from a list, and for each point
+# of the index, because the sum of each point over the lists is compared with a limit.
 _LIST_ENTRY_NS: Final = 1.7
 _LIST_SUM_NS: Final = 4.0
-# Nanoseconds for each 64-bit word of a code that is read: in a scan, in a scan by Hamming distance,
-# and in a search through cells.
+# Nanoseconds for each 64-bit word of a code: in a scan, by Hamming distance, and through cells.
 _WORD_NS: Final = 0.6
 _HAMMING_WORD_NS: Final = 0.4
 _CELL_WORD_NS: Final = 0.7
@@ -78,15 +65,13 @@ _CELL_WORD_NS: Final = 0.7
 _BUCKET_NS: Final = 200.0
 _CELL_NS: Final = 350.0
 _BUCKET_ENTRY_NS: Final = 5.0
-# `auto` prefers a later search in `AUTO` to an earlier one only if the later search costs less than
-# this share of the cost of the earlier search.
+# `auto` prefers a later search in `AUTO` only if it costs less than this share of an earlier one.
 CHEAPER_RATIO_MAX: Final = 0.8
-# Searches that `auto` chooses from, for points and for labels. They are sorted by their recall on
-# queries that do not resemble points, highest first.
+# Searches that `auto` chooses from, for points and for labels, sorted by their recall on queries
+# that do not resemble points, highest first.
 AUTO: Final[tuple[Search, ...]] = ("exact", "scan", "tables")
 _AUTO_LABELS: Final[tuple[Search, ...]] = ("exact", "scan", "scan_hamming", "tables")
-# If the caller names a search whose recall is below the target by more than this, the answer has a
-# warning.
+# A search named by the caller gets a warning if its recall is below the target by more than this.
 _RECALL_MISS_MAX: Final = 0.1
 
 
@@ -166,9 +151,8 @@ def choose(
 ) -> Search:
     """Return the cheapest search whose recall reaches the target; `exact` always reaches it.
 
-    Searches are compared in the order of `AUTO`. Later searches have lower recall on queries that
-    do not resemble points. So a later search is chosen only if it costs less than CHEAPER_RATIO_MAX
-    times the cost of the cheapest search so far.
+    Searches are compared in the order of `AUTO`. A later search is chosen only if it costs less
+    than CHEAPER_RATIO_MAX times the cost of the cheapest search so far.
     """
     searches = _AUTO_LABELS if sought == "labels" else AUTO
     best = searches[0]
@@ -220,35 +204,28 @@ class SearchTable:
     @classmethod
     def of(cls, manifest: "Manifest", sought: Sought, *, dense: bool) -> "SearchTable":
         """Return the table for dense or for sparse queries of an index."""
-        costs = manifest.search_costs
-        auto = manifest.auto_search
+        costs, auto = manifest.search_costs, manifest.auto_search
         if manifest.points == "sparse" and dense:
             if manifest.auto_search_dense is not None:
                 costs, auto = manifest.search_costs_dense, manifest.auto_search_dense
             else:
                 costs = tuple(without_lists(cost, manifest.rows) for cost in costs)
+        nonzeros = manifest.nonzeros if manifest.points == "sparse" else None
         return cls(
             costs,
-            Shape.of(
-                manifest.parameters,
-                manifest.rows,
-                manifest.dims,
-                manifest.nonzeros if manifest.points == "sparse" else None,
-            ),
+            Shape.of(manifest.parameters, manifest.rows, manifest.dims, nonzeros),
             manifest.parameters.target_recall,
             (auto, manifest.n_probes),
             sought=sought,
-            dense=dense or manifest.points == "dense",
+            dense=dense or nonzeros is None,
         )
 
     def at(self, candidates: int) -> tuple[Search, int]:
         """Return the search that `auto` chooses for `candidates`, and the number of probes.
 
-        Build measured searches for a few numbers of candidates. The choice for `candidates` is the
-        choice for the smallest measured number that is at least `candidates`. If `candidates` is
-        above the greatest measured number, `auto` chooses `scan` if two conditions hold, and
-        `exact` otherwise. The conditions are that `scan` is the choice for the greatest measured
-        number, and that `scan` missed at most half as much recall there as the target allows. The
+        The choice is the one for the smallest measured number that is at least `candidates`. Above
+        the greatest measured number, it is `scan` if `scan` is the choice for that number and
+        missed at most half as much recall there as the target allows, and `exact` otherwise. The
         returned number of probes always belongs to the search `tables`.
         """
         if not self._sizes:
@@ -263,8 +240,8 @@ class SearchTable:
     def _hash_limit(self, candidates: int) -> int:
         """Return the number of points to hash for `candidates`, or 0 without measurements.
 
-        The number of points is interpolated linearly between measured numbers of candidates. Below
-        the first and above the last measured number, it is proportional to `candidates`.
+        It is interpolated linearly between measured numbers of candidates, and proportional to
+        `candidates` below the first and above the last.
         """
         if not self._sizes or not candidates:
             return 0
@@ -301,15 +278,11 @@ class SearchTable:
         if parameters.hash_limit is None and parameters.epsilon is None:
             hash_limit = max(limits.hash_limit, self._hash_limit(pool))
             parameters = replace(parameters, hash_limit=hash_limit)
+        probes = (n_probes, most_probes)
         return parameters.resolve(
-            rows,
-            search,
-            width,
-            sought,
-            nonzeros,
-            probes=(n_probes, most_probes),
-            duplicate_threshold=duplicate_threshold,
-        )
+            rows, search, width, sought, nonzeros,
+            probes=probes, duplicate_threshold=duplicate_threshold,
+        )  # fmt: skip
 
     def warnings(
         self, parameters: QueryParameters, effective: EffectiveParameters, rows: int
@@ -333,8 +306,8 @@ class SearchTable:
 def pool_of(limits: EffectiveParameters, rows: int) -> int:
     """Return the maximum number of candidates of a query.
 
-    The number is the smaller of `candidates_limit` and max(k, hash_limit / 4), and at most `rows`.
-    If `candidates_limit` or `hash_limit` is 0, it does not limit the number.
+    The number is the smallest of `candidates_limit`, max(k, hash_limit / 4), and `rows`; a limit of
+    0 is none.
     """
     candidates = limits.candidates_limit or rows
     if limits.hash_limit:
@@ -343,10 +316,7 @@ def pool_of(limits: EffectiveParameters, rows: int) -> int:
 
 
 def without_lists(cost: SearchCost, rows: int) -> SearchCost:
-    """Return `cost` changed for dense queries on sparse points.
-
-    Dense queries cannot use inverted lists, so their exact search reads all points.
-    """
+    """Return `cost` for dense queries on sparse points, whose exact search reads all points."""
     if cost.search != "exact":
         return cost
     pools = (replace(pool, points_scored=float(rows), entries_read=0.0) for pool in cost.pools)

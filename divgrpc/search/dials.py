@@ -6,10 +6,8 @@ dials.
 `diversity="auto"` chooses a dial from how fast relevance falls among the candidates. It computes
 share = (mean relevance of the k nearest - mean of all) / (relevance of the best - mean of all). If
 the share is 1, the k nearest are all as relevant as the best candidate, so other candidates may
-replace some of them, and the dial is high. If the best candidate is far more relevant than the
-others, the share and the dial are low. The odds of the dial, dial / (1 - dial), are the share times
-a factor that depends on the selector. The share is at most 1, so no dial exceeds factor / (1 +
-factor).
+replace some of them. If the best candidate is far more relevant than the others, the share is low.
+The odds of the dial, dial / (1 - dial), are the share times a factor that depends on the selector.
 
 `lose_at_most` chooses the greatest dial, in steps of 1/32, whose loss of relevance is at most the
 bound.
@@ -36,10 +34,9 @@ METRICS: Final = {
     "euclidean": records.EUCLIDEAN,
     "inner_product": records.INNER_PRODUCT,
 }
-# The odds of an automatic dial are multiplied by these factors, one for each selector and for each
-# variant of `greedy`. Each factor is as large as possible without losing more than 1 % of
-# alpha-nDCG compared with the nearest neighbours. This loss was measured by the benchmark `dials`
-# on data without crowds of near-copies.
+# Factors of the odds of an automatic dial, one for each selector and for each variant of `greedy`.
+# Each is as large as possible without losing more than 1 % of alpha-nDCG compared with the nearest
+# neighbours, in the benchmark `dials` on data without crowds of near-copies.
 _FACTORS: Final = {"mmr": 0.4, "rerank": 0.05, "dpp": 1.0, "max_sum": 0.2}
 _RELAXED_FACTOR: Final = 0.3
 _GREEDY_FACTORS: Final = {"corrected": 0.8, "printed": 0.8, "marginal": 0.5}

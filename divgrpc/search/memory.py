@@ -1,9 +1,8 @@
 """Scratch memory that queries write into.
 
 Each thread has its own scratch memory, so kernels write into it without a lock. The arrays for one
-kind of search are allocated when a query first uses that kind. These arrays can hold all points of
-the index, except those for a search through cells. The arrays for a search through cells begin
-small, and grow when the probed cells of a query contain more points than fit.
+kind of search are allocated when a query first uses that kind. They can hold all points of the
+index, except those for a search through cells, which grow when the probed cells hold more points.
 """
 
 from typing import Any, Final
@@ -33,9 +32,8 @@ _MARKS_DIMS_MIN: Final = 1 << 17
 class Memory:
     """Holds the scratch memory of one thread, and enlarges it as queries need more.
 
-    Each `fit_` method enlarges some arrays if they are too small. It first allocates all the larger
-    arrays and only then replaces the old ones. If an allocation fails, all old arrays stay in use
-    with their recorded sizes, so no kernel writes past the end of an array.
+    Each `fit_` method enlarges some arrays if they are too small. It replaces the old arrays only
+    after all allocations have succeeded, so no kernel writes past the end of an array.
     """
 
     def __init__(
@@ -54,10 +52,7 @@ class Memory:
 
     @property
     def scratch(self) -> Scratch:
-        """The record of the scratch arrays.
-
-        Read `scratch` again after calling a `fit_` method, which may replace the record.
-        """
+        """The record of the scratch arrays; read it again after calling a `fit_` method."""
         return self._scratch
 
     @property

@@ -13,9 +13,9 @@ from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
 
-# Added to `max_distance`, because a rounding error may make the distance of two equal directions
-# greater than 0. Without this addition, a `max_distance` of 0 would exclude points that differ from
-# the query in length only.
+# Added to `max_distance`, because rounding may make the distance of two equal directions greater
+# than 0, and a `max_distance` of 0 must not exclude points that differ from the query in length
+# only.
 _DISTANCE_ERROR: Final = 1e-12
 
 # Added to the distance limit of near-copies, because the float32 distance of two equal directions
@@ -42,10 +42,9 @@ class QueryPlan:
         run the selector, if `lose_at_most` bounds the loss, or if near-copies are listed.
     copy_limit: maximum distance between near-copies. If it is below 0, all near-copies are kept.
     pool_max: maximum number of candidates in a pool that grows because of near-copies.
-    roomier: the plan for searching a query row again if near-copies still crowd its pool. If None,
-        the row is not searched again for this reason.
+    roomier: the plan for searching a query row again if near-copies still crowd its pool, or None.
     wider: the plan for searching a query row again if fewer than k of its candidates remain without
-        near-copies. If None, the row is not searched again for this reason.
+        near-copies, or None.
     warnings: warnings that every answer with these parameters has.
     """
 
@@ -86,8 +85,8 @@ class QueryPlan:
         as_printed = printed_rule and parameters.selector in {"greedy", "qp_relax"}
         at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
         nearest = parameters.selector == "nearest" or (at_zero and not as_printed)
-        # Queries with `lose_at_most` are answered one by one, because the loss depends on which
-        # candidates remain without near-copies, and the kernel does not know this.
+        # The loss that `lose_at_most` bounds depends on which candidates remain without
+        # near-copies, which the kernel does not know.
         separate = parameters.selector in ONE_BY_ONE or parameters.lose_at_most is not None
         one_by_one = separate and not nearest
         step = records.CANDIDATES if one_by_one else records.GREEDY
@@ -118,8 +117,7 @@ def _candidate_limits(
 ) -> tuple[int, int]:
     """Return the maximum numbers of candidates of one search and of a pool that has grown.
 
-    If `pool_limit` is 0, near-copies are kept, so the pool never grows. If `pool_limit` is None, it
-    does not limit the pool.
+    `pool_limit` is 0 if the pool must not grow, and None if it sets no limit.
     """
     hash_limit = parameters.hash_limit or points
     candidates_max = min(parameters.candidates_limit or points, hash_limit, points)

@@ -16,9 +16,8 @@ is the duality gap. No solution is better than the current solution by more than
 
 The solver is the fully corrective form of Frank-Wolfe (Jaggi 2013) on a small set of working
 candidates. Between two passes, pairs of working candidates trade shares, each by an exact line
-search, until no trade decreases the objective by much. After each pass, those of the other
-candidates that violate optimality most join the set. Only the rows of distances that trades read
-are computed, and a limited number of them is kept.
+search, until no trade decreases the objective by much. After each pass, the other candidates that
+violate optimality most join the set. Only the distances that trades read are computed.
 """
 
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ _WORKING_CANDIDATES: Final = 256
 _JOINING_CANDIDATES: Final = 64
 # Maximum number of float32 distances between working candidates in the cache (4 MiB).
 _CACHED_DISTANCES: Final = 1 << 20
-# Relative error of gradients and objectives, which they have because distances are float32.
+# Relative error of gradients and objectives, because distances are float32.
 _FLOAT32_ERROR: Final = 1e-7
 # The solver gives up when it has computed _WORK_MAX + _WORK_MAX_PER_CANDIDATE * m distances for m
 # candidates.
@@ -76,10 +75,10 @@ class CandidateSet:
         return replace(self, rows=self.rows[places], costs=self.costs[places])
 
     def compact(self) -> "CandidateSet":
-        """Drop the columns in which no sparse candidate stores a value.
+        """Drop the columns in which no sparse candidate stores a value, to make means shorter.
 
-        Means and other dense vectors then have fewer columns. Dense candidates, and sparse ones
-        that store at least as many values as there are columns, are returned unchanged.
+        Dense candidates, and sparse ones that store at least as many values as there are columns,
+        are returned unchanged.
         """
         points, dims = self.points, self.points.vectors.shape[1]
         indptr, inverses = points.indptr, points.inverse_lengths
@@ -103,9 +102,8 @@ class Relaxed:
     """A solution of Eq. 3.
 
     shares: (m,) float64 shares, whose sum is k.
-    gap: the duality gap divided by the range of the objective. The range is the difference between
-        the objective of the worst selection of k candidates that the solver met and the objective
-        of this solution, so it may be smaller than the true range.
+    gap: the duality gap divided by the range of the objective: from this solution to the worst
+        selection of k candidates that the solver met.
     """
 
     shares: Shares
@@ -155,11 +153,7 @@ class _Problem:
         return total - self._least(gradient, self.k)[0]
 
     def rise(self, gradient: Shares, mean: FloatArray) -> float:
-        """Return by how much the k candidates of greatest gradient increase the objective.
-
-        The increase is measured from the current solution. If the objective decreases, 0 is
-        returned.
-        """
+        """Return by how much the k candidates of greatest gradient increase the objective, or 0."""
         total, corner = self._least(-gradient, self.k)
         first: float = -total - qp.sum_of_products(self.shares, gradient)
         way = (self.mean(corner) - mean)[0].astype(np.float64) * self.k
@@ -170,8 +164,7 @@ class _Problem:
     def joining(self, gradient: Shares, members: IntArray) -> IntArray:
         """Return the positions of the candidates to add to the working candidates `members`.
 
-        Joining candidates have the smallest gradients among the candidates outside `members`, and
-        could lower the objective if they got a share.
+        They have the smallest gradients outside `members`, and could lower the objective.
         """
         outside = gradient.copy()
         outside[members] = np.inf
@@ -220,11 +213,10 @@ def round_up(shares: Shares, k: int) -> IntArray:
 
 
 def exchange(candidates: CandidateSet, picks: IntArray, relevance: float, beta: float) -> IntArray:
-    """Exchange one pick at a time for another candidate while this decreases the objective.
+    """Exchange one pick at a time while this decreases the objective, for at most eight rounds.
 
-    `picks` and the result are positions of candidates. It is the objective of `relax`, with the
-    share 1 for picks and 0 for other candidates. Exchanging stops after eight rounds, or when no
-    single exchange decreases the objective.
+    `picks` and the result are positions of candidates. `relax` minimises the same objective; here
+    picks have the share 1 and other candidates 0.
     """
 
     def far_from(place: int) -> Shares:

@@ -46,8 +46,7 @@ def _warnings(
     parts: Sequence[ResultT], counts: CountArray, field: str, k: int, stats: QueryStats
 ) -> tuple[WarningInfo, ...]:
     warnings = {warning.code: warning for part in parts for warning in part.warnings}
-    # The messages of the warnings `too_few` and `crowded` contain a number of query rows. Each part
-    # counted only its own query rows, so these warnings are replaced by warnings for all parts.
+    # Each part counted only its own query rows in the messages of `too_few` and `crowded`.
     short_rows = too_few(field, k, k, counts)
     for short in short_rows + crowded(k, counts, stats):
         if warnings.pop(short.code, None):

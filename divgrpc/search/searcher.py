@@ -26,16 +26,14 @@ from divgrpc.vectors import Rows, SparseRows
 # Initial number of points that the scratch memory of a search through cells can hold.
 _CELL_ROOM_POINTS: Final = 1 << 12
 
-# Query rows are searched together only if there are at least 3 and the data do not fit into the
-# caches. For exact search, this requires at least 64 dimensions and more than 2 MiB of vectors. For
-# scans, it requires more than 48 MiB of codes. Otherwise searching row by row is at least as fast.
+# Query rows are searched together only if there are enough of them and the vectors (exact search)
+# or codes (scans) do not fit into the caches. Otherwise searching row by row is at least as fast.
 _BATCH_ROWS_MIN: Final = 3
 _BATCH_DIMS_MIN: Final = 64
 _BATCH_VECTOR_BYTES_MIN: Final = 2 << 20
 _BATCH_CODE_BYTES_MIN: Final = 48 << 20
-# Query rows are searched together only if two conditions hold. Each row keeps at most 1 /
-# _BATCH_POINTS_RATIO of all points, and all rows of a full batch together keep at most
-# _BATCH_BYTES_MAX bytes.
+# Each of these rows may keep at most 1 / _BATCH_POINTS_RATIO of all points, and all rows of a full
+# batch together at most _BATCH_BYTES_MAX bytes.
 _BATCH_POINTS_RATIO: Final = 4
 _BATCH_BYTES_MAX: Final = 4 << 20
 # Size of a kept point in bytes: its row number, int32, and its distance, float32.
@@ -92,11 +90,7 @@ class Searcher:
 
     @property
     def least_probes(self) -> int:
-        """Minimum number of probes.
-
-        It is 1 with cells. With tables it is the number of tables, because the home bucket of each
-        table is probed.
-        """
+        """Minimum number of probes: 1 with cells, otherwise the home bucket of each table."""
         return self._n_tables or 1
 
     def plan(
@@ -109,11 +103,10 @@ class Searcher:
     ) -> QueryPlan:
         """Return the plan of queries with these parameters.
 
-        `probe_on`: if the probes of a search through tables find fewer points than the maximum
-        number of candidates, make more probes, and scan all codes if these are not enough.
-        `retries`: maximum number of times that a query row is searched again with greater limits,
-        which happens if fewer than k of its candidates remain without near-copies. `pool_limit`:
-        maximum number of candidates that a pool grows to.
+        `probe_on`: if the probes of tables find fewer points than the maximum number of candidates,
+        make more probes, and then scan all codes. `retries`: maximum number of times that a query
+        row is searched again with greater limits because fewer than k of its candidates remain
+        without near-copies. `pool_limit`: maximum number of candidates that a pool grows to.
         """
         points = self._n_points
         plan_of = partial(
@@ -124,8 +117,7 @@ class Searcher:
             pool_limit=pool_limit,
         )
         # With inverted lists, an exact search for four times as many candidates takes three times
-        # as long. So the first search does not allow the pool to grow. Only if near-copies crowd
-        # the pool, a second search does.
+        # as long. So the pool may grow only in a second search, if near-copies crowd it.
         by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
         if plan.copy_limit < 0:
@@ -150,9 +142,8 @@ class Searcher:
     def _enough_points(self, parameters: EffectiveParameters) -> int:
         """Return the number of hashed points that give the selector its maximum of candidates.
 
-        A search must find this many points even if the tuned number of probes finds fewer. Probes
-        are tuned on queries that resemble points. A hyperplane query does not resemble points, so
-        its buckets are nearly empty.
+        The tuned number of probes may find fewer for queries that do not resemble points, such as
+        hyperplane queries.
         """
         candidates = parameters.candidates_limit or parameters.k
         return int(min(candidates, parameters.hash_limit or self._n_points, self._n_points))
@@ -240,8 +231,7 @@ class Searcher:
     def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the hashed points of each query, unsorted.
 
-        Each query has at most `hash_limit` hashed points. If `hash_limit` is 0, their number is not
-        limited.
+        Each query has at most `hash_limit` of them; 0 is no limit.
         """
         room = parameters.hash_limit or self._n_points
         answers = empty_answers(len(queries), room, parameters)
@@ -277,8 +267,7 @@ class Searcher:
             lacking = query.answer(
                 self._register, memory.register, plan.fields, span, arrays, results
             )
-            # Allocate memory for twice the points that this query needs, because the next query may
-            # need a little more.
+            # Allocate twice what this query needs, because the next one may need a little more.
             room = 2 * lacking
 
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
@@ -297,9 +286,8 @@ class Searcher:
     def exact_together(self, plan: QueryPlan, *, sparse: bool) -> int:
         """Return the maximum number of query rows that an exact search answers together.
 
-        If rows are answered one by one, 1 is returned. A batch of exact searches takes little
-        longer than the search of one row. A batch of scans takes longer, so 1 is returned for
-        scans.
+        A batch of exact searches takes little longer than the search of one row. A batch of scans
+        takes longer, so 1 is returned for scans, and for rows that are answered one by one.
         """
         exact_search = plan.kernel.search == records.EXACT and not plan.one_by_one
         return BATCH_QUERIES if exact_search and self._batch_room(plan, sparse=sparse) else 1
@@ -307,13 +295,12 @@ class Searcher:
     def _batch_room(self, plan: QueryPlan, *, sparse: bool) -> int:
         """Return the number of points for which each query of a batch needs memory.
 
-        If queries are to be searched one by one, 0 is returned. The answers do not depend on this
-        choice. `sparse`: whether the queries are sparse.
+        If queries are to be searched one by one, 0 is returned. `sparse`: whether queries are
+        sparse.
         """
         kernel, index = plan.kernel, self._index
         if kernel.search == records.EXACT:
-            # With the step HASH_ONLY, an exact search returns all points without computing
-            # distances, so searching together would save nothing.
+            # With the step HASH_ONLY, an exact search computes no distances.
             dense = not sparse and kernel.step != records.HASH_ONLY
             large = index.points.vectors.nbytes > _BATCH_VECTOR_BYTES_MIN
             pays = dense and self.dims >= _BATCH_DIMS_MIN and large

@@ -4,11 +4,10 @@ The other selectors, `nearest`, `greedy` and `mmr`, are part of the kernel `quer
 selectors of this module get the candidates that this kernel finds, nearest first. In all formulas:
 
 - lambda is 1 - diversity.
-- c(r) is the cost of candidate r. Under inner product, it is the distance from the query, scaled
-  from 0 for the best candidate to 1 for the worst. Otherwise it is the squared distance from the
-  query.
-- d(r, s) is the distance between two candidates. Under inner product, it is 1 - cosine. Otherwise
-  it is the squared Euclidean distance.
+- c(r) is the cost of candidate r: its squared distance from the query. Under inner product, it is
+  the distance scaled from 0 for the best candidate to 1 for the worst.
+- d(r, s) is the squared Euclidean distance between two candidates, or 1 - cosine under inner
+  product.
 
 At diversity 0 no selector runs, and the k nearest are the answer. The exception is `qp_relax` in
 the variant `printed`.
@@ -66,8 +65,7 @@ def select(candidates: CandidateSet, parameters: EffectiveParameters, metric: Me
     if parameters.lose_at_most is not None:
         return select_within(candidates, parameters, metric)
     if parameters.diversity == 0 and parameters.variant != "printed":
-        # This happens if dial 0 was chosen for the query. If the caller gives dial 0, `select` is
-        # not called.
+        # Dial 0 was chosen for the query. If the caller gives dial 0, `select` is not called.
         nearest = np.arange(min(parameters.k, count))
         return Picks(nearest, -distances[nearest], 0.0)
     if metric == "inner_product":
@@ -86,10 +84,10 @@ def select_within(
 ) -> Picks:
     """Pick k at the greatest dial, in steps of 1/32, whose loss is at most `lose_at_most`.
 
-    The loss of k picks is (R_nearest - R) / (R_nearest - R_all). R is the mean relevance of the
-    picks (`relevance`), R_nearest the mean of the k nearest candidates, and R_all the mean of all
-    candidates. If R_nearest equals R_all, the loss is 0. At dial 0 the k nearest candidates are
-    picked, and their loss is 0. `candidates.costs` are the distances from the query.
+    The loss of k picks is (R_nearest - R) / (R_nearest - R_all), or 0 if R_nearest equals R_all. R
+    is the mean relevance of the picks (`relevance`), R_nearest the mean of the k nearest
+    candidates, which dial 0 picks, and R_all the mean of all. `candidates.costs` are the distances
+    from the query.
     """
     distances, k = candidates.costs, min(parameters.k, len(candidates))
     bound = parameters.lose_at_most
@@ -148,10 +146,10 @@ def select_different(
 ) -> tuple[Picks, int, int, int]:
     """Pick k of the first `pool` candidates without near-copies, as `kernels.greedy.pick` does.
 
-    `copy_limit` is the maximum distance between near-copies (`kernels.pairwise`). If `copy_limit`
-    is below 0, all candidates are kept. While near-copies crowd the pool, the pool is doubled, up
-    to all candidates. Returns the picks, the size of the pool, the number of near-copies of picks
-    in it, and the number of near-copies among the picks.
+    `copy_limit` is the maximum distance between near-copies (`kernels.pairwise`); below 0, all
+    candidates are kept. While near-copies crowd the pool, it is doubled, up to all candidates.
+    Returns the picks, the size of the pool, the number of near-copies of picks in it, and the
+    number of near-copies among the picks.
     """
     if copy_limit < 0:
         return select(candidates.take(np.arange(pool)), parameters, metric), pool, 0, 0
@@ -167,8 +165,8 @@ def select_different(
             break
         pool = min(2 * pool, len(candidates))
     fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
-    # Near-copies complete the answer. With `qp_relax`, the value of a near-copy is 0, because its
-    # share is 0. With other selectors, it is minus the distance of the near-copy from the query.
+    # Near-copies complete the answer. Their value is minus their distance from the query, or their
+    # share, 0, with `qp_relax`.
     values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
@@ -200,16 +198,13 @@ def relevance(distances: FloatArray, metric: Metric) -> FloatArray:
 
 
 def rerank(candidates: CandidateSet, k: int, diversity: float) -> Picks:
-    """Pick candidates that are far apart from a shortlist of the nearest candidates.
+    """Pick far apart candidates from a shortlist of the nearest: the paper's backward selection.
 
-    This is the paper's backward selection.
-
-    The dial sets the length of the shortlist: k + diversity * (candidates - k), rounded down.
-    Relevance influences the picks only through the shortlist. The first pick is the nearest
-    candidate. Each further pick has the greatest sum of distances sqrt(d) from the earlier picks,
-    and its value is this sum times 2 / (k - 1). The selector equals `max_sum` with lambda 0 on the
-    shortlist. So the sum of distances over all pairs of picks is at least half of the greatest sum
-    that any k points of the shortlist reach.
+    The dial sets the length of the shortlist: k + diversity * (candidates - k), rounded down. The
+    first pick is the nearest candidate. Each further pick has the greatest sum of distances sqrt(d)
+    from the earlier picks, and its value is this sum times 2 / (k - 1). The selector equals
+    `max_sum` with lambda 0 on the shortlist. So the sum of distances over all pairs of picks is at
+    least half of the greatest sum that any k points of the shortlist reach.
     """
     k = min(k, len(candidates))
     length = k + int(diversity * (len(candidates) - k))
@@ -248,8 +243,8 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
     cosine. The value of a pick is its contribution to the objective.
 
     The remainder of a candidate is the factor by which picking it multiplies det S. A remainder
-    below 1e-5, which a copy has, is replaced by 1e-5. If the remainders of all candidates
-    left are below 1e-5, the next picks are the candidates of smallest cost.
+    below 1e-5, which a copy has, is replaced by 1e-5. If all remainders left are below 1e-5, the
+    next picks are the candidates of smallest cost.
 
     The logarithm of a determinant is submodular but not monotone, so no share of the greatest
     objective is guaranteed. At diversity 1, the volume sqrt(det S) is at least 1/k! of the greatest
@@ -276,8 +271,8 @@ def qp_relax(candidates: CandidateSet, parameters: EffectiveParameters) -> Picks
     Picks are sorted by share, largest first, and the value of a pick is its share.
 
     The objective of any k candidates is at least the objective of the shares minus the duality gap.
-    How much rounding increases the objective is not bounded. If k is 1 there are no pairs, and the
-    nearest candidate is the answer.
+    How much rounding increases the objective is not bounded. If k is 1, the nearest candidate is
+    the answer.
     """
     k, relevance = min(parameters.k, len(candidates)), 1 - parameters.diversity
     if k == 1:
@@ -285,8 +280,7 @@ def qp_relax(candidates: CandidateSet, parameters: EffectiveParameters) -> Picks
     beta = 1.0 if parameters.variant == "printed" else parameters.diversity
     candidates = candidates.compact()
     solution = relax(candidates, k, relevance, beta)
-    shares = solution.shares
-    places = round_up(shares, k)
+    shares, places = solution.shares, round_up(solution.shares, k)
     if parameters.rounding == "exchange":
         support = np.flatnonzero(shares)
         picks = np.searchsorted(support, places)

@@ -1,8 +1,7 @@
 """Conversion between numpy arrays and the matrices of the contract, for clients and servers.
 
-Decoding validates its input. Before it allocates memory, it compares the lengths of the fields with
-the shape. If a length does not match the shape, it raises `MatrixError`, which names the field of
-`Vectors`.
+Before decoding allocates memory, it compares the lengths of the fields with the shape. If a length
+does not match, it raises `MatrixError`, which names the field of `Vectors`.
 """
 
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -90,9 +89,8 @@ def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
     The message has float16 values if the array is float16, and float32 values otherwise.
     """
     half = matrix.dtype == np.float16
-    with np.errstate(
-        over="ignore"
-    ):  # a value that overflows becomes infinite, and the server refuses it
+    # A value that overflows becomes infinite, and the server refuses it.
+    with np.errstate(over="ignore"):
         block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
     return vectors_pb2.Vectors(
         dense=vectors_pb2.DenseMatrix(
@@ -201,9 +199,8 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
     _check_indptr("sparse.indptr", indptr)
     nnz = int(indptr[-1])
     value_count = len(matrix.data) // dtype.itemsize
-    if (
-        len(matrix.indices) == 4 * value_count != 4 * nnz
-    ):  # indices and data agree, so indptr is wrong
+    # If indices and data agree, indptr is wrong.
+    if len(matrix.indices) == 4 * value_count != 4 * nnz:
         raise MatrixError(
             "sparse.indptr", f"sparse.indptr must end at the {value_count} values, got {nnz}"
         )
@@ -214,8 +211,7 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
 
 
 def _check_indptr(field: str, indptr: npt.NDArray[np.int64]) -> None:
-    # Compare adjacent values rather than check their differences, because a difference of two int64
-    # values may overflow.
+    # Compare adjacent values, because a difference of two int64 values may overflow.
     if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
         raise MatrixError(field, f"{field} must begin at 0 and never decrease")
 

@@ -12,13 +12,11 @@ of each field:
     map                            dict
     optional field that is unset   None
 
-An item of a repeated message may also be a tuple of the fields of the message. If the message has a
-single field, the item may be the value of this field. The conversions are cached for each pair of a
-dataclass and a message.
+An item of a repeated message may also be a tuple of the fields of the message, or the value of its
+only field. The conversions are cached for each pair of a dataclass and a message.
 
-Docstrings of this module call the string of an enum value its word. The word is the name of the
-value in lower case without the prefix of the enum. The prefix is taken from the name of the value
-0.
+The string of an enum value is called its word: its name in lower case without the prefix of the
+enum, which is taken from the name of the value 0.
 """
 
 from collections.abc import Callable
@@ -50,8 +48,8 @@ class UnknownWordError(ValueError):
 def to_message(record: object, kind: type[MessageT], **overrides: object) -> MessageT:
     """Return a dataclass, a NamedTuple, or a dict by field name as a message.
 
-    `overrides` are fields of the message that replace fields of the record. Fields that are None
-    stay unset. So do fields that only the message has. Fields that only the record has are ignored.
+    `overrides` are fields of the message that replace fields of the record. Fields that are None,
+    or that only the message has, stay unset. Fields that only the record has are ignored.
     """
     return kind(**message_fields(record, kind, **overrides))
 
@@ -72,8 +70,8 @@ def message_fields(record: object, kind: type[Message], **overrides: object) -> 
 def from_message(message: Message, kind: type[RecordT], **overrides: object) -> RecordT:
     """Return a message as a dataclass or NamedTuple; `overrides` replace fields of the message.
 
-    An enum number that the contract does not define becomes a string of its digits. A newer peer
-    may send such a number.
+    An enum number that the contract does not define, as a newer peer may send, becomes a string of
+    its digits.
     """
     readers = _readers(cast(Any, kind), cast(Descriptor, message.DESCRIPTOR))
     return kind(**{n: read(message) for n, read in readers if n not in overrides}, **overrides)
@@ -96,9 +94,8 @@ def plain_value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401  # a
     enum number that the contract does not define, and for the unspecified value.
     """
     if field.enum_type is not None:
-        return (
-            tuple(word_of(field, n) for n in value) if field.is_repeated else word_of(field, value)
-        )
+        words = partial(word_of, field)
+        return tuple(map(words, value)) if field.is_repeated else words(value)
     if not field.is_repeated:
         return value
     return tuple(value) if field.message_type is None else tuple(map(_plain_item, value))
@@ -149,10 +146,7 @@ def _fields(kind: Descriptor) -> dict[str, FieldDescriptor]:
 
 @cache
 def _writers(kind: Descriptor) -> list[tuple[str, bool, Convert | None]]:
-    """Return the name of each field, whether it is repeated, and the function that converts it.
-
-    The function is None if the value needs no conversion.
-    """
+    """Return for each field its name, whether it is repeated, and its conversion or None."""
     return [(field.name, field.is_repeated, _writer(field)) for field in kind.fields]
 
 
