@@ -2,8 +2,8 @@
 
 When Python calls a kernel, numba takes three times as long to convert a NamedTuple as a plain
 tuple. So the kernels that every query calls take the arrays of `Index` and `Scratch` by address
-(`kernels.registers`) and the other records as plain tuples, which their first lines convert: `plan
-= Plan(*plan)`. All other kernels take the records themselves.
+(`kernels.registers`) and the other records as plain tuples. Their first lines convert these:
+`plan = Plan(*plan)`. All other kernels take the records themselves.
 
 The annotation of an array gives its shape, and the name of the stored array if that is not the name
 of the field. Shapes use these letters:
@@ -158,9 +158,9 @@ class Index(NamedTuple):
     points: Points
     lists: InvertedLists
     ids: Annotated[Int64s, "n"]  # empty if ids are row numbers
-    # length_bounds[b] is an upper bound of the lengths of the points from row BOUND_ROWS * b to the
-    # end (`kernels.exact`). Empty unless the metric is inner_product and points are sorted by
-    # length.
+    # (ceil(n / BOUND_ROWS),): length_bounds[b] is an upper bound of the lengths of the points from
+    # row BOUND_ROWS * b to the end (`kernels.exact`). Empty unless the metric is inner_product and
+    # points are sorted by length.
     length_bounds: Annotated[Float32s, "bounds"]
     hashing: Hashing
     tables: Tables
