@@ -90,7 +90,7 @@ class Searcher:
 
     @property
     def least_probes(self) -> int:
-        """Minimum number of probes: 1 with cells, otherwise the home bucket of each table."""
+        """Minimum number of probes: 1 with cells, otherwise one home bucket for each table."""
         return self._n_tables or 1
 
     def plan(
