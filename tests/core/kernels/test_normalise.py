@@ -131,7 +131,7 @@ def rule_broken(indptr: list[int], indices: list[int], dims: int) -> str:
 def assert_checked(indptr: list[int], indices: list[int], dims: int) -> None:
     """Check that `as_rows` accepts well-formed rows only, and names the broken rule."""
     values = np.ones(len(indices), np.float32)
-    rows = SparseRows(np.array(indptr, np.int64), np.array(indices, np.int64), values, dims)  # type: ignore[arg-type]
+    rows = SparseRows(np.array(indptr, np.int64), np.array(indices, np.int64), values, dims)
     rule = rule_broken(indptr, indices, dims)
     with pytest.raises(InvalidArgumentError, match=rule) if rule else nullcontext():
         as_rows("rows", rows, dims)
