@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from divgrpc.kernels import exact, normalise, sparse, vector_sums
 from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.types import FloatArray
-from reference import kernels
+from reference import definitions, kernels
 
 seeds = st.integers(0, 2**32 - 1)
 Indptr = npt.NDArray[np.int64]
