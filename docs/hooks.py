@@ -2,9 +2,10 @@
 
 A line ``{{ record NAME }}`` in a page becomes the table of docs/records/NAME.json and a caption
 with the command that printed the table, the commit, the machine and the date. The caption has the
-HTML class ``record-caption``. A run of ``make bench`` writes a record with the option ``--record``:
+HTML class ``record-caption``. Options of the measuring commands write records:
 
     make bench ARGS="RUN --record docs/records/NAME.json"
+    make paper ARGS="--data FOLDER --records docs/records"
 """
 
 import html

@@ -35,14 +35,25 @@ def write_records(
     `notes` are facts about the run that the tables do not show.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    head = {"command": command, "commit": _commit()}
-    head |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": _machine()}
     for record in records:
-        parts = {"title": record.title, **head, "notes": notes, "columns": record.columns}
-        lines = [f"  {json.dumps(name)}: {_dump(value)}," for name, value in parts.items()]
-        rows = ",\n".join(f"    {_dump(row)}" for row in record.rows)
-        text = "\n".join(["{", *lines, '  "rows": [', rows, "  ]", "}"])
-        (folder / f"{record.name}.json").write_text(f"{text}\n", encoding="utf-8")
+        text = record_text(record, command, notes)
+        (folder / f"{record.name}.json").write_text(text, encoding="utf-8")
+
+
+def record_text(record: Record, command: str, notes: Sequence[str]) -> str:
+    """Return a record as JSON, with one row of the table on each line."""
+    head = {
+        "title": record.title,
+        "command": command,
+        "commit": commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "machine": machine(),
+        "notes": notes,
+        "columns": record.columns,
+    }
+    lines = [f"  {json.dumps(name)}: {_dump(value)}," for name, value in head.items()]
+    rows = ",\n".join(f"    {_dump(row)}" for row in record.rows)
+    return "\n".join(["{", *lines, '  "rows": [', rows, "  ]", "}"]) + "\n"
 
 
 def claims_record(name: str, title: str, verdicts: Sequence[Verdict]) -> Record:
@@ -78,30 +89,40 @@ def _effect_text(effect: Effect) -> str:
 
 def command(words: Sequence[str]) -> str:
     """Return the make command of a run with arguments `words`, without the names of its files."""
+    arguments = ["--data", "FOLDER", *without_options(words[1:], _FILE_OPTIONS)]
+    return f'make {words[0]} ARGS="{shlex.join(arguments)}"'
+
+
+def without_options(words: Sequence[str], options: Iterable[str]) -> list[str]:
+    """Return the words without these options and their values."""
     remaining = iter(words)
-    name, arguments = next(remaining), ["--data", "FOLDER"]
+    others = []
     for word in remaining:
-        if word in _FILE_OPTIONS:
+        if word in options:
             next(remaining)
-        elif not word.startswith(tuple(f"{option}=" for option in _FILE_OPTIONS)):
-            arguments.append(word)
-    return f'make {name} ARGS="{shlex.join(arguments)}"'
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
+            others.append(word)
+    return others
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the short name of the commit, with a mark if tracked files have changes."""
 
     def git(*arguments: str) -> str:
         words = ["git", "-C", str(_ROOT), *arguments]
         return subprocess.run(words, capture_output=True, text=True, check=False).stdout  # noqa: S603  # fixed words
 
-    commit = git("rev-parse", "--short", "HEAD").strip() or "unknown"
-    return f"{commit} with changes" if git("status", "--porcelain", "-uno") else commit
+    name = git("rev-parse", "--short", "HEAD").strip() or "unknown"
+    return f"{name} with changes" if git("status", "--porcelain", "-uno") else name
 
 
-def _machine() -> str:
-    match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return f"{match[1] if match else 'unknown'}, {len(os.sched_getaffinity(0))} cores"
+def machine() -> str:
+    """Return the processor, the number of cores, and whether codes can use AVX-512."""
+    text = Path("/proc/cpuinfo").read_text()
+    match = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    vector = "" if "avx512_vpopcntdq" in text else "no "
+    cores = len(os.sched_getaffinity(0))
+    return f"{match[1] if match else 'unknown'}, {cores} cores, {vector}AVX-512 vpopcntdq"
 
 
 def _dump(value: object) -> str:

@@ -44,8 +44,9 @@ def main() -> None:
         run = RUNS[name]
         tables = run.measure(arguments if arguments.run else run.parse())
         if arguments.record:
-            facts = (run.title, sys.argv[1:], environment, tables)
-            records.write(arguments.record, *facts, notes=arguments.note)
+            load = f"load average before the run {environment['load average before']}"
+            notes = [load, *arguments.note]
+            records.write(arguments.record, run.title, sys.argv[1:], tables, notes=notes)
 
 
 def _parser() -> argparse.ArgumentParser:
