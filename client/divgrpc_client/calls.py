@@ -81,7 +81,7 @@ async def ask_all(
     try:
         request = next(exchange)
         while True:
-            answer = await link.stack.unary(link.method(call), request, call)
+            answer = await link.stack.result(call.start(link.method(call), request))
             request = exchange.send(answer)
     except StopIteration as end:
         result: ResultT | None = end.value
