@@ -184,7 +184,7 @@ def test_a_read_only_folder_of_kernels_is_used(
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(cache_files, "_write", refuse)
+    monkeypatch.setattr(cache_files, "write", refuse)
     reports: list[Compilation] = []
     assert compilation.compile_ahead(reports.append)
     assert reports == []
