@@ -157,6 +157,7 @@ def _run_every_kernel() -> None:
         ):
             index.query(points, search="tables")
             index.query(sparse.csr_array(points), search="tables")
+            index.query(points[0], search="tables", lose_at_most=0.1, k=2)
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
     _predict_and_train(points)

@@ -52,6 +52,8 @@ def add_options(verb: argparse.ArgumentParser, name: str, *, has_sets: bool = Tr
     verb.add_argument("--json", type=Path, metavar="FILE", help="Write all figures as JSON.")
     text = "Write the tables of the site here, as docs/records has them."
     verb.add_argument("--records", type=Path, metavar="FOLDER", help=text)
+    text = "A fact for the records, such as a busy machine; may be repeated."
+    verb.add_argument("--note", action="append", default=[], metavar="TEXT", help=text)
     verb.add_argument("--quick", action="store_true", help="Run a short form that decides little.")
 
 
@@ -115,7 +117,9 @@ def finish(
         text = json.dumps(plain(figures), allow_nan=False)
         arguments.json.write_text(text + "\n", encoding="utf-8")
     if arguments.records is not None:
-        write_records(arguments.records, records, command(arguments.words), page.facts)
+        # The first fact is the date, which a record has of its own.
+        notes = [*page.facts[1:], *arguments.note]
+        write_records(arguments.records, records, command(arguments.words), notes)
     write_page(page, arguments.out)
     out.print(f"\nPage: {arguments.out}", soft_wrap=True)
 

@@ -98,7 +98,10 @@ def page(parts: Sequence[TableClaims]) -> Page:
             *(Section(part.table, _content(part)) for part in parts),
         ],
         lead=_LEAD,
-        facts=[f"{name} {parts[0].facts[name]}" for name in _SHARED_FACTS],
+        facts=[
+            *(f"{name} {parts[0].facts[name]}" for name in _SHARED_FACTS),
+            *(f"hash seeds of {part.table} {part.facts['hash seeds']}" for part in parts),
+        ],
     )
 
 

@@ -15,7 +15,7 @@ from divgrpc_lab.verdicts import Effect, Verdict, p_text
 
 _ROOT: Final = Path(__file__).parents[2]
 # Options about files, with values that differ from machine to machine.
-_FILE_OPTIONS: Final = ("--data", "--work", "--json", "--out", "--records")
+_FILE_OPTIONS: Final = ("--data", "--work", "--json", "--out", "--records", "--note")
 
 
 class Record(NamedTuple):

@@ -19,7 +19,7 @@ from divgrpc_lab.table2 import command as table2
 from divgrpc_lab.table2.page import Report as LabelReport
 from divgrpc_lab.verdicts import Claim, Contrast, judge
 
-_FACTS = {"date": "2026-11-23", "divgrpc": "1", "Python": "3", "minutes": "1"}
+_FACTS = {"date": "2026-11-23", "divgrpc": "1", "Python": "3", "hash seeds": "2", "minutes": "1"}
 _SURE = Contrast("a set", np.linspace(0.1, 0.2, 20))
 _VERDICTS = judge([Claim("a claim", "the difference", [_SURE, _SURE._replace(place="b set")])])
 _VERDICTS += judge([Claim("another claim", "the difference", [])])
