@@ -62,6 +62,7 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
         access = AccessLog(Config(log_format=log_format), descriptor=writing)
         access.add("Query", "OK", 0.001, "x", "peer", subject=("images", 3, 10))
         access.add("Build", "OK", 0.001, "y", "peer", subject=("images", 2_000, None))
+        access.add("Query", "OK", 0.00125, "z", "peer")
         access.close()
         os.close(writing)
         with os.fdopen(reading) as pipe:
