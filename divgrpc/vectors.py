@@ -260,11 +260,12 @@ def _check_sparse(field_name: str, rows: SparseRows) -> SparseRows:
         raise invalid(
             f"{field_name}.indptr", "must begin at 0, never decrease and end at the values"
         )
-    if ((indices < 0) | (indices >= min(rows.dims, 2**31))).any():
+    if len(indices) and (indices.min() < 0 or indices.max() >= min(rows.dims, 2**31)):
         raise invalid(f"{field_name}.indices", "must be from 0 to the number of columns less one")
     rises = indices[1:] > indices[:-1]
-    row_starts = indptr[1:-1]
-    rises[row_starts[(row_starts > 0) & (row_starts < len(indices))] - 1] = True
+    if len(indptr) > 2:
+        row_starts = indptr[1:-1]
+        rises[row_starts[(row_starts > 0) & (row_starts < len(indices))] - 1] = True
     if not rises.all():
         raise invalid(f"{field_name}.indices", "must be strictly increasing within each row")
     if len(rows.values) != len(indices):

@@ -104,8 +104,8 @@ class Warmed:
 def warm_ahead(*, quiet: bool = False) -> Warmed:
     """Compile missing kernels, load all kernels, and remove unused compiled kernels.
 
-    Unused are those of other releases that no process has used for 30 days. Progress is printed to
-    standard error unless `quiet` is true.
+    Compiled kernels of other releases are unused if no process has used them for 30 days. Progress
+    is printed to standard error unless `quiet` is true.
     """
     if quiet:
         compilation.report_to(lambda _: None)

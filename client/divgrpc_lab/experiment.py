@@ -77,6 +77,8 @@ def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[s
         raise InvalidArgumentError("sets", f"sets need their folder: --data or {DATA_VARIABLE}")
     for path in filter(None, (arguments.out, arguments.json)):
         path.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.records is not None:
+        arguments.records.mkdir(parents=True, exist_ok=True)
     return list(names)
 
 

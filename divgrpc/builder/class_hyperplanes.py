@@ -94,7 +94,7 @@ def group_means(points: SparseRows, seed: int) -> FloatArray:
     Each draw picks four random points of a sample as leaders. Every point of the sample joins the
     leader with which it has the largest cosine, which gives four groups. At most `QUERIES_MAX`
     means with at most 2**24 values in all are returned. Groups of fewer than ten points are left
-    out.
+    out, so the result may be empty.
     """
     rng = np.random.default_rng((seed, 6))
     sample = _scaled(take(points, _sample_rows(points, rng))).matrix

@@ -162,7 +162,7 @@ class _Encoder:
         """Store for each rare column the points with a value in it (`kernels.inverted_lists`)."""
         holders = np.zeros(self._dims, np.int64)
         for _, block in self._sparse_blocks():
-            holders += np.bincount(block.indices, minlength=self._dims)
+            np.add.at(holders, block.indices, 1)
         common = holders > COMMON_COLUMN_SHARE * self._rows
         starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
         self._put("posting_starts", starts)

@@ -125,7 +125,8 @@ def winners_of(
 ) -> Iterator[Choice]:
     """Yield the best choice among the settings of each race, reported by nested folds.
 
-    kinds, races: the kind and the race of each of s settings. Races keep their order.
+    kinds, races: the kind and the race of each of s settings. Races are
+        yielded in the order in which they first occur.
     h, folds: as in `choose_by_folds`; every fold must have queries with an h.
 
     The best of several choices looks better than it is, even if folds made each of them. Therefore,

@@ -57,7 +57,8 @@ def evaluate_labels(
 
     documents: (nq, d), dense or sparse.
     labels: (nq, L), the true labels. A document has label j if column j is not 0.
-    groups: (nq,) whole numbers, by default one per document. Intervals and folds are over groups.
+    groups: (nq,) whole numbers, the group of each document; by default each is its own. Intervals
+        and folds are over groups.
     grid: the settings to measure; by default those of `LabelGrid()`.
     folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
         more folds than groups, and with one group no setting is chosen.

@@ -235,10 +235,8 @@ class Tally(ABC, Generic[RowT]):
 
         `columns` are the figures of a table by name, (n,) each.
         """
-        width, times = (
-            getattr(self.settings[setting], self.task.width_field),
-            columns["microseconds"],
-        )
+        width = getattr(self.settings[setting], self.task.width_field)
+        times = columns["microseconds"]
         return {
             "number": setting,
             "generation": self.resolution.generation,

@@ -63,6 +63,7 @@ def project_sparse(indices, values, start, stop, hyperplanes, projections):
 
 @part
 def _project_row(queries, row, hyperplanes, projections):
+    """Write the projections of query `row` onto `hyperplanes` (d, B) into `projections` (B,)."""
     indptr = queries.indptr
     if indptr.shape[0]:
         start, stop = indptr[row], indptr[row + 1]

@@ -255,7 +255,8 @@ class BatchScratch(NamedTuple):
 
     rows: Annotated[Int32s, "q r"]  # rows of the points that each query keeps
     distances: Annotated[Float32s, "q r"]  # exact distances, estimates, or minus the scores
-    # Number of points kept for each query, or -1 if too many tie and it is searched alone.
+    # Number of points kept for each query, or -1 if too many tie; the query is
+    # then searched alone.
     counts: Annotated[Int64s, "q"]
     n_scored: Annotated[Int64s, "q"]  # number of points whose exact distance was computed
     tie_starts: Annotated[Int64s, "q"]  # rows[tie_start:count] tie for the last places

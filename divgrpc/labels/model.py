@@ -83,7 +83,7 @@ class LabelModel:
 
         Labels with a score below `threshold` are left out. Labels with equal scores are ordered by
         label number. The result is exact, so it is the reference for approximate searches. Raises
-        the errors of `embed`, and `InvalidArgumentError` for a `top_k` below 1.
+        the errors of `embed`, and `InvalidArgumentError` with the field top_k if it is below 1.
         """
         embedded = self.embed(documents)
         width = check_top_k(top_k, self.label_count)

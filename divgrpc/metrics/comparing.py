@@ -147,7 +147,7 @@ def holm(p_values: npt.ArrayLike) -> Values:
 
     If each hypothesis with an adjusted p below 0.05 is rejected, then the probability that any true
     hypothesis is rejected is below 5 %, however the tests depend on each other. NaN stays NaN and
-    is no test.
+    is not counted as a test.
 
     Raises `InvalidArgumentError`, with the field p_values, for other shapes and values outside [0,
     1].
@@ -172,8 +172,8 @@ def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLik
     the same mean. It may be below 0 or above 1. It is NaN if `best` and `nearest` have the same
     mean.
 
-    Each argument is a number or an array (nq,) over the same queries. NaN in any array skips a
-    query.
+    Each argument is a number or an array (nq,) over the same queries. A query with NaN
+    in any of the arrays is skipped.
     """
     gains = _gains(values, nearest, best)
     gain, possible = gains[:, ~np.isnan(gains).any(axis=0)].sum(axis=1)
@@ -217,7 +217,8 @@ def pareto_front(
     Settings are taken in descending order of h. A setting is on the front if it is faster than all
     settings on the front with a higher h. Of settings with equal h, those that count as fast as the
     fastest of them are on the front. So for each setting that is not on the front, there is one on
-    the front whose h is not lower and whose time is not longer. NaN is never on the front.
+    the front whose h is not lower and whose time is not longer. A setting with NaN is
+    never on the front.
 
     Raises `InvalidArgumentError`, with the field seconds, for other shapes.
 

@@ -51,7 +51,8 @@ class PointCategories:
     ) -> Self:
         """Check the integers of each point and return them as `PointCategories`.
 
-        categories, subtopics: (n,), negative for a point that has none. None means none.
+        categories, subtopics: (n,), negative for a point that has none. None means that
+            no point has one.
         ids: (n,), all different and at least 0. None means 0 to n - 1.
 
         Raises `InvalidArgumentError`, with the name of the argument as the field, for arrays of

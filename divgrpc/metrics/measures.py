@@ -99,7 +99,8 @@ def normalised_entropy(judged: Judged) -> Values:
     _, total = earlier_and_total(judged.subtopics)
     real = judged.subtopics >= 0
     count = np.maximum(real.sum(axis=1), 1)
-    # The `parts` of a sub-topic with the share s of the results add up to count * s * log(s).
+    # The `parts` of a sub-topic add up to count * s * log(s), where s is its share of the relevant
+    # results.
     parts = np.log(np.where(real, total, count[:, None]) / count[:, None])
     # `0.0 - x` because `-x` would be minus zero for a single sub-topic.
     entropy = 0.0 - parts.sum(axis=1) / count

@@ -1,7 +1,8 @@
 """Checks of the fields of parameter dataclasses, which follow from the type hints.
 
 A check also converts a valid value to a plain int, float or str of Python, because numpy's integers
-can overflow and numpy's types cannot be written as JSON. Errors are `InvalidArgumentError`.
+can overflow and numpy's types cannot be written as JSON. Errors are `InvalidArgumentError`
+with the field.
 """
 
 import dataclasses

@@ -198,7 +198,7 @@ def relevance(distances: FloatArray, metric: Metric) -> FloatArray:
 
 
 def rerank(candidates: CandidateSet, k: int, diversity: float) -> Picks:
-    """Pick far apart candidates from a shortlist of the nearest: the paper's backward selection.
+    """Pick far-apart candidates from a shortlist of the nearest: the paper's backward selection.
 
     The dial sets the length of the shortlist: k + diversity * (candidates - k), rounded down. The
     first pick is the nearest candidate. Each further pick has the greatest sum of distances sqrt(d)

@@ -163,8 +163,8 @@ class QueryResult(PointHitRows):
 
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
     had `list_collapsed`. The method `collapsed` returns the near-copies that were collapsed into
-    the result at place j of row i: `collapsed_ids[collapsed_offsets[i * k + j]:collapsed_offsets[i
-    * k + j + 1]]`.
+    the result at place j of row i. With p = i * k + j, these are
+    `collapsed_ids[collapsed_offsets[p] : collapsed_offsets[p + 1]]`.
 
     `diversities` (nq,) float64 and `dial_reasons` (nq,) are only set if the query had
     `diversity="auto"` or `lose_at_most`. `diversities` are the dials that were chosen for the rows,
@@ -275,8 +275,8 @@ class SearchCost:
     """The cost of one kind of search, as Build measured it.
 
     `recall` and `microseconds` are for a query with default parameters. `microseconds` is an
-    estimate from counts of the work, not a measured time. `pools` has several numbers of
-    candidates.
+    estimate from counts of the work, not a measured time. `pools` has a `PoolCost` for each of
+    several numbers of candidates.
 
     Indexes of early releases have no `pools`. In these indexes, `microseconds` is a measured median
     time, and `recall` is the share of the ten true nearest points that are found.
@@ -470,7 +470,8 @@ class TrainingProgress(Progress):
 class Interval(NamedTuple):
     """A mean and the ends of its 95 % interval, which is by groups of queries.
 
-    All are NaN if the metric applies to no query. The ends are NaN for a single group.
+    All are NaN if the metric applies to no query. The ends are NaN if it applies to queries of one
+    group only.
     """
 
     value: float
@@ -493,8 +494,9 @@ class EvaluateRow:
 
     number: number of the row in the evaluation, from 0 up.
     generation: generation of the index that answered the queries.
-    search: search of the setting. `parameters.search` has the replacement of `auto`.
-    parameters: parameters of the setting, or of the setting with the greatest mean h of a choice.
+    search: search of the setting. If it is `auto`, `parameters.search` is the search that was used.
+    parameters: parameters of the setting; for a choice, those of its setting with the greatest mean
+        h over all queries.
     metrics: means over the queries to which the metric applies. The names are those of
         `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
         `divgrpc.metrics.list_distances`.
@@ -536,7 +538,8 @@ class EvaluateRow:
 class EvaluateLabelRow:
     """The label predictions of one setting, or of a choice among settings by cross-validation.
 
-    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, for `goal`.
+    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, with `goal` in
+        place of h.
     goal: `h_score` if the index has a hierarchy, else `f_score`.
     metrics: means over the documents of the values of `divgrpc.metrics.measure_labels`. `drank` and
         `h_score` are NaN if the index has no hierarchy.

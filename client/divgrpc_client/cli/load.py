@@ -28,7 +28,8 @@ def load(arguments: argparse.Namespace) -> int:
     """Send calls to a server at a set rate, and report latency, errors and throughput.
 
     Latency is measured from the time at which a call was due, even if it was sent later. So the
-    latencies include the delays that a stalling server causes.
+    latencies include the delays that a stalling server causes. With --closed no call is due, and
+    latency is measured from the time at which a call was sent.
 
     A mix is a TOML file with a [[call]] table for each kind of call. Each table must have index and
     data. It may have key, rows, batch, share, method ("Query" or "PredictLabels") and any option of

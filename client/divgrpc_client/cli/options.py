@@ -93,7 +93,8 @@ def add_flags(
 ) -> None:
     """Add options, given as tuples of flag, metavar and help.
 
-    An option without a metavar is a switch. `settings` are further arguments of `add_argument`.
+    An option without a metavar is a switch. `settings` are further arguments of `add_argument`
+    for options with a metavar.
     """
     for flag, metavar, text in flags:
         if metavar:

@@ -86,7 +86,7 @@ async def _following(results: AsyncGenerator[ResultT, None]) -> ResultT | None:
 
 
 async def result(answer: ResultT) -> ResultT:
-    """Return the answer of a call with one request, which has ended when it returns."""
+    """Return `answer`; a blocking call has already ended."""
     return answer
 
 

@@ -90,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print the verdicts, write the page and the JSON, and return the exit code."""
     plan = plan_of(arguments)
     names = experiment.set_names(arguments, SETS)
+    if not names:
+        raise InvalidArgumentError("sets", "name a set after --sets, or leave --sets out for all")
     sets = load(names, arguments.data)
     studies = [home.places(plan.codes, plan.seeds, data.points.shape[1]) for data in sets]
     home.check_builds(sum(map(len, studies)), arguments.builds)

@@ -51,7 +51,10 @@ class Quarantine:
         return not self._entries
 
     def holds(self, fingerprint: bytes) -> bool:
-        """Return whether a query is in quarantine; check `is_empty` first."""
+        """Return whether a query is in quarantine.
+
+        Read `is_empty` first, which removes the queries whose stay has ended.
+        """
         entry = self._entries.get(fingerprint)
         if entry is not None and entry.stamp != self._stamp(entry.name):
             del self._entries[fingerprint]

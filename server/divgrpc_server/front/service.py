@@ -31,7 +31,7 @@ from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_services import DETAILS_KEY
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
-from divgrpc_server.logging.logs import AccessLog, Logger, Subject
+from divgrpc_server.logging.logs import AccessLog, Logger
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
 
@@ -187,7 +187,7 @@ class Service:
 
         return serve
 
-    def _subject(self, method: str, request: bytes) -> Subject:
+    def _subject(self, method: str, request: bytes) -> subjects.Subject:
         return subjects.read(method, request) if self._access.enabled else subjects.NO_SUBJECT
 
     async def _run(
@@ -195,7 +195,7 @@ class Service:
         method: str,
         context: _Context,
         serve: Callable[[str, float], Awaitable[_T]],
-        subject: Callable[[], Subject],
+        subject: Callable[[], subjects.Subject],
     ) -> _T:
         """Serve a call until it ends, log it, and convert errors to statuses.
 

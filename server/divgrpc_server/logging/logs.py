@@ -77,7 +77,7 @@ def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
 
 # The index, the number of rows, and k of a call; "" and None for values that it does not have.
 # The index is "*" if the queries of a stream use several indexes.
-Subject = tuple[str, int | None, int | None]
+SubjectFields = tuple[str, int | None, int | None]
 
 # The values of an access line: end of the call in seconds since 1970, method, code, duration in
 # seconds, request id, peer, text of the subject. Tuples and % templates are used because they are
@@ -95,8 +95,8 @@ _CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
 class AccessLog:
     """Writes one line per call; the lines of each quarter of a second are written together.
 
-    Values are not escaped, because the server creates them. The name of an index is created by the
-    caller, so it is written only if it is valid.
+    Values are not escaped, because the server creates or validates all of them. The name of an
+    index, which the caller sends, is written only if it is valid.
     """
 
     def __init__(self, config: Config, *, descriptor: int = _STDERR) -> None:
@@ -116,7 +116,7 @@ class AccessLog:
         request_id: str,
         peer: str,
         *,
-        subject: Subject = ("", None, None),
+        subject: SubjectFields = ("", None, None),
     ) -> None:
         """Add the line of a call that has just ended after `seconds`."""
         if not self.enabled:
