@@ -64,16 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
     image_sets = experiment.set_names(arguments, topics.SETS)
     document_sets = experiment.set_names(arguments, documents.SETS)
     images = topics.load(image_sets, arguments.data)
-    labelled = documents.load(document_sets, arguments.data)
+    collections = documents.load(document_sets, arguments.data)
     console = tables.console()
     console.print(experiment.NOT_THE_PAPERS_DATA, style="bold")
-    if labelled[0].name == documents.DIGITS:
+    if collections[0].name == documents.DIGITS:
         experiment.warn_of_digits(console)
     table1_plan = table1.QUICK if arguments.quick else table1_bench.Plan()
     table2_plan = table2.QUICK if arguments.quick else table2_bench.Plan()
     size = table2.SMALL if arguments.quick else table2.SIZE
     first = table1.measure(images, table1_plan, arguments.work)
-    second = table2.measure(labelled, table2_plan, *size, folder=arguments.work)
+    second = table2.measure(collections, table2_plan, *size, folder=arguments.work)
     parts = [
         TableClaims("Table 1", first.facts, first.data, first.claims),
         TableClaims("Table 2", second.facts, second.data, second.claims),

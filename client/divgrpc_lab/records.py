@@ -96,13 +96,13 @@ def command(words: Sequence[str]) -> str:
 def without_options(words: Sequence[str], options: Iterable[str]) -> list[str]:
     """Return the words without these options and their values."""
     remaining = iter(words)
-    others = []
+    rest = []
     for word in remaining:
         if word in options:
             next(remaining)
         elif not word.startswith(tuple(f"{option}=" for option in options)):
-            others.append(word)
-    return others
+            rest.append(word)
+    return rest
 
 
 def commit() -> str:

@@ -111,10 +111,10 @@ def judge(claims: Sequence[Claim]) -> list[Verdict]:
     """Judge all claims of a table together, so that Holm's method corrects all their tests."""
     tests = [_tested(contrast) for claim in claims for contrast in claim.contrasts]
     p_values = np.array([test[-1] for test in tests])
-    corrected = np.full(len(tests), np.nan)
+    corrected_p = np.full(len(tests), np.nan)
     is_tested = ~np.isnan(p_values)
-    corrected[is_tested] = holm(p_values[is_tested])
-    effects = iter([_effect(*parts) for parts in zip(tests, corrected.tolist(), strict=True)])
+    corrected_p[is_tested] = holm(p_values[is_tested])
+    effects = iter([_effect(*parts) for parts in zip(tests, corrected_p.tolist(), strict=True)])
     return [_verdict(claim, tuple(next(effects) for _ in claim.contrasts)) for claim in claims]
 
 
@@ -144,19 +144,17 @@ def _effect(test: tuple[Contrast, Interval, int, float], corrected_p: float) -> 
 
 def _verdict(claim: Claim, effects: tuple[Effect, ...]) -> Verdict:
     sides = {effect.side for effect in effects}
-    undecided = _LOOKS[None][0]
+    word = _LOOKS[None][0]
     if claim.is_null:
         holds = False if sides - {None} else None
         is_tested = any(not np.isnan(effect.p) for effect in effects)
-        undecided = "is not rejected" if is_tested else undecided
+        word = "is not rejected" if is_tested else word
     else:
         holds = False if False in sides else True if sides == {True} else None
         if sides >= {True, False}:
-            holds, undecided = None, "depends on the data"
+            holds, word = None, "depends on the data"
     evidence = "; ".join(effect.text for effect in effects) or "not measured"
-    return Verdict(
-        claim.text, holds, f"{claim.effect}: {evidence}.{claim.more}", undecided, effects
-    )
+    return Verdict(claim.text, holds, f"{claim.effect}: {evidence}.{claim.more}", word, effects)
 
 
 def p_text(p: float) -> str:

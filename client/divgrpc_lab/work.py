@@ -126,9 +126,9 @@ class _Progress:
     def done(self, name: str) -> None:
         """Count a job as finished."""
         self._done += 1
-        left = self._missing - self._done
-        minutes = (time.monotonic() - self._begin) / 60 / self._done * left
-        self._print(f"{self._total - left} of {self._total}, {minutes:.0f} min left: {name}")
+        jobs_left = self._missing - self._done
+        minutes = (time.monotonic() - self._begin) / 60 / self._done * jobs_left
+        self._print(f"{self._total - jobs_left} of {self._total}, {minutes:.0f} min left: {name}")
 
     def _print(self, text: str) -> None:
         is_line = self._end == "\n"

@@ -18,7 +18,7 @@ from divgrpc.types import IntArray
 
 FOLDS: Final = 5
 # Maximum number of folds within the other folds of `winners_of`. Without it, the time would grow
-# with the square of the number of folds, which can be that of the queries.
+# with the square of the number of folds, and there can be as many folds as queries.
 _INNER_FOLDS_MAX: Final = 10
 
 

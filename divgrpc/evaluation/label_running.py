@@ -234,10 +234,10 @@ def _predict(
 
 def _values(labels: IntArray, truth: SparseRows, tree: LabelTree | None) -> Values:
     """Return the h-score of each document or, if `tree` is None, the f-score."""
-    judged = JudgedLabels.of(labels, truth.matrix)
+    judgments = JudgedLabels.of(labels, truth.matrix)
     if tree is None:
-        return measure_labels(judged)["f_score"]
-    return measure_labels(judged, tree.drank)["h_score"]
+        return measure_labels(judgments)["f_score"]
+    return measure_labels(judgments, tree.drank)["h_score"]
 
 
 def _quantiles(scores: Values) -> Values:

@@ -107,30 +107,30 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
     def _judge(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
         """Return a table's judged labels, and its `LABEL_COLUMNS` by name, (nq,) each."""
-        judged = JudgedLabels.of(table[len(WORK_COLUMNS) :].T.astype(np.int64), self._truth)
+        judgments = JudgedLabels.of(table[len(WORK_COLUMNS) :].T.astype(np.int64), self._truth)
         work = dict(zip(WORK_COLUMNS, table, strict=False))
-        columns = measure_labels(judged, lambda _: work["drank"]) | work
+        columns = measure_labels(judgments, lambda _: work["drank"]) | work
         if self.resolution.goal != "h_score":
             columns["h_score"] = np.full(table.shape[1], np.nan)
-        columns["found"] = judged.found.astype(np.float64)
-        return judged, {name: columns[name] for name in LABEL_COLUMNS}
+        columns["found"] = judgments.found.astype(np.float64)
+        return judgments, {name: columns[name] for name in LABEL_COLUMNS}
 
     def _ratios(self, table: Values) -> tuple[Values, Values]:
         """Return dividends and divisors, (n, m) each, for the m metrics that have an interval.
 
         The columns are the `LABEL_METRICS`, then the metrics at ranks 1 to top_k.
         """
-        judged, columns = self._judge(table)
+        judgments, columns = self._judge(table)
         means = [np.stack([columns[name] for name in LABEL_METRICS], axis=1)]
-        means += [precision_at(judged), recall_at(judged), ndcg_at(judged)]
+        means += [precision_at(judgments), recall_at(judgments), ndcg_at(judgments)]
         ratios = [without_nan(np.concatenate(means, axis=1))]
         if self._inverse is not None:
-            ratios.append(propensity_gains(judged, self._inverse))
+            ratios.append(propensity_gains(judgments, self._inverse))
         dividends, divisors = (np.concatenate(side, axis=1) for side in zip(*ratios, strict=True))
         return dividends, divisors
 
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> EvaluateLabelRow:
-        judged, columns = self._judge(table)
+        judgments, columns = self._judge(table)
         top_k = self.settings[setting].top_k
         starts = range(len(LABEL_METRICS), len(intervals), top_k)
         parts = [tuple(intervals[start : start + top_k]) for start in starts]
@@ -142,11 +142,11 @@ class LabelTally(Tally[EvaluateLabelRow]):
             recall_at=parts[1],
             ndcg_at=parts[2],
             propensity_scored_at=parts[3] if len(parts) > 3 else (),
-            coverage_at=tuple(coverage_at(judged).tolist()),
+            coverage_at=tuple(coverage_at(judgments).tolist()),
             h_of_means=harmonic_mean_of_means(columns["precision"], columns["drank"]),
             documents=self.task.rows,
             scored=mean(columns["scored"]),
-            labels=judged.labels if self.task.per_row else None,
+            labels=judgments.labels if self.task.per_row else None,
         )
 
 

@@ -231,15 +231,15 @@ def _measure(
     """Answer one query at a time, and return the figures (len(COLUMNS), nq) of all queries."""
     ids, microseconds = index.answer_one_by_one(queries, setting)
     topics, names = relevance.topics(index)
-    judged = topics.judge(ids, names)
+    judgments = topics.judge(ids, names)
     distances = index.distances(queries, ids)
-    columns = measure(judged) | {
+    columns = measure(judgments) | {
         "query_distance": distances.to_query,
         "ilad": distances.mean,
         "ilmd": distances.least,
         "objective": objective(distances, setting.dial),
         "microseconds": microseconds,
-        "found": judged.found,
+        "found": judgments.found,
     }
     return np.stack([np.asarray(columns[name], np.float64) for name in COLUMNS])
 

@@ -160,9 +160,9 @@ def holm(p_values: npt.ArrayLike) -> Values:
         raise invalid("p_values", "must be numbers between 0 and 1, in one dimension")
     order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]
     factors = np.arange(len(order), 0, -1)
-    adjusted = np.full(len(p), np.nan)
-    adjusted[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
-    return adjusted
+    adjusted_p = np.full(len(p), np.nan)
+    adjusted_p[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
+    return adjusted_p
 
 
 def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> float:

@@ -232,5 +232,5 @@ def measure_labels(
     return metrics
 
 
-def _ranks(judged: JudgedLabels) -> Values:
-    return np.arange(1, judged.labels.shape[1] + 1, dtype=np.float64)
+def _ranks(judgments: JudgedLabels) -> Values:
+    return np.arange(1, judgments.labels.shape[1] + 1, dtype=np.float64)

@@ -166,15 +166,15 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
     return _over(gains / best, judged.depths[:, 0])
 
 
-def _gains(judged: Judged, alpha: float) -> Values:
+def _gains(judgments: Judged, alpha: float) -> Values:
     """Return the gain of each place, (nq, k).
 
     It is (1 - alpha)^j if the result's sub-topic occurs at j earlier places, 0 without a sub-topic.
     """
     if not 0 <= alpha <= 1:
         raise invalid("alpha", f"must be between 0 and 1, got {alpha}")
-    earlier, _ = earlier_and_total(judged.subtopics)
-    return np.where(judged.subtopics >= 0, (1.0 - alpha) ** earlier.astype(np.float64), 0.0)
+    earlier, _ = earlier_and_total(judgments.subtopics)
+    return np.where(judgments.subtopics >= 0, (1.0 - alpha) ** earlier.astype(np.float64), 0.0)
 
 
 def _over(values: npt.NDArray[Any], divisors: npt.NDArray[Any]) -> Values:
@@ -193,8 +193,8 @@ def harmonic_mean(a: Values, b: Values) -> Values:
     return np.asarray(2 * a * b / np.where(total == 0, 1.0, total), np.float64)
 
 
-def _ranks(judged: Judged) -> Values:
-    return np.arange(1, judged.k + 1, dtype=np.float64)
+def _ranks(judgments: Judged) -> Values:
+    return np.arange(1, judgments.k + 1, dtype=np.float64)
 
 
 # The metrics by name. `one_call` is 1 if any result is relevant, and `n_call` if all k are.

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def _by_name(table: Mapping[T, str]) -> dict[str, T]:
     """Return the key of each word in the values of `table`, which are words with spaces between."""
-    return {name: ours for ours, names in table.items() for name in names.split()}
+    return {name: parameter for parameter, names in table.items() for name in names.split()}
 
 
 # The equivalents in divgrpc of names of parameters in other libraries. An error suggests the first

@@ -54,13 +54,13 @@ def parser() -> argparse.ArgumentParser:
     for field in dataclasses.fields(configuration.Config):
         flag = "--" + field.name.replace("_", "-")
         text = field.metadata["help"]
-        shown = _shown(field.default)
+        default = _shown(field.default)
         if field.type is bool:
             command.add_argument(
-                flag, action=argparse.BooleanOptionalAction, help=f"{text} (default: {shown})"
+                flag, action=argparse.BooleanOptionalAction, help=f"{text} (default: {default})"
             )
         else:
-            note = f" (default: {shown})" if shown else ""
+            note = f" (default: {default})" if default else ""
             command.add_argument(flag, metavar=_metavar(field), help=text + note)
     return command
 

@@ -22,7 +22,7 @@ def made() -> LabelledDocuments:
 
 
 def test_documents_have_the_statistics_of_the_paper(made: LabelledDocuments) -> None:
-    """Rows have about 40 words and at least 4 labels, most of which are rare."""
+    """Rows have about 40 words and at least 4 labels. Most labels are rare."""
     assert made.documents.shape == (1_508, 3_200)
     assert made.labels.shape == (1_508, 518)
     assert (made.test_documents.shape, made.truth.shape) == ((300, 3_200), (300, 518))

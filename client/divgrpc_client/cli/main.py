@@ -231,13 +231,13 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     options.add_flags(verb, ("--per-query", "", "Show figures per query too, with --json."))
     by_id = "a line of text for each id, or lines of an id, a tabulator and"
     pictures = "a folder of <id>.png or .jpg, or an .npy of them by id"
-    other = "Box results of another category, from"
+    category_help = "Box results of another category, from"
     options.add_flags(
         verb.add_argument_group("a page for people; needs divgrpc[report]"),
         ("--report", "HTML", "Write curves and tables to this file."),
         ("--titles", "FILE", f"Show results with {by_id} a title."),
         ("--thumbnails", "PATH", f"Show results with pictures: {pictures}."),
-        ("--point-categories", "FILE", f"{other} {by_id} a category."),
+        ("--point-categories", "FILE", f"{category_help} {by_id} a category."),
         ("--show", "N", "Number of queries to show with their results (default 4)."),
     )
     options.add_options(verb, GridOptions)

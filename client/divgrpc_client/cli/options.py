@@ -60,7 +60,7 @@ def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa
 def add_common(verb: argparse.ArgumentParser) -> None:
     """Add the options of every command that calls a server."""
     name = verb.prog.split()[-1]
-    limited, default = _TIMEOUTS.get(name, ("a request", f"{TIMEOUT_SECONDS:g}"))
+    call, default = _TIMEOUTS.get(name, ("a request", f"{TIMEOUT_SECONDS:g}"))
     verb.add_argument(
         "--target",
         metavar="HOST:PORT",
@@ -69,7 +69,7 @@ def add_common(verb: argparse.ArgumentParser) -> None:
     )
     add_flags(
         verb,
-        ("--timeout", "SECONDS", f"Fail if {limited} takes longer than this (default {default})."),
+        ("--timeout", "SECONDS", f"Fail if {call} takes longer than this (default {default})."),
         ("--json", "", "Print JSON; errors are JSON on standard error."),
     )
 

@@ -105,10 +105,10 @@ class Generator:
         for number, seconds, (kind, message) in self.arrivals():
             due = begin + seconds
             while not self._stopped:
-                left = due - clock()
+                wait_seconds = due - clock()
                 # Sleep even if the call is overdue, so that the event loop can receive answers.
-                await asyncio.sleep(min(max(left, 0), _SLEEP_SECONDS_MAX))
-                if left <= _SLEEP_SECONDS_MAX:
+                await asyncio.sleep(min(max(wait_seconds, 0), _SLEEP_SECONDS_MAX))
+                if wait_seconds <= _SLEEP_SECONDS_MAX:
                     break
             now = clock()
             if self._stopped or now > last:
@@ -141,12 +141,12 @@ class Generator:
         own_number = number // self._settings.processes
         method = self._methods[own_number % self._settings.channels][kind]
         request = self._task.messages[kind][message]
-        code, sent = grpc.StatusCode.OK, time.monotonic()
+        code, send_time = grpc.StatusCode.OK, time.monotonic()
         try:
             await method(request, timeout=self._settings.timeout)
         except aio.AioRpcError as error:
             code = error.code()
-        self._samples += _RECORD.pack(due, sent, time.monotonic(), kind, code.value[0])
+        self._samples += _RECORD.pack(due, send_time, time.monotonic(), kind, code.value[0])
 
     def arrivals(self) -> Iterator[tuple[int, float, Pick]]:
         """Yield the number, due time and call of each arrival that this process sends.

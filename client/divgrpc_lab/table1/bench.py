@@ -237,11 +237,11 @@ _NO_LIMITS: Final = {"hash_limit": 0, "candidates_limit": 0}
 _LIMITS: Final = {"hash_limit": _POINTS_MAX, "candidates_limit": _POINTS_MAX, "k": _POINTS_MAX}
 # The ways to retrieve points whose uniformity is tested, with the options of their queries. In the
 # first, which is the paper's own, every point of the home buckets counts.
-_TUNED: Final[dict[str, dict[str, Any]]] = {
+_TUNED_BUCKETS: Final[dict[str, dict[str, Any]]] = {
     "100 random points of tuned buckets": _LIMITS | {"sampling": "uniform"},
     "100 nearest points of tuned buckets": _LIMITS | {"sampling": "nearest"},
 }
-RETRIEVALS: Final = {HOME: _NO_LIMITS | {"n_probes": home.PAPERS.n_tables}, **_TUNED}
+RETRIEVALS: Final = {HOME: _NO_LIMITS | {"n_probes": home.PAPERS.n_tables}, **_TUNED_BUCKETS}
 # The growing data sets have 1/16, 1/8, 1/4, 1/2 and all of the points.
 _SIZE_DIVISORS: Final = (16, 8, 4, 2, 1)
 _GROWTH_QUERIES: Final = 200
@@ -336,7 +336,7 @@ def ball_counts(bench: Bench, seed: int, client: Client) -> IntArray:
 
     literal = home.Place("LSH-Div", seed, home.PAPERS).options
     service = {"hash_family": "lsh_div", "seed": seed}
-    for build, names in ((literal, [HOME]), (service, _TUNED)):
+    for build, names in ((literal, [HOME]), (service, _TUNED_BUCKETS)):
         with built(client, bench.data, **build):
             inside = ask(search="exact", **_NO_LIMITS)
             for name in names:

@@ -148,9 +148,9 @@ def nearest_is_best(rows: Sequence[Row]) -> Claim:
         rivals = [r for r in cell if r.case.method in METHODS[1:] and r.case.dial is None]
         if nearest and rivals:
             height, groups = common_draws([*nearest, *rivals], "h_score")
-            best, one = _best_by_folds(height[: len(nearest)], groups)
-            rival, other = _best_by_folds(height[len(nearest) :], groups)
-            values[data].append(Contrast(data, one - other, groups))
+            best, nearest_h = _best_by_folds(height[: len(nearest)], groups)
+            rival, rival_h = _best_by_folds(height[len(nearest) :], groups)
+            values[data].append(Contrast(data, nearest_h - rival_h, groups))
             names.append(f"{data}, {k}: {nearest[best].name} against {rivals[rival].name}")
     contrasts = [
         Contrast(data, np.mean([c.values for c in members], axis=0), members[0].groups)
@@ -325,9 +325,9 @@ def raised(rows: Sequence[Row]) -> Iterator[Raised]:
     for stage in (HOME, HOME_FOLDED):
         for method in dict.fromkeys(row.case.method for row in rows):
             for row, rival in pairs_without_hashing(rows, method, stage):
-                (one, other), groups = common_draws([row, rival], "h_score")
-                change = mean_over_draws(one - other, groups).size
-                means = float(one.mean()), float(other.mean())
+                (row_h, rival_h), groups = common_draws([row, rival], "h_score")
+                change = mean_over_draws(row_h - rival_h, groups).size
+                means = float(row_h.mean()), float(rival_h.mean())
                 hashing = f"{row.family}, {stage}"
                 yield Raised(*row.cell, method, hashing, *means, change, row.code)
 

@@ -78,8 +78,8 @@ def facts(plan: Plan) -> tuple[object, ...]:
     An edit of a dial, a limit or an option of a build changes the facts, so that `Work` uses no
     result from before it.
     """
-    hashed = product(FAMILIES, MODES, (HOME, PROBED, DEFAULT))
-    cases = [*WITHOUT_HASHING, *BY_HIERARCHY, *(Case(*parts) for parts in hashed)]
+    with_hashing = product(FAMILIES, MODES, (HOME, PROBED, DEFAULT))
+    cases = [*WITHOUT_HASHING, *BY_HIERARCHY, *(Case(*parts) for parts in with_hashing)]
     shapes = (None, *plan.shapes)
     return (
         plan.documents,
@@ -117,8 +117,8 @@ class LabelBench:
         count = self._split.test_documents.shape[0]
         rows = np.sort(np.random.default_rng(0).permutation(count)[: plan.documents])
         self._documents, self._truth = self._split.test_documents[rows], self._split.truth[rows]
-        asked = f"{len(rows):,} of the documents to test with"
-        self.described = {"name": self.name, **split.described(), "asked": asked}
+        document_count = f"{len(rows):,} of the documents to test with"
+        self.described = {"name": self.name, **split.described(), "asked": document_count}
         self.model_name = self._name("model")
         self._has_hierarchy = self._split.hierarchy is not None
 
@@ -153,8 +153,8 @@ class LabelBench:
                     PROBED: [result[mode][PROBED] for result in at],
                     DEFAULT: [results[self._name(family, DEFAULT)][mode]],
                 }
-                for setting, measured in parts.items():
-                    yield self._row(Case(family, mode, setting), measured)
+                for setting, case_results in parts.items():
+                    yield self._row(Case(family, mode, setting), case_results)
 
     def curves(self, results: Mapping[str, Any]) -> Iterator[AtEpsilon]:
         """Yield the points of the curves against epsilon."""
@@ -180,13 +180,13 @@ class LabelBench:
 
     def _folded(self, results: Mapping[str, Any], family: str, mode: Mode) -> list[Any]:
         """Return the results of the home buckets at all numbers of bits, for each seed."""
-        folded = []
+        results_by_seed = []
         for seed in self._seeds(family):
             names = [self._name(family, seed, shape) for shape in self._plan.shapes]
             parts = [results[name][mode][HOME] for name in names]
             answers = [answer for part in parts for answer in part["answers"]]
-            folded.append(parts[0] | {"answers": answers})
-        return folded
+            results_by_seed.append(parts[0] | {"answers": answers})
+        return results_by_seed
 
     def _built(self, model: Mapping[str, Any], hashing: Mapping[str, Any]) -> Index:
         split = self._split
@@ -220,8 +220,8 @@ class LabelBench:
             grid = Case(family, mode, HOME).grid(n_probes=(tables_of(index, mode),))
             result[mode] = {HOME: self._measured(index, mode, grid, str(shape))}
             if shape == PAPERS:
-                probed = Case(family, mode, PROBED).grid()
-                result[mode][PROBED] = self._measured(index, mode, probed, str(shape))
+                grid_of_probes = Case(family, mode, PROBED).grid()
+                result[mode][PROBED] = self._measured(index, mode, grid_of_probes, str(shape))
                 result[mode]["epsilon"] = [self._at(index, mode, e) for e in EPSILONS]
         return result
 
@@ -252,12 +252,12 @@ class LabelBench:
         """Return the row of a case; `results` has the result of `_measured` for each seed."""
         goal = "h_score" if self._has_hierarchy else "f_score"
         candidates = results[0]["candidates"]
-        chosen = [
+        choices = [
             choose([Answer(*item) for item in result["answers"]], candidates, goal)
             for result in results
         ]
-        values = {name: np.stack([v[name] for _, v in chosen]) for name in chosen[0][1]}
-        best = tuple(answer for answer, _ in chosen)
+        values = {name: np.stack([v[name] for _, v in choices]) for name in choices[0][1]}
+        best = tuple(answer for answer, _ in choices)
         is_same = case.method == "LSH-SDiv" and results[0]["same"]
         return LabelRow(self.name, case, values, best, candidates, is_same)
 

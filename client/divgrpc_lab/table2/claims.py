@@ -104,19 +104,19 @@ def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: M
     """Claim that a figure of `method` is above that of `rival` on every data set."""
     pairs = list(_pairs(rows, method, rival, mode))
     contrasts = [
-        Contrast(place, row.values[name] - other.values[name])
-        for place, row, other in pairs
-        if not np.isnan(row.values[name]).all() and not _is_same(row, other)
+        Contrast(place, row.values[name] - rival_row.values[name])
+        for place, row, rival_row in pairs
+        if not np.isnan(row.values[name]).all() and not _is_same(row, rival_row)
     ]
     where = f", {MODES[mode]}" if OURS in (method, rival) else ""
-    more = _SAME if any(_is_same(row, other) for _, row, other in pairs) else ""
+    more = _SAME if any(_is_same(row, rival_row) for _, row, rival_row in pairs) else ""
     text = f"{LETTERS[name]} of {method} is above that of {rival}{where}"
     return Claim(text, "The difference", contrasts, more)
 
 
-def _is_same(row: LabelRow, other: LabelRow) -> bool:
+def _is_same(row: LabelRow, rival_row: LabelRow) -> bool:
     """Whether both rows hash by the same hyperplanes, so that there is nothing to test."""
-    return row.same_as_lsh_div and other.case.method == "LSH-Div"
+    return row.same_as_lsh_div and rival_row.case.method == "LSH-Div"
 
 
 def _over_epsilon(
@@ -141,8 +141,8 @@ def _over_epsilon(
         contrasts.append(Contrast(data, np.mean(differences, axis=0)))
         means = ", ".join(f"{np.mean(values):+.3f}" for values in differences)
         words.append(f"{data} {means}")
-    listed = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
-    figures = f" At ε of {listed}: {'; '.join(words)}." if words else ""
+    epsilons = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS)
+    figures = f" At ε of {epsilons}: {'; '.join(words)}." if words else ""
     return Claim(text, "The mean difference over ε", contrasts, figures + more)
 
 
@@ -151,7 +151,9 @@ def _speed_up(times: Sequence[LabelTime], name: str, mode: Mode) -> Claim:
     rival, setting, goal = _SPEED_UPS[name]
     text = f"{OURS} is more than {goal:g} times as fast as {name}, {MODES[mode]}, at its size"
     slow: _Place = (rival, "embedding", setting)
-    pairs: list[tuple[_Place, _Place]] = [(slow, (OURS, mode, ours)) for ours in (HOME, DEFAULT)]
+    pairs: list[tuple[_Place, _Place]] = [
+        (slow, (OURS, mode, setting)) for setting in (HOME, DEFAULT)
+    ]
     return _of_times(times, text, pairs, goal)
 
 
@@ -189,11 +191,11 @@ def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Claim:
     """Claim that LSH-SDiv is faster than another family on every data set."""
     pairs = list(_pairs(rows, OURS, rival, mode))
     contrasts = [
-        Contrast(place, np.log(other.values[_TIME] / row.values[_TIME]), goal=1.0)
-        for place, row, other in pairs
-        if not _is_same(row, other)
+        Contrast(place, np.log(rival_row.values[_TIME] / row.values[_TIME]), goal=1.0)
+        for place, row, rival_row in pairs
+        if not _is_same(row, rival_row)
     ]
-    more = _SAME if any(_is_same(row, other) for _, row, other in pairs) else ""
+    more = _SAME if any(_is_same(row, rival_row) for _, row, rival_row in pairs) else ""
     return Claim(f"{OURS} is faster than {rival}, {MODES[mode]}", "Ratio of times", contrasts, more)
 
 

@@ -140,9 +140,9 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, row: EvaluateLabelRow, shape: str = "") -> Self:
         """Return the answer of a row that has the values of every document."""
-        used = row.parameters
+        p = row.parameters
         values = {name: row.values[name].tolist() for name in _COLUMNS}
-        return cls(shape, used.search, used.diversity, used.threshold, used.hash_limit, values)
+        return cls(shape, p.search, p.diversity, p.threshold, p.hash_limit, values)
 
     def array(self, name: str) -> Values:
         """Return the values (nq,) of a figure; P@5 counts missing labels as wrong."""

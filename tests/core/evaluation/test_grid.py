@@ -175,7 +175,7 @@ def test_a_group_lies_in_one_fold(groups: list[int], folds: int, seed: int) -> N
 
 
 def test_folds_are_two_or_more() -> None:
-    """The setting of a fold is chosen on the other folds, of which there must be one or more."""
+    """Other folds choose the setting of a fold, so one fold is refused."""
     with pytest.raises(InvalidArgumentError, match="folds"):
         deal_folds(np.arange(9), 1)
     assert np.bincount(deal_folds(np.arange(11))).tolist() == [3, 2, 2, 2, 2]
