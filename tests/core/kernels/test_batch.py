@@ -34,11 +34,11 @@ Options = dict[str, Any]
 
 
 @cache
-def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index:
+def built(family: HashFamily, metric: Metric, *, is_falling: bool = False) -> Index:
     """Build an index with shuffled ids; half of all points are equal, and a tenth occurs twice."""
     points = drawn(ROWS, DIMS, 4, metric)
     points[1::2] = points[1]
-    if falling:
+    if is_falling:
         points = points[np.argsort(-np.linalg.norm(points, axis=1))]
     ids = np.random.default_rng(6).permutation(10**6)[:ROWS]
     tables = None if family == "cells" else 2
@@ -94,7 +94,7 @@ def borders(count: int) -> set[int]:
         built,
         st.sampled_from(["lsh_sdiv", "cells"]),
         st.sampled_from(METRICS),
-        falling=st.booleans(),
+        is_falling=st.booleans(),
     ),
     count=st.sampled_from(COUNTS),
     options=st.fixed_dictionaries(
@@ -176,25 +176,25 @@ def test_other_queries_are_searched_one_by_one(count: int, options: Options) -> 
 
 
 def test_hashed_points_of_an_exact_search_are_the_first_points() -> None:
-    """An exact search hashes every point; tuning asks for many queries at once."""
+    """An exact search hashes the first `hash_limit` points of every query in a batch."""
     searcher, queries = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
     effective = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
     with searched_together():
-        hashed = searcher.hashed(queries, effective)
-    assert [ids.tolist() for ids in hashed] == [searcher.ids[:50].tolist()] * 5
+        ids_by_query = searcher.hashed(queries, effective)
+    assert [ids.tolist() for ids in ids_by_query] == [searcher.ids[:50].tolist()] * 5
 
 
 @pytest.mark.parametrize("search", SCANS)
 def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> None:
     """Cells order codes by cell, and falling lengths end scans early, so rows run one by one."""
-    for index in (built("cells", "cosine"), built("lsh_div", "inner_product", falling=True)):
+    for index in (built("cells", "cosine"), built("lsh_div", "inner_product", is_falling=True)):
         options = {"search": search, "hash_limit": 50}
         _, calls = compare(index, drawn_queries(5, "cosine"), options)
         assert calls == [0, 0]
 
 
 @pytest.mark.parametrize(
-    ("name", "search", "refused", "accepted"),
+    ("name", "search", "single_value", "batch_value"),
     [
         ("_BATCH_ROWS_MIN", "exact", 6, 5),
         ("_BATCH_DIMS_MIN", "exact", DIMS + 1, DIMS),
@@ -204,10 +204,10 @@ def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> No
     ],
 )
 def test_queries_run_one_by_one_if_that_is_faster(
-    name: str, search: Search, refused: int, accepted: int
+    name: str, search: Search, single_value: int, batch_value: int
 ) -> None:
     index = built("lsh_sdiv", "cosine")
-    for value, expected in ((refused, 0), (accepted, 1)):
+    for value, expected in ((single_value, 0), (batch_value, 1)):
         with searched_together() as kernels, patch.object(searching, name, value):
             index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
         assert sum(kernel.call_count for kernel in kernels.values()) == expected
@@ -221,13 +221,13 @@ def test_scratch_memory_has_a_limit(search: Search, block: int) -> None:
         with searched_together() as kernels, patch.object(searching, "_BATCH_BYTES_MAX", limit):
             index.query(drawn_queries(39, "cosine"), search=search, hash_limit=60)
         assert any(kernel.called for kernel in kernels.values()) == expected
-    kept = index.engine._searcher._local.memory.scratch.batch
-    assert kept.rows.nbytes + kept.distances.nbytes == size
+    scratch = index.engine._searcher._local.memory.scratch.batch
+    assert scratch.rows.nbytes + scratch.distances.nbytes == size
 
 
 def test_nearest_of_falling_lengths_counts_its_results_as_candidates() -> None:
     """A search that ends early counts k candidates, not every point that it read."""
-    index = built("lsh_div", "inner_product", falling=True)
+    index = built("lsh_div", "inner_product", is_falling=True)
     options: Options = {"search": "exact", "selector": "nearest", "k": 5}
     result, _ = compare(index, drawn_queries(5, "inner_product"), options)
     assert result.stats.candidates.tolist() == [5] * 5

@@ -62,13 +62,13 @@ class Tables:
     def arrays(self) -> records.Tables:
         """Return the tables in the form that the kernel reads."""
         codes = kernels.pack(self.bits)
-        made = [hyperplanes.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
-        counts = [len(offsets) - 1 for _, offsets, _ in made]
+        tables = [hyperplanes.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
+        counts = [len(offsets) - 1 for _, offsets, _ in tables]
         return records.Tables(
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            np.concatenate([keys for keys, _, _ in made]),
-            np.concatenate([offsets for _, offsets, _ in made]),
-            np.array([rows for _, _, rows in made]),
+            np.concatenate([keys for keys, _, _ in tables]),
+            np.concatenate([offsets for _, offsets, _ in tables]),
+            np.array([rows for _, _, rows in tables]),
         )
 
     def scratch(self) -> ProbeScratch:
@@ -77,11 +77,11 @@ class Tables:
         return record_of(ProbeScratch, None, sizes)
 
     def find(
-        self, n_probes: int, at_least: int, wanted: EffectiveParameters, scratch: ProbeScratch
+        self, n_probes: int, at_least: int, parameters: EffectiveParameters, scratch: ProbeScratch
     ) -> tuple[list[int], int]:
         """Run the kernel and return the rows found, ascending, and the number of probes."""
         rows = np.full(len(self.bits), -1, np.int32)
-        plan = QueryPlan.of(wanted, "cosine", len(self.bits), min_points=at_least).kernel
+        plan = QueryPlan.of(parameters, "cosine", len(self.bits), min_points=at_least).kernel
         count, probes = buckets.find_in_tables(
             kernels.pack((self.margins >= 0)[np.newaxis]),
             self.margins,
@@ -121,10 +121,10 @@ def test_find_in_tables_agrees_with_the_reference(
     tables: Tables, n_probes: int, limit: int, sampling: Sampling
 ) -> None:
     parameters = wanted(limit, sampling)
-    asked = replace(parameters, n_probes=n_probes)
-    twin = definitions.hashed_by_tables(tables.points(), tables.margins, asked)
-    found, probes = tables.find(n_probes, 0, parameters, tables.scratch())
-    assert (found, probes) == (sorted(twin[0]), twin[1])
+    probe_parameters = replace(parameters, n_probes=n_probes)
+    twin = definitions.hashed_by_tables(tables.points(), tables.margins, probe_parameters)
+    rows, probes = tables.find(n_probes, 0, parameters, tables.scratch())
+    assert (rows, probes) == (sorted(twin[0]), twin[1])
 
 
 @examples
@@ -142,9 +142,9 @@ def test_probing_continues_until_enough_points_are_found(
     twin = definitions.hashed_by_tables(
         tables.points(), tables.margins, parameters, at_least=at_least
     )
-    found, probes = tables.find(n_probes, at_least, parameters, tables.scratch())
-    assert (found, probes) == (sorted(twin[0]), twin[1])
-    assert len(found) >= at_least
+    rows, probes = tables.find(n_probes, at_least, parameters, tables.scratch())
+    assert (rows, probes) == (sorted(twin[0]), twin[1])
+    assert len(rows) >= at_least
 
 
 @pytest.mark.parametrize("room", [4, 5, 10, 33])
@@ -178,7 +178,7 @@ def test_equal_margins_are_probed_once_each(kind: str, n_tables: int) -> None:
     tables = Tables.draw(4, 64, n_tables, 6, 0.5)
     tables.margins = np.full(64 * WORDS, 0 if kind == "zero" else 0.5, np.float32)
     for n_probes in (1, 2, n_tables, 7, 6 * n_tables, n_tables * 2**6):
-        found, probes = tables.find(n_probes, 0, wanted(0), tables.scratch())
-        asked = replace(wanted(0), n_probes=n_probes)
-        twin = definitions.hashed_by_tables(tables.points(), tables.margins, asked)
-        assert (found, probes) == (sorted(twin[0]), n_probes)
+        rows, probes = tables.find(n_probes, 0, wanted(0), tables.scratch())
+        parameters = replace(wanted(0), n_probes=n_probes)
+        twin = definitions.hashed_by_tables(tables.points(), tables.margins, parameters)
+        assert (rows, probes) == (sorted(twin[0]), n_probes)

@@ -49,11 +49,11 @@ print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in fun
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the cache folder with all kernels, make this process use the copy, and return it."""
     warmup.warm_kernels()
-    copied = tmp_path / cache_files.cache_folder().name
-    shutil.copytree(cache_files.cache_folder(), copied)
-    monkeypatch.setattr(cache_files, "cache_folder", lambda: copied)
+    copy = tmp_path / cache_files.cache_folder().name
+    shutil.copytree(cache_files.cache_folder(), copy)
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: copy)
     assert cache_files.is_warm()
-    return copied
+    return copy
 
 
 def file_of(folder: Path, kernel: str) -> Path:
@@ -63,7 +63,7 @@ def file_of(folder: Path, kernel: str) -> Path:
 
 def test_kernel_names_lists_every_decorated_function() -> None:
     """Names are parsed from the sources; functions that are only inlined are left out."""
-    decorated = {
+    names = {
         f"{name.removeprefix('divgrpc.kernels.')}.{value.__name__}"
         for name, module in list(sys.modules.items())
         if name.startswith("divgrpc.kernels.")
@@ -72,7 +72,7 @@ def test_kernel_names_lists_every_decorated_function() -> None:
         and value.__module__ == name
         and "inline" not in value.targetoptions
     }
-    assert decorated == cache_files.kernel_names()
+    assert names == cache_files.kernel_names()
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_kernel_names_lists_every_decorated_function() -> None:
 def test_a_folder_with_a_damaged_kernel_is_not_warm(
     folder: Path, spoil: Callable[[Path], object]
 ) -> None:
-    promised = (cache_files.read("warm") or b"").decode().split()
-    assert file_of(folder, SMALL).name in promised
-    assert cache_files.mark_warm(promised)
+    file_names = (cache_files.read("warm") or b"").decode().split()
+    assert file_of(folder, SMALL).name in file_names
+    assert cache_files.mark_warm(file_names)
     spoil(file_of(folder, SMALL))
     assert not cache_files.is_warm()
-    assert not cache_files.mark_warm(promised)
+    assert not cache_files.mark_warm(file_names)
 
 
 @pytest.mark.parametrize("bytes_kept", [None, 0, 3, -1])
@@ -108,8 +108,8 @@ def test_a_missing_or_incomplete_stamp_is_not_valid(folder: Path, bytes_kept: in
 
 
 def test_a_kernel_used_only_by_other_kernels_may_be_missing(folder: Path) -> None:
-    promised = (cache_files.read("warm") or b"").decode().split()
-    inner = next(file for file in folder.glob("*.kernel") if file.name not in promised)
+    file_names = (cache_files.read("warm") or b"").decode().split()
+    inner = next(file for file in folder.glob("*.kernel") if file.name not in file_names)
     inner.unlink()
     assert cache_files.is_warm()
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
@@ -125,22 +125,22 @@ def test_cached_kernels_serve_another_copy_of_the_package(folder: Path, tmp_path
         os.utime(source, (1, 1))
     script = f"import divgrpc; print(divgrpc.__file__)\n{_WARM}"
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent), "PYTHONPATH": str(elsewhere)}
-    printed, said = run_script(script, **environment)
-    assert printed.splitlines() == [str(elsewhere / "divgrpc" / "__init__.py"), "True 0"]
-    assert said == ""
+    output, messages = run_script(script, **environment)
+    assert output.splitlines() == [str(elsewhere / "divgrpc" / "__init__.py"), "True 0"]
+    assert messages == ""
 
 
 def test_a_damaged_kernel_is_compiled_again_with_one_message(folder: Path) -> None:
     """Compiler processes replace the file, so the process that found it compiles nothing."""
-    damaged = file_of(folder, SMALL)
-    damaged.write_bytes(damaged.read_bytes()[:100])
+    kernel_file = file_of(folder, SMALL)
+    kernel_file.write_bytes(kernel_file.read_bytes()[:100])
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
-    printed, said = run_script(_WARM, **environment)
-    assert printed == "True 0"
+    output, messages = run_script(_WARM, **environment)
+    assert output == "True 0"
     assert re.fullmatch(
         r"divgrpc: compiling kernels, once, about \d+ s\n"
         r"divgrpc: kernels compiled in \d+ s\n",
-        said,
+        messages,
     )
     assert cache_files.is_warm()
     assert run_script(_WARM, **environment) == ("True 0", "")
@@ -167,13 +167,13 @@ def test_two_processes_may_compile_at_the_same_time(folder: Path) -> None:
 def test_kernels_compile_in_memory_if_the_folder_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for place in ("/proc/nowhere", str(tmp_path / "file")):
-        printed, said = run_script(_MIX, DIVGRPC_KERNEL_CACHE=place)
-        assert (printed, said) == ("6457827717110365317 0 1 False", "")
+        output, messages = run_script(_MIX, DIVGRPC_KERNEL_CACHE=place)
+        assert (output, messages) == ("6457827717110365317 0 1 False", "")
         script = "from divgrpc import compilation as c\nc.ensure()\nc.ensure()"
-        _, said = run_script(script, DIVGRPC_KERNEL_CACHE=place)
-        assert said.count("\n") == 1
-        assert said.startswith("divgrpc: compiled kernels cannot be kept (")
-        assert "set DIVGRPC_KERNEL_CACHE to a folder that can be written" in said
+        _, messages = run_script(script, DIVGRPC_KERNEL_CACHE=place)
+        assert messages.count("\n") == 1
+        assert messages.startswith("divgrpc: compiled kernels cannot be kept (")
+        assert "set DIVGRPC_KERNEL_CACHE to a folder that can be written" in messages
 
 
 def test_a_read_only_folder_of_kernels_is_used(
@@ -217,8 +217,8 @@ def test_a_failing_compiler_process_is_reported(
 def test_a_compiler_of_another_installation_refuses_to_run(folder: Path) -> None:
     """The compiler would write files that the calling installation never reads."""
     script = "from divgrpc.warmup import compile_kernels; compile_kernels('first', '/nowhere')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (process.returncode, process.stderr) == (
         1,
         b"another divgrpc is installed than the one that runs\n",
     )
@@ -240,9 +240,9 @@ def test_cache_folders_differ_by_processor_and_location(tmp_path: Path) -> None:
     script = "from divgrpc.kernels import cache_files; print(cache_files.cache_folder())"
     here, _ = run_script(script, DIVGRPC_KERNEL_CACHE=str(tmp_path))
     assert Path(here).parent == tmp_path
-    named = {"DIVGRPC_KERNEL_CACHE": str(tmp_path), "NUMBA_CPU_NAME": "x86-64"}
-    plain, _ = run_script(script, **named)
-    bare, _ = run_script(script, **named, NUMBA_CPU_FEATURES="")
+    environment = {"DIVGRPC_KERNEL_CACHE": str(tmp_path), "NUMBA_CPU_NAME": "x86-64"}
+    plain, _ = run_script(script, **environment)
+    bare, _ = run_script(script, **environment, NUMBA_CPU_FEATURES="")
     assert len({here, plain, bare}) == 3
     home, _ = run_script(script, DIVGRPC_KERNEL_CACHE="", XDG_CACHE_HOME=str(tmp_path / "home"))
     assert Path(home).is_absolute()
@@ -250,18 +250,18 @@ def test_cache_folders_differ_by_processor_and_location(tmp_path: Path) -> None:
 
 def test_an_edit_of_any_kernel_changes_the_cache_folder(tmp_path: Path) -> None:
     """A compiled kernel contains the kernels that it calls, so the folder depends on them all."""
-    copied = tmp_path / "kernels"
-    shutil.copytree(Path(cache_files.__file__).parent, copied)
+    package = tmp_path / "kernels"
+    shutil.copytree(Path(cache_files.__file__).parent, package)
     script = (
         "import sys; from divgrpc.kernels import cache_files\n"
         "cache_files.__file__ = sys.argv[1]; print(cache_files.cache_folder().name)"
     )
-    place, edited = str(copied / "cache_files.py"), copied / "exact.py"
+    place, source = str(package / "cache_files.py"), package / "exact.py"
     before, _ = run_script(script, place)
     assert before == cache_files.cache_folder().name
-    edited.write_text(edited.read_text() + "# A word.\n")
+    source.write_text(source.read_text() + "# A word.\n")
     after, _ = run_script(script, place)
-    (copied / "more.py").write_text("")
+    (package / "more.py").write_text("")
     assert len({before, after, run_script(script, place)[0]}) == 3
 
 
@@ -329,9 +329,9 @@ def test_waiting_for_a_stalled_process_ends(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(compilation, "_STALL_SECONDS_MAX", 0.3)
     monkeypatch.setattr(compilation, "lock_exclusively", lambda _: False)
     reports: list[Compilation] = []
-    begun = time.monotonic()
+    start = time.monotonic()
     assert not compilation.compile_ahead(reports.append)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - start < 5
     assert reports[-1].reason == "another process holds the lock and writes no file"
 
 
@@ -346,16 +346,16 @@ def age_days(folder: Path) -> float:
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Return folders of several ages; this process uses `current` as its own."""
     days = {"current": 40, "31 days": 31, "29 days": 29, "other": 40}
-    made = {name: tmp_path / f"kernels-{number:016x}" for number, name in enumerate(days)}
-    made["other"] = tmp_path / "kernels-of-mine"
-    for name, folder in made.items():
+    paths = {name: tmp_path / f"kernels-{number:016x}" for number, name in enumerate(days)}
+    paths["other"] = tmp_path / "kernels-of-mine"
+    for name, folder in paths.items():
         folder.mkdir()
         (folder / "a.kernel").write_bytes(b"")
         seconds = time.time() - DAY_SECONDS * days[name]
         os.utime(folder, (seconds, seconds))
-    (tmp_path / f"kernels-{99:016x}").symlink_to(made["other"])
-    monkeypatch.setattr(cache_files, "cache_folder", lambda: made["current"])
-    return made
+    (tmp_path / f"kernels-{99:016x}").symlink_to(paths["other"])
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: paths["current"])
+    return paths
 
 
 def left(folders: dict[str, Path]) -> set[str]:
@@ -372,14 +372,14 @@ def test_warming_removes_folders_unused_for_30_days(
     assert left(folders) == {"current", "29 days", "other"}
 
 
-@pytest.mark.parametrize(("failure", "removed"), [("", {"31 days"}), ("no room", set())])
+@pytest.mark.parametrize(("failure", "removals"), [("", {"31 days"}), ("no room", set())])
 def test_a_successful_compilation_removes_unused_folders(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, failure: str, removed: set[str]
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, failure: str, removals: set[str]
 ) -> None:
     monkeypatch.setattr(cache_files, "is_warm", lambda: False)
     monkeypatch.setattr(compilation, "_compile_under_lock", lambda _: failure)
     assert compilation.compile_ahead(lambda _: None) == (not failure)
-    assert left(folders) == set(folders) - removed
+    assert left(folders) == set(folders) - removals
 
 
 def test_starting_a_process_counts_as_use(

@@ -30,10 +30,10 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
 
 def group_minima(distances: FloatArray) -> list[float]:
     blocks = -(-len(distances) // code_scan.BLOCK_POINTS)
-    padded = np.full(blocks * code_scan.BLOCK_POINTS, np.inf, np.float32)
-    padded[: len(distances)] = distances
+    full_blocks = np.full(blocks * code_scan.BLOCK_POINTS, np.inf, np.float32)
+    full_blocks[: len(distances)] = distances
     minima: list[float] = (
-        padded.reshape(blocks, code_scan.GROUP_POINTS, code_scan.BLOCK_GROUPS)
+        full_blocks.reshape(blocks, code_scan.GROUP_POINTS, code_scan.BLOCK_GROUPS)
         .min(axis=1)
         .ravel()
         .tolist()
@@ -83,10 +83,10 @@ def test_a_scan_sums_levels_or_counts_differing_bits(
     words=st.integers(1, 5),
     depth=st.sampled_from([1, 2, 4]),
     points=st.sampled_from(EDGES),
-    wanted=st.integers(1, 40),
+    k=st.integers(1, 40),
 )
 def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
-    seed: int, words: int, depth: int, points: int, wanted: int
+    seed: int, words: int, depth: int, points: int, k: int
 ) -> None:
     rng = np.random.default_rng(seed)
     bits, margins = (
@@ -110,33 +110,33 @@ def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
     whole, minima = scan(codes, levels, terms)
     assert whole.tolist() == apart.tolist()
     assert minima.tolist() == group_minima(whole)
-    wanted, rows = min(wanted, points), np.full(points, -1, np.int32)
-    found = code_scan.take_least(whole, minima, points, wanted, rows)
-    taken = rows[:found].tolist()
-    assert found >= wanted
-    assert len(set(taken)) == found
-    assert whole[:found].tolist() == apart[taken].tolist()
-    assert set(np.flatnonzero(apart <= np.sort(apart)[wanted - 1]).tolist()) <= set(taken)
+    k, rows = min(k, points), np.full(points, -1, np.int32)
+    count = code_scan.take_least(whole, minima, points, k, rows)
+    positions = rows[:count].tolist()
+    assert count >= k
+    assert len(set(positions)) == count
+    assert whole[:count].tolist() == apart[positions].tolist()
+    assert set(np.flatnonzero(apart <= np.sort(apart)[k - 1]).tolist()) <= set(positions)
 
 
-@pytest.mark.parametrize("known", [0, 1, 255, 1024, 1500])
+@pytest.mark.parametrize("exact_count", [0, 1, 255, 1024, 1500])
 @pytest.mark.parametrize("stop", [1500, 2100])
-def test_known_distances_replace_estimates(known: int, stop: int) -> None:
-    rng = np.random.default_rng(known)
+def test_known_distances_replace_estimates(exact_count: int, stop: int) -> None:
+    rng = np.random.default_rng(exact_count)
     estimates = rng.random(2100).astype(np.float32)
     minima = np.empty(3 * code_scan.BLOCK_GROUPS, np.float32)
-    distances = -rng.random(known).astype(np.float32)
-    padded = np.full(3 * code_scan.BLOCK_POINTS, np.inf, np.float32)
-    padded[:stop] = estimates[:stop]
+    distances = -rng.random(exact_count).astype(np.float32)
+    expected = np.full(3 * code_scan.BLOCK_POINTS, np.inf, np.float32)
+    expected[:stop] = estimates[:stop]
 
     def columns() -> FloatArray:
-        least = padded.reshape(3, code_scan.GROUP_POINTS, code_scan.BLOCK_GROUPS).min(axis=1)
+        least = expected.reshape(3, code_scan.GROUP_POINTS, code_scan.BLOCK_GROUPS).min(axis=1)
         return np.asarray(least.ravel())
 
     minima[:] = columns()
-    padded[:known] = distances
+    expected[:exact_count] = distances
     code_scan.replace_estimates(distances, stop, estimates, minima)
-    assert estimates[:stop].tolist() == padded[:stop].tolist()
+    assert estimates[:stop].tolist() == expected[:stop].tolist()
     assert minima.tolist() == columns().tolist()
 
 
@@ -146,22 +146,22 @@ def test_extreme_scores_do_not_overflow(words: int, sign: int) -> None:
     bits = np.zeros((2, 64 * words), np.bool_)
     bits[0] = True
     margins = np.full(64 * words, sign, np.float32)
-    packed = kernels.pack(bits)
-    distances, _ = scan(packed, levels_of(margins, words, hamming=False))
+    codes = kernels.pack(bits)
+    distances, _ = scan(codes, levels_of(margins, words, hamming=False))
     assert distances.tolist() == [-sign * 7 * 64 * words, 0]
-    distances, _ = scan(packed, levels_of(margins, words, hamming=True))
+    distances, _ = scan(codes, levels_of(margins, words, hamming=True))
     assert sorted(distances.tolist()) == [0, 64 * words]
 
 
 def take(
-    scores: npt.NDArray[np.int32], wanted: int, ids: npt.NDArray[np.int64], *, draw: bool
+    scores: npt.NDArray[np.int32], hash_limit: int, ids: npt.NDArray[np.int64], *, draw: bool
 ) -> tuple[list[int], list[int]]:
     """Return the rows above the boundary, and the rows that tie at it."""
     distances, rows = -scores.astype(np.float32), np.full(len(scores), -1, np.int32)
     minima = np.array(group_minima(distances), np.float32)
-    count = code_scan.take_least(distances, minima, len(scores), wanted, rows)
+    count = code_scan.take_least(distances, minima, len(scores), hash_limit, rows)
     parameters = QueryParameters(seed=7, sampling="uniform" if draw else "nearest")
-    limits = replace(parameters.resolve(10**6, "scan"), hash_limit=wanted)
+    limits = replace(parameters.resolve(10**6, "scan"), hash_limit=hash_limit)
     plan = QueryPlan.of(limits, "cosine", 10**6).kernel
     sure, count = code_scan.settle_ties(rows, distances, count, False, plan, ids)
     return rows[:sure].tolist(), rows[sure:count].tolist()
@@ -182,15 +182,15 @@ def test_rows_split_into_certain_rows_and_ties(
     rng = np.random.default_rng(seed)
     scores = rng.integers(-spread, spread + 1, points).astype(np.int32)
     ids = rng.permutation(10 * points)[:points].astype(np.int64) if draw else NO_IDS
-    wanted = max(1, round(share * points))
-    boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
-    sure, tied = take(scores, wanted, ids, draw=draw)
+    hash_limit = max(1, round(share * points))
+    boundary = sorted(scores.tolist(), reverse=True)[hash_limit - 1]
+    sure, tie_rows = take(scores, hash_limit, ids, draw=draw)
     assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
     ties = np.flatnonzero(scores == boundary).tolist()
     if draw:
         lots = sorted(ties, key=lambda row: kernels.priority(7, int(ids[row])))
-        ties = sorted(lots[: wanted - len(sure)])
-    assert sorted(tied) == ties
+        ties = sorted(lots[: hash_limit - len(sure)])
+    assert sorted(tie_rows) == ties
 
 
 @given(word=st.integers(0, 2**64 - 1))
@@ -198,9 +198,9 @@ def test_mix_is_splitmix64(word: int) -> None:
     assert top_k.mix(np.uint64(word)) == kernels.splitmix64(word)
 
 
-def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) -> list[int]:
+def kept(rows: list[int], size: int, ids: npt.NDArray[np.int64], seed: int) -> list[int]:
     array = np.array(rows, np.int32)
-    end: int = top_k.keep_sample(array, 0, len(rows), wanted, ids, np.uint64(seed))
+    end: int = top_k.keep_sample(array, 0, len(rows), size, ids, np.uint64(seed))
     stay: list[int] = array[:end].tolist()
     return stay
 
@@ -208,37 +208,37 @@ def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) ->
 @examples
 @given(
     points=st.integers(0, 200),
-    wanted=st.integers(0, 220),
+    size=st.integers(0, 220),
     seed=st.integers(0, 2**64 - 1),
     given_ids=st.booleans(),
 )
 def test_keep_sample_keeps_the_lowest_priorities(
-    points: int, wanted: int, seed: int, given_ids: bool
+    points: int, size: int, seed: int, given_ids: bool
 ) -> None:
     rng = np.random.default_rng(points)
     ids = rng.choice(2**62, points, replace=False) if given_ids else np.arange(points)
     lots = sorted(range(points), key=lambda row: kernels.priority(seed, int(ids[row])))
-    stay = set(lots[:wanted])
+    stay = set(lots[:size])
     rows = rng.permutation(points).tolist()
-    result = kept(rows, wanted, ids if given_ids else NO_IDS, seed)
+    result = kept(rows, size, ids if given_ids else NO_IDS, seed)
     assert result == [row for row in rows if row in stay]
 
 
 @examples
-@given(seed=seeds, points=st.sampled_from([1, 63, 64, 65, 300]), held=st.sampled_from([0, 5]))
-def test_keep_least_appends_estimates_up_to_the_limit(seed: int, points: int, held: int) -> None:
+@given(seed=seeds, points=st.sampled_from([1, 63, 64, 65, 300]), start=st.sampled_from([0, 5]))
+def test_keep_least_appends_estimates_up_to_the_limit(seed: int, points: int, start: int) -> None:
     rng = np.random.default_rng(seed)
     fresh = rng.integers(0, 9, points).astype(np.float32)
     fresh[rng.random(points) < 0.1] = np.inf
     names = rng.permutation(points).astype(np.int32)
     for limit in np.array([-1, 3, np.inf], np.float32):
         rows, estimates = np.full(points + 5, -7, np.int32), np.full(points + 5, -7, np.float32)
-        count = code_scan.keep_least(fresh, names, limit, held, rows, estimates)
+        count = code_scan.keep_least(fresh, names, limit, start, rows, estimates)
         inside = fresh <= limit
-        assert count == held + inside.sum()
-        assert rows[held:count].tolist() == names[inside].tolist()
-        assert estimates[held:count].tolist() == fresh[inside].tolist()
-        assert (rows[:held] == -7).all()
+        assert count == start + inside.sum()
+        assert rows[start:count].tolist() == names[inside].tolist()
+        assert estimates[start:count].tolist() == fresh[inside].tolist()
+        assert (rows[:start] == -7).all()
 
 
 @examples

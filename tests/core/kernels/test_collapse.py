@@ -70,14 +70,14 @@ def test_kept_candidates_agree_with_the_reference(
     truth = reference_collapse.keep_different(case.points(), near, limit_of(metric))
     points = case.stored()
     rows, limit = np.array(near, np.int32), np.float32(limit_of(metric))
-    kept = np.empty(len(rows), np.int64)
-    shared = (points, rows)
+    places = np.empty(len(rows), np.int64)
+    arguments = (points, rows)
     scratch = selection_scratch(len(rows), points, marked=data.draw(st.booleans()))
-    count = pairwise.keep_different(*shared, len(rows), limit, scratch, kept)
-    assert rows[kept[:count]].tolist() == truth
+    count = pairwise.keep_different(*arguments, len(rows), limit, scratch, places)
+    assert rows[places[:count]].tolist() == truth
     standing = np.zeros(len(rows), np.int8)
     for place in data.draw(st.permutations(range(len(rows)))):
-        stays = pairwise.is_kept(*shared, place, limit, standing, scratch)
+        stays = pairwise.is_kept(*arguments, place, limit, standing, scratch)
         assert stays == (near[place] in truth)
 
 
@@ -99,27 +99,29 @@ def test_each_pick_is_the_best_of_the_kept_candidates(
     case, limit = Case(vectors, query.astype(np.float32), metric), limit_of(metric)
     points = case.points()
     near = definitions.nearest_rows(points, case.query, range(len(vectors)))
-    wanted = parameters(k, diversity, rule)
-    (picks, values), counts = pick(case, near, wanted, min(pool, len(near)))
-    filled, counted, seen = counts
-    kept = reference_collapse.keep_different(points, near[:seen], limit)
-    selected = picks[: len(picks) - filled]
-    assert set(selected) <= set(kept)
-    assert len(selected) == min(k, len(kept))
-    owned = reference_collapse.copies_of(points, near[:seen], selected, limit)
-    assert counted == sum(map(len, owned.values()))
+    query_parameters = parameters(k, diversity, rule)
+    (picks, values), counts = pick(case, near, query_parameters, min(pool, len(near)))
+    duplicate_count, copy_count, pool_size = counts
+    distinct_rows = reference_collapse.keep_different(points, near[:pool_size], limit)
+    distinct_picks = picks[: len(picks) - duplicate_count]
+    assert set(distinct_picks) <= set(distinct_rows)
+    assert len(distinct_picks) == min(k, len(distinct_rows))
+    copies_by_pick = reference_collapse.copies_of(points, near[:pool_size], distinct_picks, limit)
+    assert copy_count == sum(map(len, copies_by_pick.values()))
     # The pool is doubled while at least a quarter of its candidates are copies of picks.
-    assert seen == len(near) or 4 * counted < seen
-    rest = [row for row in near[:seen] if row not in selected]
-    assert picks[len(selected) :] == rest[: k - len(selected)]
-    costs = definitions.costs(points, case.query, kept)
+    assert pool_size == len(near) or 4 * copy_count < pool_size
+    rest = [row for row in near[:pool_size] if row not in distinct_picks]
+    assert picks[len(distinct_picks) :] == rest[: k - len(distinct_picks)]
+    costs = definitions.costs(points, case.query, distinct_rows)
     if diversity == 0 and rule != "printed":
-        costs = {row: definitions.far(points, case.query, row) for row in kept}
-    for step, row in enumerate(selected):
-        before = selected[:step]
+        costs = {row: definitions.far(points, case.query, row) for row in distinct_rows}
+    for step, row in enumerate(distinct_picks):
+        before = distinct_picks[:step]
         steps = {
-            r: definitions.step_value(points, costs[r], r, before, wanted, k=min(k, seen))
-            for r in kept
+            r: definitions.step_value(
+                points, costs[r], r, before, query_parameters, k=min(k, pool_size)
+            )
+            for r in distinct_rows
             if r not in before
         }
         assert abs(steps[row] + values[step]) < 10 * case.room * (1 + step)
@@ -127,24 +129,24 @@ def test_each_pick_is_the_best_of_the_kept_candidates(
 
 
 def pick(
-    case: Case, near: list[int], wanted: EffectiveParameters, pool: int
+    case: Case, near: list[int], query_parameters: EffectiveParameters, pool: int
 ) -> tuple[tuple[list[int], list[float]], tuple[int, int, int]]:
-    points, k = case.stored(), wanted.k
+    points, k = case.stored(), query_parameters.k
     rows = np.array(near, np.int32)
     distances = np.empty(len(rows), np.float32)
     query = case.kernel_query()
     exact.score_rows(points, query, rows, len(rows), distances)
-    picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
+    picks, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
     ids = np.empty(0, np.int64)
     ids.setflags(write=False)
     objective = Objective(
         k,
-        np.float32(1 - wanted.diversity),
-        CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
+        np.float32(1 - query_parameters.diversity),
+        CODES["mmr" if query_parameters.selector == "mmr" else query_parameters.variant],
         query.product,
         np.float32(limit_of(case.metric)),
     )
-    chosen, filled, copies, seen = greedy.pick(
+    pick_count, duplicate_count, copy_count, pool_size = greedy.pick(
         points,
         ids,
         Candidates(rows, distances),
@@ -152,10 +154,11 @@ def pick(
         Pool(pool, len(rows), len(rows)),
         objective,
         selection_scratch(len(rows), points),
-        picked,
+        picks,
         gains,
     )
-    return (rows[picked[:chosen]].tolist(), gains[:chosen].tolist()), (filled, copies, seen)
+    counts = (duplicate_count, copy_count, pool_size)
+    return (rows[picks[:pick_count]].tolist(), gains[:pick_count].tolist()), counts
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -185,12 +188,12 @@ def test_plain_neighbours_keep_duplicates_by_default() -> None:
     for options in ({"diversity": 0}, {"selector": "nearest"}):
         assert index.query(vectors[:9], **options).ids.tolist() == plain.ids.tolist()
         assert index.query(vectors[:9], **options).parameters.duplicate_threshold is None
-        named = index.query(vectors[:9], **options, duplicate_threshold=0.99)
-        assert named.ids.tolist() != plain.ids.tolist()
-        assert named.ids[:, 0].tolist() == plain.ids[:, 0].tolist()
-    kept = index.query(vectors[:9], keep_duplicates=True)
-    assert not kept.stats.collapsed.any()
-    assert not kept.stats.duplicates.any()
+        distinct_result = index.query(vectors[:9], **options, duplicate_threshold=0.99)
+        assert distinct_result.ids.tolist() != plain.ids.tolist()
+        assert distinct_result.ids[:, 0].tolist() == plain.ids[:, 0].tolist()
+    full_result = index.query(vectors[:9], keep_duplicates=True)
+    assert not full_result.stats.collapsed.any()
+    assert not full_result.stats.duplicates.any()
 
 
 def items_of(vectors: FloatArray, ids: npt.NDArray[np.int64]) -> int:
@@ -226,11 +229,12 @@ def test_collapsed_ids_are_the_copies_of_their_result() -> None:
     assert result.ids.tolist() == plain.ids.tolist()
     assert len(result.collapsed_offsets) == result.ids.size + 1
     for row, ids in enumerate(result.ids):
-        listed = [result.collapsed(row, place) for place in range(6)]
-        assert sum(map(len, listed)) == result.stats.collapsed[row]
-        assert sum(map(len, listed)) == len(set(np.concatenate(listed).tolist()) - set(ids))
-        for place, copied in enumerate(listed):
-            assert (vectors[copied] @ vectors[ids[place]] > 0.95).all()
+        copies_by_place = [result.collapsed(row, place) for place in range(6)]
+        assert sum(map(len, copies_by_place)) == result.stats.collapsed[row]
+        all_copies = set(np.concatenate(copies_by_place).tolist())
+        assert sum(map(len, copies_by_place)) == len(all_copies - set(ids))
+        for place, copy_ids in enumerate(copies_by_place):
+            assert (vectors[copy_ids] @ vectors[ids[place]] > 0.95).all()
     assert len(plain.collapsed(0, 0)) == 0
 
 
@@ -265,12 +269,12 @@ def test_a_wrong_duplicate_threshold_is_refused(
 def test_a_search_is_repeated_until_k_results_differ() -> None:
     """A query is repeated at most twice, and not if the request gives a hash_limit."""
     rng = np.random.default_rng(5)
-    one = definitions.unit(rng.standard_normal((1, DIMS)))
+    centre = definitions.unit(rng.standard_normal((1, DIMS)))
     crowd = definitions.unit(
-        np.repeat(one, 3_000, axis=0) + 0.005 * rng.standard_normal((3_000, DIMS))
+        np.repeat(centre, 3_000, axis=0) + 0.005 * rng.standard_normal((3_000, DIMS))
     )
-    others = definitions.unit(one + 0.8 * definitions.unit(rng.standard_normal((40, DIMS))))
-    vectors = np.concatenate((crowd, others)).astype(np.float32)
+    neighbours = definitions.unit(centre + 0.8 * definitions.unit(rng.standard_normal((40, DIMS))))
+    vectors = np.concatenate((crowd, neighbours)).astype(np.float32)
     index = Index.build(vectors, hash_family="lsh_div", target_recall=0.5)
     queries = vectors[[0, 3_001]]
     options: dict[str, Any] = {"search": "exact", "duplicate_threshold": 0.95}
@@ -283,9 +287,9 @@ def test_a_search_is_repeated_until_k_results_differ() -> None:
     (warning,) = result.warnings
     assert warning.code == "CANDIDATES_CROWDED"
     assert "half of the candidates of 2 of 2 rows" in warning.message
-    named = index.query(queries, **options, hash_limit=800)
-    assert named.stats.duplicates[0] == 9
-    assert [warning.code for warning in named.warnings] == ["CANDIDATES_CROWDED"]
+    single_search = index.query(queries, **options, hash_limit=800)
+    assert single_search.stats.duplicates[0] == 9
+    assert [warning.code for warning in single_search.warnings] == ["CANDIDATES_CROWDED"]
     batch = index.query(queries, **options, list_collapsed=True)
     assert batch.ids.tolist() == result.ids.tolist()
     assert len(batch.collapsed(0, 0)) == 2_999
@@ -302,9 +306,9 @@ def test_a_repeated_search_respects_the_maximum_of_candidates(selector: Selector
     most = QueryParameters(selector=selector).most_compared(DIMS)
     result = index.query(vectors[:1], **options, duplicate_threshold=0.99)
     assert result.stats.candidates[0] <= most
-    unlimited = index.query(vectors[:1], **options, candidates_limit=0, hash_limit=0)
-    assert unlimited.parameters.duplicate_threshold is None
-    assert [warning.code for warning in unlimited.warnings] == ["NEAR_COPIES_KEPT"]
+    full_search = index.query(vectors[:1], **options, candidates_limit=0, hash_limit=0)
+    assert full_search.parameters.duplicate_threshold is None
+    assert [warning.code for warning in full_search.warnings] == ["NEAR_COPIES_KEPT"]
     with refused("candidates_limit", f"at most {most} candidates"):
         index.query(
             vectors[:1], **options, candidates_limit=0, hash_limit=0, duplicate_threshold=0.99

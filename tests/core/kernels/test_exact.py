@@ -57,7 +57,7 @@ def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) 
 @pytest.mark.parametrize("kind", KINDS_OF_POINTS)
 @pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
 def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product: bool) -> None:
-    """Distances are squared, products negated, and other places of the output not written."""
+    """Distances are squared, products are negated, and the rest of the output is unchanged."""
     vectors, queries = drawn(30, dims, dims), drawn(3, dims, dims + 1, longest=5)
     points = kernel_points(vectors, stored_sparse=kind == "sparse")
     query = Query(queries, 2, definitions.dot(queries[2], queries[2]), product)
@@ -78,65 +78,65 @@ def test_score_rows_scores_the_given_rows_in_order(dims: int, kind: str, product
 @given(
     seed=seeds,
     count=st.sampled_from([1, 2, 255, 256, 257, 1500]),
-    wanted=st.integers(1, 300),
+    n_nearest=st.integers(1, 300),
     tail=st.sampled_from([0.0, 0.5, 2.0, 60.0]),
-    falling=st.booleans(),
+    is_falling=st.booleans(),
 )
 def test_score_longest_scores_all_rows_that_may_be_nearest(
-    seed: int, count: int, wanted: int, tail: float, falling: bool
+    seed: int, count: int, n_nearest: int, tail: float, is_falling: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     lengths = (1 + np.arange(count)) ** -tail
     vectors = np.rint(rng.standard_normal((count, 9)) * 3) * lengths[:, np.newaxis]
     vectors = vectors.astype(np.float32)
-    if falling:
+    if is_falling:
         order = np.argsort(-np.linalg.norm(vectors.astype(np.float64), axis=1), kind="stable")
         vectors = vectors[order]
     vectors.setflags(write=False)
     target = rng.standard_normal((2, 9)).astype(np.float32)
     # The last query is sometimes all zeros, so that all products tie.
     target[1] = 0 if seed % 7 == 0 else target[1]
-    wanted = min(wanted, count)
-    every, some = np.full((2, count), np.nan, np.float32)
+    n_nearest = min(n_nearest, count)
+    every, distances = np.full((2, count), np.nan, np.float32)
     points = kernel_points(vectors, stored_sparse=False)
     query = Query(target, 1, 0.0, product=True)
     scoring.score_all(points, query, every)
     bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
     bounds.setflags(write=False)
-    scored = scoring.score_longest(vectors, query, bounds, wanted, some)
-    assert scored >= wanted
-    assert some[:scored].tolist() == every[:scored].tolist()
-    if scored < count:
-        assert every[scored:].min() > np.sort(every)[wanted - 1]
+    n_scored = scoring.score_longest(vectors, query, bounds, n_nearest, distances)
+    assert n_scored >= n_nearest
+    assert distances[:n_scored].tolist() == every[:n_scored].tolist()
+    if n_scored < count:
+        assert every[n_scored:].min() > np.sort(every)[n_nearest - 1]
 
 
 @given(
     seed=seeds,
     count=st.sampled_from([1, 255, 256, 257, 1500, 9000]),
-    wanted=st.integers(1, 200),
+    n_nearest=st.integers(1, 200),
     tail=st.sampled_from([0.0, 0.5, 2.0]),
 )
 def test_reach_excludes_only_rows_that_cannot_be_nearest(
-    seed: int, count: int, wanted: int, tail: float
+    seed: int, count: int, n_nearest: int, tail: float
 ) -> None:
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((count, 9)) * ((1 + np.arange(count)) ** -tail)[:, np.newaxis]
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
     vectors = vectors[order].astype(np.float32)
     vectors.setflags(write=False)
-    target, wanted = rng.standard_normal((1, 9)).astype(np.float32), min(wanted, count)
+    target, n_nearest = rng.standard_normal((1, 9)).astype(np.float32), min(n_nearest, count)
     bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
     bounds.setflags(write=False)
     distances = np.full(count, np.nan, np.float32)
     query = Query(target, 0, 0.0, product=True)
-    stop, scored = scoring.reach(vectors, query, bounds, wanted, distances)
-    if scoring.reach_pays(bounds, wanted, count):
-        assert (stop, scored) == kernels.reach(vectors, target[0], bounds, wanted)
+    stop, n_scored = scoring.reach(vectors, query, bounds, n_nearest, distances)
+    if scoring.reach_pays(bounds, n_nearest, count):
+        assert (stop, n_scored) == kernels.reach(vectors, target[0], bounds, n_nearest)
     every = -(vectors @ target[0])
-    assert scored >= wanted
-    assert distances[:scored] == pytest.approx(every[:scored], rel=1e-4, abs=1e-5)
-    assert np.isnan(distances[scored:]).all()
-    assert (every[stop:] > np.sort(every)[wanted - 1]).all()
+    assert n_scored >= n_nearest
+    assert distances[:n_scored] == pytest.approx(every[:n_scored], rel=1e-4, abs=1e-5)
+    assert np.isnan(distances[n_scored:]).all()
+    assert (every[stop:] > np.sort(every)[n_nearest - 1]).all()
 
 
 def test_score_longest_stops_after_the_long_rows() -> None:
@@ -195,10 +195,10 @@ def test_dense_sums_are_in_the_documented_order(cols: int) -> None:
 @pytest.mark.parametrize("cols", LENGTHS)
 def test_several_rows_at_once_are_summed_as_single_rows(cols: int) -> None:
     left, right = matrix(3, cols, cols), matrix(2, cols, cols + 1)
-    first, other = dot(left, 2, right, 1), dot(left, 0, right, 1)
-    assert three_dots(left, right, 1) == (first, other, first)
-    first, other = distance(left, 2, right, 1), distance(left, 0, right, 1)
-    assert three_distances(left, right, 1) == (first, other, first)
+    value_2, value_0 = dot(left, 2, right, 1), dot(left, 0, right, 1)
+    assert three_dots(left, right, 1) == (value_2, value_0, value_2)
+    value_2, value_0 = distance(left, 2, right, 1), distance(left, 0, right, 1)
+    assert three_distances(left, right, 1) == (value_2, value_0, value_2)
 
 
 @pytest.mark.parametrize("cols", LENGTHS)

@@ -94,9 +94,9 @@ class Case:
         The array is empty except under the inner product.
         """
         long = np.linalg.norm(self.vectors.astype(np.float64), axis=1)
-        kept = long[: len(long) if self.metric == "inner_product" else 0]
-        inverses = np.zeros(len(kept), np.float32)
-        np.divide(1, kept, out=inverses, where=kept > 0, casting="same_kind")
+        lengths = long[: len(long) if self.metric == "inner_product" else 0]
+        inverses = np.zeros(len(lengths), np.float32)
+        np.divide(1, lengths, out=inverses, where=lengths > 0, casting="same_kind")
         inverses.setflags(write=False)
         return inverses
 
@@ -120,22 +120,22 @@ class Case:
         return costs
 
     def select(
-        self, wanted: EffectiveParameters, rows: list[int], *, marked: bool = False
+        self, query_parameters: EffectiveParameters, rows: list[int], *, has_marks: bool = False
     ) -> tuple[list[int], list[float]]:
         """Run the kernel over these candidate rows, nearest first, as an index does."""
         order = np.array(definitions.nearest_rows(self.points(), self.query, rows), np.int32)
-        count, k = len(order), wanted.k
+        count, k = len(order), query_parameters.k
         points = self.stored()
-        picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-        selection = selection_scratch(count, points, marked=marked)
+        picks, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
+        selection = selection_scratch(count, points, marked=has_marks)
         objective = Objective(
             k,
-            np.float32(1 - wanted.diversity),
-            CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
+            np.float32(1 - query_parameters.diversity),
+            CODES["mmr" if query_parameters.selector == "mmr" else query_parameters.variant],
             product=self.metric == "inner_product",
             copy_limit=records.NO_COPIES,
         )
-        chosen, copies = greedy.greedy(
+        pick_count, copies = greedy.greedy(
             points,
             order,
             self.costs(points, order),
@@ -143,14 +143,14 @@ class Case:
             objective,
             selection,
             np.zeros(0, np.int8),
-            picked,
+            picks,
             values,
         )
-        assert (chosen, copies) == (min(k, count), 0)
-        assert (picked[chosen:] == -1).all()
+        assert (pick_count, copies) == (min(k, count), 0)
+        assert (picks[pick_count:] == -1).all()
         assert not selection.dense.any()
         assert not selection.marks.any()
-        return order[picked[:chosen]].tolist(), values[:chosen].tolist()
+        return order[picks[:pick_count]].tolist(), values[:pick_count].tolist()
 
 
 def cases(
@@ -162,22 +162,24 @@ def cases(
 
 def parameters(k: int, diversity: float, rule: Rule) -> EffectiveParameters:
     if rule == "mmr":
-        wanted = QueryParameters(k=k, diversity=diversity, selector="mmr")
+        query_parameters = QueryParameters(k=k, diversity=diversity, selector="mmr")
     else:
-        wanted = QueryParameters(k=k, diversity=diversity, variant=rule)
-    return wanted.resolve(10**6, "scan")
+        query_parameters = QueryParameters(k=k, diversity=diversity, variant=rule)
+    return query_parameters.resolve(10**6, "scan")
 
 
-def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> None:
-    picks, values = case.select(wanted, rows)
+def check_steps(case: Case, query_parameters: EffectiveParameters, rows: list[int]) -> None:
+    picks, values = case.select(query_parameters, rows)
     assert len(set(picks)) == len(picks)
-    points, k = case.points(), min(wanted.k, len(rows))
+    points, k = case.points(), min(query_parameters.k, len(rows))
     costs = definitions.costs(points, case.query, rows)
     for step, (pick, value) in enumerate(zip(picks, values, strict=True)):
-        left = [row for row in rows if row not in picks[:step]]
+        rest = [row for row in rows if row not in picks[:step]]
         truth = {
-            row: definitions.step_value(points, costs[row], row, picks[:step], wanted, k=k)
-            for row in left
+            row: definitions.step_value(
+                points, costs[row], row, picks[:step], query_parameters, k=k
+            )
+            for row in rest
         }
         # Float32 sums of `step` distances.
         room = case.room * (1 + step)
@@ -205,12 +207,12 @@ def test_every_pick_minimises_the_formula(case: Case, k: int, diversity: float, 
 )
 def test_greedy_agrees_with_the_reference(case: Case, rule: Rule, diversity: float) -> None:
     """Points are in general position, so there are no ties."""
-    wanted = parameters(12, diversity, rule)
-    picks, values = case.select(wanted, list(range(60)))
+    query_parameters = parameters(12, diversity, rule)
+    picks, values = case.select(query_parameters, list(range(60)))
     assert picks == [
-        row for row, _ in definitions.greedy(case.points(), case.query, range(60), wanted)
+        row for row, _ in definitions.greedy(case.points(), case.query, range(60), query_parameters)
     ]
-    assert case.select(wanted, list(range(60)), marked=True) == (picks, values)
+    assert case.select(query_parameters, list(range(60)), has_marks=True) == (picks, values)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -219,11 +221,11 @@ def test_ties_go_by_distance_and_then_by_id(rule: Rule) -> None:
     corners = np.array(list(product((-0.5, 0.5), repeat=4)) * 2, np.float32)
     case = Case(corners, corners[5])
     for diversity, k in product((0.0, 0.5, 1.0), (1, 2, 3)):
-        wanted = parameters(k, diversity, rule)
+        query_parameters = parameters(k, diversity, rule)
         if rule == "printed" and k == 3:
             continue  # a third of a sum is not exact
-        picks, _ = case.select(wanted, list(range(32)))
-        twin = definitions.greedy(case.points(), case.query, range(32), wanted)
+        picks, _ = case.select(query_parameters, list(range(32)))
+        twin = definitions.greedy(case.points(), case.query, range(32), query_parameters)
         assert picks == [row for row, _ in twin]
 
 

@@ -39,14 +39,14 @@ def drawn(seed: int, count: int, dims: int, spread: float) -> FloatArray:
 
 def parts(rows: FloatArray) -> tuple[Any, ...]:
     matrix = sparse.csr_array(rows)
-    found = (
+    arrays = (
         matrix.indptr.astype(np.int64),
         matrix.indices.astype(np.int32),
         matrix.data.astype(np.float32),
     )
-    for each in found:
-        each.setflags(write=False)
-    return found
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
 
 
 def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedLists:
@@ -55,13 +55,13 @@ def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedList
     common = holders > share * len(rows)
     starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
     ends = np.where(common, -1, starts[:-1])
-    where, held = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+    list_rows, list_values = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
     lengths = np.empty(len(rows), np.float32)
     for row in range(len(rows)):
         first, last = indptr[row], indptr[row + 1]
         alone = (np.array([0, last - first]), indices[first:last], values[first:last])
-        inverted_lists.fill_lists(*alone, row, ends, where, held, lengths[row : row + 1])
-    return InvertedLists(starts, where, held, lengths)
+        inverted_lists.fill_lists(*alone, row, ends, list_rows, list_values, lengths[row : row + 1])
+    return InvertedLists(starts, list_rows, list_values, lengths)
 
 
 @given(seed=seeds, count=counts, dims=st.integers(1, 30), share=st.sampled_from([0.0, 0.2, 1.0]))
@@ -69,11 +69,12 @@ def test_lists_hold_the_rows_and_values_of_rare_columns(
     seed: int, count: int, dims: int, share: float
 ) -> None:
     rows = drawn(seed, count, dims, 2)
-    starts, where, held, lengths = listed(rows, share)
-    wanted, least = kernels.rare_lists(rows, share)
-    for column, each in enumerate(wanted):
-        own = slice(starts[column], starts[column + 1])
-        assert list(zip(where[own].tolist(), held[own].tolist(), strict=True)) == each
+    starts, list_rows, list_values, lengths = listed(rows, share)
+    expected, least = kernels.rare_lists(rows, share)
+    for column, entries in enumerate(expected):
+        span = slice(starts[column], starts[column + 1])
+        pairs = zip(list_rows[span].tolist(), list_values[span].tolist(), strict=True)
+        assert list(pairs) == entries
     assert (lengths >= least).all()
     assert lengths == pytest.approx(least, rel=1e-5)
 
@@ -84,28 +85,28 @@ def test_lists_hold_the_rows_and_values_of_rare_columns(
     dims=st.integers(1, 30),
     spread=st.sampled_from([0.0, 2.0, -30.0]),
     share=st.sampled_from([0.0, 0.2, 1.0]),
-    wanted=st.integers(1, 300),
+    n_nearest=st.integers(1, 300),
     product=st.booleans(),
-    marked=st.booleans(),
+    has_marks=st.booleans(),
 )
-def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each that varies
+def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each property that varies
     seed: int,
     count: int,
     dims: int,
     spread: float,
     share: float,
-    wanted: int,
+    n_nearest: int,
     product: bool,
-    marked: bool,
+    has_marks: bool,
 ) -> None:
-    rows, wanted = drawn(seed, count, dims, spread), min(wanted, count)
+    rows, n_nearest = drawn(seed, count, dims, spread), min(n_nearest, count)
     target = drawn(seed + 1, 4, dims, 0)[:1]
     squares = np.empty(count)
     normalise.squares_sparse(*(parts(rows)[i] for i in (0, 2)), squares)
     arrays = (target[:0], *parts(rows), squares, np.empty(0, np.float32))
     points = Points(*arrays)
     _, columns, values = parts(target)
-    marks = np.zeros(-(-dims // 64) if marked else 0, np.uint64)
+    marks = np.zeros(-(-dims // 64) if has_marks else 0, np.uint64)
     selection = SelectionScratch(target[0], target[0], np.zeros((1, dims), np.float32), marks)
     spread_out(columns, values, 0, len(columns), selection)
     square = sparse_square(columns, values, 0, len(columns), dims)
@@ -119,15 +120,23 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each tha
     twin = np.array(kernels.least_distances(rows, target[0], share, product=product))
     long = float(np.abs(rows).sum(axis=1).max() + np.abs(target).sum()) ** 2
     assert np.abs(sums - twin).max() <= 1e-4 * long + 1e-40
-    found, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
-    some = inverted_lists.score_listed(
-        points, lists, columns, values, query, wanted, selection, Candidates(found, far), sums
+    near_rows, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
+    n_scored = inverted_lists.score_listed(
+        points,
+        lists,
+        columns,
+        values,
+        query,
+        n_nearest,
+        selection,
+        Candidates(near_rows, far),
+        sums,
     )
-    assert wanted <= some <= count
-    assert len(set(found[:some].tolist())) == some
-    assert far[:some].tobytes() == truth[found[:some]].tobytes()
-    near = np.flatnonzero(truth <= np.sort(truth)[wanted - 1])
-    assert set(near.tolist()) <= set(found[:some].tolist())
+    assert n_nearest <= n_scored <= count
+    assert len(set(near_rows[:n_scored].tolist())) == n_scored
+    assert far[:n_scored].tobytes() == truth[near_rows[:n_scored]].tobytes()
+    near = np.flatnonzero(truth <= np.sort(truth)[n_nearest - 1])
+    assert set(near.tolist()) <= set(near_rows[:n_scored].tolist())
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
@@ -147,24 +156,24 @@ def test_exact_search_by_lists_equals_search_over_all_rows(
         options |= {"keep_duplicates": True, "candidates_limit": 30}
     by_lists = index.query(queries, **options)
     lists = {slot.name for slot in slots_of(InvertedLists)}
-    others = {name: array for name, array in index.engine._arrays.items() if name not in lists}
-    by_rows = Index(Engine(Generation(index.engine.manifest, others))).query(queries, **options)
+    arrays = {name: array for name, array in index.engine._arrays.items() if name not in lists}
+    by_rows = Index(Engine(Generation(index.engine.manifest, arrays))).query(queries, **options)
     assert by_lists.ids.tobytes() == by_rows.ids.tobytes()
     assert by_lists.scores.tobytes() == by_rows.scores.tobytes()
     assert by_lists.selection_scores.tobytes() == by_rows.selection_scores.tobytes()
     assert (by_rows.stats.points_scored == 1_000).all()
     assert (by_lists.stats.points_scored < 1_000).all()
     for column in ("candidates", "collapsed", "duplicates"):
-        mine, its = getattr(by_lists.stats, column), getattr(by_rows.stats, column)
-        assert mine.tolist() == its.tolist()
+        list_counts, row_counts = getattr(by_lists.stats, column), getattr(by_rows.stats, column)
+        assert list_counts.tolist() == row_counts.tolist()
     assert by_lists.stats.collapsed.any() == collapse
 
 
 def test_queries_with_common_columns_scan_all_rows() -> None:
     rows = drawn(5, 1_000, 50, 0)
     index = Index.build(sparse.csr_array(rows[:500]))
-    found = index.query(sparse.csr_array(np.ones((1, 50))), search="exact", candidates_limit=30)
-    assert found.stats.points_scored.tolist() == [500]
+    result = index.query(sparse.csr_array(np.ones((1, 50))), search="exact", candidates_limit=30)
+    assert result.stats.points_scored.tolist() == [500]
 
 
 def test_no_lists_are_stored_above_the_maximum_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +182,6 @@ def test_no_lists_are_stored_above_the_maximum_of_rows(monkeypatch: pytest.Monke
     monkeypatch.setattr(encoder, "LISTED_ROWS_MAX", 99)
     index = Index.build(rows)
     assert not {"posting_starts", "posting_rows", "posting_values"} & index.engine._arrays.keys()
-    found = index.query(rows[:2], search="exact", candidates_limit=10)
-    assert found.ids[:, 0].tolist() == [0, 1]
-    assert found.stats.points_scored.tolist() == [100, 100]
+    result = index.query(rows[:2], search="exact", candidates_limit=10)
+    assert result.ids[:, 0].tolist() == [0, 1]
+    assert result.stats.points_scored.tolist() == [100, 100]

@@ -23,8 +23,8 @@ seeds = st.integers(0, 2**32 - 1)
 
 def normal(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
     rng = np.random.default_rng(seed)
-    drawn = rng.standard_normal((rows, dims)) * (rng.random((rows, dims)) < share)
-    return drawn.astype(np.float32)
+    values = rng.standard_normal((rows, dims)) * (rng.random((rows, dims)) < share)
+    return values.astype(np.float32)
 
 
 def normalised(rows: FloatArray, kind: Points) -> tuple[tuple[int, int], FloatArray]:
@@ -33,8 +33,8 @@ def normalised(rows: FloatArray, kind: Points) -> tuple[tuple[int, int], FloatAr
         after = rows.copy()
         return normalise.normalise(after), after
     matrix = sparse.csr_array(rows)
-    told = normalise.normalise_sparse(matrix.indptr.astype(np.int64), matrix.data)
-    return told, matrix.toarray()
+    first_rows = normalise.normalise_sparse(matrix.indptr.astype(np.int64), matrix.data)
+    return first_rows, matrix.toarray()
 
 
 @given(
@@ -49,8 +49,8 @@ def test_rows_are_scaled_to_unit_length(
 ) -> None:
     rows = normal(5, dims, seed, share) * np.float32(10.0**scale)
     full = rows.any(axis=1)
-    told, after = normalised(rows, kind)
-    assert told == (-1, -1 if full.all() else int(np.argmin(full)))
+    first_rows, after = normalised(rows, kind)
+    assert first_rows == (-1, -1 if full.all() else int(np.argmin(full)))
     # Below 1e-38, float32 has fewer digits, so the input rows themselves are less accurate.
     assert np.abs(after[full] - definitions.unit(rows[full])).max(initial=0) < 3e-7
     assert not after[~full].any()
@@ -66,8 +66,8 @@ def test_the_first_row_that_is_not_finite_and_the_first_zero_row_are_returned(
         rows = normal(8, dims, 4)
         rows[[2, 5]] = 0
         rows[[3, 7], at] = bad
-        told, after = normalised(rows, kind)
-        assert told == (3, 2)
+        first_rows, after = normalised(rows, kind)
+        assert first_rows == (3, 2)
         assert (after[[2, 5]] == 0).all()
 
 
@@ -86,8 +86,8 @@ def test_zero_rows_and_rows_that_are_not_finite_stay_unchanged() -> None:
 def test_the_smallest_and_largest_float32_values_are_normalised(
     dims: int, value: float, kind: Points
 ) -> None:
-    told, after = normalised(np.full((1, dims), value, np.float32), kind)
-    assert told == (-1, -1)
+    first_rows, after = normalised(np.full((1, dims), value, np.float32), kind)
+    assert first_rows == (-1, -1)
     assert np.abs(after * np.sqrt(dims) - 1).max() < 1e-6
 
 
@@ -138,13 +138,13 @@ def assert_checked(indptr: list[int], indices: list[int], dims: int) -> None:
 
 
 @settings(max_examples=400)
-@given(seed=seeds, dims=st.integers(1, 12), rows=st.integers(0, 6), spoiled=st.integers(0, 2))
-def test_malformed_sparse_rows_are_refused(seed: int, dims: int, rows: int, spoiled: int) -> None:
+@given(seed=seeds, dims=st.integers(1, 12), rows=st.integers(0, 6), n_changes=st.integers(0, 2))
+def test_malformed_sparse_rows_are_refused(seed: int, dims: int, rows: int, n_changes: int) -> None:
     rng = np.random.default_rng(seed)
     matrix = sparse.csr_array(normal(rows, dims, seed, 0.5))
     indptr, indices = matrix.indptr.tolist(), matrix.indices.tolist()
     assert_checked(indptr, indices, dims)
-    for _ in range(spoiled):
+    for _ in range(n_changes):
         indptr[rng.integers(len(indptr))] += int(rng.integers(-2, 3))
         if len(indices):
             indices[rng.integers(len(indices))] += int(rng.integers(-3, 4))

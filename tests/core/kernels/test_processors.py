@@ -45,7 +45,7 @@ OLDER = {
     "x86-64-v2": ("sse4.2", "Nehalem", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
     "x86-64-v3": ("avx2", "Haswell", "X86_V4 AVX512_ICL AVX512_SPR"),
 }
-ASKED = os.environ.get("DIVGRPC_PROCESSORS", "x86-64").split()
+PROCESSOR_NAMES = os.environ.get("DIVGRPC_PROCESSORS", "x86-64").split()
 
 _ANSWER_EVERYTHING = """
 import hashlib, itertools, sys
@@ -54,24 +54,25 @@ import numpy as np
 from scipy import sparse
 from divgrpc.index import Index
 
-asked = np.load(sys.argv[2])
+queries = np.load(sys.argv[2])
 SEARCHES = ("tables", "scan", "scan_hamming", "exact", "auto")
 RULES = [("nearest", "corrected"), ("greedy", "corrected"), ("greedy", "marginal")]
 RULES += [("mmr", "printed"), ("rerank", "printed"), ("max_sum", "printed"), ("dpp", "printed")]
 RULES += [("qp_relax", "printed"), ("qp_relax", "corrected")]
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     index = Index.open(folder)
-    for given, search in itertools.product((np.array, sparse.csr_array), SEARCHES):
-        told = hashlib.sha256()
+    for array_type, search in itertools.product((np.array, sparse.csr_array), SEARCHES):
+        digest = hashlib.sha256()
         for selector, variant in RULES:
-            found = index.query(
-                given(asked), k=9, search=search, selector=selector, variant=variant,
+            result = index.query(
+                array_type(queries), k=9, search=search, selector=selector, variant=variant,
                 hash_limit=60, candidates_limit=40, sampling="nearest",
             )
-            for column in (found.ids, found.scores, found.selection_scores, found.counts):
-                told.update(column.tobytes())
-            told.update(found.stats.points_hashed.tobytes() + found.stats.buckets_probed.tobytes())
-        print(folder.name, given.__name__, search, told.hexdigest())
+            for column in (result.ids, result.scores, result.selection_scores, result.counts):
+                digest.update(column.tobytes())
+            for column in (result.stats.points_hashed, result.stats.buckets_probed):
+                digest.update(column.tobytes())
+        print(folder.name, array_type.__name__, search, digest.hexdigest())
 """
 
 _CHOOSE = """
@@ -86,13 +87,13 @@ points = centres[rng.integers(0, 60, 6_000)] + 0.5 * rng.standard_normal((6_000,
 for family in ("auto", "lsh_sdiv", "pca_hash", "cells"):
     components = 24 if family == "lsh_sdiv" else None
     index = Index.build(points, hash_family=family, n_components=components)
-    taken = [
+    choices = [
         index.query(points[:1], k=5, candidates_limit=size).parameters
         for size in (10, 50, 200, 1_000)
     ]
     print(json.dumps({
         "family": index.info.parameters["hash_family"],
-        "auto": [(used.search, used.hash_limit) for used in taken],
+        "auto": [(choice.search, choice.hash_limit) for choice in choices],
         "recalls": [pool.recall for cost in index.info.search_costs for pool in cost.pools],
         "planes": hashlib.sha256(index.engine._arrays["hyperplanes"].tobytes()).hexdigest(),
     }))
@@ -109,14 +110,14 @@ def sums(left, right, order):
     alone = row_dot(left, 0, right, 0), row_distance(left, 0, right, 0)
     return several + alone, gathered_dot(order, left[0], 0, len(order), 0, right, 0)
 
-told = hashlib.sha256()
+digest = hashlib.sha256()
 for cols in range(1, 200):
     rng = np.random.default_rng(cols)
     left, right = rng.standard_normal((2, 3, cols)).astype(np.float32)
-    told.update(np.hstack(sums(left, right, rng.permutation(cols).astype(np.int32))).tobytes())
+    digest.update(np.hstack(sums(left, right, rng.permutation(cols).astype(np.int32))).tobytes())
 (assembly,) = sums.inspect_asm().values()
 print(next(register for register in ("zmm", "ymm", "xmm") if register in assembly))
-print(told.hexdigest())
+print(digest.hexdigest())
 """
 
 
@@ -130,27 +131,29 @@ def drawn(rows: int, seed: int) -> FloatArray:
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processors")
     for family in FAMILIES:
         for metric in get_args(Metric):
-            for kind, made in (("dense", np.array), ("sparse", sparse.csr_array)):
+            for kind, array_type in (("dense", np.array), ("sparse", sparse.csr_array)):
                 name = f"{family}-{metric}-{kind}".replace("_", "-")
                 path = folder / "indexes" / name
-                Index.build(made(drawn(ROWS, 1)), hash_family=family, metric=metric, path=path)
+                Index.build(
+                    array_type(drawn(ROWS, 1)), hash_family=family, metric=metric, path=path
+                )
     np.save(folder / "queries.npy", drawn(QUERIES, 2))
     return folder
 
 
 def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
     """Return the lines that a script prints with kernels compiled for a processor or this one."""
-    compiled: dict[str, str] = {}
+    environment: dict[str, str] = {}
     if processor is not None:
-        compiled = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+        environment = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
     if processor in OLDER:
         _, blas, without = OLDER[processor]
-        compiled |= {"OPENBLAS_CORETYPE": blas, "NPY_DISABLE_CPU_FEATURES": without}
-    return run_script(script, *arguments, **compiled)[0].splitlines()
+        environment |= {"OPENBLAS_CORETYPE": blas, "NPY_DISABLE_CPU_FEATURES": without}
+    return run_script(script, *arguments, **environment)[0].splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -162,28 +165,28 @@ def own_sums() -> list[str]:
 def test_sums_are_bitwise_equal_for_every_register_width(
     own_sums: list[str], processor: str
 ) -> None:
-    needed, registers = PROCESSORS[processor]
-    if not binding.get_host_cpu_features().get(needed):
-        pytest.skip(f"this machine has no {needed}")
-    told = run_as(processor, _SUM_ROWS)
-    assert told == [registers, *own_sums[1:]]
+    feature, registers = PROCESSORS[processor]
+    if not binding.get_host_cpu_features().get(feature):
+        pytest.skip(f"this machine has no {feature}")
+    output = run_as(processor, _SUM_ROWS)
+    assert output == [registers, *own_sums[1:]]
 
 
-def answers(stored: Path, processor: str | None) -> list[str]:
-    places = stored / "indexes", stored / "queries.npy"
+def answers(data_folder: Path, processor: str | None) -> list[str]:
+    places = data_folder / "indexes", data_folder / "queries.npy"
     return run_as(processor, _ANSWER_EVERYTHING, *places)
 
 
 @pytest.fixture(scope="module")
-def own_answers(stored: Path) -> list[str]:
-    return answers(stored, None)
+def own_answers(data_folder: Path) -> list[str]:
+    return answers(data_folder, None)
 
 
-@pytest.fixture(scope="module", params=ASKED)
-def older_answers(stored: Path, request: pytest.FixtureRequest) -> list[str]:
+@pytest.fixture(scope="module", params=PROCESSOR_NAMES)
+def older_answers(data_folder: Path, request: pytest.FixtureRequest) -> list[str]:
     if not binding.get_host_cpu_features().get(OLDER[request.param][0]):
         pytest.skip(f"this machine is older than {request.param}")
-    return answers(stored, request.param)
+    return answers(data_folder, request.param)
 
 
 def test_an_older_processor_gives_bitwise_equal_answers(
@@ -204,10 +207,10 @@ def test_auto_chooses_the_same_with_the_blas_of_another_processor() -> None:
     )
     assert {build["family"] for build in older} > {"lsh_sdiv", "pca_hash", "cells"}
     assert [build["planes"] for build in older] != [build["planes"] for build in newer]
-    for one, other in zip(older, newer, strict=True):
-        assert one["family"] == other["family"]
-        assert one["auto"] == other["auto"]
-        assert one["recalls"] == pytest.approx(other["recalls"], abs=0.005)
+    for older_build, newer_build in zip(older, newer, strict=True):
+        assert older_build["family"] == newer_build["family"]
+        assert older_build["auto"] == newer_build["auto"]
+        assert older_build["recalls"] == pytest.approx(newer_build["recalls"], abs=0.005)
     searches = {search for build in older for search, _ in build["auto"]}
     assert searches >= {"exact", "scan", "tables"}
 
@@ -219,14 +222,14 @@ from scipy import sparse
 from divgrpc.index import Index
 from divgrpc.warmup import warm_kernels
 
-def compiled():
+def signature_counts():
     modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
     values = [value for module in modules for value in vars(module).values()]
     functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
     return {f.__name__: len(f.signatures) for f in functions.values()}
 
 warm_kernels()
-before = compiled()
+before = signature_counts()
 assert before["answer"] == 1, before
 dense = np.random.default_rng(0).standard_normal((120, 12))
 folder = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
@@ -237,22 +240,22 @@ for family in ("lsh_div", "cells"):
         builds.append({"hash_family": family, "metric": metric, "n_components": 4})
 builds.append({"centred": True, "hyperplanes": "gaussian", "metric": "euclidean"})
 number = 0
-for given in builds:
+for options in builds:
     for points in (dense, sparse.csr_array(dense)):
         number += 1
-        Index.build(points, path=folder / f"i{number}", **given)
-        for each in (Index.build(points, **given), Index.open(folder / f"i{number}")):
+        Index.build(points, path=folder / f"i{number}", **options)
+        for index in (Index.build(points, **options), Index.open(folder / f"i{number}")):
             for search in ("auto", "tables", "scan", "scan_hamming", "exact"):
-                for asked in (dense[:3], sparse.csr_array(dense[:3])):
+                for queries in (dense[:3], sparse.csr_array(dense[:3])):
                     for variant in ("corrected", "printed", "marginal"):
-                        each.query(asked, search=search, variant=variant, hash_limit=40)
-                    each.query(asked, search=search, selector="mmr", sampling="nearest", k=3)
-                    each.query(asked, search=search, selector="nearest", seed=1, hash_limit=0)
+                        index.query(queries, search=search, variant=variant, hash_limit=40)
+                    index.query(queries, search=search, selector="mmr", sampling="nearest", k=3)
+                    index.query(queries, search=search, selector="nearest", seed=1, hash_limit=0)
                     for selector in ("rerank", "max_sum", "dpp", "qp_relax"):
-                        each.query(asked, search=search, selector=selector, candidates_limit=0)
-                if given.get("metric") != "inner_product":
-                    each.query(dense[0], search=search, max_distance=1)
-after = compiled()
+                        index.query(queries, search=search, selector=selector, candidates_limit=0)
+                if options.get("metric") != "inner_product":
+                    index.query(dense[0], search=search, max_distance=1)
+after = signature_counts()
 print({name: count for name, count in after.items() if count != before.get(name)})
 """
 
@@ -262,18 +265,18 @@ import sys
 from divgrpc import compilation
 from divgrpc.warmup import compile_other_end, warm_kernels
 
-def asked(of):
+def total(counter):
     modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
     values = [value for module in modules for value in vars(module).values()]
     functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
-    return sum(sum(getattr(f.stats, of).values()) for f in functions.values())
+    return sum(sum(getattr(f.stats, counter).values()) for f in functions.values())
 
 if sys.argv[1:]:
     warm_kernels()
 else:
     compilation.disable()
     compile_other_end()
-    print(asked("cache_hits") > 10, asked("cache_misses"))
+    print(total("cache_hits") > 10, total("cache_misses"))
 """
 
 
@@ -306,10 +309,10 @@ def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
     def caller_of(inner: Callable[[int, int], int]) -> Callable[[int], int]:
         return lambda n: inner(n, 0) + inner(n, 1) + inner(n, n)
 
-    ours, plain = jit.kernel(callee), numba.njit(callee)
-    for inner, compiled in ((ours, 1), (plain, 3)):
+    kernel, plain = jit.kernel(callee), numba.njit(callee)
+    for inner, signature_count in ((kernel, 1), (plain, 3)):
         assert jit.kernel(caller_of(inner))(5) == 5 + 6 + 10
-        assert len(inner.signatures) == compiled
+        assert len(inner.signatures) == signature_count
 
 
 def test_a_part_is_inlined_into_its_caller() -> None:
@@ -325,8 +328,8 @@ def test_a_part_is_inlined_into_its_caller() -> None:
         return lambda a, n: (inner(a, n), inner(a, 0))
 
     results = []
-    for made, alone in ((jit.kernel, 1), (jit.part, 0)):
-        inner, array = made(callee), np.array([7])
+    for decorator, alone in ((jit.kernel, 1), (jit.part, 0)):
+        inner, array = decorator(callee), np.array([7])
         caller = jit.kernel(caller_of(inner))
         results.append(([caller(array, n) for n in (1, 2, 3)], array.tolist()))
         assert len(inner.signatures) == alone

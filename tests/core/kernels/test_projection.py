@@ -128,35 +128,35 @@ def test_table_keys_are_consecutive_bits_of_the_code(
     n_bits=st.integers(1, 24),
     points=st.sampled_from([1, 2, 3, 50, 300]),
     table=st.integers(0, 3),
-    shared=st.booleans(),
+    has_equal_codes=st.booleans(),
 )
 def test_tables_hold_every_point_in_its_bucket(
-    seed: int, n_bits: int, points: int, table: int, shared: bool
+    seed: int, n_bits: int, points: int, table: int, has_equal_codes: bool
 ) -> None:
-    """Buckets of short keys are indexed by key, those of long keys by a sorted list of keys."""
+    """Short keys are positions of buckets; for long keys, a sorted list of keys is stored."""
     bits = random_bits(points, 128, seed)
-    if shared:
+    if has_equal_codes:
         bits[:] = bits[0]
     keys, offsets, rows = core.build_table(kernels.pack(bits), table, n_bits)
     assert (len(keys) > 0) == (2**n_bits > 4 * points)
-    numbered = keys.tolist() if len(keys) else range(2**n_bits)
-    assert sorted(numbered) == list(numbered)
-    assert len(offsets) == len(numbered) + 1
-    found = {
+    bucket_keys = keys.tolist() if len(keys) else range(2**n_bits)
+    assert sorted(bucket_keys) == list(bucket_keys)
+    assert len(offsets) == len(bucket_keys) + 1
+    buckets = {
         key: rows[offsets[b] : offsets[b + 1]].tolist()
-        for b, key in enumerate(numbered)
+        for b, key in enumerate(bucket_keys)
         if offsets[b] < offsets[b + 1]
     }
-    assert found == kernels.buckets(bits, table, n_bits)
+    assert buckets == kernels.buckets(bits, table, n_bits)
     assert offsets[0] == 0
     assert offsets[-1] == points
 
 
 @pytest.mark.parametrize("rows", [1, 2, 511, 512, 1023, 1024, 10**6, 2**20, 2**25, 2**31 - 1])
 def test_default_tables_and_bits_depend_on_the_number_of_points(rows: int) -> None:
-    filled = core.fill_defaults(BuildParameters(), rows, 256)
-    assert filled.n_bits == max(8, min(24, floor(log2(rows)) - 1))
-    assert (filled.n_tables, filled.n_components) == (10, 200)
+    parameters = core.fill_defaults(BuildParameters(), rows, 256)
+    assert parameters.n_bits == max(8, min(24, floor(log2(rows)) - 1))
+    assert (parameters.n_tables, parameters.n_components) == (10, 200)
     assert core.fill_defaults(BuildParameters(), rows, 3).n_components == 3
 
 
@@ -170,10 +170,10 @@ def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, b
 
 @pytest.mark.parametrize(("components", "bits"), [(1, 256), (256, 256), (257, 320), (700, 704)])
 def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> None:
-    filled = core.fill_defaults(
+    parameters = core.fill_defaults(
         BuildParameters(hash_family="pca_hash", n_components=components), 10_000, 1_000
     )
-    assert core.code_bits(filled) == bits
+    assert core.code_bits(parameters) == bits
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_pca_hash_uses_each_component_in_one_table_only(
     rows: int, dims: int, n_tables: int, n_bits: int
 ) -> None:
     """With too few components, first the number of tables is reduced, then the number of bits."""
-    filled = core.fill_defaults(BuildParameters(hash_family="pca_hash"), rows, dims)
-    assert (filled.n_tables, filled.n_bits) == (n_tables, n_bits)
+    parameters = core.fill_defaults(BuildParameters(hash_family="pca_hash"), rows, dims)
+    assert (parameters.n_tables, parameters.n_bits) == (n_tables, n_bits)
     with pytest.raises(InvalidArgumentError, match="n_tables"):
         core.fill_defaults(
             BuildParameters(hash_family="pca_hash", n_tables=41, n_bits=5), rows, 200

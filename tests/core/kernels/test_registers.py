@@ -68,14 +68,14 @@ def test_kernels_read_and_write_the_registered_arrays() -> None:
     scratch = made(Scratch)
     before = [array.copy() for array in arrays_of(scratch)]
     write_heap(register(scratch))
-    changed = [
+    changes = [
         number
         for number, array in enumerate(arrays_of(scratch))
         if not np.array_equal(array, before[number])
     ]
     assert isinstance(scratch, Scratch)
     heap = scratch.probes.heap
-    assert [id(arrays_of(scratch)[number]) for number in changed] == [id(heap.costs), id(heap.keys)]
+    assert [id(arrays_of(scratch)[number]) for number in changes] == [id(heap.costs), id(heap.keys)]
     assert (heap.costs[1], heap.keys[0]) == (-2.5, -7)
 
 
@@ -126,6 +126,6 @@ def test_enlarged_memory_is_registered_again(fit: tuple[Any, ...]) -> None:
     assert memory.register is not old
     arrays = arrays_of(memory.scratch)
     assert memory.register[:, 0].tolist() == [array.ctypes.data for array in arrays]
-    kept = memory.register
+    new_register = memory.register
     getattr(memory, method)(*sizes)
-    assert memory.register is kept
+    assert memory.register is new_register

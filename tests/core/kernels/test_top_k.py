@@ -21,18 +21,18 @@ Distances = npt.NDArray[np.float32]
 def test_take_nearest_takes_all_rows_up_to_the_last_wanted_distance(
     seed: int, count: int, levels: int
 ) -> None:
-    """Rows come in ascending order; because of ties they may be more than wanted."""
+    """Rows come in ascending order; because of ties there may be more than `k`."""
     rng = np.random.default_rng(seed)
     distances = rng.integers(0, levels, count).astype(np.float32)
-    for wanted in {1, min(count, 7), count}:
-        moved, rows = distances.copy(), np.full(count, -1, np.int32)
-        found = top_k.take_nearest(moved, wanted, rows)
-        assert wanted <= found <= count
-        last = np.sort(distances)[wanted - 1]
-        taken = rows[:found].tolist()
-        assert set(np.flatnonzero(distances <= last).tolist()) <= set(taken)
-        assert taken == sorted(set(taken))
-        assert moved[:found].tolist() == distances[taken].tolist()
+    for k in {1, min(count, 7), count}:
+        row_distances, rows = distances.copy(), np.full(count, -1, np.int32)
+        end = top_k.take_nearest(row_distances, k, rows)
+        assert k <= end <= count
+        last = np.sort(distances)[k - 1]
+        nearest = rows[:end].tolist()
+        assert set(np.flatnonzero(distances <= last).tolist()) <= set(nearest)
+        assert nearest == sorted(set(nearest))
+        assert row_distances[:end].tolist() == distances[nearest].tolist()
 
 
 @given(seed=seeds, count=st.integers(0, 40), most=st.sampled_from([0.0, 1.5, 4.0, np.inf]))
@@ -43,26 +43,26 @@ def test_keep_within_keeps_rows_up_to_the_limit_in_order(
     distances = (rng.integers(0, 9, 40) / 2).astype(np.float32)
     rows = rng.permutation(40).astype(np.int32)
     expected = [(r, d) for r, d in zip(rows.tolist()[:count], distances.tolist(), strict=False)]
-    kept = top_k.keep_within(rows, distances, count, np.float32(most))
+    end = top_k.keep_within(rows, distances, count, np.float32(most))
     near = [(r, d) for r, d in expected if d <= most]
-    assert list(zip(rows[:kept].tolist(), distances[:kept].tolist(), strict=True)) == near
+    assert list(zip(rows[:end].tolist(), distances[:end].tolist(), strict=True)) == near
 
 
 def sort(
-    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
+    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, k: int
 ) -> tuple[Rows, Distances]:
     rows, sorted_distances = np.arange(len(distances), dtype=np.int32), distances.copy()
-    top_k.sort_nearest(rows, sorted_distances, start, stop, wanted, ids)
+    top_k.sort_nearest(rows, sorted_distances, start, stop, k, ids)
     return rows, sorted_distances
 
 
 def check_sorted(
-    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
+    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, k: int
 ) -> None:
-    rows, after = sort(distances, ids, start, stop, wanted)
+    rows, after = sort(distances, ids, start, stop, k)
     names = ids if len(ids) else np.arange(len(distances))
     truth = sorted(range(start, stop), key=lambda row: (distances[row], names[row]))
-    assert rows[start : start + wanted].tolist() == truth[:wanted]
+    assert rows[start : start + k].tolist() == truth[:k]
     assert sorted(rows[start:stop].tolist()) == list(range(start, stop))
     assert after.tolist() == distances[rows].tolist()
     outside = [*range(start), *range(stop, len(distances))]
@@ -119,19 +119,19 @@ def test_sort_nearest_sorts_any_range(extremes: tuple[float, float]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_ordered_input_is_sorted_but_not_in_quadratic_time(kind: str) -> None:
     """A quadratic quicksort would take hundreds of times as long as for shuffled points."""
-    for wanted in (1, 10, 2999, 3000):
+    for k in (1, 10, 2999, 3000):
         for ids in (NO_IDS, np.arange(3000, 0, -1, dtype=np.int64)):
-            check_sorted(in_order(kind, 3000), ids, 0, 3000, wanted)
+            check_sorted(in_order(kind, 3000), ids, 0, 3000, k)
     size = 100_000
-    shuffled = np.random.default_rng(1).permutation(size).astype(np.float32)
-    sort(shuffled, NO_IDS, 0, 1, 1)
-    begun = perf_counter()
-    sort(shuffled, NO_IDS, 0, size, size)
-    usual = perf_counter() - begun
+    random_distances = np.random.default_rng(1).permutation(size).astype(np.float32)
+    sort(random_distances, NO_IDS, 0, 1, 1)
+    start = perf_counter()
+    sort(random_distances, NO_IDS, 0, size, size)
+    usual = perf_counter() - start
     distances = in_order(kind, size)
-    begun = perf_counter()
+    start = perf_counter()
     sort(distances, NO_IDS, 0, size, size)
-    assert perf_counter() - begun < 40 * usual
+    assert perf_counter() - start < 40 * usual
 
 
 @given(
@@ -148,15 +148,15 @@ def test_keep_nearest_keeps_the_nearest_in_any_order(
     distances = rng.integers(0, levels, count).astype(np.float32)
     distances[rng.random(count) < 0.1] = np.inf
     rows, ids = rng.permutation(count).astype(np.int32), rng.permutation(count)
-    wanted = max(1, round(share * count))
-    for named in (ids, ids[:0]):
-        places, moved = rows.copy(), distances.copy()
-        limit = top_k.keep_nearest(places, moved, count, wanted, named)
+    k = max(1, round(share * count))
+    for tie_ids in (ids, ids[:0]):
+        places, place_distances = rows.copy(), distances.copy()
+        limit = top_k.keep_nearest(places, place_distances, count, k, tie_ids)
         by_row = dict(zip(rows.tolist(), distances.tolist(), strict=True))
-        name = named if len(named) else np.arange(count)
-        best = sorted(by_row, key=lambda row: (by_row[row], name[row]))[:wanted]
-        assert sorted(places[:wanted].tolist()) == sorted(best)
-        pairs = zip(places[:wanted].tolist(), moved[:wanted].tolist(), strict=True)
+        name = tie_ids if len(tie_ids) else np.arange(count)
+        best = sorted(by_row, key=lambda row: (by_row[row], name[row]))[:k]
+        assert sorted(places[:k].tolist()) == sorted(best)
+        pairs = zip(places[:k].tolist(), place_distances[:k].tolist(), strict=True)
         assert all(by_row[row] == distance for row, distance in pairs)
         assert limit == by_row[best[-1]]
 
