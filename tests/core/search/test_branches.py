@@ -23,7 +23,7 @@ from support.data import labelled_documents
 
 examples = settings(max_examples=150)
 X = labelled_documents.documents()
-ASKED = labelled_documents.documents(40, seed=1)
+DOCUMENTS = labelled_documents.documents(40, seed=1)
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
@@ -49,16 +49,16 @@ def pick(
 ) -> list[tuple[int, float]]:
     """Pick labels for one document from its labels with scores, best first."""
     labels = np.array([[label for label, _ in scores]])
-    worth = np.array([[score for _, score in scores]], np.float32)
-    found = tree.pick(labels, worth, np.array([len(scores)], np.uint32), k, diversity)
-    count = int(found.counts[0])
-    assert found.labels[0, count:].tolist() == [-1] * (k - count)
-    assert np.isnan(found.values[0, count:]).all()
-    assert np.isnan(found.scores[0, count:]).all()
-    assert found.scores[0, :count].tolist() == [
-        np.float32(dict(scores)[label]) for label in found.labels[0, :count]
+    score_array = np.array([[score for _, score in scores]], np.float32)
+    picks = tree.pick(labels, score_array, np.array([len(scores)], np.uint32), k, diversity)
+    count = int(picks.counts[0])
+    assert picks.labels[0, count:].tolist() == [-1] * (k - count)
+    assert np.isnan(picks.values[0, count:]).all()
+    assert np.isnan(picks.scores[0, count:]).all()
+    assert picks.scores[0, :count].tolist() == [
+        np.float32(dict(scores)[label]) for label in picks.labels[0, :count]
     ]
-    return list(zip(found.labels[0, :count].tolist(), found.values[0, :count], strict=True))
+    return list(zip(picks.labels[0, :count].tolist(), picks.values[0, :count], strict=True))
 
 
 @examples
@@ -77,22 +77,25 @@ def test_picks_agree_with_the_reference(seed: int, diversity: float, several: bo
     roots = [node for node in order.tolist() if node in present][: 1 + several]
     tree = branches_of(edges, labels, roots)
     parents = bfs_tree(edges, roots)
-    chosen = rng.permutation(labels)[: rng.integers(1, labels + 1)]
-    worth = np.sort(rng.integers(0, 6, len(chosen)).astype(np.float32))[::-1]
-    scores = [(int(label), float(score)) for label, score in zip(chosen, worth, strict=True)]
+    candidate_labels = rng.permutation(labels)[: rng.integers(1, labels + 1)]
+    label_scores = np.sort(rng.integers(0, 6, len(candidate_labels)).astype(np.float32))[::-1]
+    scores = [
+        (int(label), float(score))
+        for label, score in zip(candidate_labels, label_scores, strict=True)
+    ]
     k = int(rng.integers(1, 8))
     truth = reference_labels.pick_apart(scores, parents, labels, k, diversity)
-    found = pick(tree, scores, k, diversity)
-    assert [label for label, _ in found] == [label for label, _ in truth]
-    assert [value for _, value in found] == [np.float32(value) for _, value in truth]
+    picks = pick(tree, scores, k, diversity)
+    assert [label for label, _ in picks] == [label for label, _ in truth]
+    assert [value for _, value in picks] == [np.float32(value) for _, value in truth]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_at_diversity_0_hierarchy_gives_the_best_labels(index: Index, mode: Mode) -> None:
-    plain = index.predict_labels(ASKED, mode=mode, diversity=0, selector="nearest")
-    found = index.predict_labels(ASKED, mode=mode, diversity=0, selector="hierarchy")
-    assert columns(found) == columns(plain)
-    assert found.parameters.selector == "hierarchy"
+    plain = index.predict_labels(DOCUMENTS, mode=mode, diversity=0, selector="nearest")
+    result = index.predict_labels(DOCUMENTS, mode=mode, diversity=0, selector="hierarchy")
+    assert columns(result) == columns(plain)
+    assert result.parameters.selector == "hierarchy"
 
 
 @pytest.mark.parametrize("threshold", [None, 0.2])
@@ -102,13 +105,13 @@ def test_predictions_are_picked_from_the_best_labels(
     index: Index, mode: Mode, diversity: float, threshold: float | None
 ) -> None:
     """The 50 best labels are ranked by product, or by the votes of diverse neighbours."""
-    told: dict[str, Any] = {"mode": mode, "search": "exact", "threshold": threshold}
+    options: dict[str, Any] = {"mode": mode, "search": "exact", "threshold": threshold}
     dial = 0.0 if mode == "embedding" else diversity
-    every = index.predict_labels(ASKED, top_k=50, diversity=dial, selector="greedy", **told)
-    found = index.predict_labels(ASKED, diversity=diversity, selector="hierarchy", **told)
+    every = index.predict_labels(DOCUMENTS, top_k=50, diversity=dial, selector="greedy", **options)
+    result = index.predict_labels(DOCUMENTS, diversity=diversity, selector="hierarchy", **options)
     parents = bfs_tree([tuple(edge) for edge in labelled_documents.edges().tolist()], [130, 131])
     for row, count in enumerate(every.counts):
-        assert found.counts[row] == min(count, 5)
+        assert result.counts[row] == min(count, 5)
         if not count:
             continue
         pairs = zip(every.labels[row, :count].tolist(), every.scores[row].tolist(), strict=False)
@@ -116,22 +119,23 @@ def test_predictions_are_picked_from_the_best_labels(
         truth = reference_labels.pick_apart(
             scores, parents, labelled_documents.LABELS, 5, diversity
         )
-        picked = found.labels[row, : len(truth)].tolist()
-        assert picked == [label for label, _ in truth]
-        assert found.scores[row, : len(truth)].tolist() == [dict(scores)[each] for each in picked]
+        picks = result.labels[row, : len(truth)].tolist()
+        assert picks == [label for label, _ in truth]
+        assert result.scores[row, : len(truth)].tolist() == [dict(scores)[label] for label in picks]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_gives_the_predictions_of_its_documents(
     index: Index, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = columns(index.predict_labels(ASKED, mode=mode, diversity=0.4))
+    whole = columns(index.predict_labels(DOCUMENTS, mode=mode, diversity=0.4))
     alone = [
-        columns(index.predict_labels(ASKED[[row]], mode=mode, diversity=0.4)) for row in range(40)
+        columns(index.predict_labels(DOCUMENTS[[row]], mode=mode, diversity=0.4))
+        for row in range(40)
     ]
     assert [b"".join(parts) for parts in zip(*alone, strict=True)] == whole
     monkeypatch.setattr(prediction, "CANDIDATES_AT_ONCE", 150)
-    assert columns(index.predict_labels(ASKED, mode=mode, diversity=0.4)) == whole
+    assert columns(index.predict_labels(DOCUMENTS, mode=mode, diversity=0.4)) == whole
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -140,7 +144,7 @@ def test_a_greater_diversity_raises_drank(index: Index, mode: Mode) -> None:
     assert index.engine.labels.tree is not None
     drank = [
         index.engine.labels.tree.drank(
-            index.predict_labels(ASKED, mode=mode, diversity=dial).labels
+            index.predict_labels(DOCUMENTS, mode=mode, diversity=dial).labels
         ).mean()
         for dial in (0, None, 0.5, 1)
     ]
@@ -158,23 +162,27 @@ def test_defaults_depend_on_mode_and_hierarchy(index: Index) -> None:
         (bare, "embedding", "greedy", 0.0),
         (bare, "neighbour_vote", "greedy", 0.3),
     ]
-    for built, mode, selector, diversity in cases:
-        used = built.predict_labels(ASKED, mode=mode).parameters
-        assert (used.selector, used.diversity) == (selector, diversity)
-        used = built.predict_labels(ASKED, mode=mode, diversity=0.2, selector="mmr").parameters
-        assert (used.selector, used.diversity) == ("mmr", 0.2)
-    used = index.predict_labels(ASKED, selector="greedy").parameters
-    assert (used.selector, used.diversity) == ("greedy", 0.0)
+    for case_index, mode, selector, diversity in cases:
+        parameters = case_index.predict_labels(DOCUMENTS, mode=mode).parameters
+        assert (parameters.selector, parameters.diversity) == (selector, diversity)
+        parameters = case_index.predict_labels(
+            DOCUMENTS, mode=mode, diversity=0.2, selector="mmr"
+        ).parameters
+        assert (parameters.selector, parameters.diversity) == ("mmr", 0.2)
+    parameters = index.predict_labels(DOCUMENTS, selector="greedy").parameters
+    assert (parameters.selector, parameters.diversity) == ("greedy", 0.0)
     assert PredictParameters().filled(hierarchy=True).diversity == 0.05
 
 
 def test_top_k_above_the_number_of_labels_and_at_the_limits(index: Index) -> None:
-    found = index.predict_labels(ASKED, top_k=200, diversity=0.5)
-    assert found.counts.tolist() == [labelled_documents.LABELS] * 40
-    assert [warning.code for warning in found.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
-    found = index.predict_labels(ASKED, top_k=7, candidates_limit=7, hash_limit=7, search="scan")
-    assert next(warning.code for warning in found.warnings) == "HASH_LIMIT_EQUALS_K"
-    none = index.predict_labels(ASKED, threshold=1e9)
+    result = index.predict_labels(DOCUMENTS, top_k=200, diversity=0.5)
+    assert result.counts.tolist() == [labelled_documents.LABELS] * 40
+    assert [warning.code for warning in result.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
+    result = index.predict_labels(
+        DOCUMENTS, top_k=7, candidates_limit=7, hash_limit=7, search="scan"
+    )
+    assert next(warning.code for warning in result.warnings) == "HASH_LIMIT_EQUALS_K"
+    none = index.predict_labels(DOCUMENTS, threshold=1e9)
     assert none.counts.tolist() == [0] * 40
 
 
@@ -187,10 +195,10 @@ def test_hierarchy_is_refused_without_a_hierarchy_and_for_queries(
         X, labels=labelled_documents.labels_of(X), label_model=labelled_documents.factors()
     )
     with refused("selector", "needs a hierarchy", error=UnfitIndexError):
-        bare.predict_labels(ASKED, mode=mode, diversity=diversity, selector="hierarchy")
+        bare.predict_labels(DOCUMENTS, mode=mode, diversity=diversity, selector="hierarchy")
     grid = LabelGrid(modes=(mode,), selectors=("hierarchy",))
     with refused("selector", error=UnfitIndexError):
-        evaluate_labels(bare, ASKED, labelled_documents.labels_of(ASKED), grid=grid)
+        evaluate_labels(bare, DOCUMENTS, labelled_documents.labels_of(DOCUMENTS), grid=grid)
     selector: Any = "hierarchy"
     with refused("selector"):
         bare.query(X[:1], selector=selector)

@@ -28,18 +28,18 @@ def pool(candidates: int, recall: float, n_probes: int = 0, **counts: float) -> 
 
 
 def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
-    """Return search costs by number of candidates, in which searches have these recalls."""
+    """Return search costs with these recalls, one recall for each number of candidates."""
     exact = tuple(pool(size, 1.0, points_scored=ROWS) for size in POOLS)
     scans = tuple(
         pool(size, recall, points_scored=4 * size, codes_read=ROWS)
         for size, recall in zip(POOLS, scan, strict=True)
     )
-    found = tuple(
+    table_pools = tuple(
         pool(size, recall, 10 + place, points_scored=4 * size, lists_read=10.0)
         for place, (size, recall) in enumerate(zip(POOLS, tables, strict=True))
     )
     return (
-        SearchCost("tables", 0, 0, found),
+        SearchCost("tables", 0, 0, table_pools),
         SearchCost("scan", 0, 0, scans),
         SearchCost("exact", 0, 0, exact),
     )
@@ -47,10 +47,10 @@ def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
 
 def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
     """A number of candidates between two measured numbers has the search of the larger one."""
-    measured = costs([0.99, 0.99, 0.96, 0.8], [0.96, 0.7, 0.4, 0.2])
-    table = SearchTable(measured, SHAPE, 0.95, ("tables", 3))
-    taken = {size: table.at(size) for size in (1, 10, 11, 50, 200, 201, 1_000, 5_000)}
-    assert taken == {
+    search_costs = costs([0.99, 0.99, 0.96, 0.8], [0.96, 0.7, 0.4, 0.2])
+    table = SearchTable(search_costs, SHAPE, 0.95, ("tables", 3))
+    choices = {size: table.at(size) for size in (1, 10, 11, 50, 200, 201, 1_000, 5_000)}
+    assert choices == {
         1: ("tables", 10),
         10: ("tables", 10),
         11: ("scan", 11),
@@ -67,7 +67,7 @@ def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scan", "tables", "chosen"),
+    ("scan", "tables", "expected"),
     [
         ((0.95, 90), (0.95, 85), "exact"),
         ((0.95, 70), (0.95, 60), "scan"),
@@ -79,7 +79,7 @@ def test_the_cheapest_search_that_reaches_the_target_is_chosen() -> None:
     ],
 )
 def test_a_search_is_preferred_only_if_clearly_cheaper(
-    scan: tuple[float, float], tables: tuple[float, float], chosen: Search
+    scan: tuple[float, float], tables: tuple[float, float], expected: Search
 ) -> None:
     """It must cost a fifth less. Prices are in hundredths of the cost of an exact search."""
     exact = pool(10, 1, points_scored=ROWS)
@@ -88,33 +88,36 @@ def test_a_search_is_preferred_only_if_clearly_cheaper(
     def priced(search: Search, recall: float, price: float) -> PoolCost:
         least = nanoseconds(search, pool(10, recall), SHAPE)
         step = nanoseconds(search, pool(10, recall, codes_read=1), SHAPE) - least
-        made = pool(10, recall, codes_read=(price * whole / 100 - least) / step)
-        assert nanoseconds(search, made, SHAPE) == pytest.approx(price * whole / 100)
-        assert made.codes_read > 0
-        return made
+        pool_cost = pool(10, recall, codes_read=(price * whole / 100 - least) / step)
+        assert nanoseconds(search, pool_cost, SHAPE) == pytest.approx(price * whole / 100)
+        assert pool_cost.codes_read > 0
+        return pool_cost
 
     by_search: dict[Search, PoolCost] = {
         "exact": exact,
         "scan": priced("scan", *scan),
         "tables": priced("tables", *tables),
     }
-    assert choose(by_search, SHAPE, 0.9) == chosen
+    assert choose(by_search, SHAPE, 0.9) == expected
 
 
 def test_the_default_hash_limit_is_interpolated_from_measurements() -> None:
-    measured = costs([1] * 4, [0] * 4)
+    search_costs = costs([1] * 4, [0] * 4)
     scans = tuple(
-        replace(each, hash_limit=limit)
-        for each, limit in zip(measured[1].pools, (60, 300, 1_200, 5_200), strict=True)
+        replace(pool_cost, hash_limit=limit)
+        for pool_cost, limit in zip(search_costs[1].pools, (60, 300, 1_200, 5_200), strict=True)
     )
     table = SearchTable(
-        (measured[0], replace(measured[1], pools=scans), measured[2]), SHAPE, 0.9, ("exact", 1)
+        (search_costs[0], replace(search_costs[1], pools=scans), search_costs[2]),
+        SHAPE,
+        0.9,
+        ("exact", 1),
     )
 
-    def limits(**named: Any) -> tuple[int, int]:  # noqa: ANN401  # limits of a query
-        parameters = QueryParameters(**named)
-        wanted = table.resolve(parameters, ROWS, 128, "dense", most_probes=100)
-        return wanted.hash_limit, wanted.candidates_limit
+    def limits(**options: Any) -> tuple[int, int]:  # noqa: ANN401  # limits of a query
+        parameters = QueryParameters(**options)
+        effective = table.resolve(parameters, ROWS, 128, "dense", most_probes=100)
+        return effective.hash_limit, effective.candidates_limit
 
     assert limits() == (1_200, 200)
     assert limits(candidates_limit=50) == (300, 50)
@@ -127,9 +130,9 @@ def test_the_default_hash_limit_is_interpolated_from_measurements() -> None:
 
 
 def test_a_small_hash_limit_makes_a_small_pool() -> None:
-    """A hash limit below the default counts as a pool of a quarter as many candidates."""
-    asked = QueryParameters(hash_limit=400)
-    assert pool_of(asked.resolve(ROWS, "scan"), ROWS) == 100
+    """With a hash limit below the default, the pool is a quarter of the limit."""
+    parameters = QueryParameters(hash_limit=400)
+    assert pool_of(parameters.resolve(ROWS, "scan"), ROWS) == 100
     assert pool_of(QueryParameters().resolve(ROWS, "scan"), ROWS) == 200
     every = QueryParameters(candidates_limit=0, hash_limit=0)
     assert pool_of(every.resolve(ROWS, "scan"), ROWS) == ROWS
@@ -142,8 +145,8 @@ def test_list_entries_are_counted_for_the_columns_of_a_query() -> None:
     points[:, 0] += 1
     index = Index.build(sparse.csr_array(points.astype(np.float32)))
     queries = SparseRows.of(sparse.csr_array(points[:20].astype(np.float32)))
-    held = (points[:, 1:] != 0).sum(axis=0)
-    expected = [int(held[row[1:] != 0].sum()) for row in points[:20]]
+    column_counts = (points[:, 1:] != 0).sum(axis=0)
+    expected = [int(column_counts[row[1:] != 0].sum()) for row in points[:20]]
     assert index.engine._searcher.entries_listed(queries, 10).tolist() == expected
     assert not index.engine._searcher.entries_listed(queries, 1_000).any()
     assert not index.engine._searcher.entries_listed(points[:2].astype(np.float32), 10).any()
@@ -156,13 +159,13 @@ def test_measured_counts_agree_with_the_statistics_of_queries() -> None:
     by_search = {cost.search: cost.pools for cost in index.info.search_costs}
     for place, candidates in enumerate(POOLS):
         for search in ("exact", "scan", "tables"):
-            counted = by_search[search][place]
-            told = QueryParameters(
-                search=search, candidates_limit=candidates, hash_limit=counted.hash_limit, k=1
+            pool_cost = by_search[search][place]
+            parameters = QueryParameters(
+                search=search, candidates_limit=candidates, hash_limit=pool_cost.hash_limit, k=1
             )
-            stats = index.engine.answer(points[:200], told).stats
-            assert np.mean(stats.points_scored) == pytest.approx(counted.points_scored, rel=0.1)
-            assert np.mean(stats.buckets_probed) == pytest.approx(counted.n_probes)
+            stats = index.engine.answer(points[:200], parameters).stats
+            assert np.mean(stats.points_scored) == pytest.approx(pool_cost.points_scored, rel=0.1)
+            assert np.mean(stats.buckets_probed) == pytest.approx(pool_cost.n_probes)
 
 
 def test_an_older_index_uses_its_stored_search() -> None:
@@ -170,8 +173,8 @@ def test_an_older_index_uses_its_stored_search() -> None:
     index = Index.build(points, hash_family="lsh_div")
     old = tuple(replace(cost, pools=()) for cost in index.info.search_costs)
     older = stating(index, search_costs=old, auto_search="tables", n_probes=17)
-    wanted = older.query(points[:1]).parameters
-    assert (wanted.search, wanted.n_probes, wanted.hash_limit) == ("tables", 17, 800)
+    parameters = older.query(points[:1]).parameters
+    assert (parameters.search, parameters.n_probes, parameters.hash_limit) == ("tables", 17, 800)
     assert older.query(points[:1], search="tables").warnings == ()
 
 
@@ -185,12 +188,14 @@ def test_the_reason_of_a_search_states_the_figures_of_the_rule(count: int) -> No
         figures = f"{cost.search} finds {cost.recall:.3f} at {cost.microseconds:.0f} us"
         # `auto` never chooses the scan by Hamming distance.
         assert (figures in reason) == (cost.search != "scan_hamming")
-    measured = {cost.search: cost for cost in info.search_costs}
-    taken: Search = "exact"
+    cost_by_search = {cost.search: cost for cost in info.search_costs}
+    best_search: Search = "exact"
     for search in ("scan", "tables"):
-        cheaper = measured[search].microseconds < 0.8 * measured[taken].microseconds
-        taken = search if measured[search].recall >= 0.9 and cheaper else taken
-    assert taken == info.auto_search
+        cheaper = (
+            cost_by_search[search].microseconds < 0.8 * cost_by_search[best_search].microseconds
+        )
+        best_search = search if cost_by_search[search].recall >= 0.9 and cheaper else best_search
+    assert best_search == info.auto_search
 
 
 def crowded(topics: int, copies: int, seed: int = 0) -> FloatArray:
@@ -207,23 +212,23 @@ def crowded(topics: int, copies: int, seed: int = 0) -> FloatArray:
     return np.asarray(points / np.linalg.norm(points, axis=1, keepdims=True), np.float32)
 
 
-@given(needed=st.integers(1, 4_000))
-def test_tuning_takes_about_the_fewest_probes_needed(needed: int) -> None:
-    curve, tried = tuning._Curve(0.9), 1
+@given(fewest_probes=st.integers(1, 4_000))
+def test_tuning_takes_about_the_fewest_probes_needed(fewest_probes: int) -> None:
+    curve, probes = tuning._Curve(0.9), 1
     while not curve.choice:
-        bound = 0.9 * np.log(tried) / np.log(needed) if needed > 1 else 1.0
-        curve.add(tried, bound, bound)
-        tried *= 2
-    assert needed <= curve.choice + 1
-    assert curve.choice <= needed + 1
+        bound = 0.9 * np.log(probes) / np.log(fewest_probes) if fewest_probes > 1 else 1.0
+        curve.add(probes, bound, bound)
+        probes *= 2
+    assert fewest_probes <= curve.choice + 1
+    assert curve.choice <= fewest_probes + 1
 
 
 def test_tuning_stops_when_more_probes_find_less() -> None:
     curve = tuning._Curve(0.9)
     for probes in (16, 32, 64, 128):
         assert not curve.choice
-        found = 0.8 - abs(probes - 64) / 100
-        curve.add(probes, found, found)
+        recall = 0.8 - abs(probes - 64) / 100
+        curve.add(probes, recall, recall)
     assert curve.choice == 64
 
 
@@ -233,8 +238,8 @@ def test_the_lower_bound_is_the_mean_less_1_645_standard_errors(shares: list[flo
     mean = sum(shares) / len(shares)
     variance = sum((share - mean) ** 2 for share in shares) / (len(shares) - 1)
     expected = max(0.0, mean - 1.645 * (variance / len(shares)) ** 0.5)
-    (found,) = tuning.lower_bound(np.array(shares)[:, np.newaxis])
-    assert found == pytest.approx(expected, abs=1e-9)
+    (bound,) = tuning.lower_bound(np.array(shares)[:, np.newaxis])
+    assert bound == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_slow_clock_changes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,15 +260,17 @@ def test_auto_reaches_the_target_recall_of_crowded_points(copies: int, kind: str
     index = Index.build(stored_as(points, kind), target_recall=0.95)  # type: ignore[arg-type]
     lengths = np.linalg.norm(points, axis=1, keepdims=True)
     rng = np.random.default_rng(1)
-    asked = points[rng.choice(len(points), 60, replace=False)]
-    stories = asked + 0.0175 * rng.standard_normal(asked.shape) * (asked != 0)
-    for queries in (asked, stories.astype(np.float32)):
+    sample = points[rng.choice(len(points), 60, replace=False)]
+    stories = sample + 0.0175 * rng.standard_normal(sample.shape) * (sample != 0)
+    for queries in (sample, stories.astype(np.float32)):
         products = queries @ (points / lengths).T
         for candidates in POOLS:
-            told = QueryParameters(selector="nearest", k=candidates, candidates_limit=candidates)
-            found = index.engine.answer(stored_as(queries, kind), told)  # type: ignore[arg-type]
+            parameters = QueryParameters(
+                selector="nearest", k=candidates, candidates_limit=candidates
+            )
+            result = index.engine.answer(stored_as(queries, kind), parameters)  # type: ignore[arg-type]
             last = -np.partition(-products, candidates - 1, axis=1)[:, candidates - 1]
-            near = np.take_along_axis(products, found.ids, axis=1) >= last[:, np.newaxis] - 1e-5
+            near = np.take_along_axis(products, result.ids, axis=1) >= last[:, np.newaxis] - 1e-5
             # With 60 queries, the mean recall is known only to about 0.02.
             assert near.mean() >= 0.95 - 0.02
     assert index.info.warnings == ()

@@ -49,20 +49,20 @@ def test_the_greatest_diversity_within_the_loss_bound_is_taken(
     step, picks, values = _pick_within(case, among, k, bound, rule)
     relevances = _relevances(distances, metric)
     places = {row: place for place, row in enumerate(order.tolist())}
-    for tried in range(step, dials.DIAL_STEPS + 1):
-        if tried == 0:
+    for dial_step in range(step, dials.DIAL_STEPS + 1):
+        if dial_step == 0:
             truth, gains = order[:k].tolist(), (-distances[:k]).tolist()
         else:
             truth, gains = case.select(
-                parameters(k, tried / dials.DIAL_STEPS, rule), order.tolist()
+                parameters(k, dial_step / dials.DIAL_STEPS, rule), order.tolist()
             )
-        lost = objectives.loss(relevances, [places[row] for row in truth])
-        if tried == step:
+        loss = objectives.loss(relevances, [places[row] for row in truth])
+        if dial_step == step:
             assert picks == truth
             assert values == gains
-            assert lost <= bound + 1e-12
+            assert loss <= bound + 1e-12
         else:
-            assert lost > bound - 1e-12
+            assert loss > bound - 1e-12
 
 
 def _relevances(distances: npt.NDArray[np.float32], metric: Metrics) -> list[float]:
@@ -77,11 +77,11 @@ def _pick_within(
     case: Case, among: CandidateSet, k: int, bound: float, rule: Rule
 ) -> tuple[int, list[int], list[float]]:
     points, rows = among.points, among.rows
-    picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-    found = Candidates(rows, among.costs), case.costs(points, rows), len(rows), k, bound
-    rest = CODES[rule], METRIC_NUMBERS[case.metric], among.scratch, picked, gains
-    step = dials.pick_within(points, *found, *rest)
-    return step, rows[picked].tolist(), gains.tolist()
+    picks, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
+    inputs = Candidates(rows, among.costs), case.costs(points, rows), len(rows), k, bound
+    rest = CODES[rule], METRIC_NUMBERS[case.metric], among.scratch, picks, gains
+    step = dials.pick_within(points, *inputs, *rest)
+    return step, rows[picks].tolist(), gains.tolist()
 
 
 def fall_off_step(
@@ -152,60 +152,60 @@ QUERIES = np.random.default_rng(6).standard_normal((4, 12)).astype(np.float32)
 @pytest.fixture(scope="module")
 def indexes() -> dict[tuple[str, bool], Index]:
     return {
-        (metric, stored): Index.build(
-            sparse.csr_array(POINTS) if stored else POINTS, metric=metric, hash_family="lsh_div"
+        (metric, is_sparse): Index.build(
+            sparse.csr_array(POINTS) if is_sparse else POINTS, metric=metric, hash_family="lsh_div"
         )
-        for metric, stored in itertools.product(METRICS, (False, True))
+        for metric, is_sparse in itertools.product(METRICS, (False, True))
     }
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored_sparse", [False, True])
-@pytest.mark.parametrize("told", [{"diversity": "auto"}, {"lose_at_most": 0.1}])
+@pytest.mark.parametrize("dial_options", [{"diversity": "auto"}, {"lose_at_most": 0.1}])
 def test_an_answer_equals_that_at_the_reported_diversity(
     indexes: dict[tuple[str, bool], Index],
     selector: Selector,
     metric: Metrics,
     stored_sparse: bool,
-    told: dict[str, Any],
+    dial_options: dict[str, Any],
 ) -> None:
     index = indexes[metric, stored_sparse]
-    asked: dict[str, Any] = {"selector": selector, "k": 5, "candidates_limit": 40}
-    found = index.query(QUERIES, **asked, **told)
-    assert not found.parameters.has_fixed_dial
-    assert found.parameters.diversity == 0
-    for row, dial in enumerate(found.diversities.tolist()):
-        alone = index.query(QUERIES[row], **asked, **told)
-        assert same_bytes(alone, row_of(found, row))
+    options: dict[str, Any] = {"selector": selector, "k": 5, "candidates_limit": 40}
+    result = index.query(QUERIES, **options, **dial_options)
+    assert not result.parameters.has_fixed_dial
+    assert result.parameters.diversity == 0
+    for row, dial in enumerate(result.diversities.tolist()):
+        alone = index.query(QUERIES[row], **options, **dial_options)
+        assert same_bytes(alone, row_of(result, row))
         assert alone.diversities.tolist() == [dial]
         if dial > 0:
-            fixed = index.query(QUERIES[row], **asked, diversity=dial)
-            assert fixed.ids.tobytes() == alone.ids.tobytes()
-            assert fixed.selection_scores.tobytes() == alone.selection_scores.tobytes()
-        if "lose_at_most" in told:
-            assert _loss(index, QUERIES[row], found, row) <= 0.1 + 1e-9
-            assert found.dial_reasons[row] == "loss_bound"
+            expected = index.query(QUERIES[row], **options, diversity=dial)
+            assert expected.ids.tobytes() == alone.ids.tobytes()
+            assert expected.selection_scores.tobytes() == alone.selection_scores.tobytes()
+        if "lose_at_most" in dial_options:
+            assert _loss(index, QUERIES[row], result, row) <= 0.1 + 1e-9
+            assert result.dial_reasons[row] == "loss_bound"
         else:
-            assert found.dial_reasons[row] == "fall_off"
+            assert result.dial_reasons[row] == "fall_off"
 
 
-def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row: int) -> float:
+def _loss(index: Index, query: npt.NDArray[np.float32], result: QueryResult, row: int) -> float:
     near = index.query(query, k=40, candidates_limit=40, selector="nearest")
-    places = [near.ids[0].tolist().index(each) for each in found.ids[row].tolist()]
+    places = [near.ids[0].tolist().index(point_id) for point_id in result.ids[row].tolist()]
     return objectives.loss(near.scores[0].tolist(), places)
 
 
 def test_extreme_bounds_and_too_few_candidates(indexes: dict[tuple[str, bool], Index]) -> None:
     """With exactly k candidates, the diversity is 0 because there is no choice."""
     index = indexes["cosine", False]
-    nothing = index.query(QUERIES, lose_at_most=0, k=5)
+    no_loss = index.query(QUERIES, lose_at_most=0, k=5)
     nearest = index.query(QUERIES, diversity=0, k=5)
-    assert [sorted(ids) for ids in nothing.ids.tolist()] == [
+    assert [sorted(ids) for ids in no_loss.ids.tolist()] == [
         sorted(ids) for ids in nearest.ids.tolist()
     ]
-    for told in ({"diversity": "auto"}, {"lose_at_most": 1.0}):
-        few = index.query(QUERIES, k=40, candidates_limit=40, keep_duplicates=True, **told)
+    for dial_options in ({"diversity": "auto"}, {"lose_at_most": 1.0}):
+        few = index.query(QUERIES, k=40, candidates_limit=40, keep_duplicates=True, **dial_options)
         assert few.diversities.tolist() == [0.0] * 4
         assert few.dial_reasons.tolist() == ["no_choice"] * 4
     alone = index.query(QUERIES, k=1, lose_at_most=0.0)
@@ -215,21 +215,21 @@ def test_extreme_bounds_and_too_few_candidates(indexes: dict[tuple[str, bool], I
 
 def test_equally_relevant_candidates_get_diversity_1() -> None:
     index = Index.build(np.eye(8, dtype=np.float32), hash_family="lsh_div", n_bits=2)
-    found = index.query(np.ones(8, np.float32), k=3, lose_at_most=0.0, search="exact")
-    assert found.diversities.tolist() == [1.0]
-    assert found.dial_reasons.tolist() == ["equal_relevance"]
+    result = index.query(np.ones(8, np.float32), k=3, lose_at_most=0.0, search="exact")
+    assert result.diversities.tolist() == [1.0]
+    assert result.dial_reasons.tolist() == ["equal_relevance"]
 
 
 def test_near_copies_do_not_change_the_chosen_diversity() -> None:
     """With five copies of each point, an answer has one of each, at the same diversity."""
     rng = np.random.default_rng(3)
     points = np.asarray(definitions.unit(rng.standard_normal((30, 16))), np.float32)
-    told: dict[str, Any] = {"k": 5, "lose_at_most": 0.2, "search": "exact"}
+    options: dict[str, Any] = {"k": 5, "lose_at_most": 0.2, "search": "exact"}
     copies = Index.build(np.repeat(points, 5, axis=0), hash_family="lsh_div")
     plain = Index.build(points, hash_family="lsh_div")
     query = points[0] + 0.3 * points[1]
-    many = copies.query(query, **told, candidates_limit=150)
-    few = plain.query(query, **told, candidates_limit=30)
+    many = copies.query(query, **options, candidates_limit=150)
+    few = plain.query(query, **options, candidates_limit=30)
     assert (many.ids[0] // 5).tolist() == few.ids[0].tolist()
     assert many.diversities.tolist() == few.diversities.tolist()
 
@@ -246,19 +246,19 @@ def test_invalid_diversities_and_bounds_are_refused(
     field: str,
     value: Any,  # noqa: ANN401
 ) -> None:
-    told: dict[str, Any] = value if isinstance(value, dict) else {field: value}
+    options: dict[str, Any] = value if isinstance(value, dict) else {field: value}
     if field == "lose_at_most":
-        told = {"lose_at_most": 0.1} | told
+        options = {"lose_at_most": 0.1} | options
     with refused(field):
-        indexes["cosine", False].query(QUERIES, **told)
+        indexes["cosine", False].query(QUERIES, **options)
 
 
 def test_a_loss_bound_allows_fewer_candidates() -> None:
     """A query with a loss bound picks at 32 diversities, which may take 32 times as long."""
-    told: dict[str, Any] = {"k": 1_000, "candidates_limit": 50_000}
-    QueryParameters(**told).resolve(10**6, "scan")
+    options: dict[str, Any] = {"k": 1_000, "candidates_limit": 50_000}
+    QueryParameters(**options).resolve(10**6, "scan")
     with pytest.raises(InvalidArgumentError, match="k times the candidates"):
-        QueryParameters(**told, lose_at_most=0.1).resolve(10**6, "scan")
+        QueryParameters(**options, lose_at_most=0.1).resolve(10**6, "scan")
 
 
 def test_evaluations_and_labels_refuse_automatic_diversity(

@@ -35,11 +35,11 @@ def built(metric: Metric, *, sparse_points: bool = False) -> Index:
     return Index.build(rows, hash_family="cells", metric=metric)
 
 
-def fresh(index: Index, **changed: FloatArray) -> Index:
+def fresh(index: Index, **replacements: FloatArray) -> Index:
     """Return the same index without allocated working memory and with some arrays replaced."""
     # If the cells taken hold more points than the hash limit, codes decide which are kept.
     manifest = replace(index.engine.manifest, n_probes=6, auto_search="tables")
-    return Index(Engine(Generation(manifest, {**index.engine._arrays, **changed})))
+    return Index(Engine(Generation(manifest, {**index.engine._arrays, **replacements})))
 
 
 def lengths(index: Index) -> Iterator[int]:
@@ -71,41 +71,41 @@ def test_an_exact_search_enlarges_only_the_candidates() -> None:
 def test_answers_do_not_depend_on_the_size_of_memory(
     metric: Metric, room: int, *, sparse_points: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = built(metric, sparse_points=sparse_points)
-    whole, index = fresh(kept), fresh(kept)
+    shared_index = built(metric, sparse_points=sparse_points)
+    whole, index = fresh(shared_index), fresh(shared_index)
     queries = np.random.default_rng(2).standard_normal((4, DIMS))
     for search in ("tables", "auto", "scan", "exact", "tables"):
         for limits in ({}, {"hash_limit": 60}, {"hash_limit": 0}, {"hash_limit": ROWS - 1}):
-            for asked in (queries, SparseRows.of(sparse.csr_array(queries))):
-                told: dict[str, Any] = {"search": search, "candidates_limit": 50, **limits}
+            for rows in (queries, SparseRows.of(sparse.csr_array(queries))):
+                options: dict[str, Any] = {"search": search, "candidates_limit": 50, **limits}
                 monkeypatch.setattr(searcher, "_CELL_ROOM_POINTS", ROWS)
-                expected = whole.query(asked, **told)
+                expected = whole.query(rows, **options)
                 monkeypatch.setattr(searcher, "_CELL_ROOM_POINTS", room)
-                assert same_bytes(index.query(asked, **told), expected)
+                assert same_bytes(index.query(rows, **options), expected)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_points_whose_estimates_are_nan_come_last(share: float) -> None:
-    kept = built("euclidean")
-    terms = np.array(kept.engine._arrays["scan_terms"])
+    shared_index = built("euclidean")
+    terms = np.array(shared_index.engine._arrays["scan_terms"])
     terms[: round(share * ROWS)] = 0x7FC07FC0
     terms.setflags(write=False)
-    index = fresh(kept, scan_terms=terms)
-    found = index.query(np.ones((2, DIMS)), hash_limit=ROWS - 1, candidates_limit=ROWS - 1)
-    assert (found.stats.points_hashed == ROWS - 1).all()
+    index = fresh(shared_index, scan_terms=terms)
+    result = index.query(np.ones((2, DIMS)), hash_limit=ROWS - 1, candidates_limit=ROWS - 1)
+    assert (result.stats.points_hashed == ROWS - 1).all()
 
 
-@pytest.mark.parametrize("allowed", range(5))
+@pytest.mark.parametrize("allocations", range(5))
 def test_a_memory_error_leaves_arrays_of_equal_length(
-    allowed: int, monkeypatch: pytest.MonkeyPatch
+    allocations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = Memory(4, 1, (4, 256))
     memory.fit_points(4)
     memory.fit_selection(4, 2)
-    given = iter([np.zeros] * allowed)
+    makers = iter([np.zeros] * allocations)
 
     def zeros(shape: int | list[int], kind: type) -> object:
-        if make := next(given, None):
+        if make := next(makers, None):
             return make(shape, kind)
         raise MemoryError
 

@@ -37,8 +37,8 @@ def an_index(family: HashFamily, metric: Metric, kind: Points) -> Index:
 @cache
 def truth(metric: Metric, kind: Points) -> IntArray:
     """Return the nearest points, computed by matrix products without any code of the index."""
-    points, asked = (drawn(rows, seed, kind) for rows, seed in ((ROWS, 1), (QUERIES, 2)))
-    wide, queries = (sparse.csr_array(m).toarray().astype(np.float64) for m in (points, asked))
+    points, query_rows = (drawn(rows, seed, kind) for rows, seed in ((ROWS, 1), (QUERIES, 2)))
+    wide, queries = (sparse.csr_array(m).toarray().astype(np.float64) for m in (points, query_rows))
     products = queries @ wide.T
     squares = (wide**2).sum(axis=1)
     if metric == "cosine":
@@ -50,9 +50,9 @@ def truth(metric: Metric, kind: Points) -> IntArray:
 
 
 def recall(index: Index, search: Search, metric: Metric, kind: Points) -> float:
-    found = index.query(drawn(QUERIES, 2, kind), k=K, search=search, selector="nearest")
-    pairs = zip(truth(metric, kind), found.ids, strict=True)
-    return float(np.mean([np.isin(wanted, ids).mean() for wanted, ids in pairs]))
+    result = index.query(drawn(QUERIES, 2, kind), k=K, search=search, selector="nearest")
+    pairs = zip(truth(metric, kind), result.ids, strict=True)
+    return float(np.mean([np.isin(expected, ids).mean() for expected, ids in pairs]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +89,7 @@ def test_a_higher_target_probes_more_cells_and_finds_more(metric: Metric) -> Non
             for search in ("tables", "exact")
         )
         pairs = zip(exact, near, strict=True)
-        recalls.append(np.mean([np.isin(wanted, ids).mean() for wanted, ids in pairs]))
+        recalls.append(np.mean([np.isin(expected, ids).mean() for expected, ids in pairs]))
     assert recalls[0] < recalls[1]
     assert recalls[1] >= 0.99 - SLACK
     assert recall(high, "tables", metric, "dense") >= 0.99 - SLACK
@@ -101,5 +101,5 @@ def test_recall_is_measured_accurately_far_from_the_origin(offset: float, spread
     rng = np.random.default_rng(5)
     points = (offset + spread * rng.standard_normal((3_000, 32))).astype(np.float32)
     index = Index.build(points, metric="euclidean", hash_family="lsh_div", centred=True)
-    told = {cost.search: cost.recall for cost in index.info.search_costs}
-    assert told["scan"] > 0.95
+    recalls = {cost.search: cost.recall for cost in index.info.search_costs}
+    assert recalls["scan"] > 0.95

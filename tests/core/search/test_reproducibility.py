@@ -42,12 +42,12 @@ def arrays_of(index: Index) -> dict[str, bytes]:
 
 
 def test_threads_give_the_answers_of_one_thread() -> None:
-    index, asked = shared_index(), normal(64, 3)
+    index, queries = shared_index(), normal(64, 3)
     requests = [(s, v, n) for s in SEARCHES for v in VARIANTS for n in (1, 3, 64)]
 
     def ask(request: tuple[Search, Variant, int]) -> QueryResult:
         search, variant, rows = request
-        return index.query(asked[:rows], search=search, variant=variant, hash_limit=50, k=5)
+        return index.query(queries[:rows], search=search, variant=variant, hash_limit=50, k=5)
 
     in_turn = [ask(request) for request in requests]
     with ThreadPoolExecutor(8) as pool:
@@ -57,58 +57,60 @@ def test_threads_give_the_answers_of_one_thread() -> None:
 
 @pytest.mark.parametrize("kind", get_args(Points))
 def test_arrays_of_the_caller_are_neither_changed_nor_kept(kind: Points) -> None:
-    points, asked = stored_as(normal(50, 4), kind), stored_as(3 * normal(3, 5), kind)
-    before = dense(points).tobytes(), dense(asked).tobytes()
+    points, queries = stored_as(normal(50, 4), kind), stored_as(3 * normal(3, 5), kind)
+    before = dense(points).tobytes(), dense(queries).tobytes()
     index = Index.build(points)
-    first = index.query(asked)
-    assert (dense(points).tobytes(), dense(asked).tobytes()) == before
+    first = index.query(queries)
+    assert (dense(points).tobytes(), dense(queries).tobytes()) == before
     getattr(points, "data" if kind == "sparse" else "T")[:] = 1
-    assert same_bytes(index.query(asked), first)
+    assert same_bytes(index.query(queries), first)
 
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "list", "fortran", "strided", "one row"])
 def test_any_array_layout_gives_the_same_answer(kind: str) -> None:
-    asked = normal(4, 6).astype(np.float16).astype(np.float32)
+    queries = normal(4, 6).astype(np.float16).astype(np.float32)
     wide = np.zeros((4, 3 * DIMS), np.float32)
-    wide[:, ::3] = asked
+    wide[:, ::3] = queries
     forms: dict[str, npt.ArrayLike] = {
-        "float64": asked.astype(np.float64),
-        "float16": asked.astype(np.float16),
-        "list": asked.tolist(),
-        "fortran": np.asfortranarray(asked),
+        "float64": queries.astype(np.float64),
+        "float16": queries.astype(np.float16),
+        "list": queries.tolist(),
+        "fortran": np.asfortranarray(queries),
         "strided": wide[:, ::3],
-        "one row": asked,
+        "one row": queries,
     }
-    expected = shared_index().query(asked)
+    expected = shared_index().query(queries)
     assert same_bytes(shared_index().query(forms[kind]), expected)
-    alone = shared_index().query(asked[2])
+    alone = shared_index().query(queries[2])
     assert same_bytes(alone, row_of(expected, 2))
 
 
 def test_the_length_of_a_query_does_not_matter_under_cosine() -> None:
-    asked = normal(5, 7)
-    assert same_bytes(shared_index().query(asked * 4096), shared_index().query(asked))
+    queries = normal(5, 7)
+    assert same_bytes(shared_index().query(queries * 4096), shared_index().query(queries))
 
 
-@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("has_labels", [False, True])
 def test_indexes_in_memory_in_a_folder_and_reopened_are_equal(
-    tmp_path: Path, labelled: bool
+    tmp_path: Path, has_labels: bool
 ) -> None:
     labels: dict[str, npt.ArrayLike] = {}
-    if labelled:
+    if has_labels:
         labels = {"ids": np.arange(ROWS)[::-1] * 10**9, "categories": np.arange(ROWS) % 5}
     in_memory = Index.build(normal(ROWS, 1), **labels)  # type: ignore[arg-type]
-    kept = Index.build(normal(ROWS, 1), path=tmp_path / "it", **labels)  # type: ignore[arg-type]
-    opened, generation = Index.open(tmp_path / "it"), Index.open(tmp_path / "it" / "1")
-    for other in (kept, opened, generation):
-        assert arrays_of(other) == arrays_of(in_memory)
-        assert other.info.name == "it"
-        assert other.info.parameters == in_memory.info.parameters
-        assert other.info.arrays == in_memory.info.arrays
-        assert (other.rows, other.dims, other.generation) == (ROWS, DIMS, 1)
-    assert opened.info == kept.info == IndexFolder(tmp_path / "it").read_info()
+    folder_index = Index.build(normal(ROWS, 1), path=tmp_path / "it", **labels)  # type: ignore[arg-type]
+    open_index, generation = Index.open(tmp_path / "it"), Index.open(tmp_path / "it" / "1")
+    for index in (folder_index, open_index, generation):
+        assert arrays_of(index) == arrays_of(in_memory)
+        assert index.info.name == "it"
+        assert index.info.parameters == in_memory.info.parameters
+        assert index.info.arrays == in_memory.info.arrays
+        assert (index.rows, index.dims, index.generation) == (ROWS, DIMS, 1)
+    assert open_index.info == folder_index.info == IndexFolder(tmp_path / "it").read_info()
     for search in SEARCHES[1:]:
-        answers = [i.query(normal(9, 2), search=search) for i in (in_memory, kept, opened)]
+        answers = [
+            i.query(normal(9, 2), search=search) for i in (in_memory, folder_index, open_index)
+        ]
         assert all(same_bytes(answer, answers[0]) for answer in answers)
 
 
@@ -118,10 +120,10 @@ def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
     points = np.where(normal(300, 1) > 0, normal(300, 1), 0)
     points[[0, 100, 299]] = 0
     labels = sparse.csr_array(np.random.default_rng(4).random((300, 6)) < 0.4)
-    told: dict[str, Any] = {"label_model": "leml", "rank": 3, "iterations": 2}
-    told |= {"regularisation": 1.0, "categories": np.arange(300) % 3, "zero_vectors": "skip"}
+    options: dict[str, Any] = {"label_model": "leml", "rank": 3, "iterations": 2}
+    options |= {"regularisation": 1.0, "categories": np.arange(300) % 3, "zero_vectors": "skip"}
     rows = stored_as(points, kind)
-    return rows, labels, Index.build(rows, labels=labels, **told)
+    return rows, labels, Index.build(rows, labels=labels, **options)
 
 
 @pytest.mark.parametrize("block", [1, 7, 299, 300])
@@ -129,16 +131,16 @@ def unequal_rows(kind: Points) -> tuple[Any, sparse.csr_array, Index]:
 def test_block_sizes_of_an_upload_change_nothing(kind: Points, block: int) -> None:
     points, labels, whole = unequal_rows(kind)
     assert whole.rows == 297
-    trained = LabelParameters(rank=3, regularisation=1.0, iterations=2)
-    plan = LabelInputs(model="leml", parameters=trained)
+    label_parameters = LabelParameters(rank=3, regularisation=1.0, iterations=2)
+    plan = LabelInputs(model="leml", parameters=label_parameters)
     builder = IndexBuilder(MemoryStore(), BuildParameters(zero_vectors="skip"), labels=plan)
     for at in range(0, 300, block):
         part = np.arange(at, min(300, at + block))
         builder.append(points[part], categories=part % 3, labels=labels[part])
-    built = Index(Engine(builder.build()))
-    assert arrays_of(built) == arrays_of(whole)
-    found = built.query(points[[1, 298]], k=1, search="exact", selector="nearest")
-    assert found.ids.tolist() == [[1], [298]]
+    index = Index(Engine(builder.build()))
+    assert arrays_of(index) == arrays_of(whole)
+    result = index.query(points[[1, 298]], k=1, search="exact", selector="nearest")
+    assert result.ids.tolist() == [[1], [298]]
 
 
 def test_the_order_of_points_makes_no_difference() -> None:
@@ -157,16 +159,16 @@ def test_the_order_of_points_makes_no_difference() -> None:
 
 
 def test_an_old_generation_answers_after_it_is_replaced_and_deleted(tmp_path: Path) -> None:
-    folder, asked = tmp_path / "points", normal(5, 9)
+    folder, queries = tmp_path / "points", normal(5, 9)
     old = Index.build(normal(200, 1), path=folder)
-    opened, before = Index.open(folder), old.query(asked, search="tables")
+    open_index, before = Index.open(folder), old.query(queries, search="tables")
     new = Index.build(normal(100, 2, dims=7), path=folder, replace=True)
     assert (old.generation, new.generation) == (1, 2)
     assert Index.open(folder).rows == 100
     IndexFolder(folder).delete()
-    for index in (old, opened):
-        assert same_bytes(index.query(asked, search="tables"), before)
-        assert index.query(asked).generation == 1
+    for index in (old, open_index):
+        assert same_bytes(index.query(queries, search="tables"), before)
+        assert index.query(queries).generation == 1
     assert new.query(normal(5, 9, dims=7)).generation == 2
 
 

@@ -36,9 +36,9 @@ def parameters(k: int, diversity: float, selector: Selector) -> EffectiveParamet
     return QueryParameters(k=k, diversity=diversity, selector=selector).resolve(10**6, "scan")
 
 
-def picked(case: Case, wanted: EffectiveParameters) -> tuple[Any, Picks]:
+def picked(case: Case, query_parameters: EffectiveParameters) -> tuple[Any, Picks]:
     among = candidates_of(case)
-    picks = select(among, wanted, case.metric)
+    picks = select(among, query_parameters, case.metric)
     assert not among.scratch.dense.any()
     return among.rows[picks.places].tolist(), picks
 
@@ -46,28 +46,28 @@ def picked(case: Case, wanted: EffectiveParameters) -> tuple[Any, Picks]:
 def value_of(
     points: definitions.Points,
     query: FloatArray,
-    wanted: EffectiveParameters,
+    query_parameters: EffectiveParameters,
     before: list[int],
     row: int,
 ) -> float:
     """Return the reference's value of picking a row after other rows, computed from scratch."""
     near = definitions.nearest_rows(points, query, range(len(points.vectors)))
-    k, relevance = min(wanted.k, len(near)), 1 - wanted.diversity
-    if wanted.selector == "dpp":
+    k, relevance = min(query_parameters.k, len(near)), 1 - query_parameters.diversity
+    if query_parameters.selector == "dpp":
         costs, alike = selectors.likeness(points, query, near)
         at = {r: i for i, r in enumerate(near)}
         volume: list[int] = []
-        for other in [*before, row]:
-            grown = [*volume, at[other]]
-            whole = np.linalg.det(alike[np.ix_(grown, grown)])
-            left = max(whole / np.linalg.det(alike[np.ix_(volume, volume)]), 1e-5)
-            volume = grown if left > 1e-5 else volume
-        return relevance * costs[row] - (1 - relevance) * math.log(left)
-    if wanted.selector == "rerank":
+        for pick in [*before, row]:
+            larger_volume = [*volume, at[pick]]
+            whole = np.linalg.det(alike[np.ix_(larger_volume, larger_volume)])
+            remainder = max(whole / np.linalg.det(alike[np.ix_(volume, volume)]), 1e-5)
+            volume = larger_volume if remainder > 1e-5 else volume
+        return relevance * costs[row] - (1 - relevance) * math.log(remainder)
+    if query_parameters.selector == "rerank":
         relevance = 0.0
     costs = selectors.lengths(points, query, near)
     weight = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
-    apart = sum(selectors.length(points, row, other) for other in before)
+    apart = sum(selectors.length(points, row, pick) for pick in before)
     return relevance / 2 * costs[row] - weight * apart
 
 
@@ -87,8 +87,8 @@ def test_every_pick_minimises_the_formula(
     case: Case, k: int, diversity: float, selector: Selector
 ) -> None:
     """The value that the kernel reports for the pick is the value of the formula."""
-    count, wanted = len(case.vectors), parameters(k, diversity, selector)
-    rows, picks = picked(case, wanted)
+    count, query_parameters = len(case.vectors), parameters(k, diversity, selector)
+    rows, picks = picked(case, query_parameters)
     assert len(set(rows)) == len(rows) == min(k, count)
     points = case.points()
     near = definitions.nearest_rows(points, case.query, range(count))
@@ -96,7 +96,7 @@ def test_every_pick_minimises_the_formula(
         near = near[: len(rows) + int(diversity * (count - len(rows)))]
     for step, (row, value) in enumerate(zip(rows, picks.values.tolist(), strict=True)):
         truth = {
-            r: value_of(points, case.query, wanted, rows[:step], r)
+            r: value_of(points, case.query, query_parameters, rows[:step], r)
             for r in near
             if r not in rows[:step]
         }
@@ -119,9 +119,9 @@ def test_every_pick_minimises_the_formula(
 )
 def test_picks_agree_with_the_reference(case: Case, selector: Selector, diversity: float) -> None:
     """Points are in general position, so there are no ties."""
-    wanted = parameters(9, diversity, selector)
-    twin = selectors.select(case.points(), case.query, range(40), wanted)
-    assert picked(case, wanted)[0] == [row for row, _ in twin]
+    query_parameters = parameters(9, diversity, selector)
+    twin = selectors.select(case.points(), case.query, range(40), query_parameters)
+    assert picked(case, query_parameters)[0] == [row for row, _ in twin]
 
 
 @examples
@@ -131,14 +131,14 @@ def test_max_sum_reaches_half_of_the_optimum(
     metric: Metrics, seed: int, diversity: float, k: int
 ) -> None:
     case = Case.draw(seed, 9, 3, 0.3, metric)
-    chosen, _ = picked(case, parameters(k, diversity, "max_sum"))
+    picks, _ = picked(case, parameters(k, diversity, "max_sum"))
     points, near, relevance = case.points(), list(range(9)), 1 - diversity
     best = max(
         selectors.spread_sum(points, case.query, near, rows, relevance)
         for rows in combinations(near, k)
     )
-    found = selectors.spread_sum(points, case.query, near, chosen, relevance)
-    assert 2 * found >= best * (1 - 1e-5)
+    value = selectors.spread_sum(points, case.query, near, picks, relevance)
+    assert 2 * value >= best * (1 - 1e-5)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -177,11 +177,13 @@ def test_far_from_returns_the_differences_from_a_candidate(case: Case) -> None:
     for pick in (0, 7):
         pairwise.far_from(among.points, among.rows, 12, pick, among.scratch, far)
         row = int(among.rows[pick])
-        truth = [definitions.apart(case.points(), row, int(other)) for other in among.rows]
+        truth = [definitions.apart(case.points(), row, int(candidate)) for candidate in among.rows]
         truth[pick] = 0
         assert np.abs(far[:12] - truth).max() < case.room
         assert (far[pick], far[12]) == (0, 9)
-        alone = [pairwise.how_far(among.points, row, other) for other in among.rows.tolist()]
+        alone = [
+            pairwise.how_far(among.points, row, candidate) for candidate in among.rows.tolist()
+        ]
         assert np.abs(np.delete(np.subtract(far[:12], alone), pick)).max() < case.room
 
 
