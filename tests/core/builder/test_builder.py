@@ -47,7 +47,7 @@ def sequence(rows: int) -> npt.NDArray[np.int64]:
 
 # Builds that are refused.
 
-REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
     ("a zero vector", {"vectors": spoiled(19, 0)}, "vectors", "row 19 .*zero"),
     ("no rows", {"vectors": np.empty((0, 4))}, "vectors", "at least one row"),
     ("nothing", {"vectors": []}, "vectors", "vectors"),
@@ -61,9 +61,9 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("too many columns", {"vectors": np.ones((1, 65_537))}, "vectors", "65536"),
     ("components above dims", {"n_components": 5}, "n_components", "4"),
     *[
-        (f"{name} {what}", {name: values}, name, pattern)
+        (f"{name} {fault}", {name: values}, name, pattern)
         for name in ("ids", "categories", "subtopics")
-        for what, values, pattern in (
+        for fault, values, pattern in (
             ("too few", sequence(19), "20"),
             ("too many", sequence(21), "20"),
             ("none", [], "20"),
@@ -85,16 +85,16 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "pattern"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
+    ("arguments", "field", "pattern"), [r[1:] for r in REFUSALS], ids=[r[0] for r in REFUSALS]
 )
-@pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
+@pytest.mark.parametrize("has_folder", [False, True], ids=["in memory", "in a folder"])
 def test_a_wrong_build_is_refused(
-    tmp_path: Path, given: dict[str, Any], field: str, pattern: str, kept: bool
+    tmp_path: Path, arguments: dict[str, Any], field: str, pattern: str, has_folder: bool
 ) -> None:
     """A refusal names the field, and the row if a row is at fault, and leaves no file behind."""
-    path = tmp_path / "root" / "points" if kept else None
+    path = tmp_path / "root" / "points" if has_folder else None
     with refused(field, pattern):
-        Index.build(**{"vectors": normal()} | given, path=path)
+        Index.build(**{"vectors": normal()} | arguments, path=path)
     assert list((tmp_path / "root").rglob("*")) == []
 
 
@@ -180,9 +180,9 @@ def test_a_full_disk_ends_a_build_and_leaves_nothing(tmp_path: Path, expected: i
             for _ in range(40 if expected is None else 1):
                 builder.append(normal(1000, 16))
 
-    with files_of_at_most(2**20), pytest.raises(StorageFullError) as caught:
+    with files_of_at_most(2**20), pytest.raises(StorageFullError) as error_info:
         build()
-    assert str(tmp_path) not in str(caught.value)
+    assert str(tmp_path) not in str(error_info.value)
     assert sorted(tmp_path.rglob("*")) == before
     assert Index.open(path).rows == 20
 
@@ -263,7 +263,7 @@ def test_index_info_describes_the_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "chosen"),
+    ("arguments", "choice_names"),
     [
         ({}, {"hash_family", "n_bits", "n_tables", "n_probes", "search"}),
         ({"hash_family": "lsh_div", "n_bits": 9}, {"n_tables", "n_probes", "search"}),
@@ -276,11 +276,11 @@ def test_index_info_describes_the_index(tmp_path: Path) -> None:
     ],
 )
 def test_index_info_lists_choices_with_reasons(
-    tmp_path: Path, given: dict[str, Any], chosen: set[str]
+    tmp_path: Path, arguments: dict[str, Any], choice_names: set[str]
 ) -> None:
-    info = Index.build(normal(500, 12), path=tmp_path / "points", **given).info
+    info = Index.build(normal(500, 12), path=tmp_path / "points", **arguments).info
     choices = {choice.parameter: choice for choice in info.choices}
-    assert set(choices) == chosen
+    assert set(choices) == choice_names
     for name, choice in choices.items():
         assert len(choice.reason) > 8
         if name in info.parameters:
@@ -291,26 +291,26 @@ def test_index_info_lists_choices_with_reasons(
 
 
 def test_a_build_reports_its_progress(tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    Index.build(normal(20_000), path=tmp_path / "points", progress=seen.append)
-    stages = list(dict.fromkeys(step.stage for step in seen))
+    steps: list[Progress] = []
+    Index.build(normal(20_000), path=tmp_path / "points", progress=steps.append)
+    stages = list(dict.fromkeys(step.stage for step in steps))
     assert stages == ["receiving", "components", "hashing", "tables", "tuning", "writing"]
     for stage in stages:
-        rows = [step.rows_done for step in seen if step.stage == stage]
+        rows = [step.rows_done for step in steps if step.stage == stage]
         assert rows == sorted(rows)
-    assert all(step.rows_done <= step.rows_total for step in seen if step.rows_total)
-    assert all(step.seconds_left is None or step.seconds_left >= 0 for step in seen)
-    assert len([step for step in seen if step.stage == "hashing"]) > 1
+    assert all(step.rows_done <= step.rows_total for step in steps if step.rows_total)
+    assert all(step.seconds_left is None or step.seconds_left >= 0 for step in steps)
+    assert len([step for step in steps if step.stage == "hashing"]) > 1
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> None:
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_an_exception_in_progress_ends_the_build(tmp_path: Path, has_folder: bool) -> None:
     def cancel(step: Progress) -> None:
         if step.stage == "tables":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Index.build(normal(), path=tmp_path / "points" if kept else None, progress=cancel)
+        Index.build(normal(), path=tmp_path / "points" if has_folder else None, progress=cancel)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -321,6 +321,6 @@ def test_an_announced_number_of_rows_may_be_wrong(tmp_path: Path, expected: int)
         builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)
         builder.append(normal())
         builder.build()
-    opened = IndexFolder(tmp_path / "points").open()
-    assert opened.manifest.rows == 20
+    generation = IndexFolder(tmp_path / "points").open()
+    assert generation.manifest.rows == 20
     assert (tmp_path / "points" / "1" / "vectors.npy").stat().st_size == 128 + 20 * 4 * 4

@@ -56,26 +56,27 @@ def sparse_rows(points: FloatArray) -> SparseRows:
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
     points, classes = labelled(rows, seed)
-    told = np.where(classes[:, np.newaxis] == np.arange(CLASSES), 1.0, -1.0)
-    found = normals(sparse_rows(points), (points @ points.T).astype(np.float64), told)
-    assert found.dtype == np.float32
-    for normal, column in zip(found, told.T, strict=True):
+    targets = np.where(classes[:, np.newaxis] == np.arange(CLASSES), 1.0, -1.0)
+    hyperplanes = normals(sparse_rows(points), (points @ points.T).astype(np.float64), targets)
+    assert hyperplanes.dtype == np.float32
+    for normal, column in zip(hyperplanes, targets.T, strict=True):
         np.testing.assert_allclose(normal, reference.ridge_normal(points, column), atol=1e-4)
 
 
 def test_a_learned_hyperplane_separates_a_category() -> None:
     points, classes = labelled(3_000)
-    found = class_hyperplanes(sparse_rows(points), classes, 0)
-    assert found.shape == (8 * CLASSES, DIMS)
-    asked = {
-        int(np.bincount(classes[np.argsort(-points @ normal)[:50]]).argmax()) for normal in found
+    hyperplanes = class_hyperplanes(sparse_rows(points), classes, 0)
+    assert hyperplanes.shape == (8 * CLASSES, DIMS)
+    categories = {
+        int(np.bincount(classes[np.argsort(-points @ normal)[:50]]).argmax())
+        for normal in hyperplanes
     }
-    assert asked == set(range(CLASSES))
-    for normal in found:
+    assert categories == set(range(CLASSES))
+    for normal in hyperplanes:
         products = points @ normal
-        mine = products[classes == classes[products.argmax()]]
-        others = products[classes != classes[products.argmax()]]
-        assert np.quantile(mine, 0.05) > np.quantile(others, 0.95)
+        category_products = products[classes == classes[products.argmax()]]
+        other_products = products[classes != classes[products.argmax()]]
+        assert np.quantile(category_products, 0.05) > np.quantile(other_products, 0.95)
 
 
 @pytest.mark.parametrize("learn", [class_hyperplanes, group_means])
@@ -84,9 +85,9 @@ def test_learning_with_a_seed_is_reproducible(
 ) -> None:
     monkeypatch.setattr(module, "_SAMPLE_ROWS_MAX", 300)
     points, classes = labelled(500)
-    told = (sparse_rows(points), classes)[: 2 if learn is class_hyperplanes else 1]
-    one, same, other = (learn(*told, seed) for seed in (3, 3, 4))
-    assert one.tobytes() == same.tobytes() != other.tobytes()
+    arguments = (sparse_rows(points), classes)[: 2 if learn is class_hyperplanes else 1]
+    first, second, third = (learn(*arguments, seed) for seed in (3, 3, 4))
+    assert first.tobytes() == second.tobytes() != third.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,8 @@ def test_zero_rows_are_ignored() -> None:
     empty = sparse_rows(np.zeros_like(points))
     assert class_hyperplanes(empty, classes, 0).shape == group_means(empty, 0).shape == (0, DIMS)
     points[::2] = 0
-    learned = class_hyperplanes(sparse_rows(points), classes, 0)
-    np.testing.assert_allclose(np.linalg.norm(learned, axis=1), 1, rtol=1e-6)
+    hyperplanes = class_hyperplanes(sparse_rows(points), classes, 0)
+    np.testing.assert_allclose(np.linalg.norm(hyperplanes, axis=1), 1, rtol=1e-6)
     # A group of fewer than ten points has no mean.
     assert QUERIES_MAX // 2 < len(group_means(sparse_rows(points), 0)) <= QUERIES_MAX
 
@@ -132,12 +133,12 @@ def test_zero_rows_are_ignored() -> None:
 @pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
 def test_the_scale_of_points_changes_no_hyperplane(length: float) -> None:
     points, classes = labelled(300)
-    rows, scaled = sparse_rows(points), sparse_rows(points * np.float32(length))
-    for learned, expected in (
-        (class_hyperplanes(scaled, classes, 0), class_hyperplanes(rows, classes, 0)),
-        (group_means(scaled, 0), group_means(rows, 0)),
+    rows, scaled_rows = sparse_rows(points), sparse_rows(points * np.float32(length))
+    for hyperplanes, expected in (
+        (class_hyperplanes(scaled_rows, classes, 0), class_hyperplanes(rows, classes, 0)),
+        (group_means(scaled_rows, 0), group_means(rows, 0)),
     ):
-        np.testing.assert_allclose(learned, expected, atol=1e-4)
+        np.testing.assert_allclose(hyperplanes, expected, atol=1e-4)
 
 
 @given(rows=st.integers(1, 50), share=st.floats(0, 1), seed=st.integers(0, 2**32))
@@ -146,8 +147,8 @@ def test_inner_products_agree_with_dense_rows(rows: int, share: float, seed: int
     points = rng.standard_normal((rows, DIMS)) * (
         rng.random((rows, DIMS)) < share * rng.random(DIMS)
     )
-    found = inner_products(sparse_rows(points.astype(np.float32)))
-    np.testing.assert_allclose(found, points @ points.T, atol=1e-4)
+    products = inner_products(sparse_rows(points.astype(np.float32)))
+    np.testing.assert_allclose(products, points @ points.T, atol=1e-4)
 
 
 def test_hyperplanes_of_many_categories_and_many_columns() -> None:
@@ -163,19 +164,19 @@ def test_hyperplanes_of_many_categories_and_many_columns() -> None:
 
 def test_group_means_are_means_of_similar_points() -> None:
     points, classes = labelled(3_000)
-    found = group_means(sparse_rows(points), 0)
-    assert found.shape == (QUERIES_MAX, DIMS)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
-    assert (found >= 0).all()
+    means = group_means(sparse_rows(points), 0)
+    assert means.shape == (QUERIES_MAX, DIMS)
+    np.testing.assert_allclose(np.linalg.norm(means, axis=1), 1, rtol=1e-6)
+    assert (means >= 0).all()
     # If a group's mean mixed all four categories evenly, the largest share would be about 0.25.
-    nearest = np.argsort(-(found @ points.T), axis=1)[:, :50]
+    nearest = np.argsort(-(means @ points.T), axis=1)[:, :50]
     shares = [np.bincount(classes[row]).max() / 50 for row in nearest]
     assert np.mean(shares) > 0.8
 
 
-def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
+def made(**parameters: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
     points, classes = labelled(1_000)
-    return Index.build(sparse.csr_array(points), **{"categories": classes, **told})
+    return Index.build(sparse.csr_array(points), **{"categories": classes, **parameters})
 
 
 @cache
@@ -190,7 +191,7 @@ def test_a_build_with_categories_measures_hyperplane_queries() -> None:
     assert [cost.search for cost in info.search_costs_dense] == [
         cost.search for cost in info.search_costs
     ]
-    (choice,) = (each for each in info.choices if each.parameter == "search_dense")
+    (choice,) = (entry for entry in info.choices if entry.parameter == "search_dense")
     assert choice.value == info.auto_search_dense
     assert "hyperplanes" in choice.reason
     assert made(metric="inner_product").info.auto_search_dense
@@ -204,29 +205,29 @@ def test_a_build_with_categories_measures_hyperplane_queries() -> None:
 def test_a_build_without_categories_measures_group_means() -> None:
     info = made(categories=None).info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
-    (choice,) = (each for each in info.choices if each.parameter == "search_dense")
+    (choice,) = (entry for entry in info.choices if entry.parameter == "search_dense")
     assert choice.reason.startswith(f"by {QUERIES_MAX} means of points from broad groups: ")
     points, _ = labelled(39)
-    few = Index.build(sparse.csr_array(points)).info
-    assert few.auto_search_dense is None
-    assert few.search_costs_dense == ()
+    small_info = Index.build(sparse.csr_array(points)).info
+    assert small_info.auto_search_dense is None
+    assert small_info.search_costs_dense == ()
 
 
 def test_dense_queries_use_the_search_measured_for_them() -> None:
     index = usual()
-    both = without_pools(index, auto_search="tables", auto_search_dense="scan")
+    dual_index = without_pools(index, auto_search="tables", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)
-    assert both.query(points, hash_limit=100).parameters.search == "scan"
-    assert both.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
-    told = QueryParameters(hash_limit=100)
-    assert both.engine.resolve(told).search == "tables"
+    assert dual_index.query(points, hash_limit=100).parameters.search == "scan"
+    assert dual_index.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
+    parameters = QueryParameters(hash_limit=100)
+    assert dual_index.engine.resolve(parameters).search == "tables"
     nearest = QueryParameters(hash_limit=100, selector="nearest")
     by_form = [
-        both.engine.answer_one_by_one(form(points), nearest)[0]
+        dual_index.engine.answer_one_by_one(form(points), nearest)[0]
         for form in (np.array, sparse.csr_array)
     ]
     for ids, search in zip(by_form, ("scan", "tables"), strict=True):
-        expected = both.query(points, hash_limit=100, selector="nearest", search=search)  # type: ignore[arg-type]
+        expected = dual_index.query(points, hash_limit=100, selector="nearest", search=search)  # type: ignore[arg-type]
         assert ids.tolist() == expected.ids.tolist()
     assert by_form[0].tolist() != by_form[1].tolist()
     grid = Grid(selectors=("nearest",), limits=((100, 50),))
@@ -235,55 +236,61 @@ def test_dense_queries_use_the_search_measured_for_them() -> None:
         (np.ndarray.tolist, "scan"),
         (sparse.csr_array, "tables"),
     ):
-        asked = form(points)
-        assert both.engine.resolve(told, asked).search == search
-        rows = evaluate(both, asked, np.arange(5) % CLASSES, grid=grid, folds=0)
+        queries = form(points)
+        assert dual_index.engine.resolve(parameters, queries).search == search
+        rows = evaluate(dual_index, queries, np.arange(5) % CLASSES, grid=grid, folds=0)
         assert [row.parameters.search for row in rows] == [search]
-    alone = stating(both, auto_search_dense=None)
+    alone = stating(dual_index, auto_search_dense=None)
     assert alone.query(points, hash_limit=100).parameters.search == "tables"
 
 
 def test_dense_queries_that_look_like_points_cause_a_warning() -> None:
     """The warning appears only if `auto` chooses different searches for points and hyperplanes."""
     index = usual()
-    both = without_pools(index, auto_search="exact", auto_search_dense="scan")
+    dual_index = without_pools(index, auto_search="exact", auto_search_dense="scan")
     points, _ = labelled(5, seed=1)
 
-    def codes(index: Index, queries: Any, **told: Any) -> list[str]:  # noqa: ANN401
-        return [each.code for each in index.query(queries, hash_limit=100, **told).warnings]
+    def codes(index: Index, queries: Any, **options: Any) -> list[str]:  # noqa: ANN401
+        return [
+            warning.code for warning in index.query(queries, hash_limit=100, **options).warnings
+        ]
 
-    warned = ["DENSE_QUERIES_LIKE_POINTS"]
-    assert codes(both, points) == warned
-    assert codes(both, np.vstack([points, np.ones((1, DIMS))])) == warned
-    assert codes(both, np.ones((2, DIMS))) == []
+    expected = ["DENSE_QUERIES_LIKE_POINTS"]
+    assert codes(dual_index, points) == expected
+    assert codes(dual_index, np.vstack([points, np.ones((1, DIMS))])) == expected
+    assert codes(dual_index, np.ones((2, DIMS))) == []
     widest = np.arange(DIMS) < index.engine.widest_row
-    assert codes(both, widest[np.newaxis].astype(np.float32)) == warned
-    wanted: dict[str, Any] = {"k": 60, "hash_limit": 100, "max_distance": 0.5}
-    wanted["keep_duplicates"] = True
-    few = both.query(np.vstack([points, points]), **wanted)
-    parts = [both.query(points, **wanted) for _ in range(2)]
-    assert [each.code for each in joined(parts).warnings] == [each.code for each in few.warnings]
-    assert [each.code for each in few.warnings] == [*warned, "FEWER_THAN_K_FOUND"]
-    assert codes(both, sparse.csr_array(points)) == []
-    assert codes(both, points, search="scan") == []
+    assert codes(dual_index, widest[np.newaxis].astype(np.float32)) == expected
+    parameters: dict[str, Any] = {"k": 60, "hash_limit": 100, "max_distance": 0.5}
+    parameters["keep_duplicates"] = True
+    few_result = dual_index.query(np.vstack([points, points]), **parameters)
+    parts = [dual_index.query(points, **parameters) for _ in range(2)]
+    assert [warning.code for warning in joined(parts).warnings] == [
+        warning.code for warning in few_result.warnings
+    ]
+    assert [warning.code for warning in few_result.warnings] == [*expected, "FEWER_THAN_K_FOUND"]
+    assert codes(dual_index, sparse.csr_array(points)) == []
+    assert codes(dual_index, points, search="scan") == []
     assert (
-        both.query(points).parameters.search == "exact"
+        dual_index.query(points).parameters.search == "exact"
     )  # the default hash limit includes nearly all points
-    assert both.query(points).warnings == ()
-    alike = stating(both, auto_search_dense="exact")
+    assert dual_index.query(points).warnings == ()
+    alike = stating(dual_index, auto_search_dense="exact")
     assert codes(alike, points) == []
 
 
 def test_dense_documents_are_searched_like_points() -> None:
     points, classes = labelled(1_000)
     index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
-    both = without_pools(index, auto_search="tables", auto_search_dense="scan")
+    dual_index = without_pools(index, auto_search="tables", auto_search_dense="scan")
     for documents in (points[:5], sparse.csr_array(points[:5])):
-        found = both.predict_labels(documents, mode="neighbour_vote", hash_limit=100)
-        assert found.parameters.search == "tables"
-    told = QueryParameters(k=10, hash_limit=100, selector="nearest")
+        result = dual_index.predict_labels(documents, mode="neighbour_vote", hash_limit=100)
+        assert result.parameters.search == "tables"
+    parameters = QueryParameters(k=10, hash_limit=100, selector="nearest")
     votes = [
-        neighbour_vote(both, form(points[:50]), np.eye(1_000), top_k=10, parameters=told)
+        neighbour_vote(
+            dual_index, form(points[:50]), np.eye(1_000), top_k=10, parameters=parameters
+        )
         for form in (np.array, sparse.csr_array)
     ]
     assert votes[0].labels.tobytes() == votes[1].labels.tobytes()

@@ -15,10 +15,10 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.types import Choice, FloatArray, HashFamily, Points
 from divgrpc.vectors import Rows, SparseRows
 
-# The trial uses all points because they are so few. CANDIDATES and HASHED are the limits of a
+# The trial uses all points because they are so few. CANDIDATES and HASH_LIMIT are the limits of a
 # default query.
 ROWS, QUERIES, DIMS, COMPONENTS = 2_200, 60, 384, 16
-CANDIDATES, HASHED = 200, 800
+CANDIDATES, HASH_LIMIT = 200, 800
 # A family is preferred only if its share of nearest candidates is greater by more than MARGIN.
 MARGIN = 0.005
 
@@ -37,9 +37,9 @@ def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArr
         scale[COMPONENTS:] = 0.3
     points = rng.standard_normal((rows, DIMS)) * scale
     if kind == "sparse":
-        kept = rng.random((rows, DIMS)) < (0.5 if spread == "flat" else 0.1)
-        kept[np.arange(rows), rng.integers(0, COMPONENTS, rows)] = True
-        points = points * kept
+        mask = rng.random((rows, DIMS)) < (0.5 if spread == "flat" else 0.1)
+        mask[np.arange(rows), rng.integers(0, COMPONENTS, rows)] = True
+        points = points * mask
     return unit(points)
 
 
@@ -51,11 +51,16 @@ def share_by_hand(points: FloatArray, queries: FloatArray, kind: Points, family:
     """Return the mean share of the nearest candidates that a scan hashes; ties count as nearest."""
     form: Any = sparse.csr_array if kind == "sparse" else np.asarray
     index = Index.build(form(points), hash_family=family, n_components=COMPONENTS)
-    found = index.query(
-        form(queries), search="scan", hash_limit=HASHED, k=HASHED, candidates_limit=0, diversity=0
+    id_lists = index.query(
+        form(queries),
+        search="scan",
+        hash_limit=HASH_LIMIT,
+        k=HASH_LIMIT,
+        candidates_limit=0,
+        diversity=0,
     ).ids
     shares: list[float] = []
-    for query, ids in zip(queries.astype(np.float64), found, strict=True):
+    for query, ids in zip(queries.astype(np.float64), id_lists, strict=True):
         products = points.astype(np.float64) @ query
         least = sorted(products, reverse=True)[CANDIDATES - 1]
         near = sum(
@@ -78,8 +83,8 @@ def test_the_family_with_the_greater_share_is_chosen(
 ) -> None:
     rows = drawn(ROWS + QUERIES, spread, kind)
     points, queries = rows[:ROWS], rows[ROWS:]
-    asked = BuildParameters(n_components=COMPONENTS)
-    family, reason = choose_family(asked, as_kind(points, kind), as_kind(queries, kind))
+    parameters = BuildParameters(n_components=COMPONENTS)
+    family, reason = choose_family(parameters, as_kind(points, kind), as_kind(queries, kind))
     assert family == better
     assert f"of {ROWS:,} points a scan finds" in reason
     for name, share in zip(("lsh_div", "lsh_sdiv"), shares_of(reason), strict=True):
@@ -100,9 +105,9 @@ def test_the_choice_agrees_with_the_reported_shares(kind: Points, flatness: floa
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_trials_with_the_same_seed_are_equal(kind: Points) -> None:
     points = as_kind(drawn(6_000, "round", kind), kind)
-    asked = BuildParameters(n_components=COMPONENTS, seed=5)
-    first = choose_family(asked, points, None)
-    assert choose_family(asked, points, None) == first
+    parameters = BuildParameters(n_components=COMPONENTS, seed=5)
+    first = choose_family(parameters, points, None)
+    assert choose_family(parameters, points, None) == first
     assert choose_family(BuildParameters(n_components=COMPONENTS, seed=6), points, None) != first
 
 
@@ -152,5 +157,5 @@ def test_cells_are_chosen_up_to_the_recall_they_reach() -> None:
         assert choose_family(tables, points, None)[0] != "cells"
     fewer = points[: CELLS_ROWS_MIN - 1]
     assert choose_family(BuildParameters(), fewer, None)[0] != "cells"
-    scattered = unit(rng.standard_normal((CELLS_ROWS_MIN, 64)))
-    assert choose_family(BuildParameters(), scattered, None)[0] != "cells"
+    noise = unit(rng.standard_normal((CELLS_ROWS_MIN, 64)))
+    assert choose_family(BuildParameters(), noise, None)[0] != "cells"

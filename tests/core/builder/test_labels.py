@@ -29,25 +29,27 @@ EDGES = [(6, 0), (6, 1), (7, 2), (7, 3), (8, 6), (8, 7), (6, 3)]
 FACTORS, MAP = RNG.standard_normal((6, 3)), RNG.standard_normal((8, 3))
 
 
-def leml(**told: Any) -> Index:  # noqa: ANN401  # parameters of a build
-    given: dict[str, Any] = {"labels": Y, "label_names": NAMES, "hierarchy": EDGES}
-    if told.get("label_model", "leml") == "leml":
-        given |= {"label_model": "leml", "rank": 3, "regularisation": 1.0, "iterations": 2}
-    return Index.build(X, **(given | told))
+def leml(**parameters: Any) -> Index:  # noqa: ANN401  # parameters of a build
+    defaults: dict[str, Any] = {"labels": Y, "label_names": NAMES, "hierarchy": EDGES}
+    if parameters.get("label_model", "leml") == "leml":
+        defaults |= {"label_model": "leml", "rank": 3, "regularisation": 1.0, "iterations": 2}
+    return Index.build(X, **(defaults | parameters))
 
 
 def test_a_generation_stores_its_labels(tmp_path: Path) -> None:
-    kept = leml(path=tmp_path / "kept")
-    opened = Index.open(tmp_path / "kept")
+    stored_index = leml(path=tmp_path / "kept")
+    reopened_index = Index.open(tmp_path / "kept")
     for mode in ("embedding", "neighbour_vote"):
         first, second, third = (
-            index.predict_labels(X, mode=mode) for index in (leml(), kept, opened)
+            index.predict_labels(X, mode=mode) for index in (leml(), stored_index, reopened_index)
         )
         assert first.labels.tobytes() == second.labels.tobytes() == third.labels.tobytes()
         assert first.scores.tobytes() == second.scores.tobytes() == third.scores.tobytes()
         assert first.names == third.names
-    assert opened.engine.manifest.labels == kept.engine.manifest.labels
-    assert opened.engine.manifest == Manifest.from_json(kept.engine.manifest.to_json())
+    assert reopened_index.engine.manifest.labels == stored_index.engine.manifest.labels
+    assert reopened_index.engine.manifest == Manifest.from_json(
+        stored_index.engine.manifest.to_json()
+    )
 
 
 def test_a_generation_describes_its_labels() -> None:
@@ -78,14 +80,14 @@ def test_label_factors_are_hashed_like_the_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "tables", "bits"),
+    ("parameters", "tables", "bits"),
     [({"n_tables": 2, "n_bits": 4}, 1, 3), ({"n_tables": 4}, 1, 3), ({"n_bits": 1}, 3, 1)],
 )
 def test_factors_have_fewer_components_than_points(
-    told: dict[str, int], tables: int, bits: int
+    parameters: dict[str, int], tables: int, bits: int
 ) -> None:
     """With pca_hash, fewer components allow fewer bits than the points have."""
-    section = leml(hash_family="pca_hash", **told).engine.manifest.labels
+    section = leml(hash_family="pca_hash", **parameters).engine.manifest.labels
     assert section is not None
     assert section.index is not None
     inner = section.index.parameters
@@ -127,9 +129,9 @@ def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
 
 
 def test_training_reports_progress_and_can_be_cancelled(tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    leml(progress=seen.append)
-    stages = list(dict.fromkeys(each.stage for each in seen))
+    steps: list[Progress] = []
+    leml(progress=steps.append)
+    stages = list(dict.fromkeys(step.stage for step in steps))
     assert (stages[0], stages[-1]) == ("receiving", "writing")
     assert stages.index("training labels") < stages.index("label hashing")
 
@@ -146,11 +148,11 @@ def test_training_reports_progress_and_can_be_cancelled(tmp_path: Path) -> None:
 def test_labels_of_skipped_rows_are_skipped() -> None:
     rows = X.copy()
     rows[[0, 5]] = 0
-    built = Index.build(rows, labels=Y, zero_vectors="skip")
-    kept = np.delete(np.arange(30), [0, 5])
-    assert built.engine._arrays["label_sets.indices"].tolist() == Y[kept].indices.tolist()
-    found = built.predict_labels(rows[kept], mode="neighbour_vote", neighbours=1, top_k=6)
-    for row, labels in zip(kept, found.labels, strict=True):
+    index = Index.build(rows, labels=Y, zero_vectors="skip")
+    row_numbers = np.delete(np.arange(30), [0, 5])
+    assert index.engine._arrays["label_sets.indices"].tolist() == Y[row_numbers].indices.tolist()
+    result = index.predict_labels(rows[row_numbers], mode="neighbour_vote", neighbours=1, top_k=6)
+    for row, labels in zip(row_numbers, result.labels, strict=True):
         truth = np.flatnonzero(Y[[row]].toarray()[0]).tolist()
         assert sorted(labels[labels >= 0].tolist()) == truth
 
@@ -185,9 +187,9 @@ def test_a_given_trained_model_equals_one_trained_by_the_build() -> None:
     tolerance=[{"label_model": None, "labels": None, "tolerance": 0.1}],
 )
 def test_invalid_labels_are_refused_by_field(tmp_path: Path, field: str, value: Any) -> None:  # noqa: ANN401
-    told = value if isinstance(value, dict) else {field: value}
+    parameters = value if isinstance(value, dict) else {field: value}
     with refused(field):
-        leml(path=tmp_path / "root" / "wrong", **told)
+        leml(path=tmp_path / "root" / "wrong", **parameters)
     assert not (tmp_path / "root").exists() or list((tmp_path / "root").iterdir()) == []
 
 
@@ -209,7 +211,7 @@ def test_zero_label_factors_cause_a_warning() -> None:
     assert Index.build(X, label_model=(FACTORS, MAP)).info.warnings == ()
     rare = Y.toarray()
     rare[:, 2] = 0
-    assert "ZERO_LABEL_FACTORS" in {each.code for each in leml(labels=rare).info.warnings}
+    assert "ZERO_LABEL_FACTORS" in {warning.code for warning in leml(labels=rare).info.warnings}
 
 
 @pytest.mark.parametrize(

@@ -39,19 +39,21 @@ def threshold_of_all(vectors: Vectors, metric: Metric) -> float:
     rows = vectors.astype(np.float64)
     if metric != "euclidean":
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    apart = [sorted(float(((one - other) ** 2).sum()) for other in rows) for one in rows]
+    apart = [sorted(float(((row - neighbour) ** 2).sum()) for neighbour in rows) for row in rows]
     usual = float(f"{mean_apart(rows) / 20:.3g}")
     for step in range(60):
         limit = float(f"{2 * usual / 2 ** (step / 4):.3g}")
-        near = [sum(far <= limit for far in one) for one in apart]
-        wider = [sum(far <= 2 * limit for far in one) for one in apart]
+        near = [sum(far <= limit for far in distances) for distances in apart]
+        wider = [sum(far <= 2 * limit for far in distances) for distances in apart]
         pairs = zip(near, wider, strict=True)
-        gaining = sum(two > (1.1 * one if one > 60 else one) for one, two in pairs)
-        clustered = sum(count > 60 for count in near)
-        copied = sum(count > 1 for count in near)
-        if limit > usual and copied < 0.25 * len(rows):
+        points_with_gains = sum(
+            wide_count > (1.1 * count if count > 60 else count) for count, wide_count in pairs
+        )
+        points_in_clusters = sum(count > 60 for count in near)
+        points_with_copies = sum(count > 1 for count in near)
+        if limit > usual and points_with_copies < 0.25 * len(rows):
             continue
-        if gaining <= 0.1 * len(rows) and clustered <= 0.75 * len(rows):
+        if points_with_gains <= 0.1 * len(rows) and points_in_clusters <= 0.75 * len(rows):
             break
     else:
         limit = 0.0
@@ -77,8 +79,8 @@ def test_the_threshold_agrees_with_the_reference(metric: Metrics, seed: int) -> 
 
 def test_sparse_and_dense_points_have_the_same_threshold() -> None:
     vectors = copies(1, 40, 5)
-    dense, stored = Index.build(vectors), Index.build(sparse.csr_array(vectors))
-    assert dense.info.duplicate_threshold == stored.info.duplicate_threshold
+    dense_index, sparse_index = Index.build(vectors), Index.build(sparse.csr_array(vectors))
+    assert dense_index.info.duplicate_threshold == sparse_index.info.duplicate_threshold
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -34,16 +34,18 @@ def test_each_setting_occurs_once() -> None:
         variants=("corrected", "marginal"),
         diversities=(0.1, 0.3, 0.3),
     )
-    told = [(each.selector, each.variant, each.diversity) for each in grid.settings()]
+    settings = [
+        (setting.selector, setting.variant, setting.diversity) for setting in grid.settings()
+    ]
     rounds = Grid(selectors=("mmr",), roundings=("exchange", "top_k"))
     assert rounds.settings() == Grid(selectors=("mmr",)).settings()
-    relaxed = Grid(selectors=("qp_relax",), roundings=("top_k", "exchange"), diversities=(0.3,))
-    assert [each.rounding for each in relaxed.settings()] == ["top_k", "exchange"]
+    relaxation = Grid(selectors=("qp_relax",), roundings=("top_k", "exchange"), diversities=(0.3,))
+    assert [setting.rounding for setting in relaxation.settings()] == ["top_k", "exchange"]
     greedy = [
         ("greedy", variant, dial) for variant in ("corrected", "marginal") for dial in (0.1, 0.3)
     ]
     mmr = [("mmr", "marginal", dial) for dial in (0.1, 0.3)]
-    assert told == [("nearest", "marginal", 0.0), *mmr, *greedy]
+    assert settings == [("nearest", "marginal", 0.0), *mmr, *greedy]
 
 
 def test_probes_act_only_with_tables() -> None:
@@ -55,13 +57,13 @@ def test_probes_act_only_with_tables() -> None:
         n_probes=(None, 10, 20),
     )
     probes: dict[tuple[str, int | None], list[int | None]] = {}
-    for each in grid.settings():
-        probes.setdefault((each.search, each.hash_limit), []).append(each.n_probes)
-    every = [None, 10, 20]
+    for setting in grid.settings():
+        probes.setdefault((setting.search, setting.hash_limit), []).append(setting.n_probes)
+    all_probes = [None, 10, 20]
     assert probes == {
-        ("tables", None): every,
-        ("tables", 0): every,
-        ("auto", None): every,
+        ("tables", None): all_probes,
+        ("tables", 0): all_probes,
+        ("auto", None): all_probes,
         ("auto", 0): [None],
         ("scan", None): [None],
         ("scan", 0): [None],
@@ -69,8 +71,8 @@ def test_probes_act_only_with_tables() -> None:
         ("exact", 0): [None],
     }
     labels = LabelGrid(selectors=("nearest",), searches=("tables", "scan"), n_probes=(8, 10))
-    told = [(each.search, each.n_probes) for each in labels.settings()]
-    assert told == [("tables", 8), ("tables", 10), ("scan", None)]
+    settings = [(setting.search, setting.n_probes) for setting in labels.settings()]
+    assert settings == [("tables", 8), ("tables", 10), ("scan", None)]
 
 
 def test_samplings_need_a_hash_limit() -> None:
@@ -80,10 +82,10 @@ def test_samplings_need_a_hash_limit() -> None:
         limits=((None, None), (0, 0)),
         samplings=("uniform", "nearest"),
     )
-    both = ["uniform", "nearest"]
+    samplings = ["uniform", "nearest"]
     for search, hash_limit, expected in (
-        *(("tables", None, both), ("tables", 0, ["uniform"])),
-        *(("scan", None, both), ("exact", None, ["uniform"])),
+        *(("tables", None, samplings), ("tables", 0, ["uniform"])),
+        *(("scan", None, samplings), ("exact", None, ["uniform"])),
     ):
         settings = [s for s in grid.settings() if (s.search, s.hash_limit) == (search, hash_limit)]
         assert [setting.sampling for setting in settings] == expected
@@ -91,8 +93,11 @@ def test_samplings_need_a_hash_limit() -> None:
 
 def test_epsilons_set_the_hash_limits_that_are_unset() -> None:
     grid = Grid(selectors=("nearest",), limits=((None, 0), (90, None)), epsilons=(None, 0.5, 1.0))
-    told = [(each.hash_limit, each.candidates_limit, each.epsilon) for each in grid.settings()]
-    assert told == [(None, 0, None), (None, 0, 0.5), (None, 0, 1.0), (90, None, None)]
+    settings = [
+        (setting.hash_limit, setting.candidates_limit, setting.epsilon)
+        for setting in grid.settings()
+    ]
+    assert settings == [(None, 0, None), (None, 0, 0.5), (None, 0, 1.0), (90, None, None)]
     with refused("epsilons", "every pair in limits has a hash_limit"):
         Grid(limits=((90, None), (0, 0)), epsilons=(0.5,))
 
@@ -109,7 +114,7 @@ def test_a_default_holds_no_parameters_of_the_search(axis: dict[str, Any]) -> No
 
 def test_axes_may_be_any_sequence() -> None:
     axes: dict[str, Any] = {"diversities": np.array([0.25, 0.5]), "ks": [10], "selectors": ["mmr"]}
-    assert [each.diversity for each in Grid(**axes).settings()] == [0.25, 0.5]
+    assert [setting.diversity for setting in Grid(**axes).settings()] == [0.25, 0.5]
 
 
 @wrong(
@@ -139,9 +144,9 @@ def test_invalid_grids_are_refused_by_field(field: str, value: Any) -> None:  # 
 )
 def test_errors_name_a_field_once(options: dict[str, Any], message: str) -> None:
     """The parameter of an axis has another name than the axis, so an error says both."""
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(InvalidArgumentError) as error_info:
         Grid(**options)
-    assert str(caught.value) == message
+    assert str(error_info.value) == message
 
 
 def test_a_grid_above_the_maximum_of_settings_is_refused() -> None:
@@ -158,19 +163,19 @@ def test_a_grid_above_the_maximum_of_settings_is_refused() -> None:
     seed=st.integers(0, 99),
 )
 def test_a_group_lies_in_one_fold(groups: list[int], folds: int, seed: int) -> None:
-    """No fold is larger than another by more than a group, in the rows that are counted."""
+    """Among the rows that count, two folds differ by at most the size of one group."""
     if folds > len(set(groups)):
         with pytest.raises(InvalidArgumentError, match="folds must be between 2"):
             deal_folds(np.array(groups), folds)
         return
-    counted = np.random.default_rng(seed).integers(0, 2, len(groups)).astype(bool)
-    for mask in (None, counted):
-        dealt = deal_folds(np.array(groups), folds, mask)
-        pairs = set(zip(groups, dealt.tolist(), strict=True))
+    random_mask = np.random.default_rng(seed).integers(0, 2, len(groups)).astype(bool)
+    for mask in (None, random_mask):
+        fold_of_row = deal_folds(np.array(groups), folds, mask)
+        pairs = set(zip(groups, fold_of_row.tolist(), strict=True))
         assert len(pairs) == len(set(groups))
         rows = np.ones(len(groups), bool) if mask is None else mask
-        sizes = np.bincount(dealt[rows], minlength=folds)
-        largest = max(np.count_nonzero(rows & (np.array(groups) == own)) for own in set(groups))
+        sizes = np.bincount(fold_of_row[rows], minlength=folds)
+        largest = max(np.count_nonzero(rows & (np.array(groups) == group)) for group in set(groups))
         assert sizes.max() - sizes.min() <= largest
 
 
@@ -185,22 +190,22 @@ def test_folds_are_two_or_more() -> None:
 
 def test_a_fold_is_reported_at_the_best_setting_of_the_others() -> None:
     h = np.array([[0.5] * 5, [9, 0, 0, 0, 0]])
-    chosen = choose_by_folds(h, np.arange(5))
-    assert chosen.by_fold.tolist() == [0, 1, 1, 1, 1]
-    assert chosen.overall == 1
-    assert chosen.reported(h, np.arange(5)).tolist() == [0.5, 0, 0, 0, 0]
+    choice = choose_by_folds(h, np.arange(5))
+    assert choice.by_fold.tolist() == [0, 1, 1, 1, 1]
+    assert choice.overall == 1
+    assert choice.reported(h, np.arange(5)).tolist() == [0.5, 0, 0, 0, 0]
 
 
 @given(seed=st.integers(0, 2**32 - 1), folds=st.integers(2, 4))
 def test_choices_by_folds_agree_with_a_plain_loop(seed: int, folds: int) -> None:
-    """Of settings with equal means on the other folds, a fold gets the first."""
+    """If settings have equal means on the other folds, a fold gets the first of them."""
     rng = np.random.default_rng(seed)
     h = rng.integers(0, 3, (4, 8)) / 2
-    dealt = deal_folds(np.arange(8) // 2, folds)
-    chosen = choose_by_folds(h, dealt)
+    fold_of_row = deal_folds(np.arange(8) // 2, folds)
+    choice = choose_by_folds(h, fold_of_row)
     for fold in range(folds):
-        means = [math.fsum(own[dealt != fold]) for own in h]
-        assert chosen.by_fold[fold] == means.index(max(means))
+        means = [math.fsum(row[fold_of_row != fold]) for row in h]
+        assert choice.by_fold[fold] == means.index(max(means))
 
 
 def test_nan_values_of_h_are_left_out() -> None:

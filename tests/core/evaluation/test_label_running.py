@@ -21,13 +21,13 @@ from divgrpc.types import EvaluateLabelRow, LabelResult, Progress
 from reference import metrics as reference
 from support.checks.refusals import refused, wrong
 
-POINTS, ASKED, FEATURES, LABELS, RANK = 60, 17, 10, 24, 5
+POINTS, DOCUMENTS, FEATURES, LABELS, RANK = 60, 17, 10, 24, 5
 RNG = np.random.default_rng(3)
 X = (
-    RNG.random((POINTS + ASKED, FEATURES)) * (RNG.random((POINTS + ASKED, FEATURES)) < 0.5)
+    RNG.random((POINTS + DOCUMENTS, FEATURES)) * (RNG.random((POINTS + DOCUMENTS, FEATURES)) < 0.5)
 ).astype("f4")
 X[:, 0] += 0.1
-Y = (RNG.random((POINTS + ASKED, LABELS)) < 0.12).astype("f4")
+Y = (RNG.random((POINTS + DOCUMENTS, LABELS)) < 0.12).astype("f4")
 # One document has no label, and one has all.
 Y[POINTS], Y[POINTS + 1] = 0, 1
 FACTORS = RNG.standard_normal((LABELS, RANK)).astype("f4")
@@ -46,13 +46,13 @@ GRID = LabelGrid(
 )
 
 
-def built(**told: Any) -> Index:  # noqa: ANN401  # values of any type
+def built(**parameters: Any) -> Index:  # noqa: ANN401  # values of any type
     with_labels: dict[str, Any] = {
         "labels": Y[:POINTS],
         "label_model": (FACTORS, MAP),
         "hierarchy": EDGES,
     }
-    return Index.build(X[:POINTS], **(with_labels | told))
+    return Index.build(X[:POINTS], **(with_labels | parameters))
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def rows(index: Index) -> list[EvaluateLabelRow]:
     return evaluated(index, grid=GRID, per_document=True)
 
 
-def evaluated(index: Index, **told: Any) -> list[EvaluateLabelRow]:  # noqa: ANN401  # values of any type
-    return list(evaluate_labels(index, X[POINTS:], Y[POINTS:], **told))
+def evaluated(index: Index, **options: Any) -> list[EvaluateLabelRow]:  # noqa: ANN401  # values of any type
+    return list(evaluate_labels(index, X[POINTS:], Y[POINTS:], **options))
 
 
 def sets_of(result: LabelResult) -> list[list[int]]:
@@ -97,28 +97,28 @@ def test_rows_agree_with_the_reference(index: Index, rows: list[EvaluateLabelRow
     assert [row.number for row in rows] == list(range(len(rows)))
     for row, setting in zip(rows, settings, strict=False):
         result = index.predict_labels(X[POINTS:], **asdict(setting))
-        predicted = sets_of(result)
+        predictions = sets_of(result)
         assert (row.search, row.by_fold, row.goal) == (setting.search, (), "h_score")
         assert row.parameters == result.parameters
-        expected = [twin(*each) for each in zip(predicted, TRUTHS, strict=True)]
+        expected = [twin(*pair) for pair in zip(predictions, TRUTHS, strict=True)]
         assert tuple(row.values) == LABEL_COLUMNS
         for name in LABEL_METRICS:
-            told = [each[name] for each in expected]
-            np.testing.assert_allclose(row.values[name], told, atol=1e-12)
-            assert row.metrics[name].value == pytest.approx(statistics.fmean(told))
-        assert row.values["found"].tolist() == [len(labels) for labels in predicted]
+            values = [metrics[name] for metrics in expected]
+            np.testing.assert_allclose(row.values[name], values, atol=1e-12)
+            assert row.metrics[name].value == pytest.approx(statistics.fmean(values))
+        assert row.values["found"].tolist() == [len(labels) for labels in predictions]
         assert row.values["scored"].tolist() == result.stats.points_scored.tolist()
         assert (row.values["microseconds"] > 0).all()
         for k in range(1, 5):
-            cut = [reference.cut(labels, k) for labels in predicted]
-            hits = [reference.label_hits(*each) for each in zip(cut, TRUTHS, strict=True)]
+            cut = [reference.cut(labels, k) for labels in predictions]
+            hits = [reference.label_hits(*pair) for pair in zip(cut, TRUTHS, strict=True)]
             assert row.precision_at[k - 1].value == pytest.approx(statistics.fmean(hits) / k)
-            found = [hit / max(1, len(own)) for hit, own in zip(hits, TRUTHS, strict=True)]
-            assert row.recall_at[k - 1].value == pytest.approx(statistics.fmean(found))
-            ndcg = [reference.label_ndcg(*e, k) for e in zip(predicted, TRUTHS, strict=True)]
+            recalls = [hit / max(1, len(truth)) for hit, truth in zip(hits, TRUTHS, strict=True)]
+            assert row.recall_at[k - 1].value == pytest.approx(statistics.fmean(recalls))
+            ndcg = [reference.label_ndcg(*e, k) for e in zip(predictions, TRUTHS, strict=True)]
             assert row.ndcg_at[k - 1].value == pytest.approx(statistics.fmean(ndcg))
-            worth = reference.propensity_scored(cut, TRUTHS, inverse, k)
-            assert row.propensity_scored_at[k - 1].value == pytest.approx(worth)
+            score = reference.propensity_scored(cut, TRUTHS, inverse, k)
+            assert row.propensity_scored_at[k - 1].value == pytest.approx(score)
             assert row.coverage_at[k - 1] == pytest.approx(reference.coverage(cut, TRUTHS))
 
 
@@ -126,13 +126,16 @@ def test_figures_of_a_row_are_consistent(rows: list[EvaluateLabelRow]) -> None:
     for row in rows:
         curves = (row.precision_at, row.recall_at, row.ndcg_at, row.propensity_scored_at)
         assert [len(curve) for curve in curves] == [4] * 4
-        for interval in (*row.metrics.values(), *(each for curve in curves for each in curve)):
+        for interval in (
+            *row.metrics.values(),
+            *(interval for curve in curves for interval in curve),
+        ):
             assert interval.low - 1e-12 <= interval.value <= interval.high + 1e-12
-        times, found = row.values["microseconds"], row.values["found"]
+        times, counts = row.values["microseconds"], row.values["found"]
         assert row.microseconds.p50 == pytest.approx(np.percentile(times, 50))
         assert row.microseconds.p50 <= row.microseconds.p90 <= row.microseconds.p99
-        assert (row.documents, row.empty) == (ASKED, (found == 0).sum())
-        assert row.short == (found < 4).sum()
+        assert (row.documents, row.empty) == (DOCUMENTS, (counts == 0).sum())
+        assert row.short == (counts < 4).sum()
         assert row.scored == pytest.approx(row.values["scored"].mean())
         p, d = (row.values[name].mean() for name in ("precision", "drank"))
         assert row.h_of_means == pytest.approx(2 * p * d / (p + d))
@@ -143,34 +146,36 @@ def test_figures_of_a_row_are_consistent(rows: list[EvaluateLabelRow]) -> None:
 def test_a_fold_is_reported_at_the_choice_of_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
     """A choice consists of diversity, limits and threshold."""
     settings = GRID.settings()
-    choices, folds = rows[len(settings) :], deal_folds(np.arange(ASKED))
-    kinds = [(each.mode, each.selector, each.search) for each in settings]
+    choices, folds = rows[len(settings) :], deal_folds(np.arange(DOCUMENTS))
+    kinds = [(setting.mode, setting.selector, setting.search) for setting in settings]
     assert len(choices) == len(set(kinds)) == 16
     for choice in choices:
-        told = choice.parameters
+        parameters = choice.parameters
         members = [
-            n for n, kind in enumerate(kinds) if kind == (told.mode, told.selector, choice.search)
+            n
+            for n, kind in enumerate(kinds)
+            if kind == (parameters.mode, parameters.selector, choice.search)
         ]
         h = np.array([rows[number].values["h_score"] for number in members])
-        for fold, taken in enumerate(choice.by_fold):
+        for fold, row_number in enumerate(choice.by_fold):
             means = h[:, folds != fold].mean(axis=1)
-            assert taken == members[int(means.argmax())]
-            own = folds == fold
+            assert row_number == members[int(means.argmax())]
+            mask = folds == fold
             for name in LABEL_COLUMNS:
-                assert (choice.values[name][own] == rows[taken].values[name][own]).all()
-        assert told == rows[members[int(h.mean(axis=1).argmax())]].parameters
+                assert (choice.values[name][mask] == rows[row_number].values[name][mask]).all()
+        assert parameters == rows[members[int(h.mean(axis=1).argmax())]].parameters
         assert not choice.on_front
 
 
 def test_without_a_hierarchy_the_f_score_chooses() -> None:
     grid = LabelGrid(selectors=("greedy",), thresholds=(None, 0.3), diversities=(0.2, 0.9))
-    found = evaluated(built(hierarchy=None), grid=grid, per_document=True)
-    f = np.array([row.values["f_score"] for row in found[:4]])
-    folds = deal_folds(np.arange(ASKED))
-    assert found[4].by_fold == tuple(
+    results = evaluated(built(hierarchy=None), grid=grid, per_document=True)
+    f = np.array([row.values["f_score"] for row in results[:4]])
+    folds = deal_folds(np.arange(DOCUMENTS))
+    assert results[4].by_fold == tuple(
         int(f[:, folds != fold].mean(axis=1).argmax()) for fold in range(5)
     )
-    for row in found:
+    for row in results:
         assert row.goal == "f_score"
         assert all(math.isnan(row.metrics[name].value) for name in ("drank", "h_score"))
         assert math.isnan(row.h_of_means)
@@ -192,27 +197,27 @@ def test_a_second_evaluation_gives_the_same_figures(
     """Sparse and dense documents and labels give the same figures, except for measured times."""
     documents, truth = sparse.csr_array(X[POINTS:]), sparse.csr_array(Y[POINTS:])
     again = list(evaluate_labels(index, documents, truth, grid=GRID))
-    for one, other in zip(rows, again[: len(GRID.settings())], strict=False):
+    for dense_row, sparse_row in zip(rows, again[: len(GRID.settings())], strict=False):
         for name in ("metrics", "ndcg_at", "coverage_at", "parameters"):
-            assert getattr(one, name) == getattr(other, name)
+            assert getattr(dense_row, name) == getattr(sparse_row, name)
 
 
 @pytest.mark.parametrize("documents", [1, 2])
 def test_one_or_two_documents_are_evaluated(index: Index, documents: int) -> None:
-    asked = slice(POINTS + 1, POINTS + 1 + documents)
+    span = slice(POINTS + 1, POINTS + 1 + documents)
     grid = LabelGrid(selectors=("nearest",), top_ks=(1, 100))
     folds = documents if documents > 1 else 0
-    found = list(evaluate_labels(index, X[asked], Y[asked], grid=grid, folds=folds))
-    assert len(found) == 2 + 2 * (folds > 0)
-    assert [len(row.precision_at) for row in found[:2]] == [1, 100]
-    assert found[1].short == documents
+    results = list(evaluate_labels(index, X[span], Y[span], grid=grid, folds=folds))
+    assert len(results) == 2 + 2 * (folds > 0)
+    assert [len(row.precision_at) for row in results[:2]] == [1, 100]
+    assert results[1].short == documents
 
 
 def test_progress_reaches_the_total(index: Index) -> None:
-    told: list[Progress] = []
-    evaluated(index, grid=LabelGrid(selectors=("greedy",)), progress=told.append)
-    assert (told[0].rows_done, told[0].seconds_left) == (0, None)
-    assert (told[-1].rows_done, told[-1].rows_total) == (5 * ASKED, 5 * ASKED)
+    steps: list[Progress] = []
+    evaluated(index, grid=LabelGrid(selectors=("greedy",)), progress=steps.append)
+    assert (steps[0].rows_done, steps[0].seconds_left) == (0, None)
+    assert (steps[-1].rows_done, steps[-1].rows_total) == (5 * DOCUMENTS, 5 * DOCUMENTS)
 
 
 @wrong(
@@ -231,16 +236,20 @@ def test_invalid_grids_are_refused(field: str, value: Any) -> None:  # noqa: ANN
 
 def test_each_setting_occurs_once() -> None:
     grid = LabelGrid(diversities=(0.1, 0.2), thresholds=(None, 0.5), top_ks=(5, 1))
-    told = [(s.top_k, s.selector, s.threshold, s.diversity) for s in grid.settings()]
+    settings = [(s.top_k, s.selector, s.threshold, s.diversity) for s in grid.settings()]
     for_one = [("nearest", None, 0.0), ("nearest", 0.5, 0.0)]
     for_one += [("greedy", t, d) for t in (None, 0.5) for d in (0.1, 0.2)]
-    assert told == [(k, *each) for k in (5, 1) for each in for_one]
+    assert settings == [(k, *setting) for k in (5, 1) for setting in for_one]
 
 
 @wrong(
-    documents=[X[POINTS:, :-1], np.zeros((ASKED, FEATURES)), np.full((ASKED, FEATURES), np.nan)],
+    documents=[
+        X[POINTS:, :-1],
+        np.zeros((DOCUMENTS, FEATURES)),
+        np.full((DOCUMENTS, FEATURES), np.nan),
+    ],
     labels=[Y[POINTS + 1 :], Y[POINTS:, :-1], np.zeros_like(Y[POINTS:])],
-    folds=[1, ASKED + 1],
+    folds=[1, DOCUMENTS + 1],
     grid=[LabelGrid(top_ks=(RANKS_MAX // 2,), diversities=(0.1, 0.2, 0.3))],
 )
 def test_invalid_arguments_are_refused_before_any_work(
@@ -248,13 +257,13 @@ def test_invalid_arguments_are_refused_before_any_work(
     field: str,
     value: Any,  # noqa: ANN401
 ) -> None:
-    given: dict[str, Any] = {"documents": X[POINTS:], "labels": Y[POINTS:], field: value}
+    arguments: dict[str, Any] = {"documents": X[POINTS:], "labels": Y[POINTS:], field: value}
     with refused(field):
-        evaluate_labels(index, **given)
+        evaluate_labels(index, **arguments)
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("LABELS_MAX", 5 * ASKED), ("JUDGED_MAX", 5 * ASKED - 1)]
+    ("name", "most"), [("LABELS_MAX", 5 * DOCUMENTS), ("JUDGED_MAX", 5 * DOCUMENTS - 1)]
 )
 def test_work_above_the_limits_is_refused(
     index: Index, monkeypatch: pytest.MonkeyPatch, name: str, most: int
@@ -276,28 +285,28 @@ def test_an_index_that_cannot_predict_is_refused() -> None:
 
 
 def test_the_best_threshold_of_each_mode_is_stored() -> None:
-    """Of each mode, the threshold of the choice with the greatest goal is stored."""
+    """For each mode, the index stores the threshold of the choice with the greatest goal."""
     index = built()
     grid = replace(GRID, searches=("exact",))
-    found = evaluated(index, grid=grid, set_default=True)
+    results = evaluated(index, grid=grid, set_default=True)
     plain = evaluated(built(), grid=grid)
     assert not any(row.is_default for row in plain)
     for mode in grid.modes:
         choices = [row for row in plain if row.by_fold and row.parameters.mode == mode]
         best = max(choices, key=lambda row: row.metrics["h_score"].value)
-        (kept,) = (row for row in found if row.is_default and row.parameters.mode == mode)
-        assert kept.number >= len(plain)
-        assert kept.parameters == best.parameters
-        assert index.engine.defaults.thresholds.get(mode) == kept.parameters.threshold
+        (default_row,) = (row for row in results if row.is_default and row.parameters.mode == mode)
+        assert default_row.number >= len(plain)
+        assert default_row.parameters == best.parameters
+        assert index.engine.defaults.thresholds.get(mode) == default_row.parameters.threshold
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [{"folds": 0}, {"grid": replace(GRID, top_ks=(3, 4))}, {"grid": LabelGrid()}],
     ids=["no folds", "two top_ks", "no threshold"],
 )
 def test_set_default_needs_folds_one_top_k_and_thresholds(
-    index: Index, told: dict[str, Any]
+    index: Index, options: dict[str, Any]
 ) -> None:
     with refused("set_default"):
-        evaluated(index, **({"grid": GRID, "set_default": True} | told))
+        evaluated(index, **({"grid": GRID, "set_default": True} | options))

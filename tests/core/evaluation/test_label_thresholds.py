@@ -26,58 +26,62 @@ EDGES = [(12 + label // 4, label) for label in range(12)] + [(15, 12), (15, 13),
 MODES: list[Mode] = ["embedding", "neighbour_vote"]
 
 
-def built(**told: Any) -> Index:  # noqa: ANN401  # parameters of a build
-    given = {"labels": Y, "label_model": (FACTORS, MAP), "hierarchy": EDGES}
-    return Index.build(X, **(given | told))
+def built(**parameters: Any) -> Index:  # noqa: ANN401  # parameters of a build
+    defaults = {"labels": Y, "label_model": (FACTORS, MAP), "hierarchy": EDGES}
+    return Index.build(X, **(defaults | parameters))
 
 
 def value(index: Index, labels: IntArray, row: int) -> float:
     """Return one document's h score, or its F score if the index has no hierarchy."""
     assert index.engine.labels is not None
-    mine = [int(label) for label in labels if label >= 0]
+    predictions = [int(label) for label in labels if label >= 0]
     true = set(np.flatnonzero(Y[[row]].toarray()[0]).tolist())
-    right = sum(label in true for label in mine)
-    precision = right / max(1, len(mine))
+    right = sum(label in true for label in predictions)
+    precision = right / max(1, len(predictions))
     if index.engine.labels.tree is None:
-        other = right / max(1, len(true))
+        recall_or_drank = right / max(1, len(true))
     else:
-        other = float(index.engine.labels.tree.drank(labels[np.newaxis])[0])
-    return 2 * precision * other / (precision + other) if precision + other else 0.0
+        recall_or_drank = float(index.engine.labels.tree.drank(labels[np.newaxis])[0])
+    return (
+        2 * precision * recall_or_drank / (precision + recall_or_drank)
+        if precision + recall_or_drank
+        else 0.0
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("hierarchy", [EDGES, None])
 def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[int, int]]) -> None:
-    index, asked = built(hierarchy=hierarchy), PredictParameters(mode=mode, diversity=0.2)
-    tried = [-2.0, 0.0, 0.1, 0.3, 0.5, 1.5]
-    found = choose_threshold(index, X, Y, asked, thresholds=tried[::-1], folds=4)
+    index, parameters = built(hierarchy=hierarchy), PredictParameters(mode=mode, diversity=0.2)
+    thresholds = [-2.0, 0.0, 0.1, 0.3, 0.5, 1.5]
+    choice = choose_threshold(index, X, Y, parameters, thresholds=thresholds[::-1], folds=4)
 
     def values(threshold: float | None) -> list[float]:
-        found = index.predict_labels(X, mode=mode, diversity=0.2, threshold=threshold)
-        return [value(index, labels, row) for row, labels in enumerate(found.labels)]
+        result = index.predict_labels(X, mode=mode, diversity=0.2, threshold=threshold)
+        return [value(index, labels, row) for row, labels in enumerate(result.labels)]
 
-    reached = np.array([values(threshold) for threshold in tried])
-    fold = np.arange(len(X)) % 4
-    by_fold = [int(np.argmax(reached[:, fold != each].mean(axis=1))) for each in range(4)]
-    assert found.by_fold == tuple(tried[number] for number in by_fold)
-    assert found.threshold == tried[int(np.argmax(reached.mean(axis=1)))]
-    own = [reached[by_fold[each], row] for row, each in enumerate(fold)]
-    assert found.value == pytest.approx(np.mean(own))
-    assert found.plain == pytest.approx(np.mean(values(None)))
-    assert found.measure == ("f_score" if hierarchy is None else "h_score")
+    value_table = np.array([values(threshold) for threshold in thresholds])
+    folds = np.arange(len(X)) % 4
+    by_fold = [int(np.argmax(value_table[:, folds != fold].mean(axis=1))) for fold in range(4)]
+    assert choice.by_fold == tuple(thresholds[number] for number in by_fold)
+    assert choice.threshold == thresholds[int(np.argmax(value_table.mean(axis=1)))]
+    fold_values = [value_table[by_fold[fold], row] for row, fold in enumerate(folds)]
+    assert choice.value == pytest.approx(np.mean(fold_values))
+    assert choice.plain == pytest.approx(np.mean(values(None)))
+    assert choice.measure == ("f_score" if hierarchy is None else "h_score")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_quantiles_of_scores_are_tried_by_default(mode: Mode) -> None:
-    """The chosen threshold is an observed score, and no worse than none over all documents."""
-    index, asked = built(), PredictParameters(mode=mode)
-    found = choose_threshold(index, X, Y, asked)
+    """The chosen threshold is an observed score, and on average no worse than no threshold."""
+    index, parameters = built(), PredictParameters(mode=mode)
+    choice = choose_threshold(index, X, Y, parameters)
     scores = index.predict_labels(X, mode=mode).scores
-    assert np.float32(found.threshold) in scores
-    told = index.predict_labels(X, mode=mode, threshold=found.threshold).labels
-    assert np.mean([value(index, row, at) for at, row in enumerate(told)]) >= found.plain - 1e-9
-    assert len({*found.by_fold}) <= QUANTILES
-    assert choose_threshold(built(), X, Y, asked) == found
+    assert np.float32(choice.threshold) in scores
+    labels = index.predict_labels(X, mode=mode, threshold=choice.threshold).labels
+    assert np.mean([value(index, row, at) for at, row in enumerate(labels)]) >= choice.plain - 1e-9
+    assert len({*choice.by_fold}) <= QUANTILES
+    assert choose_threshold(built(), X, Y, parameters) == choice
     assert index.engine.defaults.thresholds == {}
 
 
@@ -90,28 +94,28 @@ def test_batches_of_documents_change_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_stored_threshold_is_used_unless_a_call_gives_one(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     index = built(path=folder)
-    found = choose_threshold(index, X, Y, keep=True)
+    choice = choose_threshold(index, X, Y, keep=True)
     index.set_threshold(0.4, "neighbour_vote")
-    thresholds = {"embedding": found.threshold, "neighbour_vote": 0.4}
-    for each in (index, Index.open(folder), Index.open(folder / "1")):
-        assert each.engine.defaults.thresholds == thresholds
+    thresholds = {"embedding": choice.threshold, "neighbour_vote": 0.4}
+    for reader in (index, Index.open(folder), Index.open(folder / "1")):
+        assert reader.engine.defaults.thresholds == thresholds
         for mode in MODES:
-            used = each.predict_labels(X, mode=mode)
-            assert used.parameters.threshold == thresholds[mode]
-            named = built().predict_labels(X, mode=mode, threshold=thresholds[mode])
-            assert used.labels.tolist() == named.labels.tolist()
-            least = each.predict_labels(X, mode=mode, threshold=-9.0)
+            result = reader.predict_labels(X, mode=mode)
+            assert result.parameters.threshold == thresholds[mode]
+            expected = built().predict_labels(X, mode=mode, threshold=thresholds[mode])
+            assert result.labels.tolist() == expected.labels.tolist()
+            least = reader.predict_labels(X, mode=mode, threshold=-9.0)
             assert least.parameters.threshold == -9
     again = choose_threshold(index, X, Y)
-    assert (again.threshold, again.plain) == (found.threshold, found.plain)
+    assert (again.threshold, again.plain) == (choice.threshold, choice.plain)
 
 
 def test_query_default_and_thresholds_are_set_independently(tmp_path: Path) -> None:
     folder, default = tmp_path / "kept", QueryDefault(0.8, "mmr", "corrected", "exact")
     index = built(path=folder)
-    other = Index.open(folder)
+    second_index = Index.open(folder)
     index.set_threshold(0.5)
-    other.set_default(default)
+    second_index.set_default(default)
     assert Index.open(folder).engine.defaults.thresholds == {"embedding": 0.5}
     assert Index.open(folder).default == default
     index.set_threshold(None)
@@ -148,9 +152,9 @@ def test_malformed_stored_thresholds_are_damage(tmp_path: Path, thresholds: obje
     folds=[1, 41],
 )
 def test_invalid_arguments_are_named(field: str, value: Any) -> None:  # noqa: ANN401
-    told: dict[str, Any] = value if isinstance(value, dict) else {field: value}
+    arguments: dict[str, Any] = value if isinstance(value, dict) else {field: value}
     with refused(field):
-        choose_threshold(built(), **({"documents": X, "labels": Y} | told))
+        choose_threshold(built(), **({"documents": X, "labels": Y} | arguments))
 
 
 def test_an_index_without_labels_has_no_threshold() -> None:
@@ -165,16 +169,16 @@ def test_an_index_without_labels_has_no_threshold() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_threshold_of_minus_infinity_overrides_a_stored_one(mode: Mode) -> None:
     """Minus infinity means no threshold, as None does in a grid."""
-    own = built()
-    plain = own.predict_labels(X, mode=mode)
-    own.set_threshold(0.5, mode)
-    kept = own.predict_labels(X, mode=mode)
-    assert kept.parameters.threshold == 0.5
-    assert kept.counts.sum() < plain.counts.sum()
-    every = own.predict_labels(X, mode=mode, threshold=-np.inf)
-    assert every.labels.tobytes() == plain.labels.tobytes()
-    assert every.parameters == plain.parameters
+    index = built()
+    plain = index.predict_labels(X, mode=mode)
+    index.set_threshold(0.5, mode)
+    default_result = index.predict_labels(X, mode=mode)
+    assert default_result.parameters.threshold == 0.5
+    assert default_result.counts.sum() < plain.counts.sum()
+    full_result = index.predict_labels(X, mode=mode, threshold=-np.inf)
+    assert full_result.labels.tobytes() == plain.labels.tobytes()
+    assert full_result.parameters == plain.parameters
     grid = LabelGrid(modes=(mode,), thresholds=(None, -np.inf, 0.5))
     assert {setting.threshold for setting in grid.settings()} == {None, 0.5}
-    own.set_threshold(-np.inf, mode)
-    assert own.engine.defaults.thresholds == {}
+    index.set_threshold(-np.inf, mode)
+    assert index.engine.defaults.thresholds == {}

@@ -42,12 +42,12 @@ def rows_of(sets: list[set[int]], count: int) -> SparseRows:
 def test_votes_agree_with_the_reference(
     sets: list[set[int]], lists: list[list[tuple[int, float]]]
 ) -> None:
-    found: IntArray = np.full((len(lists), 4), -1)
+    neighbours: IntArray = np.full((len(lists), 4), -1)
     weights = np.zeros((len(lists), 4), np.float32)
     for row, pairs in enumerate(lists):
         for place, (neighbour, weight) in enumerate(pairs):
-            found[row, place], weights[row, place] = neighbour, weight
-    labels, shares = most_voted(found, weights, rows_of(sets, 6), 3)
+            neighbours[row, place], weights[row, place] = neighbour, weight
+    labels, shares = most_voted(neighbours, weights, rows_of(sets, 6), 3)
     for row, pairs in enumerate(lists):
         votes = reference.vote([n for n, _ in pairs], [w for _, w in pairs], sets)
         best = reference.best(votes, 3)
@@ -69,10 +69,10 @@ def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
     """A neighbour's weight is its cosine, or falls with its squared distance; shares sum to 1."""
     labels = rows_of(SETS, 4)
     cosines = points[0] @ points[:3].T
-    found = neighbour_vote(Index.build(points), points[:1], labels, parameters=EXACT)
-    assert found.labels.tolist() == [[0, 1, -1, -1, -1]]
-    assert found.scores[0, 0] == 1
-    assert found.scores[0, 1] == pytest.approx(cosines[2] / cosines.sum())
+    result = neighbour_vote(Index.build(points), points[:1], labels, parameters=EXACT)
+    assert result.labels.tolist() == [[0, 1, -1, -1, -1]]
+    assert result.scores[0, 0] == 1
+    assert result.scores[0, 1] == pytest.approx(cosines[2] / cosines.sum())
     plain = neighbour_vote(
         Index.build(points), points[:1], labels, parameters=EXACT, weighted=False, threshold=0.5
     )
@@ -87,17 +87,19 @@ def test_votes_are_weighted_by_nearness(points: FloatArray) -> None:
 @pytest.mark.parametrize("metric", ["cosine", "inner_product"])
 def test_a_neighbour_of_negative_product_has_no_vote(metric: Metric) -> None:
     index = Index.build(np.array([[-1.0, 0]]), metric=metric)
-    found = neighbour_vote(index, np.array([[1.0, 0]]), np.ones((1, 2)), parameters=EXACT)
-    assert found.counts.tolist() == [0]
+    result = neighbour_vote(index, np.array([[1.0, 0]]), np.ones((1, 2)), parameters=EXACT)
+    assert result.counts.tolist() == [0]
 
 
 def test_labels_belong_to_rows_not_to_ids(points: FloatArray) -> None:
     index = Index.build(points, ids=np.arange(8)[::-1] * 10)
     plain = Index.build(points)
-    mine, theirs = (neighbour_vote(i, points, rows_of(SETS, 4)) for i in (index, plain))
-    assert np.array_equal(mine.labels, theirs.labels)
+    votes_with_ids, plain_votes = (
+        neighbour_vote(i, points, rows_of(SETS, 4)) for i in (index, plain)
+    )
+    assert np.array_equal(votes_with_ids.labels, plain_votes.labels)
     alone = [neighbour_vote(plain, point, rows_of(SETS, 4)).scores[0] for point in points]
-    assert np.array_equal(alone, theirs.scores, equal_nan=True)
+    assert np.array_equal(alone, plain_votes.scores, equal_nan=True)
 
 
 @wrong(
@@ -110,9 +112,13 @@ def test_invalid_documents_and_labels_are_refused(
     field: str,
     value: Any,  # noqa: ANN401
 ) -> None:
-    told: dict[str, Any] = {"documents": np.ones((1, 2)), "labels": np.ones((8, 3)), field: value}
+    arguments: dict[str, Any] = {
+        "documents": np.ones((1, 2)),
+        "labels": np.ones((8, 3)),
+        field: value,
+    }
     with refused(field):
-        neighbour_vote(Index.build(points), **told)
+        neighbour_vote(Index.build(points), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -123,15 +129,16 @@ def test_ten_neighbours_reach_the_recorded_precision(
 ) -> None:
     """Exact weighted votes reach another program's P@1, P@3 and P@5; hashed ones nearly."""
     split = documents.read(data_folder, name)
-    kept = np.diff(split.documents.indptr) > 0
-    index = Index.build(split.documents[kept])
+    mask = np.diff(split.documents.indptr) > 0
+    index = Index.build(split.documents[mask])
     parameters = QueryParameters(k=10, search="exact", diversity=0)
-    labels = split.labels[kept]
+    labels = split.labels[mask]
     exact = neighbour_vote(index, split.test_documents, labels, parameters=parameters)
-    reached = precisions(split, exact.labels)
-    assert all(ours >= theirs for ours, theirs in zip(reached.values(), least, strict=True)), (
-        reached
-    )
-    hashed = QueryParameters(k=10, diversity=0)
-    also = neighbour_vote(index, split.test_documents, labels, parameters=hashed)
-    assert precisions(split, also.labels)["P@5"] >= 0.98 * reached["P@5"]
+    exact_precisions = precisions(split, exact.labels)
+    assert all(
+        precision >= bound
+        for precision, bound in zip(exact_precisions.values(), least, strict=True)
+    ), exact_precisions
+    hash_parameters = QueryParameters(k=10, diversity=0)
+    also = neighbour_vote(index, split.test_documents, labels, parameters=hash_parameters)
+    assert precisions(split, also.labels)["P@5"] >= 0.98 * exact_precisions["P@5"]
