@@ -41,12 +41,12 @@ def test_sketches_agree_with_the_reference() -> None:
     assert isinstance(of_sparse, SparseRows)
     assert np.abs(of_sparse.matrix.toarray() - truth).max() < 1e-5
     assert np.abs(sketch.of_dense(rows.toarray()) - truth).max() < 1e-5
-    one, other = np.full((2, 1, SKETCH_SUMS), np.nan, np.float32)
+    dense_sums, sparse_sums = np.full((2, 1, SKETCH_SUMS), np.nan, np.float32)
     for row, expected in enumerate(truth):
-        for queries, sums in ((rows.toarray(), one), (SparseRows.of(rows), other)):
+        for queries, sums in ((rows.toarray(), dense_sums), (SparseRows.of(rows), sparse_sums)):
             projection.sketch(Queries(*pack_queries(queries)), row, sketch.places, sums)
-        assert np.abs(one[0] - expected).max() < 1e-5
-        assert one.tobytes() == other.tobytes()
+        assert np.abs(dense_sums[0] - expected).max() < 1e-5
+        assert dense_sums.tobytes() == sparse_sums.tobytes()
 
 
 def test_dimensions_are_spread_evenly_with_both_signs() -> None:
@@ -88,8 +88,8 @@ def test_sketched_indexes_agree_with_the_reference(
     rows = bags(52, 300, 3)
     points, queries = rows[:50], rows[50:]
     for matrix in (points, points.toarray()):
-        told: dict[str, Any] = {"metric": metric, "hash_family": family, "n_components": 20}
-        index = Index.build(matrix, centred=metric == "euclidean", **told)
+        parameters: dict[str, Any] = {"metric": metric, "hash_family": family, "n_components": 20}
+        index = Index.build(matrix, centred=metric == "euclidean", **parameters)
         assert index.engine._arrays["sketch"].shape == (300,)
         twin = points_of(index)
         if twin.cells is None:

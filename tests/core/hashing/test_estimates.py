@@ -51,14 +51,14 @@ def estimated(
     # Arrays are read-only as in an index, because writable arrays would compile the kernels again.
     codes.setflags(write=False)
     terms.setflags(write=False)
-    own = np.empty(count, np.float32)
-    projection.project(query[np.newaxis], 0, planes.astype(np.float32), own)
-    quantised = code_scan.levels_of(own, False, np.empty((5, words), np.uint64))
-    quantised = quantised._replace(unit=np.float32(quantised.unit))
+    query_margins = np.empty(count, np.float32)
+    projection.project(query[np.newaxis], 0, planes.astype(np.float32), query_margins)
+    query_levels = code_scan.levels_of(query_margins, False, np.empty((5, words), np.uint64))
+    query_levels = query_levels._replace(unit=np.float32(query_levels.unit))
     estimates = np.full(len(points), np.nan, np.float32)
     for at in range(0, len(points), code_scan.BLOCK_POINTS):
         run = estimates[at : at + code_scan.BLOCK_POINTS]
-        code_scan.block_distances(codes, terms, quantised, at, np.float32(0), run)
+        code_scan.block_distances(codes, terms, query_levels, at, np.float32(0), run)
     return estimates.astype(np.float64)
 
 
@@ -73,13 +73,13 @@ def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> 
     query's quantisation error.
     """
     points, query = drawn(3000, dims, 1), drawn(1, dims, 2)[0]
-    found = -estimated(query, points, rotation(dims, 3), 1, depth)
+    estimates = -estimated(query, points, rotation(dims, 3), 1, depth)
     truth = points.astype(np.float64) @ query
     lengths = np.linalg.norm(points, axis=1) * np.linalg.norm(query)
-    off = (found - truth) / lengths
+    off = (estimates - truth) / lengths
     sigma = coding._NOISES[depth] ** 0.5 / dims**0.5
-    own = np.abs(query @ rotation(dims, 3)).max() / 7
-    level = own / 12**0.5 / np.linalg.norm(query)
+    step = np.abs(query @ rotation(dims, 3)).max() / 7
+    level = step / 12**0.5 / np.linalg.norm(query)
     assert np.abs(off).max() < 5 * sigma + 0.02
     assert abs(off.mean()) < 5 * sigma / len(points) ** 0.5 + 0.01
     assert 0.7 * sigma < off.std() < 1.3 * np.hypot(sigma, level)
@@ -118,9 +118,9 @@ def test_an_estimate_that_is_nan_becomes_infinite() -> None:
 def test_packed_terms_have_eight_significant_bits(seed: int, scale: float) -> None:
     """Rounding to nearest leaves a relative error of at most 1/256."""
     drawn_terms = (np.random.default_rng(seed).standard_normal((2, 40)) * scale).astype(np.float32)
-    packed = coding.pack_terms(*drawn_terms)
-    assert packed.dtype == np.uint32
-    off = np.abs(kernels.unpack_terms(packed) - drawn_terms)
+    terms = coding.pack_terms(*drawn_terms)
+    assert terms.dtype == np.uint32
+    off = np.abs(kernels.unpack_terms(terms) - drawn_terms)
     # Subnormal floats have fewer digits.
     assert (off <= np.abs(drawn_terms) / 255 + 1e-38).all()
 
@@ -128,26 +128,26 @@ def test_packed_terms_have_eight_significant_bits(seed: int, scale: float) -> No
 @pytest.mark.parametrize("metric", LENGTHY)
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("is_centred", [False, True])
 def test_terms_of_an_index_agree_with_the_reference(
-    metric: Metric, family: HashFamily, kind: Points, centred: bool
+    metric: Metric, family: HashFamily, kind: Points, is_centred: bool
 ) -> None:
-    if centred and metric == "inner_product":
+    if is_centred and metric == "inner_product":
         return
     points = drawn(120, 30, 5, 0.4)
     points[7] = 0
-    told: dict[str, Any] = {"metric": metric, "hash_family": family, "n_components": 9}
-    index = Index.build(stored_as(points, kind), centred=centred, **told)
+    parameters: dict[str, Any] = {"metric": metric, "hash_family": family, "n_components": 9}
+    index = Index.build(stored_as(points, kind), centred=is_centred, **parameters)
     twin = points_of(index)
     assert twin.terms is not None
-    spanned = 30 if family == "lsh_div" else 9
+    span = 30 if family == "lsh_div" else 9
     planes = 9 if family == "pca_hash" else 256
-    own = kernels.margins(points, twin.hyperplanes, twin.thresholds)
-    own[np.abs(own) < 1e-6] = 0
+    margins = kernels.margins(points, twin.hyperplanes, twin.thresholds)
+    margins[np.abs(margins) < 1e-6] = 0
     factor = 2 if metric == "euclidean" else 1
-    stretched = factor * kernels.scan_terms(own, spanned / planes)
-    assert np.abs(twin.terms[1] - stretched).max() < stretched.max() / 250
-    centre = points.mean(axis=0, dtype=np.float64) if centred else np.zeros(30)
+    stretches = factor * kernels.scan_terms(margins, span / planes)
+    assert np.abs(twin.terms[1] - stretches).max() < stretches.max() / 250
+    centre = points.mean(axis=0, dtype=np.float64) if is_centred else np.zeros(30)
     offsets = [definitions.distance(point, centre) for point in points]
     if metric == "inner_product":
         offsets = [0.0] * 120
@@ -172,15 +172,15 @@ def test_codes_in_cells_encode_the_difference_from_the_centre(
 ) -> None:
     points = drawn(200, 30, 5, 0.4) + 20 * (kind == "dense")
     points[points.any(axis=1) == 0, 0] = 1
-    told: dict[str, Any] = {"metric": metric, "hash_family": "cells", "n_components": components}
-    index = Index.build(stored_as(points, kind), hyperplanes=hyperplanes, **told)
+    options: dict[str, Any] = {"metric": metric, "hash_family": "cells", "n_components": components}
+    index = Index.build(stored_as(points, kind), hyperplanes=hyperplanes, **options)
     twin = points_of(index)
     assert twin.cells is not None
     assert twin.terms is not None
     planes, width = twin.hyperplanes.astype(np.float64), twin.cells.centres.shape[1]
     # Hyperplanes are made in whole blocks of a rotation, so columns after the last block are zero.
-    used = np.count_nonzero(planes.any(axis=0))
-    assert used == (64 if hyperplanes == "gaussian" else 64 // components * components)
+    column_count = np.count_nonzero(planes.any(axis=0))
+    assert column_count == (64 if hyperplanes == "gaussian" else 64 // components * components)
     # Codes are relative to a centre: the origin for inner products, else the mean of all points.
     mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
     for centre, square, members in zip(
@@ -192,16 +192,18 @@ def test_codes_in_cells_encode_the_difference_from_the_centre(
             point = twin.vectors[row] - mean
             way, cut = point - place, (point - place) @ planes
             code = kernels.odd_levels(twin.bits[[row]], len(cut))[0]
-            check_levels(code[:used], cut[:used], 1e-4 * float(np.linalg.norm(place)))
-            stretch = components / used * (cut**2).sum() / max((cut * code).sum(), 1e-30)
+            check_levels(
+                code[:column_count], cut[:column_count], 1e-4 * float(np.linalg.norm(place))
+            )
+            stretch = components / column_count * (cut**2).sum() / max((cut * code).sum(), 1e-30)
             shift = stretch * (code * (place @ planes)).sum()
-            wanted = (way @ way + 2 * shift, 2 * stretch)
+            expected = (way @ way + 2 * shift, 2 * stretch)
             if metric == "inner_product":
-                wanted = (0, stretch)
+                expected = (0, stretch)
             # Tolerance for rounding errors and for the signs of differences close to zero.
-            lost = np.array([place @ place, np.linalg.norm(place)])
-            room = np.abs(wanted) / 200 + 3e-6 * lost
-            assert (np.abs(twin.terms[:, row] - wanted) <= room).all()
+            magnitudes = np.array([place @ place, np.linalg.norm(place)])
+            room = np.abs(expected) / 200 + 3e-6 * magnitudes
+            assert (np.abs(twin.terms[:, row] - expected) <= room).all()
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))
@@ -213,77 +215,77 @@ def test_errors_of_estimates_in_cells_are_bounded(metric: Metric) -> None:
     assert twin.terms is not None
     # Points of 64 dimensions are hashed with four bits per margin.
     sigma = coding._NOISES[4] ** 0.5 / 64**0.5
-    for asked in queries:
-        query = definitions.unit(asked) if metric == "cosine" else asked.astype(np.float64)
-        own = kernels.margins(query, twin.hyperplanes, twin.thresholds)[0]
-        level = np.abs(own).max() / 7
+    for vector in queries:
+        query = definitions.unit(vector) if metric == "cosine" else vector.astype(np.float64)
+        margins = kernels.margins(query, twin.hyperplanes, twin.thresholds)[0]
+        level = np.abs(margins).max() / 7
         mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
         for cell, (centre, members) in enumerate(
             zip(twin.cells.centres[:9], twin.cells.members[:9], strict=True)
         ):
             place = twin.hyperplanes[:, : len(centre)].astype(np.float64) @ centre
-            bases = [definitions.away(twin, twin.cells, cell, own)] * len(members)
+            bases = [definitions.away(twin, twin.cells, cell, margins)] * len(members)
             bits, terms = twin.bits[members], twin.terms[:, members]
-            found = kernels.estimates(own, bits, terms, bases)
-            for row, guess in zip(members, found, strict=True):
+            estimates = kernels.estimates(margins, bits, terms, bases)
+            for row, guess in zip(members, estimates, strict=True):
                 way = twin.vectors[row] - mean - place
-                begun = place * (metric != "inner_product")
-                far = np.linalg.norm(query - mean - begun) * np.linalg.norm(way)
+                start = place * (metric != "inner_product")
+                far = np.linalg.norm(query - mean - start) * np.linalg.norm(way)
                 truth, times = -(query @ twin.vectors[row]), 1
                 if metric != "inner_product":
                     own_square = ((query - mean) ** 2).sum()
                     truth, times = ((query - twin.vectors[row]) ** 2).sum() - own_square, 2
-                lost = level * 64**0.5 * np.linalg.norm(way)
+                query_error = level * 64**0.5 * np.linalg.norm(way)
                 rounding = (abs(truth) + place @ place + way @ way) / 100
-                assert abs(guess - truth) < times * (5 * sigma * far + lost) + rounding
+                assert abs(guess - truth) < times * (5 * sigma * far + query_error) + rounding
 
 
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("is_centred", [False, True])
 def test_sparse_points_have_the_codes_of_dense_ones(
-    metric: Metric, family: HashFamily, centred: bool
+    metric: Metric, family: HashFamily, is_centred: bool
 ) -> None:
-    if centred and metric == "inner_product":
+    if is_centred and metric == "inner_product":
         return
     points = drawn(150, 40, 6, 0.3)
     points[points.any(axis=1) == 0, 0] = 1
-    told: dict[str, Any] = {"metric": metric, "hash_family": family, "n_components": 8}
-    index = Index.build(sparse.csr_array(points), centred=centred, **told)
+    parameters: dict[str, Any] = {"metric": metric, "hash_family": family, "n_components": 8}
+    index = Index.build(sparse.csr_array(points), centred=is_centred, **parameters)
     twin = points_of(index)
     margins = kernels.margins(twin.vectors, twin.hyperplanes, twin.thresholds)
     near = np.abs(margins) < 1e-5 * np.linalg.norm(twin.vectors, axis=1)[:, np.newaxis]
     assert (twin.bits == (margins >= 0))[~near].all()
     # An unused hyperplane is all zeros, so every point is within rounding of it.
     assert near.mean() < (0.97 if family == "pca_hash" else 0.01)
-    of_dense = Index.build(points, centred=centred, **told)
+    of_dense = Index.build(points, centred=is_centred, **parameters)
     if family == "lsh_div":
         assert (points_of(of_dense).bits == twin.bits).mean() > 0.9999
     shape = of_dense.engine._arrays["hyperplanes"].shape
     assert index.engine._arrays["hyperplanes"].shape == shape
 
 
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("is_centred", [False, True])
 @pytest.mark.parametrize("dims", [12, 60, 300])
-def test_components_of_sparse_and_dense_points_agree(dims: int, centred: bool) -> None:
+def test_components_of_sparse_and_dense_points_agree(dims: int, is_centred: bool) -> None:
     """The axes agree up to their sign, and the subspace is the same, with and without a sketch."""
     rng = np.random.default_rng(7)
     # Points mix noise and four topics of a few words; the strongest topic is eight times the
     # weakest.
     topics = np.zeros((4, dims))
     topics[np.arange(12) % 4, np.arange(12)] = 1 + rng.random(12)
-    mixed = ((0.5 + rng.standard_normal((800, 4))) * 2.0 ** np.arange(4)) @ topics
-    stray = rng.random(mixed.shape) < 0.05
-    mixed[stray] += 0.1 * rng.standard_normal(stray.sum())
-    points = mixed.astype(np.float32)
-    centre = points.mean(axis=0) if centred else np.zeros(dims, np.float32)
+    mixture = ((0.5 + rng.standard_normal((800, 4))) * 2.0 ** np.arange(4)) @ topics
+    stray = rng.random(mixture.shape) < 0.05
+    mixture[stray] += 0.1 * rng.standard_normal(stray.sum())
+    points = mixture.astype(np.float32)
+    centre = points.mean(axis=0) if is_centred else np.zeros(dims, np.float32)
     of_dense = core.principal_components(points, centre, 4, np.random.default_rng(1))
     rows = SparseRows.of(sparse.csr_array(points))
     of_sparse = core.principal_components(rows, centre, 4, np.random.default_rng(1))
     truth = np.linalg.svd(points.astype(np.float64) - centre, full_matrices=False)[2][:4].T
-    for found in (of_dense, of_sparse):
-        assert np.abs(found.T @ found - np.eye(4)).max() < 1e-5
-        assert np.linalg.svd(found.T @ truth)[1].min() > 0.999
+    for basis in (of_dense, of_sparse):
+        assert np.abs(basis.T @ basis - np.eye(4)).max() < 1e-5
+        assert np.linalg.svd(basis.T @ truth)[1].min() > 0.999
     axes = np.abs((of_dense * of_sparse).sum(axis=0))
     assert axes.min() > 0.99
 
@@ -299,8 +301,8 @@ def test_components_of_sparse_points_are_computed_without_densifying(
     assert index.info.nonzeros == len(index.engine._arrays["values"]) <= points.nnz
     sizes = {array.name: array.bytes for array in index.info.arrays}
     assert "vectors" not in sizes
-    found = index.query(points[:9], k=1, search="scan", selector="nearest")
-    assert found.ids[:, 0].tolist() == list(range(9))
+    result = index.query(points[:9], k=1, search="scan", selector="nearest")
+    assert result.ids[:, 0].tolist() == list(range(9))
 
 
 depths = st.sampled_from(coding.DEPTHS)
@@ -339,16 +341,16 @@ def test_the_noise_constants_are_those_of_normal_margins(depth: int) -> None:
         dots = (margins * codes).sum(axis=1)
         return float((((codes**2).sum(axis=1) * (margins**2).sum(axis=1)) / dots**2 - 1).mean())
 
-    own = noise(coding.levels(margins, depth, margins.shape[1]))
-    assert abs(own / coding._NOISES[depth] - 1) < 0.04
-    for other in (0.8, 1.25) if depth > 1 else ():
+    best_noise = noise(coding.levels(margins, depth, margins.shape[1]))
+    assert abs(best_noise / coding._NOISES[depth] - 1) < 0.04
+    for factor in (0.8, 1.25) if depth > 1 else ():
         half = 1 << (depth - 1)
-        steps = np.floor(margins / (coding._STEPS[depth] * other))
-        assert noise(2 * np.clip(steps, -half, half - 1) + 1) > own
+        steps = np.floor(margins / (coding._STEPS[depth] * factor))
+        assert noise(2 * np.clip(steps, -half, half - 1) + 1) > best_noise
 
 
 @pytest.mark.parametrize(
-    ("falling", "dims", "bits", "components"),
+    ("decay", "dims", "bits", "components"),
     [
         (0.0, 16, 256, 16),
         (0.0, 64, 256, 64),
@@ -359,9 +361,9 @@ def test_the_noise_constants_are_those_of_normal_margins(depth: int) -> None:
     ],
 )
 def test_few_components_are_hashed_if_they_hold_nearly_all_variance(
-    falling: float, dims: int, bits: int, components: int
+    decay: float, dims: int, bits: int, components: int
 ) -> None:
-    assert coding.fitting_components(np.exp(-falling * np.arange(dims)), bits) == components
+    assert coding.fitting_components(np.exp(-decay * np.arange(dims)), bits) == components
 
 
 def test_points_without_variance_are_hashed() -> None:

@@ -41,16 +41,16 @@ def test_every_point_is_in_exactly_one_cell(metric: Metric, rows: int, kind: str
 def test_cells_use_the_same_hyperplanes_as_lsh_sdiv() -> None:
     """With cells only the codes differ, because they are relative to the centre of a cell."""
     points = clustered(500, 12, 3)
-    told: dict[str, Any] = {"metric": "euclidean", "seed": 4, "n_components": 12}
-    with_cells, without = (
-        Index.build(points, hash_family=family, **told).engine._arrays
+    parameters: dict[str, Any] = {"metric": "euclidean", "seed": 4, "n_components": 12}
+    with_cells, without_cells = (
+        Index.build(points, hash_family=family, **parameters).engine._arrays
         for family in ("cells", "lsh_sdiv")
     )
     # With four bits per margin, a code has a quarter as many hyperplanes as bits.
     planes = with_cells["hyperplanes"]
     assert planes.shape == (12, 64)
-    assert with_cells["codes"].shape == without["codes"].shape
-    assert np.allclose(planes[:, :60], without["hyperplanes"][:, :60], atol=1e-6)
+    assert with_cells["codes"].shape == without_cells["codes"].shape
+    assert np.allclose(planes[:, :60], without_cells["hyperplanes"][:, :60], atol=1e-6)
     assert np.allclose(with_cells["thresholds"], points.mean(axis=0) @ planes, atol=1e-4)
 
 
@@ -60,8 +60,8 @@ def test_n_components_may_exceed_the_hyperplanes_of_a_code(components: int) -> N
     index = Index.build(points, hash_family="cells", n_components=components)
     assert index.engine._arrays["codes"].shape == (4, 400)
     assert index.engine._arrays["hyperplanes"].shape[1] == (128 if components == 65 else 256)
-    found = index.query(points[:50], k=1, search="scan", selector="nearest", hash_limit=40)
-    assert (found.ids[:, 0] == np.arange(50)).mean() > 0.9
+    result = index.query(points[:50], k=1, search="scan", selector="nearest", hash_limit=40)
+    assert (result.ids[:, 0] == np.arange(50)).mean() > 0.9
 
 
 def test_the_number_of_components_depends_on_the_variance_within_cells() -> None:
@@ -88,8 +88,8 @@ class Places:
         squares = (self.centres * self.centres).sum(axis=1)
         # The codes and terms are arbitrary; other tests check that they estimate distances well.
         self.codes = np.zeros((1, count), np.uint64)
-        drawn = rng.standard_normal((count, 64)).astype(np.float32)
-        codes.encode(drawn, self.codes, 0)
+        margins = rng.standard_normal((count, 64)).astype(np.float32)
+        codes.encode(margins, self.codes, 0)
         self.terms = codes.pack_terms(squares, rng.random(count).astype(np.float32))
         self.arrays = Cells(
             self.codes,
@@ -121,17 +121,17 @@ class Places:
         memory.scratch.code.margins[:] = self.projections
         return memory.scratch
 
-    def rank(self, wanted: int, *, product: bool) -> list[int]:
-        """Return the `wanted` cells that the kernel ranks first."""
+    def rank(self, cell_count: int, *, product: bool) -> list[int]:
+        """Return the first `cell_count` cells in the order of the kernel."""
         memory = self.scratch()
         count = cells.rank_cells(
-            memory.code, self.arrays, wanted, product, memory.scan, memory.cells
+            memory.code, self.arrays, cell_count, product, memory.scan, memory.cells
         )
-        found: list[int] = memory.cells.numbers[:count].tolist()
-        return found
+        numbers: list[int] = memory.cells.numbers[:count].tolist()
+        return numbers
 
     def choose(self, n_probes: int, at_least: int, *, product: bool) -> tuple[list[int], int]:
-        """Run the kernel and return the cells taken and the number of points in them."""
+        """Run the kernel; return the cells that it takes and the number of points in them."""
         memory = self.scratch()
         count, points = cells.choose_cells(
             memory.code, self.arrays, n_probes, at_least, product, memory.scan, memory.cells
@@ -152,25 +152,25 @@ drawn_places = st.builds(
 @given(places=drawn_places, product=st.booleans())
 def test_ranking_half_of_the_cells_or_more_is_exact(places: Places, product: bool) -> None:
     """Ranking then compares all centres; if all cells are wanted, they come in any order."""
-    every = places.nearest(product=product)
-    wanted = -(-len(every) // 2)
-    if wanted < len(every):
-        assert places.rank(wanted, product=product) == every[:wanted]
-    for more in (len(every), len(every) + 5):
-        assert sorted(places.rank(more, product=product)) == sorted(every)
+    ranking = places.nearest(product=product)
+    half = -(-len(ranking) // 2)
+    if half < len(ranking):
+        assert places.rank(half, product=product) == ranking[:half]
+    for more in (len(ranking), len(ranking) + 5):
+        assert sorted(places.rank(more, product=product)) == sorted(ranking)
 
 
 @examples
-@given(places=drawn_places, product=st.booleans(), wanted=st.integers(1, 6))
+@given(places=drawn_places, product=st.booleans(), cell_count=st.integers(1, 6))
 def test_ranking_few_cells_agrees_with_the_reference(
-    places: Places, product: bool, wanted: int
+    places: Places, product: bool, cell_count: int
 ) -> None:
-    found = places.rank(wanted, product=product)
-    assert len(set(found)) == len(found) == min(wanted, len(places.centres))
-    every = places.nearest(product=product)
-    if len(found) == len(every):
+    ranking = places.rank(cell_count, product=product)
+    assert len(set(ranking)) == len(ranking) == min(cell_count, len(places.centres))
+    all_cells = places.nearest(product=product)
+    if len(ranking) == len(all_cells):
         return
-    assert found == [cell for cell in every if cell in found]
+    assert ranking == [cell for cell in all_cells if cell in ranking]
     twin = definitions.Cells(
         centres=places.centres,
         squares=(places.centres**2).sum(axis=1),
@@ -189,7 +189,7 @@ def test_ranking_few_cells_agrees_with_the_reference(
         n_bits=0,
         metric="inner_product" if product else "cosine",
     )
-    assert found == definitions.nearest_cells(points, twin, places.projections, wanted)
+    assert ranking == definitions.nearest_cells(points, twin, places.projections, cell_count)
 
 
 @examples
@@ -204,16 +204,16 @@ def test_cells_are_taken_until_they_hold_enough_points(
 ) -> None:
     total = int(places.cell_starts[-1])
     at_least = round(share * total)
-    taken, points = places.choose(n_probes, at_least, product=product)
+    numbers, points = places.choose(n_probes, at_least, product=product)
     sizes = np.diff(places.cell_starts)
-    assert points == sizes[taken].sum()
-    assert points >= at_least or len(taken) == len(places.centres)
-    wanted = min(n_probes, len(places.centres))
-    while sizes[places.rank(wanted, product=product)].sum() < at_least:
-        if wanted == len(places.centres):
+    assert points == sizes[numbers].sum()
+    assert points >= at_least or len(numbers) == len(places.centres)
+    cell_count = min(n_probes, len(places.centres))
+    while sizes[places.rank(cell_count, product=product)].sum() < at_least:
+        if cell_count == len(places.centres):
             break
-        wanted = min(2 * wanted, len(places.centres))
-    assert taken == places.rank(wanted, product=product)
+        cell_count = min(2 * cell_count, len(places.centres))
+    assert numbers == places.rank(cell_count, product=product)
 
 
 def test_cells_at_equal_distance_are_ordered_by_number() -> None:
@@ -226,15 +226,15 @@ def test_cells_at_equal_distance_are_ordered_by_number() -> None:
 @pytest.mark.parametrize("kind", ["gaussian", "far", "plain"])
 def test_codes_in_cells_find_neighbours_far_from_the_origin(metric: Metric, kind: str) -> None:
     points = clustered(6_000, 32, 5) + (30 if kind == "far" else 0)
-    asked = points[::300] + 0.1
+    queries = points[::300] + 0.1
     planes: Any = "gaussian" if kind == "gaussian" else "orthogonal"
     index = Index.build(points, hash_family="cells", metric=metric, hyperplanes=planes)
     options: dict[str, Any] = {"selector": "nearest", "k": 10}
-    exact = index.query(asked, search="exact", **options)
-    for search, told in (
+    exact = index.query(queries, search="exact", **options)
+    for search, limits in (
         ("scan", {"hash_limit": 300}),
         ("tables", {"hash_limit": 300, "n_probes": 60}),
     ):
-        found = index.query(asked, search=search, **options, **told)  # type: ignore[arg-type]
-        pairs = zip(found.ids, exact.ids, strict=True)
+        result = index.query(queries, search=search, **options, **limits)  # type: ignore[arg-type]
+        pairs = zip(result.ids, exact.ids, strict=True)
         assert np.mean([np.isin(*pair).mean() for pair in pairs]) > 0.9, search

@@ -57,9 +57,9 @@ def components() -> Doubles:
 def pair(distance: float, basis: Doubles) -> tuple[Doubles, Doubles]:
     """Return two unit vectors whose projections onto `basis` have this squared distance."""
     rng = np.random.default_rng(2)
-    first, other = np.linalg.qr(rng.standard_normal((basis.shape[1], 2)))[0].T
+    first, perpendicular = np.linalg.qr(rng.standard_normal((basis.shape[1], 2)))[0].T
     cosine = 1 - distance / 2
-    second = cosine * first + sqrt(1 - cosine**2) * other
+    second = cosine * first + sqrt(1 - cosine**2) * perpendicular
     outside = rng.standard_normal((2, DIMS))
     outside -= outside @ basis @ basis.T
     return (
@@ -84,10 +84,10 @@ def test_gaussian_bits_agree_with_the_probability_of_eq_5(
     """For lsh_sdiv, Eq. 5 applies to the distance between projections onto the components."""
     bits = 20_000
     a, b = pair(distance, whole_space(family))
-    agreed = bits - int(differing(drawn(family, "gaussian", bits), a, b).sum())
+    agreements = bits - int(differing(drawn(family, "gaussian", bits), a, b).sum())
     law = stats.binom(bits, collision_probability(distance))
-    each = CHANCE / len(DISTANCES) / 4
-    assert law.ppf(each) <= agreed <= law.isf(each)
+    chance = CHANCE / len(DISTANCES) / 4
+    assert law.ppf(chance) <= agreements <= law.isf(chance)
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -140,17 +140,17 @@ def test_a_direction_is_as_likely_as_its_opposite(hyperplanes: Hyperplanes) -> N
     bits = np.array(
         [drawn("lsh_div", hyperplanes, DIMS, seed)[[0, 7]] >= 0 for seed in range(draws)]
     )
-    law, each = stats.binom(draws, 0.5), CHANCE / DIMS / 8
+    law, chance = stats.binom(draws, 0.5), CHANCE / DIMS / 8
     set_bits = bits.sum(axis=0)
-    assert set_bits.min() >= law.ppf(each)
-    assert set_bits.max() <= law.isf(each)
+    assert set_bits.min() >= law.ppf(chance)
+    assert set_bits.max() <= law.isf(chance)
 
 
 def test_centred_hashing_takes_components_around_the_mean() -> None:
     points = definitions.unit(spectrum_points() + 3 * np.eye(DIMS)[0]).astype(np.float32)
     index = Index.build(points, hash_family="lsh_sdiv", n_components=3, centred=True)
-    centred = points - points.mean(axis=0, dtype=np.float64)
-    basis = np.linalg.svd(centred, full_matrices=False)[2][:3].T
+    residuals = points - points.mean(axis=0, dtype=np.float64)
+    basis = np.linalg.svd(residuals, full_matrices=False)[2][:3].T
     planes = index.engine._arrays["hyperplanes"].astype(np.float64)
     assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-4
 
@@ -200,21 +200,21 @@ def test_every_point_within_r_is_found_with_probability_one_minus_delta() -> Non
     query, border = equidistant(15, radius)
     _, nearer = equidistant(15, radius / 3)
     far = definitions.unit(np.random.default_rng(5).standard_normal((70, DIMS)))
-    missed = np.zeros(30)
-    told: dict[str, Any] = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
-    told |= {"n_tables": n_tables, "n_bits": n_bits, "target_recall": 1e-9}
+    misses = np.zeros(30)
+    parameters: dict[str, Any] = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
+    parameters |= {"n_tables": n_tables, "n_bits": n_bits, "target_recall": 1e-9}
     for seed in range(builds):
-        index = Index.build(np.concatenate([border, nearer, far]), seed=seed, **told)
+        index = Index.build(np.concatenate([border, nearer, far]), seed=seed, **parameters)
         # The tuner probes at least the home bucket of each table.
         assert index.info.n_probes == n_tables
-        found = index.query(
+        result = index.query(
             query, k=100, search="tables", selector="nearest", hash_limit=0, candidates_limit=0
         )
-        missed += ~np.isin(np.arange(30), found.ids)
+        misses += ~np.isin(np.arange(30), result.ids)
     law = stats.binom(builds, delta)
-    assert missed.max() <= law.isf(CHANCE / 30)
+    assert misses.max() <= law.isf(CHANCE / 30)
     expected = (1 - collision_probability(radius) ** n_bits) ** n_tables
     exact = stats.binom(builds, expected)
-    each = CHANCE / 15 / 2
-    assert (missed[:15] >= exact.ppf(each)).all()
-    assert (missed[:15] <= exact.isf(each)).all()
+    chance = CHANCE / 15 / 2
+    assert (misses[:15] >= exact.ppf(chance)).all()
+    assert (misses[:15] <= exact.isf(chance)).all()

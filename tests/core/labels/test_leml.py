@@ -108,51 +108,53 @@ def test_precomputed_and_implicit_moments_agree(
     """Every solve continues to float32's precision, so both ways differ only by rounding."""
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     documents, labels = make_data(70, 9, 8, 4)
-    given: object = documents.toarray() if dense else documents
+    rows: object = documents.toarray() if dense else documents
     parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
-    stored = train(given, labels, parameters)
+    matrix_training = train(rows, labels, parameters)
     monkeypatch.setattr(matrices, "_MOMENT_COLUMNS_MAX", 0)
     monkeypatch.setattr(matrices, "_BLOCK_VALUES", 7)
     monkeypatch.setattr(leml, "_BLOCK_NUMBERS", 1)
-    applied = train(given, labels, parameters)
-    assert scores_of(applied, documents) == pytest.approx(scores_of(stored, documents), abs=1e-4)
-    assert applied.losses == pytest.approx(stored.losses, rel=1e-5)
+    operator_training = train(rows, labels, parameters)
+    assert scores_of(operator_training, documents) == pytest.approx(
+        scores_of(matrix_training, documents), abs=1e-4
+    )
+    assert operator_training.losses == pytest.approx(matrix_training.losses, rel=1e-5)
 
 
-def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float32]:
-    model = trained.model
+def scores_of(result: TrainedLabels, documents: object) -> npt.NDArray[np.float32]:
+    model = result.model
     return np.asarray(model.embed(documents) @ model.label_factors.T)
 
 
 def test_training_with_a_seed_is_reproducible() -> None:
     data = make_data(120, 25, 14, 5)
-    one, other = (train(*data, LabelParameters(seed=7)) for _ in range(2))
+    first, second = (train(*data, LabelParameters(seed=7)) for _ in range(2))
     for name in ("label_factors", "feature_map", "offset"):
-        assert getattr(one.model, name).tobytes() == getattr(other.model, name).tobytes()
-    assert (one.parameters, one.trials, one.losses) == (
-        other.parameters,
-        other.trials,
-        other.losses,
+        assert getattr(first.model, name).tobytes() == getattr(second.model, name).tobytes()
+    assert (first.parameters, first.trials, first.losses) == (
+        second.parameters,
+        second.trials,
+        second.losses,
     )
 
 
 def test_parameters_that_are_not_given_are_chosen_by_trials() -> None:
     data = make_data(150, 30, 20, 6)
-    trained = train(*data)
-    chosen = trained.parameters
-    assert chosen.rank is not None
-    assert chosen.rank <= RANK_MAX
-    assert chosen.regularisation in REGULARISATIONS
-    best = max(trial.score for trial in trained.trials)
-    of_chosen = [
+    result = train(*data)
+    parameters = result.parameters
+    assert parameters.rank is not None
+    assert parameters.rank <= RANK_MAX
+    assert parameters.regularisation in REGULARISATIONS
+    best = max(trial.score for trial in result.trials)
+    choice_scores = [
         trial.score
-        for trial in trained.trials
-        if (trial.rank, trial.regularisation) == (chosen.rank, chosen.regularisation)
+        for trial in result.trials
+        if (trial.rank, trial.regularisation) == (parameters.rank, parameters.regularisation)
     ]
-    assert of_chosen == [best]
-    fixed = train(*data, LabelParameters(rank=5, iterations=3))
-    assert (fixed.parameters.rank, fixed.parameters.iterations) == (5, 3)
-    assert {(t.rank, t.iterations) for t in fixed.trials} == {(5, 3)}
+    assert choice_scores == [best]
+    second_result = train(*data, LabelParameters(rank=5, iterations=3))
+    assert (second_result.parameters.rank, second_result.parameters.iterations) == (5, 3)
+    assert {(t.rank, t.iterations) for t in second_result.trials} == {(5, 3)}
     assert train(*data, LabelParameters(rank=5, iterations=3, regularisation=2)).trials == ()
 
 
@@ -162,9 +164,9 @@ def test_trials_train_only_features_of_their_sample() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_selection, "_TRAINED_ROWS_MAX", 20)
         patch.setattr(model_selection, "_HELD_OUT_ROWS_MAX", 9)
-        trained = train(documents, labels)
-    assert trained.model.dims == 40
-    assert trained.trials
+        result = train(documents, labels)
+    assert result.model.dims == 40
+    assert result.trials
 
 
 def test_empty_columns_change_no_trained_factor() -> None:
@@ -173,27 +175,27 @@ def test_empty_columns_change_no_trained_factor() -> None:
     columns, ids = np.arange(25) * 700 + 3, np.arange(14) * 700
     wide = train(widened(documents, columns, 25 * 700), widened(labels, ids, 14 * 700))
     assert wide.trials == plain.trials
-    for spaced, own, places in (
+    for wide_matrix, plain_matrix, places in (
         (wide.model.label_factors, plain.model.label_factors, ids),
         (wide.model.feature_map, plain.model.feature_map, columns),
     ):
-        assert spaced[places].tobytes() == own.tobytes()
-        assert np.count_nonzero(spaced.any(axis=1)) == len(places)
+        assert wide_matrix[places].tobytes() == plain_matrix.tobytes()
+        assert np.count_nonzero(wide_matrix.any(axis=1)) == len(places)
 
 
 def test_training_skips_labels_without_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    shapes = []
 
-    class Seen(Products):
+    class ShapeRecorder(Products):
         def __init__(self, *data: Any) -> None:  # noqa: ANN401  # X and Y
             super().__init__(*data)
-            seen.append(self.shape[1:])
+            shapes.append(self.shape[1:])
 
     for module in (model_selection, training):
-        monkeypatch.setattr(module, "Products", Seen)
+        monkeypatch.setattr(module, "Products", ShapeRecorder)
     documents, labels = make_data(90, 25, 14, 12)
     train(documents, widened(labels, np.arange(14) * 100_000, 2_000_000))
-    assert set(seen) == {(26, 14)}
+    assert set(shapes) == {(26, 14)}
 
 
 def test_too_large_label_factors_are_refused_before_training(
@@ -218,16 +220,16 @@ def test_the_maximum_rank_depends_on_columns_in_use(width: int) -> None:
 
 
 def test_progress_is_reported_and_may_cancel_the_training() -> None:
-    data, seen = make_data(100, 20, 10, 8), list[Progress]()
-    train(*data, LabelParameters(tolerance=0), seen.append)
-    assert [step.stage for step in seen if step.stage == "choosing"]
-    training = [step for step in seen if isinstance(step, TrainingProgress)]
+    data, steps = make_data(100, 20, 10, 8), list[Progress]()
+    train(*data, LabelParameters(tolerance=0), steps.append)
+    assert [step.stage for step in steps if step.stage == "choosing"]
+    training = [step for step in steps if isinstance(step, TrainingProgress)]
     training = [step for step in training if step.stage == "training"]
     assert training[0].loss is None
     assert training[-1].loss is not None
     assert training[-1].rows_done == training[-1].rows_total
-    done = [step.rows_done for step in training]
-    assert done == sorted(done)
+    row_counts = [step.rows_done for step in training]
+    assert row_counts == sorted(row_counts)
     assert all((step.seconds_left or 0) >= 0 for step in training)
 
     class Enough(Exception):  # noqa: N818  # not an error
@@ -246,9 +248,9 @@ def test_training_works_on_the_smallest_data(shape: tuple[int, int, int]) -> Non
     documents = np.ones(shape[:2], np.float32)
     documents[-1] = 0
     labels = np.ones((shape[0], shape[2]))
-    trained = train(documents, labels)
-    assert np.isfinite(trained.model.label_factors).all()
-    assert trained.model.predict(documents).counts.tolist() == [min(5, shape[2])] * shape[0]
+    result = train(documents, labels)
+    assert np.isfinite(result.model.label_factors).all()
+    assert result.model.predict(documents).counts.tolist() == [min(5, shape[2])] * shape[0]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +296,9 @@ def test_default_training_reaches_the_published_precision(
     split = documents.read(data_folder, name)
     model = train(split.documents, split.labels).model
     result = list(precisions(split, model.predict(split.test_documents).labels).values())
-    assert all(ours >= expected for ours, expected in zip(result, least, strict=True)), result
+    assert all(precision >= expected for precision, expected in zip(result, least, strict=True)), (
+        result
+    )
 
 
 sizes, seeds = st.integers(0, 30), st.integers(0, 2**32 - 1)
@@ -316,32 +320,32 @@ def test_sparse_product_sums_values_in_stored_order(
     columns = rng.standard_normal((d, r), np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matrices, "_BLOCK_VALUES", block)
-        found = multiply(rows, columns)
-    wanted = reference.sparse_product(rows.indptr, rows.indices, rows.values, columns)
-    assert found.tobytes() == wanted.tobytes()
-    assert np.allclose(found, rows.matrix @ columns, atol=1e-5)
+        product = multiply(rows, columns)
+    expected = reference.sparse_product(rows.indptr, rows.indices, rows.values, columns)
+    assert product.tobytes() == expected.tobytes()
+    assert np.allclose(product, rows.matrix @ columns, atol=1e-5)
 
 
 @given(sizes, st.integers(1, 12), seeds)
 def test_iteration_steps_agree_with_their_formulas(rows: int, columns: int, seed: int) -> None:
-    found, residual, direction, image, scales = drawn(seed, 4, rows, columns)
+    solution, residual, direction, image, scales = drawn(seed, 4, rows, columns)
     weight = np.float32(0.7)
     sums = np.zeros(columns)
-    wanted = scales * image + weight * direction
+    expected = scales * image + weight * direction
     factoring.weigh(image, direction, scales, weight, 0, rows, sums)
-    assert np.array_equal(image, wanted)
+    assert np.array_equal(image, expected)
     assert np.array_equal(sums, reference.column_sums(image, direction))
 
     sums[:] = 0
-    further, rest = found + scales * direction, residual - scales * image
-    factoring.descend(found, residual, direction, image, scales, 0, rows, sums)
-    assert np.array_equal(found, further)
+    next_solution, rest = solution + scales * direction, residual - scales * image
+    factoring.descend(solution, residual, direction, image, scales, 0, rows, sums)
+    assert np.array_equal(solution, next_solution)
     assert np.array_equal(residual, rest)
     assert np.array_equal(sums, reference.column_sums(rest, rest))
 
-    turned = scales * direction + residual
+    new_direction = scales * direction + residual
     factoring.turn(direction, residual, scales, 0, rows, sums)
-    assert np.array_equal(direction, turned)
+    assert np.array_equal(direction, new_direction)
 
 
 @given(sizes, st.integers(1, 12), seeds, st.integers(1, 40))
@@ -349,15 +353,17 @@ def test_squares_are_summed_over_blocks(rows: int, columns: int, seed: int, bloc
     matrix, _ = drawn(seed, 1, rows, columns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leml, "_UPDATED_NUMBERS", block)
-        found = leml._squares(matrix)
-    assert found == pytest.approx(reference.column_sums(matrix, matrix), rel=1e-12)
+        squares = leml._squares(matrix)
+    assert squares == pytest.approx(reference.column_sums(matrix, matrix), rel=1e-12)
 
 
 def test_rows_outside_the_range_stay_unchanged() -> None:
-    found, residual, direction, image, scales = drawn(1, 4, 9, 3)
-    before = found.copy()
+    solution, residual, direction, image, scales = drawn(1, 4, 9, 3)
+    before = solution.copy()
     sums = np.zeros(3)
-    factoring.descend(found, residual, direction, image, scales, 2, 5, sums)
+    factoring.descend(solution, residual, direction, image, scales, 2, 5, sums)
     factoring.turn(direction, residual, scales, 4, 4, sums)
-    assert np.array_equal(np.delete(found, range(2, 5), axis=0), np.delete(before, range(2, 5), 0))
-    assert not np.array_equal(found[2:5], before[2:5])
+    assert np.array_equal(
+        np.delete(solution, range(2, 5), axis=0), np.delete(before, range(2, 5), 0)
+    )
+    assert not np.array_equal(solution[2:5], before[2:5])

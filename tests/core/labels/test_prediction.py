@@ -57,12 +57,12 @@ def index(family: HashFamily = "lsh_sdiv", metric: Metric = "cosine") -> Index:
     )
 
 
-def inner(built: Index) -> Index:
+def inner(document_index: Index) -> Index:
     """Return the index over the label factors as an `Index`."""
-    section = built.engine.manifest.labels
+    section = document_index.engine.manifest.labels
     assert section is not None
     assert section.index is not None
-    return Index(Engine(Generation(section.index, part_of(built.engine._arrays, INDEX))))
+    return Index(Engine(Generation(section.index, part_of(document_index.engine._arrays, INDEX))))
 
 
 def columns(result: LabelResult) -> list[bytes]:
@@ -76,18 +76,20 @@ def columns(result: LabelResult) -> list[bytes]:
 
 @examples
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
-def test_embedded_documents_agree_with_the_reference(seed: int, unit: bool, stored: bool) -> None:
+def test_embedded_documents_agree_with_the_reference(
+    seed: int, unit: bool, is_sparse: bool
+) -> None:
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((5, FEATURES)) * (rng.random((5, FEATURES)) < 0.5)).astype("f4")
     rows[:, 0] = 1
     offset = rng.standard_normal(RANK).astype("f4")
-    given_rows = SparseRows.of(sparse.csr_array(rows)) if stored else rows.copy()
+    given_rows = SparseRows.of(sparse.csr_array(rows)) if is_sparse else rows.copy()
     result = embed(given_rows, MAP, offset, unit=unit)
     for number, row in enumerate(rows):
         truth = reference.embed(row, MAP, offset, unit=unit)
         assert result[number] == pytest.approx(truth, rel=1e-5, abs=1e-5)
-        one = rows[number : number + 1].copy()
-        alone = SparseRows.of(sparse.csr_array(one)) if stored else one
+        single_row = rows[number : number + 1].copy()
+        alone = SparseRows.of(sparse.csr_array(single_row)) if is_sparse else single_row
         assert embed(alone, MAP, offset, unit=unit).tobytes() == result[number].tobytes()
 
 
@@ -98,10 +100,13 @@ def test_predictions_agree_with_the_reference(selector: Selector, diversity: flo
     parameters = PredictParameters(
         top_k=4, diversity=diversity, selector=selector, search="exact", candidates_limit=9
     )
-    built = index()
-    assert built.engine.labels is not None
-    points, effective = points_of(inner(built)), built.engine.labels.resolve(parameters)
-    result = built.engine.predict(X[:5], parameters)
+    document_index = index()
+    assert document_index.engine.labels is not None
+    points, effective = (
+        points_of(inner(document_index)),
+        document_index.engine.labels.resolve(parameters),
+    )
+    result = document_index.engine.predict(X[:5], parameters)
     for row, document in enumerate(X[:5]):
         query = embed(document[np.newaxis].copy(), MAP, np.zeros(RANK, "f4"), unit=False)[0]
         truth = near_copies.answer(points, query, effective)
@@ -114,14 +119,14 @@ def test_predictions_agree_with_the_reference(selector: Selector, diversity: flo
 @pytest.mark.parametrize("family", get_args(HashFamily))
 @pytest.mark.parametrize("search", get_args(Search))
 def test_labels_are_searched_like_points(family: HashFamily, search: Search) -> None:
-    built = index(family)
+    document_index = index(family)
     options: dict[str, Any] = {"search": search, "hash_limit": 30, "candidates_limit": 12}
     options |= {"seed": 5, "diversity": 0.3}
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     plain: dict[str, Any] = {"variant": "corrected", "keep_duplicates": True}
     for selector in ("greedy", "qp_relax"):
-        result = built.predict_labels(X, top_k=3, selector=selector, **options)
-        truth = inner(built).query(queries, k=3, selector=selector, **plain, **options)
+        result = document_index.predict_labels(X, top_k=3, selector=selector, **options)
+        truth = inner(document_index).query(queries, k=3, selector=selector, **plain, **options)
         assert result.labels.tolist() == truth.ids.tolist()
         assert result.scores.tobytes() == truth.scores.tobytes()
         assert result.selection_scores.tobytes() == truth.selection_scores.tobytes()
@@ -134,15 +139,17 @@ def test_a_search_ends_when_labels_are_too_short(hash_limit: int, candidates_lim
     """A search agrees with the reference although it scores few labels, the longest first."""
     rng = np.random.default_rng(1)
     lengths = rng.permutation((1 + np.arange(4_000)) ** -0.8)
-    built = Index.build(X, label_model=(rng.standard_normal((4_000, 6)) * lengths[:, None], MAP))
-    assert built.engine.labels is not None
-    points = points_of(inner(built))
+    document_index = Index.build(
+        X, label_model=(rng.standard_normal((4_000, 6)) * lengths[:, None], MAP)
+    )
+    assert document_index.engine.labels is not None
+    points = points_of(inner(document_index))
     queries = embed(X[:3].copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
     for search, diversity in itertools.product(("scan", "scan_hamming", "exact"), (0.0, 0.3)):
         options: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3, **limits}
-        result = built.predict_labels(X[:3], **options)
-        effective = built.engine.labels.resolve(PredictParameters(**options))
+        result = document_index.predict_labels(X[:3], **options)
+        effective = document_index.engine.labels.resolve(PredictParameters(**options))
         for query, labels in zip(queries, result.labels, strict=True):
             assert labels.tolist() == near_copies.answer(points, query, effective).ids
         if candidates_limit if search == "exact" else hash_limit:
@@ -157,18 +164,18 @@ def test_a_batch_agrees_with_single_documents() -> None:
 
 
 def test_training_with_a_seed_builds_the_same_index() -> None:
-    told: dict[str, Any] = {"label_model": "leml", "rank": 3, "regularisation": 1.0}
-    first, *others = (
-        Index.build(X, labels=labels, iterations=2, **told).engine._arrays
+    parameters: dict[str, Any] = {"label_model": "leml", "rank": 3, "regularisation": 1.0}
+    first, *repeats = (
+        Index.build(X, labels=labels, iterations=2, **parameters).engine._arrays
         for labels in (Y, Y, Y.toarray())
     )
-    for other in others:
-        assert {name: array.tobytes() for name, array in other.items()} == {
+    for arrays in repeats:
+        assert {name: array.tobytes() for name, array in arrays.items()} == {
             name: array.tobytes() for name, array in first.items()
         }
     bare = Index.build(sparse.csr_array(X), ids=100 + np.arange(DOCUMENTS))
-    labelled, plain = (built.query(X, k=4, search="scan") for built in (index(), bare))
-    assert labelled.ids.tolist() == plain.ids.tolist()
+    result, plain = (target_index.query(X, k=4, search="scan") for target_index in (index(), bare))
+    assert result.ids.tolist() == plain.ids.tolist()
 
 
 def test_a_threshold_drops_labels_before_selection() -> None:
@@ -181,16 +188,16 @@ def test_a_threshold_drops_labels_before_selection() -> None:
     assert [len(names) for names in result.names] == result.counts.tolist()
     assert result.warnings[0].code == "FEWER_THAN_TOP_K_FOUND"
     for beyond in (1e6, 1e300):
-        none = index().predict_labels(X, threshold=beyond)
-        assert none.counts.tolist() == [0] * DOCUMENTS
-        assert np.isnan(none.scores).all()
+        empty_result = index().predict_labels(X, threshold=beyond)
+        assert empty_result.counts.tolist() == [0] * DOCUMENTS
+        assert np.isnan(empty_result.scores).all()
     votes = index().predict_labels(X, mode="neighbour_vote", threshold=0.25)
     assert (votes.scores[votes.labels >= 0] >= 0.25).all()
     assert votes.counts.sum() < index().predict_labels(X, mode="neighbour_vote").counts.sum()
     plain = index().predict_labels(X)
     for least in (-1e6, -1e300, -np.inf):
-        every = index().predict_labels(X, threshold=least)
-        assert every.labels.tobytes() == plain.labels.tobytes()
+        full_result = index().predict_labels(X, threshold=least)
+        assert full_result.labels.tobytes() == plain.labels.tobytes()
 
 
 def test_top_k_above_the_number_of_labels() -> None:
@@ -207,12 +214,12 @@ def test_top_k_above_the_number_of_labels() -> None:
 
 
 def test_one_label_and_one_document() -> None:
-    built = Index.build(
+    document_index = Index.build(
         X[:1], labels=np.ones((1, 1)), label_model=(FACTORS[:1], MAP), label_names=[""]
     )
     modes: list[Mode] = ["embedding", "neighbour_vote"]
     for mode in modes:
-        result = built.predict_labels(X[0], mode=mode, top_k=2)
+        result = document_index.predict_labels(X[0], mode=mode, top_k=2)
         assert result.labels.tolist() == [[0, -1]]
         assert result.names == (("",),)
 
@@ -220,12 +227,12 @@ def test_one_label_and_one_document() -> None:
 @pytest.mark.parametrize("vote", get_args(Vote))
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
 def test_votes_agree_with_the_reference(vote: Vote, metric: Metric) -> None:
-    built = index(metric=metric)
+    document_index = index(metric=metric)
     options: dict[str, Any] = {"diversity": 0.2, "search": "exact"}
-    result = built.predict_labels(
+    result = document_index.predict_labels(
         X[:9], mode="neighbour_vote", neighbours=6, vote=vote, top_k=4, **options
     )
-    answers = built.query(X[:9], k=6, variant="corrected", keep_duplicates=True, **options)
+    answers = document_index.query(X[:9], k=6, variant="corrected", keep_duplicates=True, **options)
     for row in range(9):
         weights = [1.0] * 6
         if vote == "weighted":
@@ -251,22 +258,22 @@ def test_votes_agree_with_the_reference(vote: Vote, metric: Metric) -> None:
 FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
 
 
-def at_home(built: Index, vector: FloatArray) -> list[int]:
+def at_home(target_index: Index, vector: FloatArray) -> list[int]:
     """Return the rows of the index that are in the bucket of `vector` in one of the tables."""
-    points = points_of(built)
+    points = points_of(target_index)
     (margins,) = kernels.margins(vector, points.hyperplanes, points.thresholds)
     # The sign of such a margin may depend on rounding.
     assume(np.abs(margins).min() > 1e-5 * np.linalg.norm(vector))
     rows: set[int] = set()
     for table in range(points.n_tables):
-        own = kernels.key(margins >= 0, table, points.n_bits)
-        rows.update(kernels.buckets(points.bits, table, points.n_bits).get(own, []))
+        bucket_key = kernels.key(margins >= 0, table, points.n_bits)
+        rows.update(kernels.buckets(points.bits, table, points.n_bits).get(bucket_key, []))
     return sorted(rows)
 
 
-def home_buckets(built: Index) -> dict[str, Any]:
-    """Return the options with which a search finds all points of the home buckets alone."""
-    n_tables = built.engine.manifest.parameters.n_tables
+def home_buckets(target_index: Index) -> dict[str, Any]:
+    """Return the options of a search that finds exactly the points in the home buckets."""
+    n_tables = target_index.engine.manifest.parameters.n_tables
     return {"search": "tables", "n_probes": n_tables, "hash_limit": 0, "candidates_limit": 0}
 
 
@@ -283,12 +290,12 @@ def test_one_probe_for_each_table_finds_the_labels_of_home_buckets(
     seed: int, family: HashFamily
 ) -> None:
     """Algorithm 2 of the paper looks up the bucket of the document in each table."""
-    built, document = index(family), one_document(seed)
-    labels = inner(built)
-    embedded = embed(document.copy(), MAP, np.zeros(RANK, np.float32), unit=False)
-    home = points_of(labels).ids[at_home(labels, embedded[0])]
+    document_index, document = index(family), one_document(seed)
+    labels = inner(document_index)
+    embedding = embed(document.copy(), MAP, np.zeros(RANK, np.float32), unit=False)
+    home = points_of(labels).ids[at_home(labels, embedding[0])]
     options = home_buckets(labels)
-    result = built.predict_labels(document, top_k=LABELS, diversity=0, **options)
+    result = document_index.predict_labels(document, top_k=LABELS, diversity=0, **options)
     assert sorted(result.labels[0, : result.counts[0]].tolist()) == sorted(home.tolist())
     assert result.stats.buckets_probed.tolist() == [options["n_probes"]]
     assert result.parameters.n_probes == options["n_probes"]
@@ -297,11 +304,11 @@ def test_one_probe_for_each_table_finds_the_labels_of_home_buckets(
 @examples
 @given(st.integers(0, 2**32 - 1), st.sampled_from(FAMILIES))
 def test_one_probe_for_each_table_lets_home_buckets_vote(seed: int, family: HashFamily) -> None:
-    built, document = index(family), one_document(seed)
-    home = at_home(built, document[0] / np.linalg.norm(document))
-    options = home_buckets(built)
+    document_index, document = index(family), one_document(seed)
+    home = at_home(document_index, document[0] / np.linalg.norm(document))
+    options = home_buckets(document_index)
     options |= {"mode": "neighbour_vote", "vote": "plain", "neighbours": DOCUMENTS}
-    result = built.predict_labels(document, top_k=LABELS, diversity=0, **options)
+    result = document_index.predict_labels(document, top_k=LABELS, diversity=0, **options)
     votes = reference.vote(home, [1.0] * len(home), SETS) if home else {}
     shares = dict(zip(result.labels[0].tolist(), result.scores[0].tolist(), strict=True))
     shares.pop(-1, None)
@@ -310,20 +317,24 @@ def test_one_probe_for_each_table_lets_home_buckets_vote(seed: int, family: Hash
 
 def test_probes_have_an_effect_with_tables_only() -> None:
     """By default there are as many probes as Build tuned, and without tables there are none."""
-    built = index()
+    document_index = index()
     for mode in get_args(Mode):
         answers = [
-            built.predict_labels(X, mode=mode, search=search, n_probes=n_probes, hash_limit=50)
+            document_index.predict_labels(
+                X, mode=mode, search=search, n_probes=n_probes, hash_limit=50
+            )
             for search in ("scan", "exact")
             for n_probes in (None, 1, 99)
         ]
         assert {answer.parameters.n_probes for answer in answers} == {0}
         assert len({answer.scores.tobytes() for answer in answers[:3]}) == 1
         assert len({answer.scores.tobytes() for answer in answers[3:]}) == 1
-        tuned = built.predict_labels(X, mode=mode, search="tables").parameters.n_probes
-        assert tuned > 0
-        again = built.predict_labels(X, mode=mode, search="tables", n_probes=tuned)
-        assert columns(again) == columns(built.predict_labels(X, mode=mode, search="tables"))
+        probes = document_index.predict_labels(X, mode=mode, search="tables").parameters.n_probes
+        assert probes > 0
+        again = document_index.predict_labels(X, mode=mode, search="tables", n_probes=probes)
+        assert columns(again) == columns(
+            document_index.predict_labels(X, mode=mode, search="tables")
+        )
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
@@ -366,18 +377,18 @@ def test_invalid_documents_are_refused(documents: RowsLike, message: str, mode: 
 
 
 def test_a_mode_is_refused_without_labels_or_model() -> None:
-    nothing = Index.build(X)
+    bare_index = Index.build(X)
     votes = Index.build(X, labels=Y)
     model = Index.build(X, label_model=(FACTORS, MAP))
     cases: list[tuple[Index, Mode]] = [
-        (nothing, "embedding"),
-        (nothing, "neighbour_vote"),
+        (bare_index, "embedding"),
+        (bare_index, "neighbour_vote"),
         (votes, "embedding"),
         (model, "neighbour_vote"),
     ]
-    for built, mode in cases:
+    for target_index, mode in cases:
         with refused("mode", error=UnfitIndexError):
-            built.predict_labels(X, mode=mode)
+            target_index.predict_labels(X, mode=mode)
     assert votes.predict_labels(X, mode="neighbour_vote").counts.max() > 0
     assert model.predict_labels(X).counts.min() == 5
 
@@ -426,28 +437,34 @@ def test_lists_have_top_k_places() -> None:
     assert all_there.labels.tolist() == [[1, 2, 0, -1, -1]]
     assert all_there.counts.tolist() == [3]
     assert np.isnan(all_there.scores[0, 3:]).all()
-    some = label_model.predict([[2.0], [0.0]], top_k=2, threshold=5.0)
-    assert some.labels.tolist() == [[1, -1], [-1, -1]]
-    assert some.counts.tolist() == [1, 0]
+    short_result = label_model.predict([[2.0], [0.0]], top_k=2, threshold=5.0)
+    assert short_result.labels.tolist() == [[1, -1], [-1, -1]]
+    assert short_result.counts.tolist() == [1, 0]
 
 
 def test_a_trained_model_ignores_the_length_of_documents() -> None:
     """A document without features gets the labels that the offset alone predicts."""
     rng = np.random.default_rng(3)
     documents = rng.random((60, 8))
-    trained = train(documents, rng.random((60, 5)) < 0.4).model
-    long = trained.predict(documents * 100)
-    assert np.array_equal(long.labels, trained.predict(documents).labels)
-    nothing = trained.predict(np.zeros((1, 8)))
-    assert nothing.scores[0, 0] == pytest.approx((trained.label_factors @ trained.offset).max())
+    label_model = train(documents, rng.random((60, 5)) < 0.4).model
+    long = label_model.predict(documents * 100)
+    assert np.array_equal(long.labels, label_model.predict(documents).labels)
+    zero_result = label_model.predict(np.zeros((1, 8)))
+    assert zero_result.scores[0, 0] == pytest.approx(
+        (label_model.label_factors @ label_model.offset).max()
+    )
 
 
 def test_documents_get_unit_length_and_a_constant() -> None:
     given_rows = np.array([[3.0, 0, 4], [0, 0, 0]])
     expected = np.array([[0.6, 0, 0.8, 1], [0, 0, 0, 1]])
     for rows in (given_rows, sparse.csr_array(given_rows)):
-        extended = as_documents(rows)
-        dense = extended.matrix.toarray() if isinstance(extended, SparseRows) else extended
+        document_rows = as_documents(rows)
+        dense = (
+            document_rows.matrix.toarray()
+            if isinstance(document_rows, SparseRows)
+            else document_rows
+        )
         assert np.allclose(dense, expected)
 
 

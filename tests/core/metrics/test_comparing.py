@@ -21,11 +21,11 @@ from support.checks.refusals import refused
 
 def test_gain_share_and_its_interval() -> None:
     """The gain share is a ratio of two means; it is NaN if no gain is possible."""
-    nothing, best = np.zeros(20), np.ones(20)
+    baseline, best = np.zeros(20), np.ones(20)
     half = np.full(20, 0.5)
-    assert gain_share(half, nothing, best) == 0.5
-    assert gain_share_interval(half, nothing, best) == pytest.approx((0.5, 0.5, 0.5))
-    value, low, high = gain_share_interval(np.arange(20) / 19, nothing, best)
+    assert gain_share(half, baseline, best) == 0.5
+    assert gain_share_interval(half, baseline, best) == pytest.approx((0.5, 0.5, 0.5))
+    value, low, high = gain_share_interval(np.arange(20) / 19, baseline, best)
     assert value == pytest.approx(0.5)
     assert 0.3 < low < 0.5 < high < 0.7
     assert gain_share(np.array([1.0, 0.5]), np.zeros(2), np.array([1.0, 2.0])) == 0.5
@@ -35,8 +35,8 @@ def test_gain_share_and_its_interval() -> None:
         (0.5, *[math.nan] * 2), nan_ok=True
     )
     assert math.isnan(gain_share(np.full(2, np.nan), np.zeros(2), np.ones(2)))
-    assert math.isnan(gain_share_interval(best, nothing, nothing).value)
-    assert np.isnan(gain_share_interval(nothing, nothing, nothing)).all()
+    assert math.isnan(gain_share_interval(best, baseline, baseline).value)
+    assert np.isnan(gain_share_interval(baseline, baseline, baseline)).all()
 
 
 def test_gap_closed_is_one_at_best_and_zero_at_nearest() -> None:
@@ -60,14 +60,14 @@ def test_pareto_front_agrees_with_the_reference(pairs: list[tuple[float, float]]
     st.sampled_from([0.0, 0.1, 0.5]),
 )
 def test_each_setting_has_one_on_the_front(pairs: list[tuple[int, int]], tolerance: float) -> None:
-    """It is no worse, within the tolerance, and no setting on the front makes another needless."""
+    """It is no worse, within the tolerance. No setting on the front makes another one needless."""
     settings = list(enumerate(pairs))
     mask = pareto_front([h for h, _ in pairs], [t for _, t in pairs], tolerance)
     front = [setting for setting in settings if mask[setting[0]]]
     slack = 1 + tolerance
-    for own, (h, seconds) in settings:
+    for number, (h, seconds) in settings:
         assert any(h1 >= h and t1 <= slack * seconds for _, (h1, t1) in front)
-        if mask[own]:
+        if mask[number]:
             assert not any(h1 > h and t1 <= slack * seconds for _, (h1, t1) in front)
             assert not any(h1 == h and slack * t1 < seconds for _, (h1, t1) in settings)
 
@@ -94,8 +94,8 @@ def test_holm_agrees_with_the_reference(p_values: list[float]) -> None:
 
 
 def test_holm_by_hand() -> None:
-    told = holm([0.01, 0.04, math.nan, 0.03])
-    assert told.tolist() == pytest.approx([0.03, 0.06, math.nan, 0.06], nan_ok=True)
+    adjusted_p = holm([0.01, 0.04, math.nan, 0.03])
+    assert adjusted_p.tolist() == pytest.approx([0.03, 0.06, math.nan, 0.06], nan_ok=True)
     for value in ([[0.5]], [1.5], [-0.1]):
         with refused("p_values"):
             holm(value)

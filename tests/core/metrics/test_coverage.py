@@ -32,8 +32,10 @@ def samples(
     rng: np.random.Generator, groups: IntArray, alike: float, values: Values, count: int
 ) -> Values:
     """Return samples (nq, count); `alike` is the correlation of queries of a group, if normal."""
-    own = rng.standard_normal((groups.max() + 1, count))[groups]
-    normal = np.sqrt(alike) * own + np.sqrt(1 - alike) * rng.standard_normal((len(groups), count))
+    group_noise = rng.standard_normal((groups.max() + 1, count))[groups]
+    normal = np.sqrt(alike) * group_noise + np.sqrt(1 - alike) * rng.standard_normal(
+        (len(groups), count)
+    )
     return np.asarray(np.interp(stats.norm.cdf(normal), _RANKS, values))
 
 
@@ -48,8 +50,8 @@ def coverage(intervals: list[Interval], truth: float) -> float:
 def test_intervals_by_groups_cover_the_mean(count: int, sizes: str, kind: str) -> None:
     groups = np.repeat(np.arange(count), SIZES[sizes](count))
     values = VALUES[kind]
-    drawn = samples(np.random.default_rng(2), groups, 0.2, values, 2_000)
-    assert 0.93 <= coverage(mean_intervals(drawn, groups), float(values.mean())) <= 0.97
+    draws = samples(np.random.default_rng(2), groups, 0.2, values, 2_000)
+    assert 0.93 <= coverage(mean_intervals(draws, groups), float(values.mean())) <= 0.97
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ def test_intervals_by_groups_cover_the_mean(count: int, sizes: str, kind: str) -
 def test_intervals_without_groups_cover_the_mean(queries: int, kinds: tuple[str, ...]) -> None:
     for kind in kinds:
         values = VALUES[kind]
-        drawn = samples(np.random.default_rng(3), np.arange(queries), 0, values, 2_000)
-        assert 0.93 <= coverage(mean_intervals(drawn), float(values.mean())) <= 0.97
+        draws = samples(np.random.default_rng(3), np.arange(queries), 0, values, 2_000)
+        assert 0.93 <= coverage(mean_intervals(draws), float(values.mean())) <= 0.97
 
 
 @pytest.mark.parametrize("count", [7, 20])
@@ -69,19 +71,19 @@ def test_intervals_of_ratios_and_with_nan_cover_the_truth(count: int) -> None:
     rng = np.random.default_rng(4)
     groups = np.repeat(np.arange(count), SIZES["unequal"](count))
     possible = 0.2 + 0.3 * samples(rng, groups, 0.2, _RANKS, 2_000)
-    gained = 0.8 * possible + 0.3 * (samples(rng, groups, 0.2, _RANKS, 2_000) - 0.5)
-    assert 0.93 <= coverage(ratio_intervals(gained, possible, groups), 0.8) <= 0.97
-    gained[rng.random(gained.shape) < 0.2] = np.nan
-    assert 0.93 <= coverage(mean_intervals(gained, groups), 0.8 * 0.35) <= 0.97
+    gains = 0.8 * possible + 0.3 * (samples(rng, groups, 0.2, _RANKS, 2_000) - 0.5)
+    assert 0.93 <= coverage(ratio_intervals(gains, possible, groups), 0.8) <= 0.97
+    gains[rng.random(gains.shape) < 0.2] = np.nan
+    assert 0.93 <= coverage(mean_intervals(gains, groups), 0.8 * 0.35) <= 0.97
 
 
 def test_intervals_by_query_are_too_narrow_for_groups() -> None:
-    """Ten groups of 50 similar queries: an interval that ignores the groups rarely covers."""
+    """If groups of 50 queries are similar, an interval that ignores them often misses the mean."""
     groups = np.repeat(np.arange(10), 50)
     values = VALUES["bounded"]
-    drawn = samples(np.random.default_rng(5), groups, 0.3, values, 1_000)
-    assert coverage(mean_intervals(drawn), float(values.mean())) < 0.45
-    assert coverage(mean_intervals(drawn, groups), float(values.mean())) > 0.93
+    draws = samples(np.random.default_rng(5), groups, 0.3, values, 1_000)
+    assert coverage(mean_intervals(draws), float(values.mean())) < 0.45
+    assert coverage(mean_intervals(draws, groups), float(values.mean())) > 0.93
 
 
 def families(rng: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
@@ -100,5 +102,5 @@ def test_tests_of_equal_methods_rarely_reject() -> None:
     p_values = families(np.random.default_rng(6), 1_000)
     assert (p_values < 0.05).mean() < 0.06
     assert (p_values.min(axis=1) < 0.05).mean() > 0.4
-    adjusted = np.array([holm(family) for family in p_values])
-    assert (adjusted.min(axis=1) < 0.05).mean() <= 0.05
+    adjusted_p = np.array([holm(family) for family in p_values])
+    assert (adjusted_p.min(axis=1) < 0.05).mean() <= 0.05

@@ -26,13 +26,19 @@ def base() -> FloatArray:
 @given(
     seed=st.integers(0, 2**32 - 1),
     metric=st.sampled_from(METRICS),
-    stored_sparse=st.booleans(),
-    asked_sparse=st.booleans(),
+    has_sparse_points=st.booleans(),
+    has_sparse_queries=st.booleans(),
     k=st.integers(1, 8),
     diversity=st.sampled_from([0, 0.3, 1]),
 )
 def test_distances_agree_with_the_reference(
-    seed: int, metric: Metric, stored_sparse: bool, asked_sparse: bool, *, k: int, diversity: float
+    seed: int,
+    metric: Metric,
+    has_sparse_points: bool,
+    has_sparse_queries: bool,
+    *,
+    k: int,
+    diversity: float,
 ) -> None:
     """Inputs have duplicates, zeros, lengths that differ by a factor of 100 and empty places."""
     rng = np.random.default_rng(seed)
@@ -41,18 +47,18 @@ def test_distances_agree_with_the_reference(
     points[1] = points[0]
     queries = rng.standard_normal((3, 5))
     rows = rng.integers(-1, 9, (3, k))
-    held = sparse.csr_array(points) if stored_sparse else points
-    query_rows = sparse.csr_array(queries) if asked_sparse else queries
-    result = list_distances(held, query_rows, rows, metric)
-    for number, (query, listed) in enumerate(zip(queries, rows, strict=True)):
+    matrix = sparse.csr_array(points) if has_sparse_points else points
+    query_rows = sparse.csr_array(queries) if has_sparse_queries else queries
+    result = list_distances(matrix, query_rows, rows, metric)
+    for number, (query, hits) in enumerate(zip(queries, rows, strict=True)):
         values = (result.to_query[number], result.mean[number], result.least[number])
-        expected = reference.list_distances(points, query, listed, metric)
+        expected = reference.list_distances(points, query, hits, metric)
         np.testing.assert_allclose(values, expected, atol=1e-9)
         assert not result.least[number] < 0
         near, apart = expected[0], expected[1] if k > 1 else 0.0
-        value = (1 - diversity) * near - diversity * apart if min(listed) >= 0 else math.nan
+        value = (1 - diversity) * near - diversity * apart if min(hits) >= 0 else math.nan
         np.testing.assert_allclose(objective(result, diversity)[number], value, atol=1e-9)
-        assert result.found[number] == (listed >= 0).sum()
+        assert result.found[number] == (hits >= 0).sum()
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

@@ -148,9 +148,9 @@ def test_h_combines_precision_and_drank() -> None:
         indices = np.array([names["x1"], names["x1"], names["x2"]])
         shape = (2, len(names))
 
-    measured = measure_labels(JudgedLabels.of(labels, Truth()), tree.drank)
-    assert measured["drank"].tolist() == [1, 0]
-    assert measured["h_score"].tolist() == pytest.approx([2 / 3, 0])
+    values = measure_labels(JudgedLabels.of(labels, Truth()), tree.drank)
+    assert values["drank"].tolist() == [1, 0]
+    assert values["h_score"].tolist() == pytest.approx([2 / 3, 0])
 
 
 def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:

@@ -21,10 +21,10 @@ from support.checks.refusals import refused
 def test_ratios_and_their_intervals_agree_with_the_reference(
     rows: list[tuple[int, int, int]],
 ) -> None:
-    gained, possible, groups = (np.array(column) for column in zip(*rows, strict=True))
-    (interval,) = ratio_intervals(gained[:, None], possible[:, None], groups)
+    gains, possible, groups = (np.array(column) for column in zip(*rows, strict=True))
+    (interval,) = ratio_intervals(gains[:, None], possible[:, None], groups)
     value, error, degrees = reference.cluster_t(
-        *(column.tolist() for column in (gained, possible, groups))
+        *(column.tolist() for column in (gains, possible, groups))
     )
     half = error * stats.t.ppf(0.975, degrees)
     expected = (value, value - half, value + half)
@@ -35,9 +35,9 @@ def test_each_query_is_a_group_by_default() -> None:
     """Without groups the interval is the classical t interval of a mean."""
     values = np.random.default_rng(1).random((12, 2))
     values[3, 1] = np.nan
-    told = mean_intervals(values)
-    assert told == mean_intervals(values, np.arange(12))
-    for interval, column in zip(told, values.T, strict=True):
+    intervals = mean_intervals(values)
+    assert intervals == mean_intervals(values, np.arange(12))
+    for interval, column in zip(intervals, values.T, strict=True):
         test = stats.ttest_1samp(column, 0.4, nan_policy="omit")
         assert interval[1:] == pytest.approx(tuple(test.confidence_interval()))
         assert interval.value == mean(column)
@@ -57,9 +57,9 @@ def test_fewer_than_two_groups_have_no_interval() -> None:
     """A group without a value does not count, so a single other group has no interval."""
     values = np.array([[1.0, np.nan], [np.nan, np.nan], [0.5, np.nan]])
     for groups in (np.zeros(3, int), np.array([4, 5, 4])):
-        one, none = mean_intervals(values, groups)
-        assert one == pytest.approx((0.75, math.nan, math.nan), nan_ok=True)
-        assert np.isnan(none).all()
+        interval, empty_interval = mean_intervals(values, groups)
+        assert interval == pytest.approx((0.75, math.nan, math.nan), nan_ok=True)
+        assert np.isnan(empty_interval).all()
         assert np.isnan(paired_tests(values, groups)).all()
     assert np.isnan(mean_intervals(np.empty((0, 1)), np.empty(0))[0]).all()
     assert np.isnan(gain_share_interval([0.5, 1], [0, 0], [1, 1], [3, 3])[1:]).all()

@@ -77,9 +77,9 @@ def test_every_metric_by_hand() -> None:
 
 NAN = math.nan
 ONE_TOPIC = PointCategories.of([0, 0, 1], [4, 4, 5])
-UNTOLD = PointCategories.of([0, 0, 1])
-SOME_TOLD = PointCategories.of([0, 0, 0, 0], [1, -1, 2, -1])
-UNCATEGORISED = PointCategories.of([0, -1, -1, 1], [0, 0, 0, 1])
+NO_SUBTOPICS = PointCategories.of([0, 0, 1])
+SOME_SUBTOPICS = PointCategories.of([0, 0, 0, 0], [1, -1, 2, -1])
+SOME_CATEGORIES = PointCategories.of([0, -1, -1, 1], [0, 0, 0, 1])
 NO_NOVELTY = dict.fromkeys(
     ("subtopic_recall", "normalised_entropy", "h_score", "alpha_ndcg", "err_ia"), NAN
 )
@@ -98,15 +98,19 @@ FULL = {"precision": 0.4, "recall": 1, "subtopic_recall": 1, "n_call": 0, "alpha
         # These categories have at most one sub-topic, or some points have no sub-topic.
         ([0, 1, 2], ONE_TOPIC, {"normalised_entropy": NAN, "h_score": NAN}),
         ([0, 1, 2], ONE_TOPIC, {"subtopic_recall": 1, "alpha_ndcg": 1, "precision": 2 / 3}),
-        ([0, 1], UNTOLD, NO_NOVELTY | {"precision": 1, "recall": 1, "one_call": 1}),
-        ([0, 1, 2], SOME_TOLD, {"precision": 1, "subtopic_recall": 1, "normalised_entropy": 1}),
+        ([0, 1], NO_SUBTOPICS, NO_NOVELTY | {"precision": 1, "recall": 1, "one_call": 1}),
+        (
+            [0, 1, 2],
+            SOME_SUBTOPICS,
+            {"precision": 1, "subtopic_recall": 1, "normalised_entropy": 1},
+        ),
         ([0, 10, 11], LABELS, {"subtopic_recall": 0.2, "normalised_entropy": 0}),
         # Of equally frequent categories, the first in the list is the majority. Points without a
         # category do not count.
         ([0, 10, 11, 1], LABELS, {"majority_accuracy": 1}),
         ([10, 0, 1, 11], LABELS, {"majority_accuracy": 0}),
-        ([1, 2, 0], UNCATEGORISED, {"majority_accuracy": 1}),
-        ([1, 2], UNCATEGORISED, {"majority_accuracy": 0}),
+        ([1, 2, 0], SOME_CATEGORIES, {"majority_accuracy": 1}),
+        ([1, 2], SOME_CATEGORIES, {"majority_accuracy": 0}),
     ],
 )
 def test_corner_cases_by_hand(
@@ -114,8 +118,8 @@ def test_corner_cases_by_hand(
 ) -> None:
     result = measured(ids, 0, labels)
     assert {name: result[name] for name in expected} == pytest.approx(expected, nan_ok=True)
-    untold = {name for name, value in result.items() if math.isnan(value)}
-    assert untold <= {"normalised_entropy", "h_score"} or labels is UNTOLD
+    nan_names = {name for name, value in result.items() if math.isnan(value)}
+    assert nan_names <= {"normalised_entropy", "h_score"} or labels is NO_SUBTOPICS
 
 
 def test_normalised_entropy_stays_between_zero_and_one() -> None:
@@ -212,10 +216,14 @@ def cases(draw: st.DrawFn) -> tuple[Numbers, PointCategories, Numbers]:
 
 
 def lists_of(result: Numbers, labels: PointCategories, categories: Numbers) -> list[List]:
-    both = zip(labels.categories.tolist(), labels.subtopics.tolist(), strict=True)
-    points = dict(zip(labels.ids.tolist(), both, strict=True))
+    pairs = zip(labels.categories.tolist(), labels.subtopics.tolist(), strict=True)
+    points = dict(zip(labels.ids.tolist(), pairs, strict=True))
     return [
-        List(ids, points, {i for i, (own, _) in points.items() if own == category})
+        List(
+            ids,
+            points,
+            {i for i, (point_category, _) in points.items() if point_category == category},
+        )
         for ids, category in zip(result.tolist(), categories, strict=True)
     ]
 
@@ -227,16 +235,20 @@ def test_metrics_agree_with_the_reference(case: tuple[Numbers, PointCategories, 
     result, labels, categories = case
     lists = lists_of(*case)
     by_category = measure(judge(result, categories, labels))
-    by_ids = measure(judge_relevant(result, [sorted(one.relevant) for one in lists], labels))
+    by_ids = measure(
+        judge_relevant(result, [sorted(hit_list.relevant) for hit_list in lists], labels)
+    )
     for name, twin in TWINS.items():
-        expected = [twin(one) for one in lists]
+        expected = [twin(hit_list) for hit_list in lists]
         np.testing.assert_allclose(by_category[name], expected, atol=1e-12, err_msg=name)
         np.testing.assert_allclose(by_ids[name], expected, atol=1e-12, err_msg=name)
     majority = [reference.majority_accuracy(*pair) for pair in zip(lists, categories, strict=True)]
     assert by_category["majority_accuracy"].tolist() == majority
-    for one in lists:
-        one.points = {i: (int(i in one.relevant), s) for i, (_, s) in one.points.items()}
-    majority = [reference.majority_accuracy(one, 1) for one in lists]
+    for hit_list in lists:
+        hit_list.points = {
+            i: (int(i in hit_list.relevant), s) for i, (_, s) in hit_list.points.items()
+        }
+    majority = [reference.majority_accuracy(hit_list, 1) for hit_list in lists]
     assert by_ids["majority_accuracy"].tolist() == majority
     for values in by_category.values():
         assert np.all(np.isnan(values) | ((values >= 0) & (values <= 1 + 1e-12)))
@@ -248,10 +260,10 @@ def test_metrics_with_alpha_agree_with_the_reference(
     case: tuple[Numbers, PointCategories, Numbers], alpha: float
 ) -> None:
     judgements = judge(case[0], case[2], case[1])
-    for number, one in enumerate(lists_of(*case)):
+    for number, hit_list in enumerate(lists_of(*case)):
         for name in ("alpha_ndcg", "err_ia"):
             value = getattr(metrics, name)(judgements, alpha)[number]
-            expected = getattr(reference, name)(one, alpha)
+            expected = getattr(reference, name)(hit_list, alpha)
             assert value == pytest.approx(expected, abs=1e-12, nan_ok=True), name
 
 
@@ -296,8 +308,8 @@ def ir_measures_of(
     ]
     run = [
         ir_measures.ScoredDoc(f"{q}", f"{i}", float(-rank))
-        for q, own in enumerate(ids)
-        for rank, i in enumerate(own)
+        for q, hits in enumerate(ids)
+        for rank, i in enumerate(hits)
         if i >= 0
     ]
     values_by_name = {name: [np.nan] * len(query_categories) for name in PAIRS}
@@ -307,43 +319,43 @@ def ir_measures_of(
     return values_by_name
 
 
-@pytest.mark.parametrize("found", [K, 6])
+@pytest.mark.parametrize("count", [K, 6])
 @pytest.mark.parametrize("seed", range(4))
-def test_ir_measures_agrees(seed: int, found: int) -> None:
-    """The precision in SetF divides by the number of results, so short lists leave it out."""
+def test_ir_measures_agrees(seed: int, count: int) -> None:
+    """SetF divides by the number of results, so short lists are not compared with it."""
     ids, query_categories, labels = draw_lists(seed)
-    ids[:, found:] = -1
-    ours = measure(judge(ids, query_categories, labels))
-    assert 0 in ours["precision"]
+    ids[:, count:] = -1
+    values_by_name = measure(judge(ids, query_categories, labels))
+    assert 0 in values_by_name["precision"]
     for name, values in ir_measures_of(ids, query_categories, labels).items():
-        if found == K or name != "f_score":
-            np.testing.assert_allclose(ours[name], values, atol=1e-6, err_msg=name)
+        if count == K or name != "f_score":
+            np.testing.assert_allclose(values_by_name[name], values, atol=1e-6, err_msg=name)
 
 
 def test_scikit_learn_agrees() -> None:
-    """Results are those of a classifier that accepts k points, or a ranking of all points."""
+    """A list serves as a classifier that accepts k points, or as a ranking of all points."""
     ids, query_categories, labels = draw_lists(5)
-    ours = measure(judge(ids, query_categories, labels))
+    values_by_name = measure(judge(ids, query_categories, labels))
     ranking = np.argsort(np.random.default_rng(6).random((len(query_categories), 60)), axis=1)
-    ranked = measure(judge(ranking, query_categories, labels))["average_precision"]
+    average_precisions = measure(judge(ranking, query_categories, labels))["average_precision"]
     for number, category in enumerate(query_categories):
         truth = labels.categories == category
-        predicted = np.isin(np.arange(len(truth)), ids[number])
+        prediction = np.isin(np.arange(len(truth)), ids[number])
         p, r, f, _ = sklearn_metrics.precision_recall_fscore_support(
-            truth, predicted, average="binary", zero_division=0
+            truth, prediction, average="binary", zero_division=0
         )
-        values = [ours[name][number] for name in ("precision", "recall", "f_score")]
+        values = [values_by_name[name][number] for name in ("precision", "recall", "f_score")]
         assert values == pytest.approx([p, r, f])
         scores = -np.argsort(ranking[number]).astype(np.float64)
         expected = sklearn_metrics.average_precision_score(truth, scores)
-        assert ranked[number] == pytest.approx(expected)
+        assert average_precisions[number] == pytest.approx(expected)
 
 
 def test_scipy_agrees_on_entropy() -> None:
     ids, query_categories, labels = draw_lists(7)
     values_by_name = normalised_entropy(judge(ids, query_categories, labels))
     for number, category in enumerate(query_categories):
-        own = ids[number][labels.categories[ids[number]] == category]
-        counts = np.bincount(labels.subtopics[own], minlength=4)
-        expected = stats.entropy(counts, base=4) if len(own) else 0.0
+        hits = ids[number][labels.categories[ids[number]] == category]
+        counts = np.bincount(labels.subtopics[hits], minlength=4)
+        expected = stats.entropy(counts, base=4) if len(hits) else 0.0
         assert values_by_name[number] == pytest.approx(expected, abs=1e-12)
