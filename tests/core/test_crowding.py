@@ -24,7 +24,7 @@ _COPIES = {
     **{str(count): crowded_points.even_copies(_POINTS, count) for count in (1, 3, 10, 30)},
     "power law": crowded_points.power_law_copies(_POINTS),
 }
-_CROWDED = [name for name in _COPIES if name != "1"]
+_CROWDS = [name for name in _COPIES if name != "1"]
 # The least value of gap_closed by diversity: the share of the gap in J between nearest neighbours
 # and greedy over all points.
 _GAPS = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
@@ -43,7 +43,7 @@ def truth_of(crowd: Crowd, kind: str) -> Truth:
 
 
 def answered(crowd: Crowd, index: Index, kind: str) -> tuple[Truth, QueryResult, dict[str, float]]:
-    """Return the exact answer to queries, the index's default answer, and figures of it."""
+    """Return the exact answer, the default answer of the index, and figures of the latter."""
     truth = truth_of(crowd, kind)
     result = index.query(truth.queries.rows, k=_K)
     row = figures(truth, result.ids, result.parameters.diversity)
@@ -51,9 +51,9 @@ def answered(crowd: Crowd, index: Index, kind: str) -> tuple[Truth, QueryResult,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("copies", _CROWDED)
+@pytest.mark.parametrize("copies", _CROWDS)
 def test_defaults_return_distinct_items(copies: str, kind: str) -> None:
-    """At least nine of ten results are distinct items of the topic, nearly as near as possible."""
+    """At least nine of ten results are distinct items of the topic, close to the nearest ones."""
     _, _, row = answered(*made(copies), kind)
     assert row["of topic"] >= 9
     assert row["of best"] >= 0.95
@@ -86,18 +86,18 @@ def test_defaults_lose_little_relevance_on_digits(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", list(topics.SETS))
 @pytest.mark.parametrize("kind", ["new documents", "topics"])
 def test_marginal_greedy_comes_near_greedy_over_all_points(
-    name: str, kind: str, data_folder: Path, built: dict[str, tuple[Crowd, Index]]
+    name: str, kind: str, data_folder: Path, index_cache: dict[str, tuple[Crowd, Index]]
 ) -> None:
     """The query uses defaults, except that near-copies are not collapsed."""
-    if name not in built:
+    if name not in index_cache:
         data = topics.load([name], str(data_folder))[0]
         crowd = crowded_points.injected(data, 0, _QUERIES)
-        built[name] = crowd, Index.build(crowd.points)
-    crowd, index = built[name]
+        index_cache[name] = crowd, Index.build(crowd.points)
+    crowd, index = index_cache[name]
     truth = truth_of(crowd, kind)
     for diversity, least in _GAPS.items():
-        asked = Setting("greedy:marginal", diversity, threshold=OFF)
-        result = index.query(truth.queries.rows, k=_K, **asked.parameters)
+        setting = Setting("greedy:marginal", diversity, threshold=OFF)
+        result = index.query(truth.queries.rows, k=_K, **setting.parameters)
         gap = figures(truth, result.ids, diversity)["gap closed"]
         # `gap` is None if nearest neighbours and greedy over all points differ by less than 1 % of
         # J.
@@ -105,7 +105,7 @@ def test_marginal_greedy_comes_near_greedy_over_all_points(
 
 
 @pytest.fixture(scope="module")
-def built() -> dict[str, tuple[Crowd, Index]]:
+def index_cache() -> dict[str, tuple[Crowd, Index]]:
     """Return a cache of real sets and their indexes, since building takes seconds."""
     return {}
 

@@ -40,13 +40,13 @@ LABEL_PARAMETERS = EffectiveLabelParameters(
 
 def columns(counts: list[int], k: int = 4) -> dict[str, Any]:
     """Return columns with these numbers of hits, padded as the engine pads them."""
-    rows, found = len(counts), np.arange(k) < np.array(counts, int).reshape(-1, 1)
+    rows, mask = len(counts), np.arange(k) < np.array(counts, int).reshape(-1, 1)
     numbers = np.arange(rows * k).reshape(rows, k)
     zeros = np.zeros(rows, np.uint32)
     return {
-        "keys": np.where(found, numbers, -1),
-        "scores": np.where(found, 1 - numbers / 1024, np.nan).astype(np.float32),
-        "selection_scores": np.where(found, numbers / 512, np.nan).astype(np.float32),
+        "keys": np.where(mask, numbers, -1),
+        "scores": np.where(mask, 1 - numbers / 1024, np.nan).astype(np.float32),
+        "selection_scores": np.where(mask, numbers / 512, np.nan).astype(np.float32),
         "counts": np.array(counts, np.uint32),
         "generation": 1,
         "stats": QueryStats(*[zeros] * 6),
@@ -55,14 +55,16 @@ def columns(counts: list[int], k: int = 4) -> dict[str, Any]:
 
 def result(counts: list[int]) -> QueryResult:
     """Return a result with these numbers of hits, row by row."""
-    made = columns(counts)
-    return QueryResult(ids=made.pop("keys"), parameters=PARAMETERS, **made)
+    fields = columns(counts)
+    return QueryResult(ids=fields.pop("keys"), parameters=PARAMETERS, **fields)
 
 
 def labels(counts: list[int], names: tuple[tuple[str, ...], ...] = ()) -> LabelResult:
     """Return a label result with these numbers of labels, document by document."""
-    made = columns(counts)
-    return LabelResult(labels=made.pop("keys"), parameters=LABEL_PARAMETERS, names=names, **made)
+    fields = columns(counts)
+    return LabelResult(
+        labels=fields.pop("keys"), parameters=LABEL_PARAMETERS, names=names, **fields
+    )
 
 
 @given(st.lists(st.integers(0, 4), max_size=6))
@@ -93,9 +95,9 @@ def test_rows_are_indexed_like_a_list() -> None:
 
 
 def test_labels_have_names_if_the_index_has_names() -> None:
-    named = labels([1, 2], (("cats",), ("dogs", "birds")))
-    assert [[hit.name for hit in row] for row in named] == [["cats"], ["dogs", "birds"]]
-    assert named[1][1] == LabelHit(5, "birds", 1 - 5 / 1024, 2, 5 / 512)
+    label_result = labels([1, 2], (("cats",), ("dogs", "birds")))
+    assert [[hit.name for hit in row] for row in label_result] == [["cats"], ["dogs", "birds"]]
+    assert label_result[1][1] == LabelHit(5, "birds", 1 - 5 / 1024, 2, 5 / 512)
     assert [hit.name for hit in labels([2])[0]] == [None, None]
 
 
@@ -127,8 +129,8 @@ def test_diversities_of_rows_print_as_a_range(dial: dict[str, Any], words: str) 
     three = replace(result([2, 2, 2]), parameters=parameters)
     assert words in repr(replace(three, diversities=np.array([0.5, 0.25, 0.375])))
     assert words.replace("0.25 to 0.5", "0.5") in repr(replace(three, diversities=np.full(3, 0.5)))
-    none = replace(result([]), parameters=parameters)
-    assert words.replace(" (0.25 to 0.5)", "") in repr(none)
+    empty_result = replace(result([]), parameters=parameters)
+    assert words.replace(" (0.25 to 0.5)", "") in repr(empty_result)
 
 
 def test_repr_of_statistics_shows_ranges() -> None:
@@ -162,13 +164,13 @@ class StandIn(ModuleType):
 
 def test_to_pandas_has_one_row_per_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", StandIn("pandas"))
-    found: Any = result([1, 0, 1]).to_pandas()
-    assert found == (
+    frame: Any = result([1, 0, 1]).to_pandas()
+    assert frame == (
         [(0, 0, 1.0, 1, 0.0), (2, 8, 1 - 8 / 1024, 1, 8 / 512)],
         ["row", "id", "score", "rank", "selection_score"],
     )
-    found = labels([1]).to_pandas()
-    assert found == (
+    frame = labels([1]).to_pandas()
+    assert frame == (
         [(0, 0, None, 1.0, 1, 0.0)],
         ["row", "label", "name", "score", "rank", "selection_score"],
     )

@@ -56,38 +56,38 @@ def test_measured_recall_holds_for_new_queries(
 ) -> None:
     """Recall that a build measured on its own points holds within 0.05 for other queries."""
     info = index.info
-    used = info.auto_search if search == "auto" else search
-    measured = next(cost.recall for cost in info.search_costs if cost.search == used)
+    search_name = info.auto_search if search == "auto" else search
+    build_recall = next(cost.recall for cost in info.search_costs if cost.search == search_name)
     truth = index.query(queries, search="exact", selector="nearest")
-    found = index.query(queries, search=search, selector="nearest")
-    assert recall(found, truth.ids.astype(np.int32)) > measured - 0.05
+    result = index.query(queries, search=search, selector="nearest")
+    assert recall(result, truth.ids.astype(np.int32)) > build_recall - 0.05
     if search == "auto":
-        assert measured >= 0.9
+        assert build_recall >= 0.9
 
 
 @pytest.mark.parametrize("name", ["cifar100_7x5_bovw", "newsgroups20"])
 def test_recall_of_hyperplane_queries_is_as_a_build_measured(data_folder: Path, name: str) -> None:
-    """Hyperplanes are those of support vector machines trained on rows that are held out."""
+    """The hyperplanes come from support vector machines that are trained on held-out rows."""
     [data] = topics.load([name], str(data_folder))
-    asked = data.queries(3).queries
+    hyperplanes = data.queries(3).queries
     families: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
-    found: dict[HashFamily, float] = {}
+    recalls: dict[HashFamily, float] = {}
     for family in families:
         index = Index.build(data.points, hash_family=family, categories=data.labels.categories)
-        truth = index.query(asked, search="exact", selector="nearest").ids.astype(np.int32)
-        found[family] = recall(index.query(asked, search="scan", selector="nearest"), truth)
+        truth = index.query(hyperplanes, search="exact", selector="nearest").ids.astype(np.int32)
+        recalls[family] = recall(index.query(hyperplanes, search="scan", selector="nearest"), truth)
         pools = {cost.search: cost.pools for cost in index.info.search_costs_dense}
         ten = pools["scan"][0]
-        scanned = index.query(
-            asked,
+        result = index.query(
+            hyperplanes,
             search="scan",
             selector="nearest",
             candidates_limit=ten.candidates,
             hash_limit=ten.hash_limit,
         )
-        assert abs(ten.recall - recall(scanned, truth)) < 0.2
-        assert recall(index.query(asked, selector="nearest"), truth) > 0.85
-    assert found["lsh_sdiv"] > 0.85 > max(found["lsh_div"], found["pca_hash"])
+        assert abs(ten.recall - recall(result, truth)) < 0.2
+        assert recall(index.query(hyperplanes, selector="nearest"), truth) > 0.85
+    assert recalls["lsh_sdiv"] > 0.85 > max(recalls["lsh_div"], recalls["pca_hash"])
 
 
 @pytest.mark.parametrize("name", ["cifar100_7x5_bovw", "newsgroups20"])
@@ -96,31 +96,31 @@ def test_hyperplane_queries_reach_the_target_without_categories(
 ) -> None:
     """The recall of the nearest 200 is at least 0.9, although the build got no categories."""
     [data] = topics.load([name], str(data_folder))
-    asked = data.queries(4).queries
+    hyperplanes = data.queries(4).queries
     index = Index.build(data.points)
     assert index.info.auto_search_dense == "scan"
     options: dict[str, Any] = {"k": 200, "selector": "nearest", "candidates_limit": 200}
-    truth = index.query(asked, search="exact", **options).ids.astype(np.int32)
+    truth = index.query(hyperplanes, search="exact", **options).ids.astype(np.int32)
     # The hash limit that a query has if it does not set the number of candidates.
-    limit = index.query(asked, k=10).parameters.hash_limit
-    assert recall(index.query(asked, hash_limit=limit, **options), truth) >= 0.9
+    limit = index.query(hyperplanes, k=10).parameters.hash_limit
+    assert recall(index.query(hyperplanes, hash_limit=limit, **options), truth) >= 0.9
 
 
 def test_hashing_closes_most_of_the_gap_to_greedy_over_all_points(
     index: Index, images: FloatArray, queries: FloatArray
 ) -> None:
-    """The gap in J is that of nearest neighbours to `marginal` greedy over all points."""
+    """The gap in J lies between nearest neighbours and `marginal` greedy over all points."""
     unit = definitions.unit(images[:50_000])
-    asked, directions = queries[:15], definitions.unit(queries[:15])
+    few_queries, directions = queries[:15], definitions.unit(queries[:15])
 
     def mean_objective(result: QueryResult) -> float:
         pairs = zip(directions, result.ids, strict=True)
         return float(np.mean([objectives.objective(q, unit[ids], 0.3) for q, ids in pairs]))
 
     every: dict[str, Any] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
-    nearest = mean_objective(index.query(asked, selector="nearest", search="exact"))
-    over_all = mean_objective(index.query(asked, variant="marginal", **every))
-    algorithm_1 = mean_objective(index.query(asked, variant="corrected", **every))
-    hashed = mean_objective(index.query(asked, variant="marginal"))
+    nearest = mean_objective(index.query(few_queries, selector="nearest", search="exact"))
+    over_all = mean_objective(index.query(few_queries, variant="marginal", **every))
+    algorithm_1 = mean_objective(index.query(few_queries, variant="corrected", **every))
+    default = mean_objective(index.query(few_queries, variant="marginal"))
     assert over_all < algorithm_1 < nearest
-    assert objectives.gap_closed(hashed, nearest, over_all) > 0.9
+    assert objectives.gap_closed(default, nearest, over_all) > 0.9

@@ -12,37 +12,37 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def test_results_come_in_order_and_threads_are_reused() -> None:
-    seen: set[threading.Thread] = set()
+    threads: set[threading.Thread] = set()
 
     def work(item: int) -> int:
-        seen.add(threading.current_thread())
+        threads.add(threading.current_thread())
         time.sleep(0.001 * (item % 3))
         return item * item
 
     for _ in range(10):
         assert list(on_all_cores(work, range(40))) == [item * item for item in range(40)]
-    assert len(seen) <= CORES
+    assert len(threads) <= CORES
 
 
 def test_the_first_error_is_raised_and_stops_all_work() -> None:
-    running: list[int] = []
-    begun: list[int] = []
+    items_under_way: list[int] = []
+    starts: list[int] = []
 
     def work(item: int) -> None:
-        begun.append(item)
-        running.append(item)
+        starts.append(item)
+        items_under_way.append(item)
         time.sleep(0.01)
-        running.remove(item)
+        items_under_way.remove(item)
         if item == 1:
             raise ValueError(item)
 
     with pytest.raises(ValueError, match="1"):
         list(on_all_cores(work, range(1000)))
-    assert not running
-    assert len(begun) < 500
-    before = len(begun)
+    assert not items_under_way
+    assert len(starts) < 500
+    before = len(starts)
     time.sleep(0.05)
-    assert len(begun) == before
+    assert len(starts) == before
 
 
 def test_nested_calls_do_not_deadlock() -> None:

@@ -73,32 +73,32 @@ def test_any_scipy_format_gives_the_same_index(form: str, matrix: bool) -> None:
     index = Index.build(kind(points).asformat(form), n_components=4)
     for name, array in plain.engine._arrays.items():
         assert index.engine._arrays[name].tobytes() == array.tobytes()
-    asked = drawn(5, seed=1)
-    found = index.query(kind(asked).asformat(form), k=4)
-    assert same_bytes(found, plain.query(rows_of(asked), k=4))
+    queries = drawn(5, seed=1)
+    result = index.query(kind(queries).asformat(form), k=4)
+    assert same_bytes(result, plain.query(rows_of(queries), k=4))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int8, np.uint32, np.bool_])
 def test_any_dtype_gives_the_same_answer(dtype: type[np.generic]) -> None:
     points = (drawn() > 0.5).astype(np.float32)
     index = Index.build(points)
-    given = sparse.csr_array(points).astype(dtype)
-    assert index.query(given, k=3).ids.tolist() == index.query(points, k=3).ids.tolist()
+    matrix = sparse.csr_array(points).astype(dtype)
+    assert index.query(matrix, k=3).ids.tolist() == index.query(points, k=3).ids.tolist()
 
 
 def test_repeated_and_unsorted_entries_are_merged_in_a_copy() -> None:
     """Scipy allows such entries, so the caller's matrix stays unchanged."""
     indptr, indices = np.array([0, 3, 4]), np.array([5, 2, 5, 0])
     values = np.array([1.0, 4.0, 2.0, 3.0], np.float32)
-    given = sparse.csr_array((values, indices, indptr), shape=(2, 6))
-    index = Index.build(given, metric="euclidean")
+    matrix = sparse.csr_array((values, indices, indptr), shape=(2, 6))
+    index = Index.build(matrix, metric="euclidean")
     assert index.engine._arrays["indices"].tolist() == [2, 5, 0]
     assert index.engine._arrays["values"].tolist() == [4, 3, 3]
     assert index.info.nonzeros == 3
-    found = index.query(given, k=1, search="exact", selector="nearest")
-    assert found.ids[:, 0].tolist() == [0, 1]
-    assert given.indices.tolist() == [5, 2, 5, 0]
-    assert given.data.tolist() == [1, 4, 2, 3]
+    result = index.query(matrix, k=1, search="exact", selector="nearest")
+    assert result.ids[:, 0].tolist() == [0, 1]
+    assert matrix.indices.tolist() == [5, 2, 5, 0]
+    assert matrix.data.tolist() == [1, 4, 2, 3]
 
 
 def test_stored_zeros_change_only_the_count_of_nonzeros() -> None:
@@ -107,22 +107,24 @@ def test_stored_zeros_change_only_the_count_of_nonzeros() -> None:
     plain = sparse.csr_array(points)
     with_zeros = sparse.csr_array(np.where(points == 0, 7, points))
     with_zeros.data[with_zeros.data == 7] = 0
-    asked = drawn(6, seed=2)
+    queries = drawn(6, seed=2)
     for metric in get_args(Metric):
-        one, two = (Index.build(p, metric=metric, n_components=5) for p in (plain, with_zeros))
-        assert one.info.nonzeros == np.count_nonzero(points)
-        assert two.info.nonzeros == points.size
-        answers = [i.query(asked, search="exact", k=5) for i in (one, two)]
+        index, index_with_zeros = (
+            Index.build(p, metric=metric, n_components=5) for p in (plain, with_zeros)
+        )
+        assert index.info.nonzeros == np.count_nonzero(points)
+        assert index_with_zeros.info.nonzeros == points.size
+        answers = [i.query(queries, search="exact", k=5) for i in (index, index_with_zeros)]
         assert answers[0].ids.tolist() == answers[1].ids.tolist()
     empty = SparseRows(np.array([0, 1]), np.array([2], np.int32), np.zeros(1, np.float32), 12)
-    for given in (empty, rows_of(np.zeros((1, 12), np.float32))):
+    for rows in (empty, rows_of(np.zeros((1, 12), np.float32))):
         with refused("vectors", r"row 0 .*zeros"):
-            Index.build(given)
+            Index.build(rows)
         with pytest.raises(InvalidArgumentError, match=r"row 0 .*zeros"):
-            Index.build(points).query(given)
+            Index.build(points).query(rows)
 
 
-def malformed(changed: dict[str, Any]) -> SparseRows:
+def malformed(changes: dict[str, Any]) -> SparseRows:
     """Return two sparse rows of three columns, in which some arrays are replaced."""
     parts: dict[str, Any] = {
         "indptr": np.array([0, 2, 3], np.int64),
@@ -130,10 +132,10 @@ def malformed(changed: dict[str, Any]) -> SparseRows:
         "values": np.ones(3, np.float32),
         "dims": 3,
     }
-    return SparseRows(**parts | changed)
+    return SparseRows(**parts | changes)
 
 
-MALFORMED: list[tuple[str, dict[str, Any], str]] = [
+DEFECTS: list[tuple[str, dict[str, Any], str]] = [
     ("unsorted", {"indices": np.array([2, 0, 1], np.int32)}, "indices"),
     ("twice", {"indices": np.array([0, 0, 1], np.int32)}, "indices"),
     ("too large", {"indices": np.array([0, 3, 1], np.int32)}, "indices"),
@@ -151,17 +153,15 @@ MALFORMED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("changed", "part"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
-)
-def test_malformed_sparse_rows_are_refused_by_field(changed: dict[str, Any], part: str) -> None:
+@pytest.mark.parametrize(("changes", "part"), [m[1:] for m in DEFECTS], ids=[m[0] for m in DEFECTS])
+def test_malformed_sparse_rows_are_refused_by_field(changes: dict[str, Any], part: str) -> None:
     assert malformed({}).shape == (2, 3)
     Index.build(malformed({}))
-    index = Index.build(np.eye(changed.get("dims", 3), dtype=np.float32))
+    index = Index.build(np.eye(changes.get("dims", 3), dtype=np.float32))
     with refused(f"vectors.{part}", part):
-        Index.build(malformed(changed))
+        Index.build(malformed(changes))
     with refused(f"queries.{part}", part):
-        index.query(malformed(changed))
+        index.query(malformed(changes))
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -172,15 +172,15 @@ def test_values_that_are_not_finite_are_named_by_row_and_column(
 ) -> None:
     """The error is the same for points and queries under every metric. 1e39 overflows float32."""
     points = drawn().astype(np.float64)
-    spoiled = points.copy()
-    spoiled[17, 3] = value
-    given = sparse.csr_array(spoiled) if kind == "sparse" else spoiled
+    wrong_points = points.copy()
+    wrong_points[17, 3] = value
+    rows = sparse.csr_array(wrong_points) if kind == "sparse" else wrong_points
     with np.errstate(over="ignore"):
         place = f"row 17 has a value that is not finite: column 3 holds {np.float32(value)}$"
     with refused("vectors", place):
-        Index.build(given, metric=metric)
+        Index.build(rows, metric=metric)
     with refused("queries", place):
-        Index.build(points, metric=metric).query(given)
+        Index.build(points, metric=metric).query(rows)
 
 
 def test_a_one_dimensional_sparse_row_is_a_query_but_no_set_of_points() -> None:
@@ -199,28 +199,30 @@ def test_rows_above_the_maximum_length_are_refused(kind: str, metric: Metric) ->
     """Below the maximum, squared lengths can be added up in float32. Cosine has no maximum."""
     points = drawn()
     points *= np.float32(0.99 * LENGTH_MAX) / np.linalg.norm(points, axis=1)[:, np.newaxis]
-    made = sparse.csr_array if kind == "sparse" else np.array
-    index = Index.build(made(points), metric=metric)
+    constructor = sparse.csr_array if kind == "sparse" else np.array
+    index = Index.build(constructor(points), metric=metric)
     for search in ("tables", "scan", "scan_hamming", "exact"):
-        result = index.query(made(points[:5]), k=8, search=search)
+        result = index.query(constructor(points[:5]), k=8, search=search)
         assert np.isfinite(result.scores[:, 0]).all()
         assert np.isfinite(result.selection_scores[:, 0]).all()
     points[20] *= 1.1
     with refused("vectors", re.escape(f"{LENGTH_MAX:.0e}")):
-        Index.build(made(points), metric=metric)
+        Index.build(constructor(points), metric=metric)
     with pytest.raises(InvalidArgumentError, match="row 20 "):
-        index.query(made(points))
-    Index.build(made(1e19 * drawn()))
+        index.query(constructor(points))
+    Index.build(constructor(1e19 * drawn()))
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", get_args(Metric))
 def test_vectors_of_length_1e_30_are_answered(kind: str, metric: Metric) -> None:
     """Squares of such short rows underflow in float32, but answers are finite and cosines exact."""
-    made: Callable[..., Any] = sparse.csr_array if kind == "sparse" else np.array
-    index = Index.build(made(1e-30 * drawn()), metric=metric)
+    constructor: Callable[..., Any] = sparse.csr_array if kind == "sparse" else np.array
+    index = Index.build(constructor(1e-30 * drawn()), metric=metric)
     for search in ("tables", "scan", "exact"):
-        result = index.query(made(1e-30 * drawn())[:5], k=6, search=search, selector="nearest")
+        result = index.query(
+            constructor(1e-30 * drawn())[:5], k=6, search=search, selector="nearest"
+        )
         assert (result.counts[0] >= 1).all()
         assert np.isfinite(result.scores[result.ids >= 0]).all()
         if metric == "cosine" and search == "exact":
@@ -233,26 +235,26 @@ def test_dense_and_sparse_blocks_do_not_mix(first: str) -> None:
     """The first block decides; rows received before a refused block are kept."""
     points = drawn()
     blocks = [points, sparse.csr_array(points)]
-    one, other = blocks if first == "dense" else reversed(blocks)
+    block, other_block = blocks if first == "dense" else reversed(blocks)
     builder = IndexBuilder(MemoryStore(), BuildParameters())
-    builder.append(one)
+    builder.append(block)
     with refused("vectors", first):
-        builder.append(other)
-    builder.append(one)
+        builder.append(other_block)
+    builder.append(block)
     info = builder.build().manifest
     assert (info.rows, info.points) == (60, first)
     assert info.nonzeros == 2 * (points.size if first == "dense" else np.count_nonzero(points))
 
 
 @pytest.mark.parametrize("columns", [11, 13])
-@pytest.mark.parametrize("made", [np.array, sparse.csr_array])
+@pytest.mark.parametrize("constructor", [np.array, sparse.csr_array])
 def test_queries_with_another_number_of_columns_are_refused(
-    columns: int, made: Callable[..., object]
+    columns: int, constructor: Callable[..., object]
 ) -> None:
     for kind in (np.array, sparse.csr_array):
         index = Index.build(kind(drawn()))
         with refused("queries", f"12 columns, got {columns}"):
-            index.query(made(drawn(dims=columns)))
+            index.query(constructor(drawn(dims=columns)))
 
 
 def normal(rows: int, dims: int) -> FloatArray:
@@ -284,15 +286,15 @@ def test_scipy_matrices_with_wrong_column_numbers_are_refused(column: int) -> No
 )
 def test_parts_of_sparse_rows_must_be_numeric_vectors(part: str, wrong: list[Any]) -> None:
     parts: dict[str, Any] = {"indptr": [0, 1], "indices": [0], "values": [1.0], part: wrong}
-    rows = SparseRows(**{name: np.array(given) for name, given in parts.items()}, dims=4)
+    rows = SparseRows(**{name: np.array(value) for name, value in parts.items()}, dims=4)
     with refused(f"queries.{part}"):
         Index.build(normal(20, 4)).query(rows)
 
 
 def test_masked_entries_are_refused() -> None:
-    masked: Any = np.ma.masked_greater(normal(20, 4), 1)
+    masked_array: Any = np.ma.masked_greater(normal(20, 4), 1)
     with pytest.raises(InvalidArgumentError, match="masked"):
-        Index.build(masked)
+        Index.build(masked_array)
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "inner_product"])
@@ -315,8 +317,8 @@ def test_the_longest_points_have_finite_hyperplanes_and_estimates(
 def test_a_diversity_that_rounds_to_zero_repeats_no_point(variant: Variant) -> None:
     """With diversity 1e-9, 1 - diversity rounds to 1 in float32."""
     index = Index.build(normal(400, 8) * 1e13, metric="euclidean")
-    asked: dict[str, Any] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
-    result = index.query(normal(1, 8), k=300, diversity=1e-9, variant=variant, **asked)
+    options: dict[str, Any] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
+    result = index.query(normal(1, 8), k=300, diversity=1e-9, variant=variant, **options)
     assert len(set(result.ids[0].tolist())) == 300
 
 
@@ -326,12 +328,13 @@ def test_estimates_of_a_point_do_not_depend_on_the_others_in_its_block(family: H
     points = normal(9_000, 40)
     points[8_192:, 2:] = 0
     order = np.random.default_rng(0).permutation(len(points))
-    asked: dict[str, Any] = {"metric": "inner_product", "n_components": 20, "hash_family": family}
-    packed = Index.build(points, **asked).engine._arrays["scan_terms"]
-    mixed = Index.build(points[order], **asked).engine._arrays["scan_terms"]
-    terms, mixed = map(kernels.unpack_terms, (packed, mixed))
+    options: dict[str, Any] = {"metric": "inner_product", "n_components": 20, "hash_family": family}
+    terms, permuted_terms = (
+        kernels.unpack_terms(Index.build(rows, **options).engine._arrays["scan_terms"])
+        for rows in (points, points[order])
+    )
     # Another order of points changes the last digits of sums, and therefore those of components.
-    assert np.allclose(terms[:, order], mixed, rtol=0.05, atol=1e-3)
+    assert np.allclose(terms[:, order], permuted_terms, rtol=0.05, atol=1e-3)
 
 
 def test_max_distance_may_exceed_float32(recwarn: pytest.WarningsRecorder) -> None:

@@ -98,10 +98,14 @@ def test_numpy_numbers_become_python_numbers() -> None:
     assert (effective.max_distance, effective.seed) == (1.5, 2**64 - 1)
     assert type(effective.k) is type(effective.hash_limit) is type(effective.seed) is int
     assert type(effective.diversity) is type(effective.max_distance) is float
-    told: Any = {"selector": np.str_("mmr"), "k": np.int64(7), "diversity": np.float32(0.5)}
-    taken = QueryParameters(**told)
-    assert [type(taken.selector), type(taken.k), type(taken.diversity)] == [str, int, float]
-    assert taken == QueryParameters(selector="mmr", k=7, diversity=0.5)
+    values: Any = {"selector": np.str_("mmr"), "k": np.int64(7), "diversity": np.float32(0.5)}
+    word_parameters = QueryParameters(**values)
+    assert [
+        type(word_parameters.selector),
+        type(word_parameters.k),
+        type(word_parameters.diversity),
+    ] == [str, int, float]
+    assert word_parameters == QueryParameters(selector="mmr", k=7, diversity=0.5)
 
 
 def test_build_parameters_can_be_written_as_json() -> None:
@@ -157,14 +161,14 @@ def test_a_named_search_is_kept(search: str) -> None:
         assert parameters.resolve(1000, "scan").search == search
 
 
-@pytest.mark.parametrize(("n_probes", "used"), [(None, 8), (1, 1), (9, 9), (40, 40), (41, 40)])
-def test_n_probes_is_tuned_or_given_up_to_the_maximum(n_probes: int | None, used: int) -> None:
+@pytest.mark.parametrize(("n_probes", "expected"), [(None, 8), (1, 1), (9, 9), (40, 40), (41, 40)])
+def test_n_probes_is_tuned_or_given_up_to_the_maximum(n_probes: int | None, expected: int) -> None:
     """Searches other than `tables` ignore n_probes without a warning."""
-    for asked in ("tables", "auto"):
-        told = QueryParameters(n_probes=n_probes, search=asked)
-        assert told.resolve(10_000, "tables", probes=(8, 40)).n_probes == used
-        assert told.warnings() == ()
-    assert told.resolve(10_000, "scan", probes=(8, 40)).n_probes == 0
+    for search in ("tables", "auto"):
+        parameters = QueryParameters(n_probes=n_probes, search=search)
+        assert parameters.resolve(10_000, "tables", probes=(8, 40)).n_probes == expected
+        assert parameters.warnings() == ()
+    assert parameters.resolve(10_000, "scan", probes=(8, 40)).n_probes == 0
     exact = QueryParameters(n_probes=n_probes, search="exact")
     assert exact.resolve(10_000, "tables", probes=(8, 40)).n_probes == 0
     assert exact.warnings() == ()
@@ -182,49 +186,49 @@ def test_a_limit_equal_to_k_causes_a_warning(field: str) -> None:
 @pytest.mark.parametrize("search", ["auto", "tables", "scan", "scan_hamming", "exact"])
 def test_k_times_candidates_is_bounded_whatever_the_search(search: str) -> None:
     rows, limit = 1_000_000, LIMITS["k_times_candidates_max"]
-    unlimited = QueryParameters(k=1000, candidates_limit=0, hash_limit=0, search=search)  # type: ignore[arg-type]
+    without_limits = QueryParameters(k=1000, candidates_limit=0, hash_limit=0, search=search)  # type: ignore[arg-type]
     with refused("candidates_limit"):
-        unlimited.resolve(rows, "tables")
-    assert unlimited.resolve(limit // 1000, "tables").k == 1000
-    hashed = QueryParameters(k=1000, candidates_limit=0, search=search)  # type: ignore[arg-type]
-    assert hashed.resolve(rows, "tables").hash_limit == 40_000
+        without_limits.resolve(rows, "tables")
+    assert without_limits.resolve(limit // 1000, "tables").k == 1000
+    with_hash_limit = QueryParameters(k=1000, candidates_limit=0, search=search)  # type: ignore[arg-type]
+    assert with_hash_limit.resolve(rows, "tables").hash_limit == 40_000
 
 
 def test_the_work_of_a_selector_is_bounded_by_dimensions() -> None:
     """One row takes at most a few seconds. `nearest` compares no pairs, so it has no limit."""
-    asked: dict[str, Any] = {"k": 10_000, "candidates_limit": 10_000}
-    assert QueryParameters(**asked).resolve(10**6, "scan", 256).k == 10_000
+    options: dict[str, Any] = {"k": 10_000, "candidates_limit": 10_000}
+    assert QueryParameters(**options).resolve(10**6, "scan", 256).k == 10_000
     with refused("candidates_limit", "at 1024 dimensions"):
-        QueryParameters(**asked).resolve(10**6, "scan", 1024)
-    assert QueryParameters(**asked, selector="nearest").resolve(10**6, "scan", 1024).k == 10_000
+        QueryParameters(**options).resolve(10**6, "scan", 1024)
+    assert QueryParameters(**options, selector="nearest").resolve(10**6, "scan", 1024).k == 10_000
 
 
 def test_the_work_on_sparse_candidates_depends_on_stored_values() -> None:
     """Points with 400 values each count like dense points of 400 dimensions."""
-    asked: dict[str, Any] = {"k": 30, "candidates_limit": 0, "hash_limit": 0}
+    options: dict[str, Any] = {"k": 30, "candidates_limit": 0, "hash_limit": 0}
     for selector in get_args(Selector):
-        parameters = QueryParameters(**asked, selector=selector)
+        parameters = QueryParameters(**options, selector=selector)
         parameters.resolve(35_000, "scan", 48_000, "sparse", 400 * 35_000)
         if selector != "nearest":
             with pytest.raises(InvalidArgumentError, match="at 48000 dimensions"):
                 parameters.resolve(35_000, "scan", 48_000)
     with pytest.raises(InvalidArgumentError, match="at 40000 numbers each"):
-        QueryParameters(**asked).resolve(35_000, "scan", 48_000, "sparse", 40_000 * 35_000)
+        QueryParameters(**options).resolve(35_000, "scan", 48_000, "sparse", 40_000 * 35_000)
 
 
 def test_dpp_and_qp_relax_have_lower_limits() -> None:
     """`dpp` stores one row per pick, and `qp_relax` uses all candidates even for k = 1."""
     most = LIMITS["dpp_k_times_candidates_max"]
-    asked: dict[str, Any] = {"k": 1000, "selector": "dpp"}
-    fitting = QueryParameters(**asked, candidates_limit=most // 1000)
-    assert fitting.resolve(10**6, "scan").candidates_limit == most // 1000
+    options: dict[str, Any] = {"k": 1000, "selector": "dpp"}
+    parameters = QueryParameters(**options, candidates_limit=most // 1000)
+    assert parameters.resolve(10**6, "scan").candidates_limit == most // 1000
     with pytest.raises(InvalidArgumentError, match="k times the candidates"):
-        QueryParameters(**asked, candidates_limit=most // 1000 + 1).resolve(10**6, "scan")
-    defaults = QueryParameters(**asked, keep_duplicates=True).resolve(10**6, "scan")
+        QueryParameters(**options, candidates_limit=most // 1000 + 1).resolve(10**6, "scan")
+    defaults = QueryParameters(**options, keep_duplicates=True).resolve(10**6, "scan")
     assert defaults.candidates_limit == most // 1000
     # The request also compares all pairs of candidates to find near-copies.
-    compared = QueryParameters(**asked).resolve(10**6, "scan")
-    assert compared.candidates_limit == LIMITS["compared_candidates_max"]
+    effective = QueryParameters(**options).resolve(10**6, "scan")
+    assert effective.candidates_limit == LIMITS["compared_candidates_max"]
     single: dict[str, Any] = {"k": 1, "candidates_limit": 0, "hash_limit": 0}
     assert QueryParameters(**single).resolve(4_000_000, "scan", 256).k == 1
     with pytest.raises(InvalidArgumentError, match="k times the candidates"):
@@ -253,8 +257,8 @@ def test_resolved_parameters_are_within_the_limits(
         return
     for value in (effective.candidates_limit, effective.hash_limit):
         assert value == 0 or value >= k
-    seen = min(effective.candidates_limit or rows, effective.hash_limit or rows, rows)
-    assert k * seen <= LIMITS["k_times_candidates_max"]
+    point_count = min(effective.candidates_limit or rows, effective.hash_limit or rows, rows)
+    assert k * point_count <= LIMITS["k_times_candidates_max"]
 
 
 @given(k=st.integers(1, 10_000), rows=st.integers(1, 2**31 - 1))

@@ -40,10 +40,10 @@ def index() -> Index:
     return Index.build(POINTS, hash_family="lsh_div")
 
 
-def fault(call: Callable[..., object], **named: object) -> InvalidArgumentError:
-    with pytest.raises(InvalidArgumentError) as caught:
-        call(**named)
-    return caught.value
+def fault(call: Callable[..., object], **arguments: object) -> InvalidArgumentError:
+    with pytest.raises(InvalidArgumentError) as error_info:
+        call(**arguments)
+    return error_info.value
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -66,7 +66,7 @@ def test_a_missing_letter_suggests_the_parameter(table: Any) -> None:  # noqa: A
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "advice"),
     [
         ("lambda_mult", "use diversity = 1 - lambda_mult"),
         ("fetch_k", "use candidates_limit"),
@@ -82,15 +82,15 @@ def test_a_missing_letter_suggests_the_parameter(table: Any) -> None:  # noqa: A
     ],
 )
 def test_parameters_of_other_libraries_suggest_those_of_divgrpc(
-    index: Index, name: str, told: str
+    index: Index, name: str, advice: str
 ) -> None:
-    assert told in str(fault(QueryParameters, **{name: 1}))
-    assert told in str(fault(index.query, queries=POINTS[0], **{name: 1}))
+    assert advice in str(fault(QueryParameters, **{name: 1}))
+    assert advice in str(fault(index.query, queries=POINTS[0], **{name: 1}))
     assert "use top_k" in str(fault(index.predict_labels, documents=POINTS, k=3))
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "advice"),
     [
         ("metirc", 1, "did you mean metric?"),
         ("space", 1, "use metric"),
@@ -105,17 +105,17 @@ def test_parameters_of_other_libraries_suggest_those_of_divgrpc(
         ("metric", "manhattan", "one of cosine, euclidean, inner_product, got 'manhattan'"),
     ],
 )
-def test_a_build_suggests_parameters_and_metrics(name: str, value: object, told: str) -> None:
-    assert told in str(fault(Index.build, vectors=POINTS, **{name: value}))
+def test_a_build_suggests_parameters_and_metrics(name: str, value: object, advice: str) -> None:
+    assert advice in str(fault(Index.build, vectors=POINTS, **{name: value}))
 
 
 def test_errors_name_the_method_called(index: Index) -> None:
-    for call, named in (
+    for call, arguments in (
         (Index.build, {"vectors": POINTS}),
         (index.query, {"queries": POINTS}),
         (index.predict_labels, {"documents": POINTS}),
     ):
-        message = str(fault(call, qqq=1, **named))
+        message = str(fault(call, qqq=1, **arguments))
         assert message.startswith(f"{call.__name__}() got an unexpected keyword argument 'qqq'")
 
 
@@ -128,11 +128,11 @@ def test_a_query_refuses_parameters_of_a_build(index: Index, name: str) -> None:
 
 
 def test_every_suggestion_is_an_existing_parameter_or_value() -> None:
-    ours = {name for table in TABLES for name in table.__dataclass_fields__}
-    ours |= {"replace", "progress"}
+    names = {name for table in TABLES for name in table.__dataclass_fields__}
+    names |= {"replace", "progress"}
     for foreign, words in suggestions._PARAMETERS.items():
-        assert set(words) <= ours, foreign
-    assert {needed for needed, _ in suggestions._SENTENCES.values()} <= ours
+        assert set(words) <= names, foreign
+    assert {parameter for parameter, _ in suggestions._SENTENCES.values()} <= names
     kinds = {"hash_family": "HashFamily"}
     for field, table in suggestions._VALUES.items():
         choices = get_args(getattr(types, kinds.get(field, field.title())))
@@ -141,7 +141,7 @@ def test_every_suggestion_is_an_existing_parameter_or_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "word", "told"),
+    ("field", "word", "advice"),
     [
         ("selector", "MMR", ": did you mean mmr?"),
         ("selector", "greedi", ": did you mean greedy?"),
@@ -157,19 +157,19 @@ def test_every_suggestion_is_an_existing_parameter_or_value() -> None:
         ("variant", "xyzzy", "got 'xyzzy'"),
     ],
 )
-def test_unknown_values_suggest_the_closest_value(field: str, word: object, told: str) -> None:
+def test_unknown_values_suggest_the_closest_value(field: str, word: object, advice: str) -> None:
     error = fault(QueryParameters, **{field: word})
     assert error.field == field
-    assert str(error).endswith(told)
+    assert str(error).endswith(advice)
 
 
-@pytest.mark.parametrize(("word", "ours"), METRIC_ALIASES.items())
-def test_metric_aliases_are_accepted(word: Any, ours: str) -> None:  # noqa: ANN401  # words of MetricWord
-    assert as_metric(word) == as_metric(word.upper()) == ours
-    assert BuildParameters(metric=word.upper()).metric == ours
-    assert BuildParameters(metric=word).metric == ours
-    built = Index.build(POINTS, metric=word, hash_family="lsh_div")
-    assert built.info.parameters["metric"] == ours
+@pytest.mark.parametrize(("word", "metric"), METRIC_ALIASES.items())
+def test_metric_aliases_are_accepted(word: Any, metric: str) -> None:  # noqa: ANN401  # words of MetricWord
+    assert as_metric(word) == as_metric(word.upper()) == metric
+    assert BuildParameters(metric=word.upper()).metric == metric
+    assert BuildParameters(metric=word).metric == metric
+    new_index = Index.build(POINTS, metric=word, hash_family="lsh_div")
+    assert new_index.info.parameters["metric"] == metric
 
 
 def test_input_that_is_no_matrix_gets_advice(index: Index) -> None:

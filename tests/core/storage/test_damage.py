@@ -24,9 +24,9 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 
 
 def refused(folder: Path) -> None:
-    with pytest.raises(IndexDamagedError) as caught:
+    with pytest.raises(IndexDamagedError) as error_info:
         IndexFolder(folder).open()
-    assert str(folder.parent) not in str(caught.value)
+    assert str(folder.parent) not in str(error_info.value)
 
 
 @pytest.mark.parametrize("name", ["vectors", "codes"])
@@ -86,11 +86,11 @@ def test_a_folder_in_place_of_a_file_is_damage(folder: Path, name: str) -> None:
 
 
 INFINITE = '{"format": "divgrpc-index", "format_version": 1e999}'
-NESTED = "[" * 100_000 + "]" * 100_000
+DEEP_LISTS = "[" * 100_000 + "]" * 100_000
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00", INFINITE, NESTED]
+    "text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00", INFINITE, DEEP_LISTS]
 )
 def test_a_manifest_of_other_content_is_damage(folder: Path, text: str) -> None:
     (folder / "1" / "manifest.json").write_text(text)
@@ -115,8 +115,8 @@ def test_an_older_format_opens_unless_its_arrays_differ(tmp_path: Path) -> None:
         ("cells", {"hash_family": "cells"}, False),
         ("terms", {"hash_family": "lsh_div", "metric": "euclidean"}, False),
     ]
-    for name, asked, opens in kinds:
-        Index.build(points, path=tmp_path / name, **asked)
+    for name, options, opens in kinds:
+        Index.build(points, path=tmp_path / name, **options)
         path = tmp_path / name / "1" / "manifest.json"
         manifest = Manifest.from_json(path.read_bytes())
         with mock.patch("divgrpc.storage.manifest.FORMAT_VERSION", 4):

@@ -33,17 +33,17 @@ def index(tmp_path: Path) -> Index:
 
 def test_parameters_of_a_query_override_the_default(index: Index) -> None:
     index.set_default(DEFAULT)
-    used = index.query(random_points(1)).parameters
-    assert (used.diversity, used.selector, used.search) == (0.8, "mmr", "exact")
-    assert (used.hash_limit, used.candidates_limit, used.k) == (60, 30, 10)
-    named = index.query(random_points(1), diversity=0.3, search="scan", candidates_limit=40)
-    used = named.parameters
-    assert (used.diversity, used.selector, used.search) == (0.3, "mmr", "scan")
-    assert (used.hash_limit, used.candidates_limit) == (60, 40)
+    parameters = index.query(random_points(1)).parameters
+    assert (parameters.diversity, parameters.selector, parameters.search) == (0.8, "mmr", "exact")
+    assert (parameters.hash_limit, parameters.candidates_limit, parameters.k) == (60, 30, 10)
+    result = index.query(random_points(1), diversity=0.3, search="scan", candidates_limit=40)
+    parameters = result.parameters
+    assert (parameters.diversity, parameters.selector, parameters.search) == (0.3, "mmr", "scan")
+    assert (parameters.hash_limit, parameters.candidates_limit) == (60, 40)
 
 
 @pytest.mark.parametrize(
-    ("named", "hash_limit", "candidates_limit"),
+    ("options", "hash_limit", "candidates_limit"),
     [
         ({}, 60, 30),
         ({"k": 30}, 60, 30),
@@ -55,12 +55,15 @@ def test_parameters_of_a_query_override_the_default(index: Index) -> None:
     ],
 )
 def test_default_limits_that_conflict_with_a_query_are_ignored(
-    named: dict[str, Any], hash_limit: int | None, candidates_limit: int | None
+    options: dict[str, Any], hash_limit: int | None, candidates_limit: int | None
 ) -> None:
     """A default never makes a query invalid that would be valid without it."""
-    told = named_over_default(named, DEFAULT)
-    assert (told["hash_limit"], told["candidates_limit"]) == (hash_limit, candidates_limit)
-    assert named_over_default(named, None) == named
+    parameters = named_over_default(options, DEFAULT)
+    assert (parameters["hash_limit"], parameters["candidates_limit"]) == (
+        hash_limit,
+        candidates_limit,
+    )
+    assert named_over_default(options, None) == options
 
 
 def test_the_default_is_stored_next_to_the_generation(index: Index, tmp_path: Path) -> None:
@@ -83,8 +86,8 @@ def test_the_default_is_stored_next_to_the_generation(index: Index, tmp_path: Pa
 def test_a_new_generation_has_no_default(index: Index, tmp_path: Path) -> None:
     """The old generation can no longer set a default."""
     index.set_default(DEFAULT)
-    built = Index.build(random_points(100, seed=1), path=tmp_path / "kept", replace=True)
-    assert built.default is None
+    new_index = Index.build(random_points(100, seed=1), path=tmp_path / "kept", replace=True)
+    assert new_index.default is None
     assert Index.open(tmp_path / "kept").default is None
     assert not list((tmp_path / "kept").glob("*.default.json"))
     with pytest.raises(IndexChangedError):

@@ -43,8 +43,8 @@ def test_a_published_generation_reads_back(folder: Path) -> None:
     assert generation.arrays["vectors"].tolist() == vectors(1.0).tolist()
     assert generation.arrays["codes"].tolist() == [list(range(ROWS))]
     assert not any(array.flags.writeable for array in generation.arrays.values())
-    loaded = np.load(folder / "1" / "vectors.npy", allow_pickle=False)
-    assert loaded.tobytes() == vectors(1.0).tobytes()
+    file_array = np.load(folder / "1" / "vectors.npy", allow_pickle=False)
+    assert file_array.tobytes() == vectors(1.0).tobytes()
     expected, info = manifest().info("digits"), IndexFolder(folder).read_info()
     assert (info.name, info.generation, info.rows, info.dims) == ("digits", 1, ROWS, DIMS)
     for name in ("parameters", "search_costs", "warnings"):
@@ -72,10 +72,15 @@ def test_a_generation_is_synced_before_it_serves(
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "rename", note_rename)
     publish(folder, 2.0, replace=True)
-    whole, pointed = log.index(".digits.staging to 2"), log.index("CURRENT.new to CURRENT")
-    assert {"vectors.npy", "codes.npy", "manifest.json", ".digits.staging"} == set(log[:whole])
-    assert log[whole + 1 : pointed] == ["digits", "CURRENT.new"]
-    assert log[pointed + 1 :] == ["digits", folder.parent.name]
+    folder_place, pointer_place = (
+        log.index(".digits.staging to 2"),
+        log.index("CURRENT.new to CURRENT"),
+    )
+    assert {"vectors.npy", "codes.npy", "manifest.json", ".digits.staging"} == set(
+        log[:folder_place]
+    )
+    assert log[folder_place + 1 : pointer_place] == ["digits", "CURRENT.new"]
+    assert log[pointer_place + 1 :] == ["digits", folder.parent.name]
 
 
 def test_disk_space_is_reserved_only_as_rows_arrive(tmp_path: Path) -> None:
@@ -94,10 +99,10 @@ def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
         write(stage)
         stage.begin("empty", np.int32, (4,))
         stage.publish(manifest())
-    opened = IndexFolder(tmp_path / "digits").open().arrays["empty"]
-    assert opened.shape == (0, 4)
-    assert opened.dtype == np.int32
-    assert not opened.flags.writeable
+    array = IndexFolder(tmp_path / "digits").open().arrays["empty"]
+    assert array.shape == (0, 4)
+    assert array.dtype == np.int32
+    assert not array.flags.writeable
 
 
 def test_generation_numbers_increase(folder: Path) -> None:
@@ -239,33 +244,33 @@ def test_indexes_are_listed_by_name(tmp_path: Path) -> None:
 
 def test_invalid_index_names_are_refused() -> None:
     for name in ("", ".", "..", "../x", "a/b", "A", "-a", "_a", "a" * 64, "a\n", "a b", "ä", "a\0"):
-        with pytest.raises(InvalidArgumentError) as caught:
+        with pytest.raises(InvalidArgumentError) as error_info:
             check_index_name(name)
-        assert caught.value.field == "index"
-        assert len(str(caught.value)) < 300
+        assert error_info.value.field == "index"
+        assert len(str(error_info.value)) < 300
     for name in ("a", "0", "a-_9", "a" * 63):
         assert check_index_name(name) == name
 
 
-def until(done: threading.Event, act: Callable[[], object]) -> int:
+def until(stop: threading.Event, act: Callable[[], object]) -> int:
     """Call a function repeatedly, at least once, and return the number of calls."""
     times = 0
-    while not times or not done.is_set():
+    while not times or not stop.is_set():
         act()
         times += 1
     return times
 
 
-def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> None:
+def run_beside(work: Callable[[], object], *functions: Callable[[], object]) -> None:
     """Run `work` while threads repeat the other functions; raise any of their exceptions."""
-    done = threading.Event()
-    with ThreadPoolExecutor(len(others)) as pool:
-        running = [pool.submit(until, done, other) for other in others]
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(functions)) as pool:
+        futures = [pool.submit(until, stop, function) for function in functions]
         try:
             work()
         finally:
-            done.set()
-        for future in running:
+            stop.set()
+        for future in futures:
             future.result()
 
 
@@ -279,20 +284,20 @@ def read_whole(folder: Path) -> tuple[int, float]:
 
 def test_readers_never_see_a_half_published_generation(folder: Path) -> None:
     """An index opened during a replacement is entirely the old or entirely the new generation."""
-    seen: list[int] = []
+    numbers: list[int] = []
 
     def read() -> None:
         number, fill = read_whole(folder)
         assert fill == number
-        seen.append(number)
+        numbers.append(number)
 
     def replace() -> None:
         for number in range(2, 32):
             assert publish(folder, float(number), replace=True) == number
 
     run_beside(replace, read, read, lambda: IndexFolder(folder).read_info())
-    assert set(seen) <= set(range(1, 32))
-    assert len(set(seen)) > 1
+    assert set(numbers) <= set(range(1, 32))
+    assert len(set(numbers)) > 1
 
 
 def test_sweeping_disturbs_neither_builders_nor_readers(folder: Path) -> None:

@@ -23,7 +23,7 @@ from support.data.mixed_indexes import SEARCHES, SELECTIONS
 from support.data.recorded_answers import in_hexadecimal, opened, recorded, write_answers
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
-STORED = GOLDEN / "stored"
+FIRST_FORMAT = GOLDEN / "stored"
 SPARSE = GOLDEN / "sparse"
 ANSWERS = GOLDEN / "answers.json"
 COLUMNS = ("ids", "scores", "selection_scores")
@@ -47,9 +47,9 @@ def digits_index() -> Index:
 def sparse_rows(rows: int, seed: int) -> sparse.csr_array:
     """Draw rows of 40 columns with lengths that differ by a factor of 100."""
     rng = np.random.default_rng(seed)
-    drawn = sparse.random_array((rows, 40), density=0.2, rng=rng, format="csr")
-    drawn.data *= np.repeat(10 ** rng.uniform(0, 2, rows), np.diff(drawn.indptr))
-    return drawn.astype(np.float32)
+    matrix = sparse.random_array((rows, 40), density=0.2, rng=rng, format="csr")
+    matrix.data *= np.repeat(10 ** rng.uniform(0, 2, rows), np.diff(matrix.indptr))
+    return matrix.astype(np.float32)
 
 
 def cases() -> Iterator[Case]:
@@ -76,7 +76,7 @@ def ask_digits(parameters: dict[str, Any]) -> list[list[int]]:
 def ask_stored(parameters: dict[str, Any]) -> list[str]:
     queries = np.random.default_rng(8).standard_normal((3, 9)).astype(np.float32)
     limits: dict[str, Any] = {"k": 5, "hash_limit": 20, "candidates_limit": 12}
-    return in_hexadecimal(opened(STORED).query(queries, **limits, **parameters), COLUMNS)
+    return in_hexadecimal(opened(FIRST_FORMAT).query(queries, **limits, **parameters), COLUMNS)
 
 
 def ask_sparse(parameters: dict[str, Any]) -> list[str]:
@@ -99,8 +99,8 @@ def test_an_index_answers_as_recorded(index: str, name: str, parameters: dict[st
 
 
 def test_stored_indexes_have_the_recorded_arrays_and_info() -> None:
-    info, second = opened(STORED).info, opened(SPARSE).info
-    assert arrays_of(opened(STORED)) == recorded(ANSWERS)["arrays"]
+    info, second = opened(FIRST_FORMAT).info, opened(SPARSE).info
+    assert arrays_of(opened(FIRST_FORMAT)) == recorded(ANSWERS)["arrays"]
     assert arrays_of(opened(SPARSE)) == recorded(ANSWERS)["arrays of sparse"]
     assert (info.name, info.generation, info.rows, info.dims) == ("stored", 1, 60, 9)
     assert (info.points, info.nonzeros, info.choices) == ("dense", 540, ())
@@ -132,7 +132,7 @@ def record() -> None:
         path=SPARSE,
     )
     answers: dict[str, Any] = {
-        "arrays": arrays_of(opened(STORED)),
+        "arrays": arrays_of(opened(FIRST_FORMAT)),
         "arrays of sparse": arrays_of(opened(SPARSE)),
     }
     for name, parameters in CASES:
