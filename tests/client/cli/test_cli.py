@@ -42,18 +42,18 @@ def index(client: Client, vectors: Path) -> str:
 def test_build_and_remove(run: Run, vectors: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("\n".join(str(5 * row) for row in range(ROWS)))
-    made = run("build", "made", vectors, "--ids", ids, "--n-tables", "3", "--centred", "--json")
-    assert (made.code, made.err) == (0, "")
-    info = made.json
+    build = run("build", "made", vectors, "--ids", ids, "--n-tables", "3", "--centred", "--json")
+    assert (build.code, build.err) == (0, "")
+    info = build.json
     assert (info["name"], info["rows"], info["dims"]) == ("made", ROWS, DIMS)
     assert (info["parameters"]["n_tables"], info["parameters"]["centred"]) == (3, True)
     again = run("build", "made", vectors)
     assert again.code == 1
     assert "ALREADY_EXISTS" in again.err
     assert "--replace replaces it" in again.err
-    replaced = run("build", "made", vectors, "--replace")
-    assert replaced.code == 0
-    assert re.search(r"[\d.]+ KiB, serving", replaced.out)
+    replacement = run("build", "made", vectors, "--replace")
+    assert replacement.code == 0
+    assert re.search(r"[\d.]+ KiB, serving", replacement.out)
     assert re.search(r"made .* KiB", run("ls").out)
     assert "generation 2" in run("rm", "made").out
     assert "made" not in run("ls").out
@@ -69,11 +69,11 @@ def test_query_prints_a_table(run: Run, index: str, vectors: Path) -> None:
 
 
 def test_chosen_diversities_are_shown(run: Run, index: str, vectors: Path) -> None:
-    """A table has their smallest and greatest, JSON each row's and the reason for it."""
-    shown = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto")
-    assert "diversity auto (" in shown.out
-    shown = run("query", index, vectors, "--rows", "2:4", "--lose-at-most", "0.05")
-    assert "diversity by lose_at_most 0.05 (" in shown.out
+    """A table shows the smallest and the greatest; JSON has one for each row, with its reason."""
+    result = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto")
+    assert "diversity auto (" in result.out
+    result = run("query", index, vectors, "--rows", "2:4", "--lose-at-most", "0.05")
+    assert "diversity by lose_at_most 0.05 (" in result.out
     ran = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto", "--json")
     rows = ran.json["results"]
     assert [row["dial_reason"] for row in rows] == ["fall_off"] * 2
@@ -84,12 +84,12 @@ def test_chosen_diversities_are_shown(run: Run, index: str, vectors: Path) -> No
 
 def test_query_prints_json(run: Run, index: str, client: Client, vectors: Path) -> None:
     ran = run("query", index, vectors, "--rows", "2:4", "--k", "5", "--search", "exact", "--json")
-    said = ran.json
+    output = ran.json
     expected = client.query(index, np.load(vectors)[2:4], k=5, search="exact")
-    assert [row["row"] for row in said["results"]] == [2, 3]
-    assert [row["ids"] for row in said["results"]] == expected.ids.tolist()
-    assert said["results"][0]["scores"] == pytest.approx(expected.scores[0].tolist())
-    assert said["parameters"]["search"] == "exact"
+    assert [row["row"] for row in output["results"]] == [2, 3]
+    assert [row["ids"] for row in output["results"]] == expected.ids.tolist()
+    assert output["results"][0]["scores"] == pytest.approx(expected.scores[0].tolist())
+    assert output["parameters"]["search"] == "exact"
     more = run("query", index, vectors, "--rows", "0", "--k", ROWS + 9, "--json")
     assert len(more.json["results"][0]["ids"]) == ROWS
 
@@ -101,10 +101,10 @@ def test_info_shows_choices_and_their_reasons(run: Run, index: str) -> None:
         assert word in ran.out
     assert "categories kept" in ran.out
     assert "auto means this" in ran.out
-    said = run("info", index, "--json").json
-    assert said["search_costs"]
-    assert (said["points"], said["nonzeros"]) == ("dense", ROWS * DIMS)
-    for choice in said["choices"]:
+    output = run("info", index, "--json").json
+    assert output["search_costs"]
+    assert (output["points"], output["nonzeros"]) == ("dense", ROWS * DIMS)
+    for choice in output["choices"]:
         assert choice["parameter"] in ran.out
         assert choice["reason"].split()[0] in ran.out
 
@@ -126,9 +126,9 @@ def test_info_shows_the_search_costs_of_dense_queries(run: Run, tmp_path: Path) 
     rows = scipy.sparse.csr_array(np.tile(np.eye(3, 30, dtype=np.float32), (30, 1)))
     dump_svmlight_file(rows, np.arange(90) % 3, str(tmp_path / "rows.svm"), zero_based=False)
     assert run("build", "apart", tmp_path / "rows.svm", "--categories", "labels").code == 0
-    told = run("info", "apart").out
-    assert told.count("auto means this") == 2
-    assert "dense queries" in told
+    text = run("info", "apart").out
+    assert text.count("auto means this") == 2
+    assert "dense queries" in text
     assert run("info", "apart", "--json").json["search_costs_dense"]
 
 
@@ -140,20 +140,20 @@ def test_sparse_files(run: Run, tmp_path: Path) -> None:
     (tmp_path / "short.svm").write_text("0 1:1 7:0.5\n")
     metric = ("--metric", "euclidean")
     assert run("build", "from-npz", tmp_path / "rows.npz", *metric).code == 0
-    built = run("build", "from-svm", tmp_path / "rows.svm", "--categories", "labels", *metric)
-    assert built.code == 0
-    assert "60 sparse rows of 30 dimensions" in built.out
-    asked = [
+    build = run("build", "from-svm", tmp_path / "rows.svm", "--categories", "labels", *metric)
+    assert build.code == 0
+    assert "60 sparse rows of 30 dimensions" in build.out
+    results = [
         run("query", name, tmp_path / file, "--json", "--rows", "0:1").json["results"]
         for name in ("from-npz", "from-svm")
         for file in ("rows.npz", "rows.svm", "short.svm")
     ]
-    assert asked[0] == asked[1] == asked[3] == asked[4]
-    assert asked[2] == asked[5]
+    assert results[0] == results[1] == results[3] == results[4]
+    assert results[2] == results[5]
     assert run("info", "from-svm", "--json").json["has_categories"]
-    told = run("info", "from-npz").out
-    assert f"sparse points: {rows.nnz} numbers" in told
-    assert "dense queries" not in told
+    text = run("info", "from-npz").out
+    assert f"sparse points: {rows.nnz} numbers" in text
+    assert "dense queries" not in text
     wrong = run("query", "from-npz", tmp_path / "short.svm", "--dims", "3")
     assert (wrong.code, "more than --dims 3" in wrong.err) == (2, True)
 
@@ -201,8 +201,8 @@ def test_wrong_rows(run: Run, index: str, vectors: Path, rows: str) -> None:
 
 def test_last_rows(run: Run, index: str, vectors: Path) -> None:
     for rows in ("-1", "-1:"):
-        said = run("query", index, vectors, f"--rows={rows}", "--json").json
-        assert [row["row"] for row in said["results"]] == [ROWS - 1]
+        output = run("query", index, vectors, f"--rows={rows}", "--json").json
+        assert [row["row"] for row in output["results"]] == [ROWS - 1]
 
 
 def test_target_comes_from_the_environment(
@@ -220,8 +220,8 @@ def test_every_parameter_is_an_option(run: Run, verb: str) -> None:
     for name, field in kind.__dataclass_fields__.items():
         assert f"--{name.replace('_', '-')} " in text
         if field.default is not None:
-            shown = "no" if field.default is False else field.default
-            assert f"(default {shown})" in text
+            default = "no" if field.default is False else field.default
+            assert f"(default {default})" in text
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,9 +256,9 @@ def test_many_rows_are_sent_in_requests_of_1000_rows(
     np.save(long, np.repeat(np.arange(2500.0), 2).reshape(2500, 2))
     script.generations = [1, 2]
     assert main.main(["query", "images", str(long), "--target", target, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["generation"] == 2
-    assert [row["ids"][0] for row in told["results"]] == list(range(0, 25000, 10))
+    output = json.loads(capsys.readouterr().out)
+    assert output["generation"] == 2
+    assert [row["ids"][0] for row in output["results"]] == list(range(0, 25000, 10))
     assert [q.queries.dense.rows for q in script.queries] == [1000, 1000, 1000, 1000, 500]
     script.queries.clear()
     listing = ["query", "images", str(long), "--rows", ":250", "--list-collapsed"]
@@ -273,12 +273,13 @@ def test_many_rows_are_sent_in_requests_of_1000_rows(
 def test_output_that_cannot_be_written(
     server: RunningServer, index: str, vectors: Path, tmp_path: Path
 ) -> None:
+    command = ("query", index, vectors)
     with (
         Path("/dev/full").open("wb") as full,
-        start(server.target, "query", index, vectors, stdout=full, stderr=subprocess.PIPE) as asked,
+        start(server.target, *command, stdout=full, stderr=subprocess.PIPE) as process,
     ):
-        _, told = asked.communicate(timeout=60)
-    assert (asked.returncode, told) == (1, b"divgrpc: No space left on device\n")
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (1, b"divgrpc: No space left on device\n")
     file = tmp_path / "file"
     file.touch()
     page = str(file / "folder" / "page.html")
@@ -290,10 +291,10 @@ def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:
     command = ("build", "shown", vectors, "--replace")
     with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:
         os.close(writer)
-        seen = read_terminal(terminal)
+        text = read_terminal(terminal)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "writing" in seen
+    assert "writing" in text
     assert out.startswith(b"shown: generation")
 
 
@@ -302,8 +303,8 @@ def test_interrupting_a_build_cancels_it(script: ScriptedIndex, target: str, vec
     with start(target, "build", "late", vectors, stderr=subprocess.PIPE) as process:
         assert script.asked.wait(60)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
-    assert (process.returncode, told) == (130, b"interrupted\n")
+        _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, b"interrupted\n")
     assert script.cancelled.wait(10)
 
 
@@ -347,8 +348,8 @@ def test_json_lists_near_copies_when_asked(run: Run, copies: Path) -> None:
     row = run(*ask, "--list-collapsed").json["results"][1]
     assert [len(ids) for ids in row["collapsed_ids"]] == [9] * 5
     assert row["collapsed"] == 45
-    for found, ids in zip(row["ids"], row["collapsed_ids"], strict=True):
-        assert sorted([found, *ids]) == [*range(found // 10 * 10, found // 10 * 10 + 10)]
+    for point_id, ids in zip(row["ids"], row["collapsed_ids"], strict=True):
+        assert sorted([point_id, *ids]) == [*range(point_id // 10 * 10, point_id // 10 * 10 + 10)]
     assert "collapsed_ids" not in run(*ask).json["results"][0]
 
 

@@ -62,19 +62,19 @@ def test_rows_are_shown_as_a_table(evaluate: Run) -> None:
 
 
 def test_json_has_every_field(evaluate: Run, client: Client, files: Path) -> None:
-    told = evaluate("--json", "--per-query", *GRID).json["rows"]
+    json_rows = evaluate("--json", "--per-query", *GRID).json["rows"]
     grid: Any = {"selectors": ["nearest", "greedy"], "diversities": [0.2, 0.7], "ks": [5]}
-    with np.load(files) as held:
-        rows = list(client.evaluate("judged", held["q"], held["y"], per_query=True, **grid))
-    assert len(told) == len(rows) == 5
-    for ours, row in zip(told, rows, strict=True):
-        assert set(ours) == set(EvaluateRow.__dataclass_fields__)
-        assert ours["parameters"]["selector"] == row.parameters.selector
-        assert ours["by_fold"] == list(row.by_fold)
+    with np.load(files) as arrays:
+        rows = list(client.evaluate("judged", arrays["q"], arrays["y"], per_query=True, **grid))
+    assert len(json_rows) == len(rows) == 5
+    for json_row, row in zip(json_rows, rows, strict=True):
+        assert set(json_row) == set(EvaluateRow.__dataclass_fields__)
+        assert json_row["parameters"]["selector"] == row.parameters.selector
+        assert json_row["by_fold"] == list(row.by_fold)
         for name in METRICS:
-            assert ours["metrics"][name]["value"] == pytest.approx(row.metrics[name].value)
-            assert ours["values"][name] == pytest.approx(row.values[name].tolist())
-        assert ours["microseconds"]["p50"] > 0
+            assert json_row["metrics"][name]["value"] == pytest.approx(row.metrics[name].value)
+            assert json_row["values"][name] == pytest.approx(row.values[name].tolist())
+        assert json_row["microseconds"]["p50"] > 0
 
 
 def test_csv_has_a_line_per_row(run: Run, files: Path) -> None:
@@ -97,8 +97,8 @@ def test_nan_is_shown_as_null_or_empty(capsys: pytest.CaptureFixture[str], clien
     rows = list(client.evaluate("few", queries, [0, 1], folds=0, ks=[5], selectors=["greedy"]))
     assert math.isnan(rows[0].metrics["h_score"].value)
     json_output.show({"rows": rows})
-    told = json.loads(capsys.readouterr().out)["rows"]
-    assert told[0]["metrics"]["h_score"] == {"value": None, "low": None, "high": None}
+    json_rows = json.loads(capsys.readouterr().out)["rows"]
+    assert json_rows[0]["metrics"]["h_score"] == {"value": None, "low": None, "high": None}
     evaluation_tables.show_csv(rows)
     assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["h_score"] == ""
     evaluation_tables.show(rows)
@@ -111,8 +111,8 @@ def test_the_new_default_is_shown(run: Run, client: Client, files: Path) -> None
     assert "the default for Query is now" in ran.out
     default = client.get_index("defaults").query_default
     assert default is not None
-    told = f"Query takes, unless it is told otherwise: diversity {default.diversity}"
-    assert told in run("info", "defaults").out
+    sentence = f"Query takes, unless it is told otherwise: diversity {default.diversity}"
+    assert sentence in run("info", "defaults").out
     assert run("info", "defaults", "--json").json["query_default"]["selector"] == default.selector
 
 
@@ -149,7 +149,7 @@ def test_a_missing_part_of_limits_is_the_default(evaluate: Run) -> None:
     """If a pair of limits lacks a part, that part is the default. A limit of 0 means no limit."""
     ran = evaluate("--limits", "60:", "0:0", ":", "--folds", "0", "--json", *GRID)
     parameters = [row["parameters"] for row in ran.json["rows"][::3]]
-    limits = [(each["hash_limit"], each["candidates_limit"]) for each in parameters]
+    limits = [(setting["hash_limit"], setting["candidates_limit"]) for setting in parameters]
     assert limits == [(60, 200), (0, 0), (800, 200)]
 
 
@@ -184,8 +184,8 @@ def test_a_terminal_sees_progress(server: RunningServer, files: Path) -> None:
     command = ("evaluate", "judged", files, *QUERIES_BY_CATEGORY, *GRID)
     with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:
         os.close(writer)
-        seen = read_terminal(terminal)
+        text = read_terminal(terminal)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "evaluating" in seen
+    assert "evaluating" in text
     assert b"nearest" in out

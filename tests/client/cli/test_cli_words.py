@@ -35,11 +35,11 @@ each_verb = pytest.mark.parametrize(
 
 @each_verb
 def test_help_reads_as_sentences(name: str, verb: argparse.ArgumentParser, line: str) -> None:
-    said = {name: line}
+    texts = {name: line}
     for action in verb._actions:
         if action.dest != "help" and not isinstance(action, argparse._SubParsersAction):
-            said[action.dest] = str(action.help)
-    wrong = {what: text for what, text in said.items() if not re.fullmatch(r"[A-Z].*\.", text)}
+            texts[action.dest] = str(action.help)
+    wrong = {key: text for key, text in texts.items() if not re.fullmatch(r"[A-Z].*\.", text)}
     assert wrong == {}
 
 
@@ -86,7 +86,7 @@ def test_help_says_what_an_option_does(command: str, words: str) -> None:
 
 
 def test_options_of_load_name_their_values_and_defaults() -> None:
-    """A flag has no counterpart, a value has its unit; defaults are those of `Settings`."""
+    """A flag has no negative form, a value has its unit, and `Settings` has the same defaults."""
     verb = next(verb for name, verb, _ in VERBS if name == "load")
     usage = " ".join(verb.format_usage().split())
     for option in ("--poisson", "--allow-remote", "--warm-up SECONDS", "--closed N"):
@@ -98,7 +98,7 @@ def test_options_of_load_name_their_values_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "words", "told"),
+    ("module", "words", "phrase"),
     [
         ("divgrpc_client.cli.main", ["--help"], "evaluate-labels"),
         ("divgrpc_client.cli.main", ["load", "--help"], "--warm-up SECONDS"),
@@ -107,16 +107,16 @@ def test_options_of_load_name_their_values_and_defaults() -> None:
         ("divgrpc_server.__main__", ["--help"], "--workers"),
     ],
 )
-def test_help_does_without_docstrings(module: str, words: list[str], told: str) -> None:
+def test_help_does_without_docstrings(module: str, words: list[str], phrase: str) -> None:
     """`python -OO` keeps no docstrings; commands run all the same."""
     script = f"import sys; from {module} import main; main()"
     out, error = run_script(script, *words, PYTHONOPTIMIZE="2")
-    assert told in out
+    assert phrase in out
     assert error == ""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "suggestion"),
     [
         (["query", "x", "y.npy", "--selector", "MMR"], "did you mean mmr?"),
         (["query", "x", "y.npy", "--search", "brute"], "use exact"),
@@ -132,12 +132,12 @@ def test_help_does_without_docstrings(module: str, words: list[str], told: str) 
     ],
 )
 def test_wrong_options_get_a_suggestion(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], suggestion: str
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main.main(arguments)
     assert end.value.code == 2
-    assert told in capsys.readouterr().err
+    assert suggestion in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_wrong_options_get_a_suggestion(
     ],
 )
 def test_aliases_of_metrics_are_accepted(word: str, metric: str) -> None:
-    parsed = main._parser().parse_args(["build", "x", "y.npy", "--metric", word])
-    assert parsed.metric == metric
+    arguments = main._parser().parse_args(["build", "x", "y.npy", "--metric", word])
+    assert arguments.metric == metric
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "told"),
+    ("target", "code", "message"),
     [
         ("http://127.0.0.1:50051", 2, "leave http:// out, write '127.0.0.1:50051'"),
         ("127.0.0.1", 2, "which has no port"),
@@ -164,10 +164,10 @@ def test_aliases_of_metrics_are_accepted(word: str, metric: str) -> None:
     ],
 )
 def test_addresses_say_what_to_do(
-    capsys: pytest.CaptureFixture[str], target: str, code: int, told: str
+    capsys: pytest.CaptureFixture[str], target: str, code: int, message: str
 ) -> None:
     assert main.main(["ls", "--target", target]) == code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def described(choices: tuple[Choice, ...], **parameters: object) -> IndexInfo:
@@ -196,9 +196,11 @@ def sources(info: IndexInfo) -> dict[str, str]:
 
 
 def test_info_tells_the_source_of_every_value() -> None:
-    chosen = (Choice("n_bits", "9", "buckets of two points"),)
-    told = sources(described(chosen, hash_family="lsh_div", n_bits=9, n_tables=7, n_components=4))
-    assert told == {
+    choices = (Choice("n_bits", "9", "buckets of two points"),)
+    source_by_name = sources(
+        described(choices, hash_family="lsh_div", n_bits=9, n_tables=7, n_components=4)
+    )
+    assert source_by_name == {
         "metric": "default",
         "target_recall": "default",
         "hash_family": "chosen by you",
@@ -209,6 +211,6 @@ def test_info_tells_the_source_of_every_value() -> None:
 
 
 def test_info_of_an_index_without_reasons_claims_nothing() -> None:
-    told = sources(described((), hash_family="pca_hash", n_tables=7))
-    assert (told["n_tables"], told["hash_family"]) == ("", "chosen by you")
-    assert told["n_probes"] == "chosen by Build"
+    source_by_name = sources(described((), hash_family="pca_hash", n_tables=7))
+    assert (source_by_name["n_tables"], source_by_name["hash_family"]) == ("", "chosen by you")
+    assert source_by_name["n_probes"] == "chosen by Build"

@@ -13,7 +13,7 @@ from divgrpc_client.formats import evaluation_tables, tables
 from divgrpc_client.formats.evaluation_tables import Row
 from support.data.evaluation_rows import made_rows, without_h
 
-FIGURE, NOTHING = Interval(0.5, 0.4, 0.6), Interval(*[math.nan] * 3)
+FIGURE, NO_FIGURE = Interval(0.5, 0.4, 0.6), Interval(*[math.nan] * 3)
 LABEL_ROW = EvaluateLabelRow(
     number=0,
     generation=3,
@@ -32,8 +32,8 @@ LABEL_ROW = EvaluateLabelRow(
         seed=7,
     ),
     goal="f_score",
-    metrics={"precision": FIGURE, "h_score": NOTHING},
-    precision_at=(FIGURE, NOTHING),
+    metrics={"precision": FIGURE, "h_score": NO_FIGURE},
+    precision_at=(FIGURE, NO_FIGURE),
     recall_at=(FIGURE, FIGURE),
     ndcg_at=(FIGURE, FIGURE),
     propensity_scored_at=(),
@@ -109,14 +109,14 @@ def test_one_group_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
     evaluation_tables.show(
         [replace(row, metrics={**row.metrics, "h_score": Interval(h, math.nan, math.nan)})]
     )
-    said = "one group of queries with h: no interval, and nothing is chosen by folds"
-    assert said in capsys.readouterr().out
+    sentence = "one group of queries with h: no interval, and nothing is chosen by folds"
+    assert sentence in capsys.readouterr().out
     evaluation_tables.show([without_h(row)])
     assert "no interval" not in capsys.readouterr().out
 
 
 def test_figures_that_do_not_apply(capsys: pytest.CaptureFixture[str]) -> None:
-    """Their cells are empty; a list has nan in their places, so that the others keep theirs."""
+    """Their cells are empty. In lists they are nan, so that other figures keep their places."""
     evaluation_tables.show_csv([LABEL_ROW])
     line = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [line[name] for name in ("h_score", "h_of_means", "propensity_scored_at")] == [""] * 3

@@ -80,9 +80,9 @@ def test_bad_files_are_named(
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(InvalidArgumentError, match=message) as caught:
+    with pytest.raises(InvalidArgumentError, match=message) as error_info:
         read_vectors(path)
-    assert name in str(caught.value)
+    assert name in str(error_info.value)
 
 
 def test_fvecs_rows_must_agree(tmp_path: Path) -> None:

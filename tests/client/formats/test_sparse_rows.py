@@ -121,10 +121,10 @@ def test_scipys_npz(tmp_path: Path) -> None:
     twice = scipy.sparse.csr_array(
         (np.array([1.0, 2, 4, 8]), np.array([3, 1, 3, 0]), np.array([0, 0, 3, 4, 4])), (4, 5)
     )
-    for saved in (matrix, scipy.sparse.csr_array(matrix), twice, scipy.sparse.csr_array((3, 4))):
-        scipy.sparse.save_npz(tmp_path / "rows.npz", saved)
+    for array in (matrix, scipy.sparse.csr_array(matrix), twice, scipy.sparse.csr_array((3, 4))):
+        scipy.sparse.save_npz(tmp_path / "rows.npz", array)
         rows = dense(read_vectors(tmp_path / "rows.npz"))
-        assert np.array_equal(rows, saved.toarray().astype(np.float32))
+        assert np.array_equal(rows, array.toarray().astype(np.float32))
 
 
 def test_other_formats_of_scipy(tmp_path: Path) -> None:
@@ -213,10 +213,10 @@ def test_documents_are_read_as_scikit_learn_reads_them(
     dump_svmlight_file(matrix, truth.astype(int), str(path), zero_based=zero_based, multilabel=True)
     base: IndexBase = "0" if zero_based else "1"
     documents, labels = read_labelled(path, base=base, dims=12, label_count=6)
-    theirs, sets = load_svmlight_file(
+    expected, sets = load_svmlight_file(
         str(path), n_features=12, dtype=np.float32, multilabel=True, zero_based=zero_based
     )
-    assert np.array_equal(dense(documents), theirs.toarray())
+    assert np.array_equal(dense(documents), expected.toarray())
     assert [np.flatnonzero(row).tolist() for row in dense(labels)] == [[*map(int, s)] for s in sets]
 
 
@@ -255,10 +255,10 @@ def test_a_given_first_feature_is_checked(tmp_path: Path) -> None:
     assert dense(read_labelled(written(tmp_path, "1 3 1\n0 3:1\n"), base="1")[0])[0, 2] == 1
 
 
-@pytest.mark.parametrize(("field", "told"), [("dims", 3), ("label_count", 4)])
-def test_dims_below_the_largest_column_are_refused(tmp_path: Path, field: str, told: int) -> None:
+@pytest.mark.parametrize(("field", "value"), [("dims", 3), ("label_count", 4)])
+def test_dims_below_the_largest_column_are_refused(tmp_path: Path, field: str, value: int) -> None:
     with refused(field):
-        read_labelled(written(tmp_path, WITH_HEADER), **{field: told})  # type: ignore[arg-type]
+        read_labelled(written(tmp_path, WITH_HEADER), **{field: value})  # type: ignore[arg-type]
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
