@@ -14,7 +14,7 @@ def run_without(missing: tuple[str, ...], code: str) -> "subprocess.CompletedPro
 
 
 @pytest.mark.parametrize(
-    ("missing", "code", "told"),
+    ("missing", "code", "message"),
     [
         (
             ("numba", "scipy", "structlog"),
@@ -48,10 +48,10 @@ def run_without(missing: tuple[str, ...], code: str) -> "subprocess.CompletedPro
         ),
     ],
 )
-def test_programs_name_their_extra(missing: tuple[str, ...], code: str, told: str) -> None:
+def test_programs_name_their_extra(missing: tuple[str, ...], code: str, message: str) -> None:
     """A program whose extra is missing ends with one line that names the extra."""
     ran = run_without(missing, code)
-    assert (ran.returncode, ran.stderr) == (1, told)
+    assert (ran.returncode, ran.stderr) == (1, message)
 
 
 @pytest.mark.parametrize("missing", ["numba", "llvmlite"])

@@ -33,13 +33,13 @@ OPTIONS: dict[str, Any] = {
 def rows_of(
     target: str,
     *,
-    awaited: bool,
+    is_async: bool,
     settings: dict[str, Any] | None = None,
     **options: Any,  # noqa: ANN401  # any option's
 ) -> list[EvaluateRow]:
     """Evaluate with one of the clients; if `options` has no `folds`, no setting is chosen."""
     options = {"folds": 0, **options}
-    if not awaited:
+    if not is_async:
         with Client(target, **settings or {}) as client:
             return list(client.evaluate("one", QUERIES, [0, 1], **options))
 
@@ -51,15 +51,15 @@ def rows_of(
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "aio"])
-def awaited(request: pytest.FixtureRequest) -> bool:
+def is_async(request: pytest.FixtureRequest) -> bool:
     """Return whether the test uses the asynchronous client."""
     return bool(request.param)
 
 
-def test_rows_and_progress_are_returned(target: str, awaited: bool) -> None:
-    seen: list[Progress] = []
-    first, second = rows_of(target, awaited=awaited, progress=seen.append)
-    assert seen == [Progress("evaluating", 1, 2, 3.0)]
+def test_rows_and_progress_are_returned(target: str, is_async: bool) -> None:
+    steps: list[Progress] = []
+    first, second = rows_of(target, is_async=is_async, progress=steps.append)
+    assert steps == [Progress("evaluating", 1, 2, 3.0)]
     assert first.metrics == {"h_score": Interval(0.5, 0.25, 0.75)}
     assert first.microseconds == Microseconds(1, 2, 3, 4)
     assert (first.search, first.parameters.search) == ("auto", "scan")
@@ -71,7 +71,7 @@ def test_rows_and_progress_are_returned(target: str, awaited: bool) -> None:
 
 
 def test_rows_of_the_sync_client_outlive_an_event_loop(target: str) -> None:
-    """The end of an event loop does not end rows whose first one was taken in it."""
+    """The end of an event loop does not end rows whose first row was taken inside the loop."""
 
     async def first_of(rows: Iterator[EvaluateRow]) -> EvaluateRow:
         return next(rows)
@@ -82,23 +82,23 @@ def test_rows_of_the_sync_client_outlive_an_event_loop(target: str) -> None:
 
 
 def test_progress_of_the_sync_client_may_raise_stop_async_iteration(target: str) -> None:
-    """Neither does it end the rows, nor does Python raise RuntimeError in its place."""
+    """This error reaches the caller: it does not end the rows or become a RuntimeError."""
 
     def stop(_: Progress) -> None:
         raise StopAsyncIteration
 
     with pytest.raises(StopAsyncIteration):
-        rows_of(target, awaited=False, progress=stop)
+        rows_of(target, is_async=False, progress=stop)
 
 
-def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited: bool) -> None:
+def test_a_request_has_every_option(target: str, script: ScriptedIndex, is_async: bool) -> None:
     """If an axis of the grid is left out, the client sends its default values."""
-    rows_of(target, awaited=awaited, timeout=9, request_id="mine", **OPTIONS)
-    (sent,) = script.evaluations
-    assert sent.queries.dense.rows == 2
-    sent.ClearField("queries")
+    rows_of(target, is_async=is_async, timeout=9, request_id="mine", **OPTIONS)
+    (request,) = script.evaluations
+    assert request.queries.dense.rows == 2
+    request.ClearField("queries")
     limits, epsilon = evaluate_pb2.EvaluateLimits, evaluate_pb2.EvaluateEpsilon
-    assert sent == evaluate_pb2.EvaluateRequest(
+    assert request == evaluate_pb2.EvaluateRequest(
         index="one",
         categories=[0, 1],
         selectors=[query_pb2.SELECTOR_GREEDY],
@@ -122,20 +122,20 @@ def test_a_request_has_every_option(target: str, script: ScriptedIndex, awaited:
     assert 0 < script.seconds_left <= 9.5
 
 
-def test_a_failure_is_an_rpc_error(target: str, script: ScriptedIndex, awaited: bool) -> None:
+def test_a_failure_is_an_rpc_error(target: str, script: ScriptedIndex, is_async: bool) -> None:
     """The error names the method that failed."""
     script.failures = [grpc.StatusCode.RESOURCE_EXHAUSTED]
     with failing(grpc.StatusCode.RESOURCE_EXHAUSTED, match="Evaluate"):
-        rows_of(target, awaited=awaited)
+        rows_of(target, is_async=is_async)
 
 
 def test_a_silent_server_ends_the_evaluation(
-    target: str, script: ScriptedIndex, awaited: bool
+    target: str, script: ScriptedIndex, is_async: bool
 ) -> None:
     """After the idle timeout the client ends the call, and the server sees the cancellation."""
     script.silent = True
     with failing(grpc.StatusCode.DEADLINE_EXCEEDED, reason="STALLED"):
-        rows_of(target, awaited=awaited, settings={"idle_timeout": 0.3})
+        rows_of(target, is_async=is_async, settings={"idle_timeout": 0.3})
     assert script.cancelled.wait(10)
 
 
@@ -152,7 +152,7 @@ def test_flags_must_be_bools(target: str, flag: str) -> None:
     """Flags of a call and options of its grid are refused in the same words."""
     flags: dict[str, Any] = {flag: 1}
     with refused(flag, match=f"^{flag} must be true or false, got 1$"):
-        rows_of(target, awaited=False, **flags)
+        rows_of(target, is_async=False, **flags)
 
 
 OF_POINTS = cases_of(

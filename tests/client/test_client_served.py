@@ -46,14 +46,14 @@ def test_a_memory_mapped_file_is_built_with_progress(
     path = tmp_path / "points.npy"
     np.save(path, points.astype(np.float16))
     steps: list[Progress] = []
-    mapped = np.load(path, mmap_mode="r")
-    info = ask("build", "mapped", mapped, replace=True, progress=steps.append)
+    vectors = np.load(path, mmap_mode="r")
+    info = ask("build", "mapped", vectors, replace=True, progress=steps.append)
     assert (info.name, info.rows, info.dims) == ("mapped", ROWS, DIMS)
     assert steps[-1].rows_done == ROWS
     assert {step.rows_total for step in steps if step.rows_total} == {ROWS}
-    found = ask("query", "mapped", points[:3], diversity=0, timeout=30)
-    assert found.ids[:, 0].tolist() == [0, 1, 2]
-    assert found.generation == info.generation
+    result = ask("query", "mapped", points[:3], diversity=0, timeout=30)
+    assert result.ids[:, 0].tolist() == [0, 1, 2]
+    assert result.generation == info.generation
     assert ask("delete_index", "mapped", timeout=30) == info.generation
 
 
@@ -62,14 +62,14 @@ def test_streams_and_batches_return_the_bytes_of_single_queries(
 ) -> None:
     options = {"k": 7, "diversity": 0.4, "seed": 5}
     batch = ask("query", index, points[:40], timeout=30, **options)
-    streamed = ask("query_stream", index, points[:40], **options)
+    results = ask("query_stream", index, points[:40], **options)
     assert batch.ids[:, 0].tolist() == [3 * row for row in range(40)]
-    for row, one in enumerate(streamed):
+    for row, one in enumerate(results):
         assert one.ids.tobytes() == batch.ids[row].tobytes()
         assert one.scores.tobytes() == batch.scores[row].tobytes()
     alone = ask("query", index, points[0], timeout=30, **options)
     for name in ("ids", "scores", "selection_scores", "counts"):
-        assert getattr(alone, name).tobytes() == getattr(streamed[0], name).tobytes()
+        assert getattr(alone, name).tobytes() == getattr(results[0], name).tobytes()
     assert alone.parameters == batch.parameters
 
 
@@ -86,12 +86,12 @@ def test_large_batches(client: Client, index: str, points: np.ndarray) -> None:
 
 def test_k_above_the_number_of_points(ask: Stack, index: str, points: np.ndarray) -> None:
     """If k exceeds the number of points, all points are returned, padded to k, with a warning."""
-    found = ask("query", index, points[0], k=ROWS + 10, search="exact", hash_limit=0, timeout=30)
-    assert found.ids.shape == (1, ROWS + 10)
-    assert found.counts.tolist() == [ROWS]
-    assert found.ids[0, ROWS:].tolist() == [-1] * 10
-    assert np.isnan(found.scores[0, ROWS:]).all()
-    assert "FEWER_THAN_K_POINTS" in {warning.code for warning in found.warnings}
+    result = ask("query", index, points[0], k=ROWS + 10, search="exact", hash_limit=0, timeout=30)
+    assert result.ids.shape == (1, ROWS + 10)
+    assert result.counts.tolist() == [ROWS]
+    assert result.ids[0, ROWS:].tolist() == [-1] * 10
+    assert np.isnan(result.scores[0, ROWS:]).all()
+    assert "FEWER_THAN_K_POINTS" in {warning.code for warning in result.warnings}
 
 
 def test_errors_have_the_classes_of_the_core(ask: Stack, index: str, points: np.ndarray) -> None:
@@ -111,10 +111,10 @@ def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:
     """The error names the field and the row, and no index is left behind."""
     vectors = np.ones((60_000, 32), np.float32)
     vectors[40_000, 3] = np.nan
-    with pytest.raises(RpcError, match="40000") as caught:
+    with pytest.raises(RpcError, match="40000") as error_info:
         ask("build", "holed", vectors)
-    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.field.startswith("vectors")
+    assert error_info.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error_info.value.field.startswith("vectors")
     with pytest.raises(IndexNotFoundError):
         ask("get_index", "holed", timeout=30)
 
@@ -127,8 +127,8 @@ def test_sparse_rows_in_any_order(ask: Stack, index: str) -> None:
     info = ask("build", "sparse-rows", rows, replace=True, hash_family="lsh_div", timeout=60)
     assert (info.points, info.nonzeros) == ("sparse", sorted_rows.nnz)
     assert sorted_rows.data.nbytes * 2 > 2 * LIMITS["chunk_bytes"]
-    found = ask("query", "sparse-rows", rows.tocsr()[:5], k=1, search="exact", timeout=30)
-    assert found.ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+    result = ask("query", "sparse-rows", rows.tocsr()[:5], k=1, search="exact", timeout=30)
+    assert result.ids[:, 0].tolist() == [0, 1, 2, 3, 4]
     dense = np.eye(3, DIMS, dtype=np.float32)
     of_dense = ask("query", index, dense, timeout=30)
     of_sparse = ask("query", index, scipy.sparse.csr_array(dense), timeout=30)

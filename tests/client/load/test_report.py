@@ -28,7 +28,7 @@ from support.checks.refusals import refused
 BEGIN, SECONDS = 100.0, 4.0
 OK = grpc.StatusCode.OK.value[0]
 LATE = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+REFUSAL = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 CALL = Call("images", np.ones((5, 2)), {"k": 3})
 
 
@@ -48,10 +48,10 @@ def calls(
 def recorded(
     *parts: np.ndarray, rate: float = 100, closed: int = 0, busy: float = 0.0, **settings: int
 ) -> Run:
-    sent = Settings(**settings)  # type: ignore[arg-type]  # counts and switches
+    load_settings = Settings(**settings)  # type: ignore[arg-type]  # counts and switches
     samples = counted([samples.tobytes() for samples in parts], BEGIN, BEGIN + SECONDS)
     return Run(
-        *("localhost:1", [CALL], sent, None, constant(rate, SECONDS), closed),
+        *("localhost:1", [CALL], load_settings, None, constant(rate, SECONDS), closed),
         *(BEGIN, BEGIN + SECONDS, samples, [0.2, busy]),
     )
 
@@ -66,15 +66,15 @@ def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
     """Percentiles are computed by nearest rank over the calls of all processes together."""
     run = recorded(*(calls(np.array(latency)) for latency in parts))
     whole = sorted(value * 1e6 for latency in parts for value in latency)
-    found = figures_of(latencies(run.samples))
+    figures = figures_of(latencies(run.samples))
     if not whole:
-        assert set(found.values()) == {None}
+        assert set(figures.values()) == {None}
         return
     for percent in (50, 90, 99, 99.9):
         rank = math.ceil(percent / 100 * len(whole) - 1e-9)
-        assert found[f"p{percent:g}"] == pytest.approx(whole[rank - 1], rel=1e-5, abs=0.1)
-    assert found["max"] == pytest.approx(whole[-1], rel=1e-5, abs=0.1)
-    assert found["mean"] == pytest.approx(np.mean(whole), rel=1e-5, abs=0.1)
+        assert figures[f"p{percent:g}"] == pytest.approx(whole[rank - 1], rel=1e-5, abs=0.1)
+    assert figures["max"] == pytest.approx(whole[-1], rel=1e-5, abs=0.1)
+    assert figures["mean"] == pytest.approx(np.mean(whole), rel=1e-5, abs=0.1)
 
 
 def test_only_calls_of_the_run_count() -> None:
@@ -86,8 +86,8 @@ def test_only_calls_of_the_run_count() -> None:
 def test_latencies_are_counted_in_the_second_of_the_due_time() -> None:
     """`answered` counts a call in the second in which it ended."""
     samples = calls(0.001, 400)
-    stalled = (samples["due"] >= BEGIN + 1) & (samples["due"] < BEGIN + 2)
-    samples["done"][stalled] = BEGIN + 2.5
+    stall = (samples["due"] >= BEGIN + 1) & (samples["due"] < BEGIN + 2)
+    samples["done"][stall] = BEGIN + 2.5
     rows = by_second(recorded(samples))
     assert [row["due"] for row in rows] == [100] * 4
     assert [row["answered"] for row in rows] == [100, 0, 200, 100]
@@ -98,11 +98,11 @@ def test_latencies_are_counted_in_the_second_of_the_due_time() -> None:
 
 def test_codes_are_counted_and_fast_refusals_are_no_latency() -> None:
     """Latencies include calls that missed their deadline, but not refused or unsent ones."""
-    found = report(calls(0.01, 80), calls(2.0, 10, code=LATE), calls(0.0, 6, code=REFUSED))
-    assert found["codes"] == {"OK": 80, "DEADLINE_EXCEEDED": 10, "RESOURCE_EXHAUSTED": 6}
-    assert found["errors"] == pytest.approx(16 / 96)
-    assert found["latency"]["p50"] == pytest.approx(1e4, rel=1e-5)
-    assert found["latency"]["p95"] == pytest.approx(2e6, rel=1e-5)
+    load_report = report(calls(0.01, 80), calls(2.0, 10, code=LATE), calls(0.0, 6, code=REFUSAL))
+    assert load_report["codes"] == {"OK": 80, "DEADLINE_EXCEEDED": 10, "RESOURCE_EXHAUSTED": 6}
+    assert load_report["errors"] == pytest.approx(16 / 96)
+    assert load_report["latency"]["p50"] == pytest.approx(1e4, rel=1e-5)
+    assert load_report["latency"]["p95"] == pytest.approx(2e6, rel=1e-5)
     assert report(calls(0.0, 3, code=NOT_SENT))["codes"] == {"NOT_SENT": 3}
 
 
@@ -143,7 +143,7 @@ def test_calls_that_were_not_made_make_a_run_void() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "bound", "held"),
+    ("text", "name", "bound", "is_held"),
     [
         ("p99<20ms", "p99", 20_000.0, True),
         ("p99.9 <= 1s", "p99.9", 1e6, True),
@@ -156,13 +156,13 @@ def test_calls_that_were_not_made_make_a_run_void() -> None:
         ("p75<11ms", "p75", 11_000.0, True),
     ],
 )
-def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, held: bool) -> None:
+def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, is_held: bool) -> None:
     threshold = parse_threshold(text)
     assert threshold.name == name
     assert threshold.bound == pytest.approx(bound)
     samples = calls(0.01, 400)
     (one,) = judge(report(samples), recorded(samples), [threshold])
-    assert (one["text"], one["held"]) == (text, held)
+    assert (one["text"], one["held"]) == (text, is_held)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_invalid_thresholds_are_refused(text: str) -> None:
         parse_threshold(text)
 
 
-@pytest.mark.parametrize("code", [REFUSED, grpc.StatusCode.UNAVAILABLE.value[0], NOT_SENT])
+@pytest.mark.parametrize("code", [REFUSAL, grpc.StatusCode.UNAVAILABLE.value[0], NOT_SENT])
 def test_a_latency_threshold_fails_if_too_many_calls_fail(code: int) -> None:
     """Failed calls may be the slow ones; a threshold on errors allows a share of failures."""
     thresholds = [parse_threshold("p99<20ms"), parse_threshold("max<20ms")]
@@ -185,8 +185,8 @@ def test_a_latency_threshold_fails_if_too_many_calls_fail(code: int) -> None:
     def outcomes(good: int, *more: str) -> list[tuple[object, object]]:
         samples = calls(0.01, good), calls(0.01, 1, code=code)
         limits = [*thresholds, *map(parse_threshold, more)]
-        judged = judge(report(*samples), recorded(*samples), limits)
-        return [(one["held"], one["too_many_errors"]) for one in judged]
+        verdicts = judge(report(*samples), recorded(*samples), limits)
+        return [(one["held"], one["too_many_errors"]) for one in verdicts]
 
     assert outcomes(399) == [(False, True)] * 2
     assert outcomes(399, "errors<1%") == [(True, False)] * 3
@@ -253,7 +253,7 @@ def test_latency_is_labelled_with_its_start(closed: int, start: str) -> None:
 
 
 class Played(Session):
-    """A session whose server holds up to `capacity` calls a second, and whose generator too."""
+    """A session in which server and generator each hold up to a given number of calls a second."""
 
     def __init__(self, capacity: float, generator: float = 1e9) -> None:
         super().__init__("localhost:1", [CALL])

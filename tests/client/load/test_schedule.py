@@ -61,10 +61,10 @@ def test_a_step_of_no_rate_is_a_pause_and_one_of_no_time_is_left_out() -> None:
 
 def test_a_seed_fixes_poisson_arrivals() -> None:
     schedule = constant(500, 20)
-    one = times(schedule, poisson=True, seed=3)
-    assert (one == times(schedule, poisson=True, seed=3)).all()
-    other = times(schedule, poisson=True, seed=4)
-    assert len(one) != len(other) or (one != other).any()
+    first = times(schedule, poisson=True, seed=3)
+    assert (first == times(schedule, poisson=True, seed=3)).all()
+    second = times(schedule, poisson=True, seed=4)
+    assert len(first) != len(second) or (first != second).any()
 
 
 @pytest.mark.parametrize("text", ["500:40s", "0..1000/40s", "900..100/40s"])
@@ -113,9 +113,9 @@ def test_invalid_schedules_are_refused(text: str) -> None:
 def test_traffic_does_not_depend_on_the_number_of_processes(processes: int) -> None:
     async def arrivals(place: int, processes: int) -> list[tuple[int, float, tuple[int, int]]]:
         messages = [[b"a"] * 5, [b"b"] * 9]
-        sent = Settings(processes=processes, channels=1, poisson=True, seed=7)
+        load_settings = Settings(processes=processes, channels=1, poisson=True, seed=7)
         kinds = [("Query", 3.0), ("Query", 1.0)]
-        task = Task(place, "localhost:1", kinds, messages, sent, constant(300, 10))
+        task = Task(place, "localhost:1", kinds, messages, load_settings, constant(300, 10))
         return list(Generator(task).arrivals())
 
     alone = asyncio.run(arrivals(0, 1))
@@ -146,10 +146,12 @@ def test_processes_send_different_calls(closed: int) -> None:
     """In both kinds of loop, process i of n sends the calls i, i + n, i + 2n and so on."""
 
     async def numbers(place: int) -> list[int]:
-        sent = Settings(processes=2, channels=1)
+        load_settings = Settings(processes=2, channels=1)
         kinds, messages = [("Query", 1.0)], [[b"a"]]
         schedule = constant(1000, 10)
-        counting = Counting(Task(place, "localhost:1", kinds, messages, sent, schedule, closed))
+        counting = Counting(
+            Task(place, "localhost:1", kinds, messages, load_settings, schedule, closed)
+        )
         await counting.run(time.monotonic())
         return counting.numbers
 

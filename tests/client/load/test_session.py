@@ -109,8 +109,8 @@ def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
     assert report["calls"] == len(script.queries) - 1  # one query checked the call
     assert report["setting"]["schedule"] == "120..120/1s"
     assert len(report["generators_busy"]) == 2
-    asked = {query.queries.dense.data for query in script.queries}
-    assert asked == {row.tobytes() for row in QUERIES}
+    query_bytes = {query.queries.dense.data for query in script.queries}
+    assert query_bytes == {row.tobytes() for row in QUERIES}
     assert {query.k for query in script.queries} == {3}
 
 
@@ -144,9 +144,9 @@ def test_an_interrupted_search_makes_no_further_trial(target: str) -> None:
     assert [trial["held"] for trial in trials] == [False]
 
 
-@pytest.mark.parametrize(("number", "told"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "silent")])
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "silent")])
 def test_a_dead_or_hanging_generator_ends_the_run(
-    target: str, monkeypatch: pytest.MonkeyPatch, number: int, told: str
+    target: str, monkeypatch: pytest.MonkeyPatch, number: int, word: str
 ) -> None:
     """The run ends although the first generator would go on for minutes."""
     start = subprocess.Popen
@@ -162,7 +162,7 @@ def test_a_dead_or_hanging_generator_ends_the_run(
     monkeypatch.setattr(session_module, "_SILENCE_SECONDS", 1.0)
     settings = replace(QUICK, processes=2, timeout=1.0)
     seconds = 600 if number == signal.SIGKILL else 10
-    with Session(target, CALLS, settings) as session, pytest.raises(UnavailableError, match=told):
+    with Session(target, CALLS, settings) as session, pytest.raises(UnavailableError, match=word):
         session.run(constant(50, seconds))
 
 
@@ -185,18 +185,18 @@ def test_mixes_are_read(tmp_path: Path) -> None:
         "k = 5\ndiversity = 0.5\n"
         '[[call]]\nmethod = "PredictLabels"\nindex = "b"\ndata = "queries.npy"\nbatch = 2\n'
     )
-    asked, predicted = read_mix(tmp_path / "mix.toml")
-    assert asked.options == {"k": 5, "diversity": 0.5}
-    assert (asked.method, asked.share, len(asked.messages(0))) == ("Query", 4, 2)
-    assert (predicted.method, predicted.share) == ("PredictLabels", 1)
-    assert (predicted.batch, len(predicted.messages(0))) == (2, 3)
+    query_call, label_call = read_mix(tmp_path / "mix.toml")
+    assert query_call.options == {"k": 5, "diversity": 0.5}
+    assert (query_call.method, query_call.share, len(query_call.messages(0))) == ("Query", 4, 2)
+    assert (label_call.method, label_call.share) == ("PredictLabels", 1)
+    assert (label_call.batch, len(label_call.messages(0))) == (2, 3)
 
 
 ONE_CALL = '[[call]]\nindex = "a"\ndata = "queries.npy"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "must hold"),
         ("[[call", "TOML"),
@@ -211,10 +211,10 @@ ONE_CALL = '[[call]]\nindex = "a"\ndata = "queries.npy"\n'
         (f"rate = 5\n{ONE_CALL}", "nothing else"),
     ],
 )
-def test_wrong_mixes_are_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_wrong_mixes_are_refused(tmp_path: Path, text: str, message: str) -> None:
     np.save(tmp_path / "queries.npy", QUERIES)
     (tmp_path / "mix.toml").write_text(text)
-    with pytest.raises((InvalidArgumentError, TypeError), match=told):
+    with pytest.raises((InvalidArgumentError, TypeError), match=message):
         _ = [call.messages(0) for call in read_mix(tmp_path / "mix.toml")]
 
 
@@ -242,10 +242,10 @@ def run(server: RunningServer, queries: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_command_reports(run: Run, tmp_path: Path) -> None:
-    saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
+    json_path, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
     words = ("--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact")
-    ran = run(*words, "--require", "errors<1%", "--save", saved, "--report", page)
-    report = json.loads(saved.read_text())
+    ran = run(*words, "--require", "errors<1%", "--save", json_path, "--report", page)
+    report = json.loads(json_path.read_text())
     # On a busy machine the run may be void, but the recorded figures are correct in any case.
     assert ran.code == (4 if report["void"] else 0), ran.err
     assert "latency, from when due" in ran.out
@@ -274,7 +274,7 @@ def test_an_objective_that_never_holds_finds_no_rate(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--rate", 5, "--target", "example.com:50051"], "another machine"),
         ([], "say how much"),
@@ -297,10 +297,10 @@ def test_an_objective_that_never_holds_finds_no_rate(run: Run) -> None:
         (["--rate", 5, "--mix", "absent.toml"], "absent.toml"),
     ],
 )
-def test_invalid_options_are_refused(run: Run, words: list[object], told: str) -> None:
+def test_invalid_options_are_refused(run: Run, words: list[object], message: str) -> None:
     ran = run(*words)
     assert ran.code == 2
-    assert told in ran.err
+    assert message in ran.err
 
 
 def test_a_mix_may_predict_labels(run: Run, client: Client, queries: Path, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_mix_may_predict_labels(run: Run, client: Client, queries: Path, tmp_p
     client.delete_index("load-labels")
     report = ran.json
     assert report["codes"] == {"OK": 40}
-    assert [own["calls"] > 5 for own in report["by_call"]] == [True, True]
+    assert [row["calls"] > 5 for row in report["by_call"]] == [True, True]
 
 
 def test_ctrl_c_gives_the_report_so_far(
@@ -325,19 +325,18 @@ def test_ctrl_c_gives_the_report_so_far(
 ) -> None:
     client.build("interrupted", QUERIES, replace=True)
     np.save(tmp_path / "queries.npy", QUERIES)
-    saved = tmp_path / "a.json"
+    json_path = tmp_path / "a.json"
     words = ("load", "interrupted", "--data", tmp_path / "queries.npy", "--rate", 50)
+    options = ("--duration", 600, "--warm-up", 0, "--save", json_path)
     log = tmp_path / "log"
     with log.open("wb") as sink:
-        process = start(
-            server.target, *words, "--duration", 600, "--warm-up", 0, "--save", saved, stdout=sink
-        )
-    asked = _calls(server)
-    eventually(lambda: _calls(server) > asked + 50, 60)
+        process = start(server.target, *words, *options, stdout=sink)
+    call_count = _calls(server)
+    eventually(lambda: _calls(server) > call_count + 50, 60)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     client.delete_index("interrupted")
-    report: dict[str, Any] = json.loads(saved.read_text())
+    report: dict[str, Any] = json.loads(json_path.read_text())
     assert report["interrupted"]
     assert 0 < report["calls"] < 20_000
     assert "Interrupted" in log.read_text()

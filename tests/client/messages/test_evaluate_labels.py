@@ -15,11 +15,11 @@ COLUMNS = ("precision", "recall", "drank", "scored", "microseconds")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
+def evaluation(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
     """Return an evaluation in several messages; the last documents have no labels."""
     monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 400)
-    told: Any = {"selectors": ["nearest"], "top_ks": [2]}
-    return LabelEvaluation("one", DOCUMENTS, LABELS, told, FLAGS, groups=None, progress=None)
+    grid: Any = {"selectors": ["nearest"], "top_ks": [2]}
+    return LabelEvaluation("one", DOCUMENTS, LABELS, grid, FLAGS, groups=None, progress=None)
 
 
 def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabelsResponse:
@@ -39,26 +39,26 @@ def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabel
     return evaluate_labels_pb2.EvaluateLabelsResponse(row=row)
 
 
-def test_rows_combine_the_answers_to_all_messages(asked: LabelEvaluation) -> None:
+def test_rows_combine_the_answers_to_all_messages(evaluation: LabelEvaluation) -> None:
     """The labels predicted for a document are compared with the same document's true labels."""
     sizes = []
-    for message in asked.messages():
+    for message in evaluation.messages():
         sizes.append(message.documents.dense.rows)
         assert (message.folds, message.per_document) == (0, True)
         assert len(message.labels.offsets) == sizes[-1] + 1
-        assert list(asked.take(answer(sizes[-1], 1))) == []
+        assert list(evaluation.take(answer(sizes[-1], 1))) == []
     assert len(sizes) > 2
     assert sum(sizes) == len(DOCUMENTS)
-    assert not asked.is_torn
-    (row,) = asked.rows()
+    assert not evaluation.is_torn
+    (row,) = evaluation.rows()
     assert (row.documents, row.empty, row.propensity_scored_at) == (12, 0, ())
     # Only document 1 of 12 has label 1 in truth, and label 3 is always predicted in second place.
     assert row.precision_at[0].value == pytest.approx(1 / 12)
     assert (row.values, row.labels) == ({}, None)
 
 
-def test_generations_are_not_mixed(asked: LabelEvaluation) -> None:
+def test_generations_are_not_mixed(evaluation: LabelEvaluation) -> None:
     """If the index is replaced between two messages, the next answer shows it by its generation."""
-    for generation, message in enumerate(asked.messages()):
-        list(asked.take(answer(message.documents.dense.rows, generation)))
-        assert asked.is_torn == (generation > 0)
+    for generation, message in enumerate(evaluation.messages()):
+        list(evaluation.take(answer(message.documents.dense.rows, generation)))
+        assert evaluation.is_torn == (generation > 0)

@@ -20,21 +20,21 @@ EDGES = np.column_stack([np.full(LABELS, LABELS), np.arange(LABELS)])
 FACTORS, MAP = np.arange(LABELS * 2.0).reshape(LABELS, 2), np.ones((4, 2))
 
 
-def prepared(**told: Any) -> uploads.Upload:  # noqa: ANN401  # wrong ones too
+def prepared(**arguments: Any) -> uploads.Upload:  # noqa: ANN401  # wrong ones too
     columns = {"ids": None, "categories": None, "subtopics": None}
-    return uploads.upload("a", np.ones((ROWS, 4)), {}, replace=False, **columns, **told)
+    return uploads.upload("a", np.ones((ROWS, 4)), {}, replace=False, **columns, **arguments)
 
 
-def steps(limit: int, **told: Any) -> list[index_pb2.BuildRequest]:  # noqa: ANN401  # as above
+def steps(limit: int, **arguments: Any) -> list[index_pb2.BuildRequest]:  # noqa: ANN401  # as above
     """Return the messages of an upload after the header; label chunks come first."""
-    made = list(prepared(**told).chunks(limit))
-    kinds = [str(step.WhichOneof("step")) for step in made]
+    messages = list(prepared(**arguments).chunks(limit))
+    kinds = [str(step.WhichOneof("step")) for step in messages]
     assert kinds == sorted(kinds, key=["label_chunk", "chunk", "commit"].index)
-    return made
+    return messages
 
 
-def pieces(limit: int, **told: Any) -> list[labels_pb2.LabelChunk]:  # noqa: ANN401  # as above
-    return [step.label_chunk for step in steps(limit, **told) if step.HasField("label_chunk")]
+def pieces(limit: int, **arguments: Any) -> list[labels_pb2.LabelChunk]:  # noqa: ANN401  # as above
+    return [step.label_chunk for step in steps(limit, **arguments) if step.HasField("label_chunk")]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
@@ -50,7 +50,7 @@ def test_labels_that_are_not_finite_are_refused(form: Any, bad: float) -> None: 
 
 
 @pytest.mark.parametrize(
-    ("told", "field"),
+    ("arguments", "field"),
     [
         ({"labels": Y[1:]}, "labels"),
         ({"labels": Y[0]}, "labels"),
@@ -73,28 +73,28 @@ def test_labels_that_are_not_finite_are_refused(form: Any, bad: float) -> None: 
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_invalid_label_arguments_are_named(told: dict[str, Any], field: str) -> None:
+def test_invalid_label_arguments_are_named(arguments: dict[str, Any], field: str) -> None:
     """Wrong shapes, types and enum values are refused before anything is sent."""
     with refused(field):
-        prepared(**told)
+        prepared(**arguments)
 
 
 @pytest.mark.parametrize("limit", [1, 64, 2**20])
 def test_label_chunks_join_to_the_arguments(limit: int) -> None:
-    told = {"label_model": (FACTORS, MAP), "label_names": NAMES, "hierarchy": EDGES}
-    made = pieces(limit, **told, roots=[30, 7, 9])
+    arguments = {"label_model": (FACTORS, MAP), "label_names": NAMES, "hierarchy": EDGES}
+    chunks = pieces(limit, **arguments, roots=[30, 7, 9])
     # The limit of 1 gives one row, name or edge per chunk. The limit of 2**20 gives one chunk for
     # each kind of argument.
-    assert len(made) == {1: 3 * LABELS + len(MAP), 64: 15, 2**20: 4}[limit]
-    factors = [piece.label_factors for piece in made if piece.HasField("label_factors")]
-    maps = [piece.feature_map for piece in made if piece.HasField("feature_map")]
+    assert len(chunks) == {1: 3 * LABELS + len(MAP), 64: 15, 2**20: 4}[limit]
+    factors = [piece.label_factors for piece in chunks if piece.HasField("label_factors")]
+    maps = [piece.feature_map for piece in chunks if piece.HasField("feature_map")]
     assert np.array_equal(np.concatenate(list(map(arrays.decode_dense, factors))), FACTORS)
     assert np.array_equal(np.concatenate(list(map(arrays.decode_dense, maps))), MAP)
-    assert [name for piece in made for name in piece.label_names.values] == NAMES
-    parents = [node for piece in made for node in piece.hierarchy.parents]
-    children = [node for piece in made for node in piece.hierarchy.children]
+    assert [name for piece in chunks for name in piece.label_names.values] == NAMES
+    parents = [node for piece in chunks for node in piece.hierarchy.parents]
+    children = [node for piece in chunks for node in piece.hierarchy.children]
     assert np.array_equal(np.column_stack([parents, children]), EDGES)
-    assert [node for piece in made for node in piece.hierarchy.roots] == [30, 7, 9]
+    assert [node for piece in chunks for node in piece.hierarchy.roots] == [30, 7, 9]
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,12 @@ def test_chunks_carry_the_labels_of_their_rows(labels: Any, limit: int) -> None:
     label_lists = []
     for step in steps(limit, labels=labels):
         if step.HasField("chunk"):
-            own = arrays.decode_label_sets(step.chunk.labels)
-            assert arrays.row_count(own) == step.chunk.vectors.dense.rows
-            assert own.cols == LABELS
+            label_sets = arrays.decode_label_sets(step.chunk.labels)
+            assert arrays.row_count(label_sets) == step.chunk.vectors.dense.rows
+            assert label_sets.cols == LABELS
             label_lists += [
-                own.indices[a:b].tolist() for a, b in zip(own.indptr, own.indptr[1:], strict=False)
+                label_sets.indices[a:b].tolist()
+                for a, b in zip(label_sets.indptr, label_sets.indptr[1:], strict=False)
             ]
     assert label_lists == [[row % LABELS] for row in range(ROWS)]
 
@@ -131,9 +132,9 @@ def test_a_build_without_labels_sends_no_label_fields() -> None:
 
 def test_empty_label_arguments_are_sent() -> None:
     """Empty arguments are sent, so that the server refuses them; missing arguments are valid."""
-    made = pieces(64, label_names=[], hierarchy=np.empty((0, 2)))
-    assert [piece.HasField("label_names") for piece in made] == [True, False]
-    assert [piece.HasField("hierarchy") for piece in made] == [False, True]
+    chunks = pieces(64, label_names=[], hierarchy=np.empty((0, 2)))
+    assert [piece.HasField("label_names") for piece in chunks] == [True, False]
+    assert [piece.HasField("hierarchy") for piece in chunks] == [False, True]
 
 
 def test_a_label_model_of_the_core_is_sent_whole() -> None:

@@ -70,10 +70,10 @@ def test_numpy_scalars_are_accepted() -> None:
 def test_a_wrong_option_is_named(field: str, value: object) -> None:
     """The error names field and value; cached values that are equal make no difference."""
     query_fields("images", {"k": 1, "keep_duplicates": True})
-    with pytest.raises(InvalidArgumentError, match=field) as caught:
+    with pytest.raises(InvalidArgumentError, match=field) as error_info:
         query_fields("images", cast(QueryOptions, {field: value}))
-    assert caught.value.field == field
-    assert repr(value) in str(caught.value)
+    assert error_info.value.field == field
+    assert repr(value) in str(error_info.value)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
     row = scipy.sparse.csr_array([[0, 2.0, 0], [1, 0, 3]])[1]
     assert row.ndim == 1
     for of_one in (row, scipy.sparse.coo_array(row)):
-        found = arrays.decode(sent(of_one).queries)
-        assert isinstance(found, arrays.Csr)
-        assert (found.cols, found.indptr.tolist()) == (3, [0, 2])
-        assert (found.indices.tolist(), found.data.tolist()) == ([0, 2], [1, 3])
+        csr = arrays.decode(sent(of_one).queries)
+        assert isinstance(csr, arrays.Csr)
+        assert (csr.cols, csr.indptr.tolist()) == (3, [0, 2])
+        assert (csr.indices.tolist(), csr.data.tolist()) == ([0, 2], [1, 3])
     with pytest.raises(InvalidArgumentError, match=r"got \(3,\); matrix\[\[0\]\]"):
         as_matrix("vectors", row)
 
@@ -164,12 +164,14 @@ def test_rows_of_different_lengths_are_refused() -> None:
         as_matrix("queries", [[1, 2], [3]])
 
 
-@pytest.mark.parametrize(("request_of", "listed"), [(query_fields, False), (predict_fields, True)])
-def test_a_wrong_selector_lists_the_valid_ones(request_of: Any, listed: bool) -> None:  # noqa: ANN401  # either function
+@pytest.mark.parametrize(
+    ("request_of", "has_hierarchy"), [(query_fields, False), (predict_fields, True)]
+)
+def test_a_wrong_selector_lists_the_valid_ones(request_of: Any, has_hierarchy: bool) -> None:  # noqa: ANN401  # either function
     """The error lists the selectors of the method; only PredictLabels has `hierarchy`."""
-    with pytest.raises(InvalidArgumentError, match="selector must be one of") as caught:
+    with pytest.raises(InvalidArgumentError, match="selector must be one of") as error_info:
         request_of("images", {"selector": "xyz"})
-    assert ("hierarchy" in str(caught.value)) == listed
+    assert ("hierarchy" in str(error_info.value)) == has_hierarchy
 
 
 def test_values_beyond_float32_are_sent_as_infinity() -> None:
@@ -188,8 +190,8 @@ def test_float16_is_sent_as_float16() -> None:
 
 def test_strided_arrays_are_sent_correctly() -> None:
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
-    received = arrays.decode(sent(base[::2, 1::2]).queries)
-    assert np.array_equal(np.asarray(received), base[::2, 1::2])
+    matrix = arrays.decode(sent(base[::2, 1::2]).queries)
+    assert np.array_equal(np.asarray(matrix), base[::2, 1::2])
 
 
 @pytest.mark.parametrize(
@@ -223,31 +225,36 @@ def test_sparse_rows_are_split_into_pieces(rows: int, dims: int, limit: int, see
     random = np.random.default_rng(seed)
     matrix = random.binomial(1, 0.3, (rows, dims)) * random.normal(size=(rows, dims))
     sparse = as_matrix("vectors", scipy.sparse.csr_matrix(matrix.astype(np.float32)))
-    start, found = 0, [np.empty((0, dims), np.float32)]
+    start, blocks = 0, [np.empty((0, dims), np.float32)]
     for stop in row_ends(sparse, limit):
         piece = arrays.decode(encode(sparse, start, stop))
         assert isinstance(piece, arrays.Csr)
         parts = (piece.data, piece.indices, piece.indptr)
-        found.append(scipy.sparse.csr_matrix(parts, (stop - start, dims)).toarray())
+        blocks.append(scipy.sparse.csr_matrix(parts, (stop - start, dims)).toarray())
         start = stop
     assert start == row_count(sparse) == rows
-    assert np.array_equal(np.concatenate(found), matrix.astype(np.float32))
+    assert np.array_equal(np.concatenate(blocks), matrix.astype(np.float32))
 
 
 def test_sparse_matrices_of_any_kind() -> None:
     """All formats are sent as CSR with sorted columns and without duplicates."""
     dense = np.array([[0, 2, 1], [3, 0, 0]], np.float32)
-    unsorted = scipy.sparse.csr_matrix(dense)
-    unsorted.indices[:2], unsorted.data[:2] = [2, 1], [1, 2]
-    unsorted.has_sorted_indices = False
-    stored = (np.array([1, 1, 1, 3], np.float32), np.array([1, 2, 1, 0]), np.array([0, 3, 4]))
-    twice = scipy.sparse.csr_array(stored, shape=(2, 3))
-    for matrix in (unsorted, scipy.sparse.csc_matrix(dense), scipy.sparse.coo_array(dense), twice):
-        received = arrays.decode(encode(as_matrix("queries", matrix), 0, 2))
-        assert isinstance(received, arrays.Csr)
-        assert received.indices.tolist() == [1, 2, 0]
-        assert received.data.tolist() == [2, 1, 3]
-    assert unsorted.indices.tolist() == [2, 1, 0]
+    unsorted_matrix = scipy.sparse.csr_matrix(dense)
+    unsorted_matrix.indices[:2], unsorted_matrix.data[:2] = [2, 1], [1, 2]
+    unsorted_matrix.has_sorted_indices = False
+    parts = (np.array([1, 1, 1, 3], np.float32), np.array([1, 2, 1, 0]), np.array([0, 3, 4]))
+    twice = scipy.sparse.csr_array(parts, shape=(2, 3))
+    for matrix in (
+        unsorted_matrix,
+        scipy.sparse.csc_matrix(dense),
+        scipy.sparse.coo_array(dense),
+        twice,
+    ):
+        csr = arrays.decode(encode(as_matrix("queries", matrix), 0, 2))
+        assert isinstance(csr, arrays.Csr)
+        assert csr.indices.tolist() == [1, 2, 0]
+        assert csr.data.tolist() == [2, 1, 3]
+    assert unsorted_matrix.indices.tolist() == [2, 1, 0]
     assert twice.nnz == 4
 
 
@@ -285,8 +292,8 @@ def test_large_batches_are_split_and_joined() -> None:
     """A batch above the message limit is sent in several requests and returns one result."""
     queries = np.zeros((3000, 1000), np.float32)
     queries[:, 0] = np.arange(3000)
-    asked, result = results_of(query_batch("images", queries, {}), [4])
-    assert len(asked) == 3
+    row_counts, result = results_of(query_batch("images", queries, {}), [4])
+    assert len(row_counts) == 3
     assert result is not None
     assert result.ids[:, 0].tolist() == list(range(0, 30000, 10))
     assert result.stats.points_hashed.shape == (3000,)
@@ -296,16 +303,16 @@ def test_large_batches_are_split_and_joined() -> None:
 def test_a_batch_with_large_answers_is_split() -> None:
     """The vectors would fit one request, but the answer would exceed the message limit."""
     for k in (10_000, cast(int, np.int64(10_000))):
-        asked, _ = results_of(query_batch("images", np.zeros((100, 2)), {"k": k}), [1])
-        assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
-        assert sum(asked) == 100
+        row_counts, _ = results_of(query_batch("images", np.zeros((100, 2)), {"k": k}), [1])
+        assert max(row_counts) * 10_000 * 17 < MESSAGE_BYTES
+        assert sum(row_counts) == 100
     many = np.zeros((LIMITS["query_rows_max"] + 1, 2))
     assert results_of(query_batch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
 
 
 def test_rows_answered_by_an_older_generation_are_queried_again() -> None:
-    asked, result = results_of(query_batch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
-    assert len(asked) == 5
+    row_counts, result = results_of(query_batch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
+    assert len(row_counts) == 5
     assert result is not None
     assert result.generation == 2
 
@@ -313,9 +320,9 @@ def test_rows_answered_by_an_older_generation_are_queried_again() -> None:
 def test_a_batch_fails_if_its_index_is_replaced_too_often() -> None:
     """A result never mixes answers of two generations."""
     batch = query_batch("images", np.zeros((3000, 1000)), {})
-    asked, result = results_of(batch, list(range(1, 100)))
+    row_counts, result = results_of(batch, list(range(1, 100)))
     assert result is None
-    assert len(asked) < 20
+    assert len(row_counts) < 20
 
 
 def test_fewer_results_are_padded() -> None:
@@ -339,8 +346,8 @@ def test_fewer_results_are_padded() -> None:
 
 
 def prepared(vectors: VectorsLike, **columns: Any) -> upload.Upload:  # noqa: ANN401  # wrong ones too
-    given_ = {"ids": None, "categories": None, "subtopics": None, **columns}
-    return upload.upload("images", vectors, {}, replace=False, **given_)
+    columns = {"ids": None, "categories": None, "subtopics": None, **columns}
+    return upload.upload("images", vectors, {}, replace=False, **columns)
 
 
 UNSIGNED = np.array([0, 1, 2**63], np.uint64)

@@ -134,9 +134,9 @@ def test_the_lead_names_the_best_beside_the_nearest() -> None:
     ids=["none", "one", "no h", "no front", "no time"],
 )
 def test_a_page_can_be_made_of_any_rows(rows: list[EvaluateRow]) -> None:
-    found = _html(rows)
-    assert "<h1>" in found
-    assert not re.search(r">\s*nan\s*<", found)
+    text = _html(rows)
+    assert "<h1>" in text
+    assert not re.search(r">\s*nan\s*<", text)
 
 
 def test_failures_are_shown() -> None:
@@ -186,7 +186,7 @@ def test_axes_of_metrics_end_at_1() -> None:
 def test_times_have_a_suitable_unit() -> None:
     times = (0.5, 20, 999, 1_000, 25_000, 2e6)
     words = ["0.5 µs", "20 µs", "999 µs", "1 ms", "25 ms", "2 s"]
-    assert [charts.time_words(each) for each in times] == words
+    assert [charts.time_words(duration) for duration in times] == words
 
 
 def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
@@ -238,12 +238,12 @@ def test_wrong_files_are_refused_before_any_work(
     path = tmp_path / "given.npy"
     if isinstance(content, bytes):
         path.write_bytes(content)
-    given = str(content) if isinstance(content, int) else str(path)
-    words = ["evaluate", "x", "x.npy", "--json", "--report", str(tmp_path / "r.html"), flag, given]
+    value = str(content) if isinstance(content, int) else str(path)
+    words = ["evaluate", "x", "x.npy", "--json", "--report", str(tmp_path / "r.html"), flag, value]
     assert main.main(words) == 2
-    (told,) = json.loads(capsys.readouterr().err)["error"]["field_violations"]
+    (violation,) = json.loads(capsys.readouterr().err)["error"]["field_violations"]
     # The shared reader reports an array file that it cannot read as an error of `file`.
-    assert told["field"] in (flag.removeprefix("--").replace("-", "_"), "file")
+    assert violation["field"] in (flag.removeprefix("--").replace("-", "_"), "file")
 
 
 def test_options_of_a_page_need_a_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,13 +255,13 @@ def test_lists_equal_the_results_of_queries(client: Client) -> None:
     """Lists have a method's results in order; categories or relevant ids mark wrong results."""
     points, queries = random_points(90), random_points(5, seed=3)
     _build(client, "shown", points)
-    asked = np.arange(5) % 2
-    rows = list(client.evaluate("shown", queries, asked, ks=[4, 7], diversities=[0.5]))
+    categories = np.arange(5) % 2
+    rows = list(client.evaluate("shown", queries, categories, ks=[4, 7], diversities=[0.5]))
     looks = Looks(
         titles={n: f"point {n}" for n in range(80)}, categories={n: n % 2 for n in range(90)}
     )
-    lists = side_by_side(client, "shown", queries, rows, looks, count=2, categories=asked)
-    assert [each.heading for each in lists] == ["Query 0, category 0", "Query 4, category 0"]
+    lists = side_by_side(client, "shown", queries, rows, looks, count=2, categories=categories)
+    assert [part.heading for part in lists] == ["Query 0, category 0", "Query 4, category 0"]
     plain, greedy = lists[1].lists
     assert plain.name.startswith("nearest")
     assert greedy.name.startswith("greedy at diversity 0.5")
@@ -285,10 +285,10 @@ def test_the_command_writes_its_page(
     words += ["--thumbnails", str(tmp_path / "pictures.npy")]
     path = tmp_path / "folder" / "report.html"
     assert main.main([*words, "--report", str(path)]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["rows"]
-    assert str(path) in told.err
-    found = path.read_text()
-    assert found.count("<article") == 2
-    assert found.count('<img src="data:image/png') == 2 * 2 * 3
-    assert "90 points of" in found
+    output = capsys.readouterr()
+    assert json.loads(output.out)["rows"]
+    assert str(path) in output.err
+    text = path.read_text()
+    assert text.count("<article") == 2
+    assert text.count('<img src="data:image/png') == 2 * 2 * 3
+    assert "90 points of" in text

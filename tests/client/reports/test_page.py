@@ -49,26 +49,26 @@ def _page(text: str) -> Page:
 
 
 def test_everything_is_escaped() -> None:
-    found = render(_page(EVIL))
-    assert "<script" not in found
-    assert "alert" in found
+    html = render(_page(EVIL))
+    assert "<script" not in html
+    assert "alert" in html
     # A bare quote in the text would end an attribute too early.
-    assert '&"' not in found
+    assert '&"' not in html
 
 
 def test_verdicts_have_a_colour() -> None:
     row = [Cell(word, verdict=word) for word in ("good", "bad", "open")]
     table = Table("Claims", [Column(str(n)) for n in range(3)], (Body((row,)),))
-    found = render(Page("Title", (Section("One", (table,)),)))
+    html = render(Page("Title", (Section("One", (table,)),)))
     for word in ("good", "bad", "open"):
-        assert f'<span class="{word}">{word}</span>' in found
+        assert f'<span class="{word}">{word}</span>' in html
 
 
 def test_charts_are_pictures() -> None:
     chart = Chart("a title", "<svg>drawing</svg>")
-    found = render(Page("Title", (Section("One", (Figure(chart, "caption"),)),)))
+    html = render(Page("Title", (Section("One", (Figure(chart, "caption"),)),)))
     content = base64.b64encode(chart.svg.encode()).decode()
-    assert f'<img src="data:image/svg+xml;base64,{content}" alt="a title">' in found
+    assert f'<img src="data:image/svg+xml;base64,{content}" alt="a title">' in html
 
 
 def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_page_fetches_nothing() -> None:
-    found = render(_page("text"))
-    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", found)
+    html = render(_page("text"))
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", html)
     assert links
     assert [link for link in links if not link.startswith(("data:", "#"))] == []
-    assert "@import" not in found
+    assert "@import" not in html
 
 
 def test_table_headers_have_their_scope() -> None:
@@ -93,15 +93,15 @@ def test_table_headers_have_their_scope() -> None:
     columns += [Column(name, f"k = {k}") for k in (10, 20) for name in ("P", "h")]
     row = ("nearest", "0.1", Cell("0.2", best=True), "0.3", "0.4")
     table = Table("Caption", columns, (Body((row,), "exact"), Body((row,))))
-    found = render(Page("Title", (Section("One", (table,)),)))
+    html = render(Page("Title", (Section("One", (table,)),)))
     assert table.groups() == [("", 1), ("k = 10", 2), ("k = 20", 2)]
     assert table.group_starts() == [False, True, False, True, False]
-    assert found.count('scope="colgroup"') == 2
-    assert found.count('scope="col"') == 5
-    assert found.count('scope="row"') == 2
-    assert found.count('scope="rowgroup"') == 1
-    assert "<strong>0.2<span" in found
-    assert "(best)" in found
+    assert html.count('scope="colgroup"') == 2
+    assert html.count('scope="col"') == 5
+    assert html.count('scope="row"') == 2
+    assert html.count('scope="rowgroup"') == 1
+    assert "<strong>0.2<span" in html
+    assert "(best)" in html
 
 
 def test_an_empty_page_is_a_page() -> None:
@@ -118,8 +118,8 @@ def _luminance(colour: str) -> float:
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
-def _contrast(one: str, other: str) -> float:
-    low, high = sorted(map(_luminance, (one, other)))
+def _contrast(colour: str, background: str) -> float:
+    low, high = sorted(map(_luminance, (colour, background)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -38,24 +38,24 @@ _QUIET = [
 _MEASURE = """
 <!DOCTYPE html><title>frames</title>
 {frames}
-<pre id="found"></pre>
+<pre id="measurements"></pre>
 <script>
 addEventListener("load", () => {{
-  const found = [...document.querySelectorAll("iframe")].map((frame) => {{
+  const measurements = [...document.querySelectorAll("iframe")].map((frame) => {{
     const page = frame.contentDocument, root = page.documentElement;
-    const sizes = (what) => [...page.querySelectorAll(what)].map((each) => {{
-      const box = each.getBoundingClientRect();
+    const sizes = (what) => [...page.querySelectorAll(what)].map((element) => {{
+      const box = element.getBoundingClientRect();
       return [box.width, box.height];
     }});
     return {{
       room: root.clientWidth, width: root.scrollWidth,
       paper: frame.contentWindow.getComputedStyle(page.body).backgroundColor,
       fetched: frame.contentWindow.performance.getEntriesByType("resource")
-        .map((each) => each.name).filter((name) => !name.startsWith("data:")),
+        .map((entry) => entry.name).filter((name) => !name.startsWith("data:")),
       svg: sizes("figure img"), table: sizes("table"), img: sizes("li img"),
     }};
   }});
-  document.getElementById("found").textContent = JSON.stringify(found);
+  document.getElementById("measurements").textContent = JSON.stringify(measurements);
 }});
 </script>
 """
@@ -98,23 +98,23 @@ def test_everything_is_drawn_within_the_page(page: Path, scheme: str) -> None:
         "--dump-dom",
         outer.as_uri(),
     )
-    told = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
-    assert told is not None
-    found = json.loads(html.unescape(told[1]))
-    assert len(found) == len(WIDTHS)
-    for each in found:
-        assert each["width"] <= each["room"]
-        assert each["paper"] == PAPER[scheme]
-        assert each["fetched"] == []
-        assert (len(each["svg"]), len(each["table"]), len(each["img"])) == (9, 5, 20)
-        boxes = each["svg"] + each["table"] + each["img"]
+    match = re.search(r'<pre id="measurements">(.*?)</pre>', dom, re.DOTALL)
+    assert match is not None
+    measurements = json.loads(html.unescape(match[1]))
+    assert len(measurements) == len(WIDTHS)
+    for frame in measurements:
+        assert frame["width"] <= frame["room"]
+        assert frame["paper"] == PAPER[scheme]
+        assert frame["fetched"] == []
+        assert (len(frame["svg"]), len(frame["table"]), len(frame["img"])) == (9, 5, 20)
+        boxes = frame["svg"] + frame["table"] + frame["img"]
         assert min(side for box in boxes for side in box) > 2
-        assert max(width for width, _ in each["svg"]) <= each["room"]
+        assert max(width for width, _ in frame["svg"]) <= frame["room"]
 
 
 def test_the_page_can_be_printed(page: Path) -> None:
     path = page.parent / "report.pdf"
     _chromium(page.parent, f"--print-to-pdf={path}", "--no-pdf-header-footer", page.as_uri())
-    printed = path.read_bytes()
-    assert printed.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type /Page\b", printed)) >= 6
+    content = path.read_bytes()
+    assert content.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", content)) >= 6

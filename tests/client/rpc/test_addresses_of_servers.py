@@ -31,7 +31,7 @@ def test_valid_addresses_are_accepted(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         ("localhost", "'localhost', which has no port: divgrpc-server takes 50051"),
         ("http://localhost:50051/", "leave http:// out, write 'localhost:50051'"),
@@ -50,12 +50,12 @@ def test_valid_addresses_are_accepted(target: str) -> None:
         (50051, "target must be host:port"),
     ],
 )
-def test_wrong_addresses_are_refused_with_what_to_write(target: object, told: str) -> None:
+def test_wrong_addresses_are_refused_with_what_to_write(target: object, message: str) -> None:
     """The error names the argument and the expected form, and no connection is attempted."""
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(InvalidArgumentError) as error_info:
         Client(target)  # type: ignore[arg-type]  # on purpose
-    assert caught.value.field == "target"
-    assert told in str(caught.value)
+    assert error_info.value.field == "target"
+    assert message in str(error_info.value)
 
 
 @given(host=st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True), port=st.integers())
@@ -77,18 +77,18 @@ def target() -> str:
 
 
 def test_a_silent_address_says_how_to_start_a_server(call: Stack, target: str) -> None:
-    told = f"no server listens at {target}: start one with divgrpc-server"
-    with failing(grpc.StatusCode.UNAVAILABLE, UnavailableError, match=told):
+    message = f"no server listens at {target}: start one with divgrpc-server"
+    with failing(grpc.StatusCode.UNAVAILABLE, UnavailableError, match=message):
         call("list_indexes")
 
 
 def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
     secure: dict[str, Any] = {"credentials": grpc.ssl_channel_credentials(), "timeout": 10}
-    told = r"does not speak TLS.*leave credentials out"
+    message = r"does not speak TLS.*leave credentials out"
     with (
         serving(script) as plain,
         Client(plain, **secure) as client,
-        pytest.raises(UnavailableError, match=told),
+        pytest.raises(UnavailableError, match=message),
     ):
         client.list_indexes()
 

@@ -58,8 +58,8 @@ def test_other_methods_return_dataclasses(call: Stack, script: ScriptedIndex) ->
     """Results are dataclasses whose enum values are strings, as in the core."""
     info = call("get_index", "images")
     assert (info.name, info.generation, info.auto_search) == ("images", 2, "scan")
-    told = {name: value for name, value in info.parameters.items() if value is not None}
-    assert told == {"hash_family": "lsh_div", "centred": False, "n_tables": 4}
+    parameters = {name: value for name, value in info.parameters.items() if value is not None}
+    assert parameters == {"hash_family": "lsh_div", "centred": False, "n_tables": 4}
     assert list(info.parameters) == list(BuildParameters.__dataclass_fields__)
     assert info.arrays[0].shape == (4, 9)
     assert call("delete_index", "images") == 2
@@ -87,9 +87,9 @@ def test_errors_have_all_details(call: Stack, script: ScriptedIndex, target: str
         error_details_pb2.RetryInfo(retry_delay=delay),
     )
     script.packed_details = details.SerializeToString()
-    with pytest.raises(IndexNotFoundError) as caught:
+    with pytest.raises(IndexNotFoundError) as error_info:
         call("query", "images", QUERY)
-    error = caught.value
+    error = error_info.value
     assert isinstance(error, RpcError)
     assert error.code is grpc.StatusCode.NOT_FOUND
     assert error.reason == "INDEX_NOT_FOUND"
@@ -191,15 +191,15 @@ def test_deadlines_end_calls(
 def test_request_ids_are_sent_and_returned_in_errors(call: Stack, script: ScriptedIndex) -> None:
     """If the server returns no request id, the error carries the id that the client sent."""
     script.failures = [grpc.StatusCode.INTERNAL]
-    with pytest.raises(RpcError) as caught:
+    with pytest.raises(RpcError) as error_info:
         call("query", "images", QUERY, request_id="mine-7")
     assert script.metadata["x-request-id"] == "mine-7"
-    assert caught.value.request_id == "mine-7"
+    assert error_info.value.request_id == "mine-7"
 
 
 def test_an_unreachable_server_is_unavailable() -> None:
-    told = r"127\.0\.0\.1:1"
-    with Client("127.0.0.1:1") as client, failing(UNAVAILABLE, UnavailableError, match=told):
+    address = r"127\.0\.0\.1:1"
+    with Client("127.0.0.1:1") as client, failing(UNAVAILABLE, UnavailableError, match=address):
         client.query("images", QUERY)
 
 
@@ -257,11 +257,11 @@ def test_clients_are_checked_when_they_are_made(
     kind: type[Client] | type[AsyncClient], field: str, value: object
 ) -> None:
     settings: dict[str, Any] = {"target": "127.0.0.1:1", field: value}
-    with pytest.raises(InvalidArgumentError, match=field) as caught:
+    with pytest.raises(InvalidArgumentError, match=field) as error_info:
         kind(**settings)
-    assert caught.value.field == field
-    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert repr(value) in str(caught.value)
+    assert error_info.value.field == field
+    assert error_info.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert repr(value) in str(error_info.value)
 
 
 @wrong(timeout=("2", math.nan, True), request_id=(5, "für", "a\nb"))
@@ -293,9 +293,9 @@ def test_argument_errors_of_the_client_are_like_those_of_the_server(
     call: Stack, method: str, data: list[Any], options: dict[str, Any], field: str
 ) -> None:
     """One handler reads the code and the fields of an error, wherever it was found."""
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(InvalidArgumentError) as error_info:
         call(method, "images", *data, **options)
-    error = caught.value
+    error = error_info.value
     assert not isinstance(error, RpcError)
     assert error.code is grpc.StatusCode.INVALID_ARGUMENT
     assert (error.reason, error.field, error.detail) == ("INVALID_ARGUMENT", field, str(error))
@@ -306,15 +306,15 @@ def test_argument_errors_of_the_client_are_like_those_of_the_server(
 @pytest.mark.parametrize("method", ["evaluate", "evaluate_labels"])
 def test_argument_errors_of_evaluations_have_a_code(method: str) -> None:
     """The arguments of an evaluation are checked before its rows are asked for."""
-    with Client("127.0.0.1:1") as client, pytest.raises(InvalidArgumentError) as caught:
+    with Client("127.0.0.1:1") as client, pytest.raises(InvalidArgumentError) as error_info:
         getattr(client, method)("images", np.ones((4, 2)), np.ones((4, 1)), folds=-1)
-    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert error_info.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_argument_errors_in_process_have_no_code() -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
+    with pytest.raises(InvalidArgumentError) as error_info:
         QueryParameters(k=0)
-    assert caught.value.code is None
+    assert error_info.value.code is None
 
 
 def test_an_infinite_idle_timeout_is_accepted(call: Stack) -> None:
@@ -340,17 +340,19 @@ def test_the_clients_are_alike() -> None:
     for name, method in inspect.getmembers(Client, inspect.isfunction):
         if name.startswith("_"):
             continue
-        other = getattr(AsyncClient, name)
-        shown, awaited = inspect.signature(method), inspect.signature(other)
-        assert awaited.parameters == shown.parameters
-        returned = str(shown.return_annotation)
-        has_many = returned.startswith("Iterator[")
-        assert str(awaited.return_annotation) == (f"Async{returned}" if has_many else returned)
-        types, awaited_types = method.__annotations__, other.__annotations__
+        async_method = getattr(AsyncClient, name)
+        signature, async_signature = inspect.signature(method), inspect.signature(async_method)
+        assert async_signature.parameters == signature.parameters
+        return_type = str(signature.return_annotation)
+        has_many = return_type.startswith("Iterator[")
+        assert str(async_signature.return_annotation) == (
+            f"Async{return_type}" if has_many else return_type
+        )
+        types, async_types = method.__annotations__, async_method.__annotations__
         if has_many:
             types = {**types, "return": GenericAlias(AsyncIterator, get_args(types["return"]))}
-        assert awaited_types == types
-        assert other.__doc__ == method.__doc__
+        assert async_types == types
+        assert async_method.__doc__ == method.__doc__
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -369,9 +371,9 @@ def failure_to_become_ready(call: Stack) -> tuple[RpcError, RpcError]:
     A busy machine may take longer than the first timeout to find the cause.
     """
     for timeout in (0.3, 3.0, 30.0):
-        with pytest.raises(RpcError) as caught:
+        with pytest.raises(RpcError) as error_info:
             call("wait_until_ready", timeout=timeout)
-        error, cause = caught.value, caught.value.__cause__
+        error, cause = error_info.value, error_info.value.__cause__
         assert isinstance(error, UnavailableError)
         assert isinstance(cause, RpcError)
         if cause.code is UNAVAILABLE:
@@ -379,10 +381,10 @@ def failure_to_become_ready(call: Stack) -> tuple[RpcError, RpcError]:
     raise AssertionError("no attempt found the cause")
 
 
-@pytest.mark.parametrize("awaited", [False, True])
-def test_waiting_for_an_absent_server_ends(awaited: bool) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_waiting_for_an_absent_server_ends(is_async: bool) -> None:
     """`wait_until_ready` says that nothing answers, and its cause is the refused connection."""
-    error, cause = failure_to_become_ready(Stack("127.0.0.1:1", awaited=awaited))
+    error, cause = failure_to_become_ready(Stack("127.0.0.1:1", awaited=is_async))
     assert str(error).startswith("nothing answered at 127.0.0.1:1: ")
     assert error.code is cause.code is UNAVAILABLE
     assert "Connection refused" in cause.detail
@@ -390,14 +392,14 @@ def test_waiting_for_an_absent_server_ends(awaited: bool) -> None:
 
 
 def test_waiting_for_a_silent_server_ends() -> None:
-    """A server that accepts connections, but says nothing, leaves no reason but the deadline."""
+    """If a server accepts connections but says nothing, the cause is the deadline."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"127.0.0.1:{silent.getsockname()[1]}"
-        with Client(target) as client, pytest.raises(UnavailableError) as caught:
+        with Client(target) as client, pytest.raises(UnavailableError) as error_info:
             client.wait_until_ready(timeout=0.3)
-    assert str(caught.value).startswith(f"nothing answered at {target} (UNAVAILABLE")
-    assert isinstance(caught.value.__cause__, RpcError)
-    assert caught.value.__cause__.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert str(error_info.value).startswith(f"nothing answered at {target} (UNAVAILABLE")
+    assert isinstance(error_info.value.__cause__, RpcError)
+    assert error_info.value.__cause__.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def test_streams_take_batches(call: Stack) -> None:
 
 
 def test_a_stream_of_the_sync_client_outlives_an_event_loop(target: str) -> None:
-    """The end of an event loop does not end a stream whose first result was taken in it."""
+    """A stream whose first result was taken inside an event loop outlives the loop."""
 
     async def first_of(results: Iterator[QueryResult]) -> QueryResult:
         return next(results)
@@ -58,17 +58,17 @@ def test_a_stream_of_the_sync_client_outlives_an_event_loop(target: str) -> None
 
 def test_in_flight_bounds_the_queries_under_way(script: ScriptedIndex, target: str) -> None:
     """The client takes further queries from the iterable only when the caller takes results."""
-    drawn: list[int] = []
+    numbers: list[int] = []
 
     def queries() -> Iterator[VectorsLike]:
         for n in range(50):
-            drawn.append(n)
+            numbers.append(n)
             yield np.array([n, 1], np.float32)
 
     with Client(target) as client:
-        for taken, _ in enumerate(client.query_stream("images", queries(), in_flight=5), 1):
+        for result_count, _ in enumerate(client.query_stream("images", queries(), in_flight=5), 1):
             # One more query may be drawn, which waits until another query is answered.
-            assert len(drawn) <= taken + 6
+            assert len(numbers) <= result_count + 6
     assert len(script.queries) == 50
 
 
@@ -135,10 +135,10 @@ def test_a_silent_server_ends_the_call_after_the_idle_timeout(
     """The idle timeout ends a silent call even if the call has no deadline."""
     script.silent = True
     arguments = rows(3) if method == "query_stream" else np.ones((3, 2))
-    started = time.monotonic()
+    start = time.monotonic()
     with failing(grpc.StatusCode.DEADLINE_EXCEEDED, reason="STALLED", match="nothing moved"):
         call(method, "images", arguments, settings={"idle_timeout": 0.3})
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - start < 10
     assert script.cancelled.wait(10)
 
 
@@ -168,9 +168,9 @@ def test_an_upload_is_sent_in_chunks(call: Stack, script: ScriptedIndex) -> None
     assert header.header.parameters.n_tables == 4
     assert not header.header.parameters.HasField("seed")
     assert commit.commit.rows == 1000
-    sent = [arrays.decode(message.chunk.vectors) for message in chunks]
-    assert all(isinstance(block, np.ndarray) and block.nbytes <= 1024 for block in sent)
-    assert np.array_equal(np.concatenate([np.asarray(block) for block in sent]), vectors)
+    blocks = [arrays.decode(message.chunk.vectors) for message in chunks]
+    assert all(isinstance(block, np.ndarray) and block.nbytes <= 1024 for block in blocks)
+    assert np.array_equal(np.concatenate([np.asarray(block) for block in blocks]), vectors)
     assert [n for message in chunks for n in message.chunk.ids] == ids.tolist()
     assert [n for message in chunks for n in message.chunk.categories] == categories.tolist()
     assert not any(message.chunk.subtopics for message in chunks)
@@ -211,9 +211,9 @@ def test_the_sync_client_raises_the_error_of_progress(target: str, error: type[E
 def test_a_build_without_a_result_is_an_error(call: Stack, script: ScriptedIndex) -> None:
     """The server ends the stream with status OK, but without sending a result."""
     script.forgets = True
-    with pytest.raises(RpcError, match="without a result") as caught:
+    with pytest.raises(RpcError, match="without a result") as error_info:
         call("build", "images", np.ones((2, 2)))
-    assert caught.value.reason == "BAD_ANSWER"
+    assert error_info.value.reason == "BAD_ANSWER"
 
 
 def test_a_status_is_raised_even_if_a_write_fails(call: Stack, script: ScriptedIndex) -> None:
