@@ -46,7 +46,7 @@ def test_wrong_results_are_boxed_in_red(tmp_path: Path) -> None:
     pixels = np.asarray(Image.open(path).convert("RGB"))
     red = (pixels == contact_sheet.RED).all(axis=2)
     columns = np.flatnonzero(red.any(axis=0))
-    left = contact_sheet.MARGIN + contact_sheet.LABEL_WIDTH + contact_sheet.THUMB
-    assert left < columns.min()
-    assert columns.max() < left + contact_sheet.THUMB + 2 * contact_sheet.GAP
+    left_edge = contact_sheet.MARGIN + contact_sheet.LABEL_WIDTH + contact_sheet.THUMB
+    assert left_edge < columns.min()
+    assert columns.max() < left_edge + contact_sheet.THUMB + 2 * contact_sheet.GAP
     assert len(np.flatnonzero(np.diff(red.any(axis=1).astype(int)) == 1)) == 2

@@ -62,15 +62,15 @@ def test_equal_values_are_sure() -> None:
 def test_intervals_cover_the_mean(by_query: float, by_draw: float) -> None:
     """Intervals over queries alone cover far less if the draws vary."""
     rng = np.random.default_rng(2)
-    covered, by_queries_alone = [], []
+    coverage, by_queries_alone = [], []
     for _ in range(300):
         values = rng.standard_normal((5, 60)) + by_query * rng.standard_normal(60)
         values += by_draw * rng.standard_normal((5, 1))
         ends = mean_over_draws(values).size[1:]
-        covered.append(ends[0] <= 0 <= ends[1])
+        coverage.append(ends[0] <= 0 <= ends[1])
         low, high = mean_intervals(values.mean(axis=0)[:, None])[0][1:]
         by_queries_alone.append(low <= 0 <= high)
-    assert np.mean(covered) >= 0.92
+    assert np.mean(coverage) >= 0.92
     if by_draw > 0.2:
         assert np.mean(by_queries_alone) < 0.9
 
@@ -85,10 +85,10 @@ def test_intervals_cover_the_mean_of_groups(sizes: list[int], by_draw: float) ->
     """
     rng = np.random.default_rng(4)
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    covered = []
+    coverage = []
     for _ in range(600):
         values = rng.standard_normal((5, len(groups))) + 0.5 * rng.standard_normal(10)[groups]
         values += by_draw * rng.standard_normal((5, 1))
         low, high = mean_over_draws(values, groups).size[1:]
-        covered.append(low <= 0 <= high)
-    assert np.mean(covered) >= 0.91
+        coverage.append(low <= 0 <= high)
+    assert np.mean(coverage) >= 0.91

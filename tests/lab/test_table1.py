@@ -115,17 +115,17 @@ def test_home_rows_look_up_one_bucket_of_each_table() -> None:
     """The literal mode has Gaussian hyperplanes, and no limits except those of an epsilon."""
     place = home.Place("LSH-SDiv", 3, home.PAPERS)
     assert place.options["hyperplanes"] == "gaussian"
-    asked = []
+    grids = []
 
     class Server:
         def evaluate(self, *_: object, **grid: object) -> list[object]:
-            asked.append(grid)
+            grids.append(grid)
             return []
 
     queries = HyperplaneQueries(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))
     home.measure(Server(), "name", place, queries)  # type: ignore[arg-type]
-    assert len(asked) == 2 * len(HOME_METHODS)
-    for grid in asked:
+    assert len(grids) == 2 * len(HOME_METHODS)
+    for grid in grids:
         assert grid["searches"] == ["tables"]
         assert grid["n_probes"] == [10]
         assert grid["limits"] == ([(None, 0)] if "epsilons" in grid else [(0, 0)])

@@ -301,7 +301,7 @@ def test_faster_compares_with_the_goal() -> None:
 
 
 def test_differences_by_k_are_listed() -> None:
-    """What home buckets change is listed for each k, with the chosen bits and tables."""
+    """The changes by home buckets are listed for each k, with the chosen bits and tables."""
     plain, better = row("NN", "NH", ALL, 0.7), row("NN", "LSH-Div", HOME_FOLDED, 0.8)
     [line] = claims.raised([plain, replace(better, code="10 bits x 10 tables")])
     assert line.difference.value == pytest.approx(0.1)
@@ -331,11 +331,11 @@ def test_gain_share_is_of_the_best_exhaustive_method() -> None:
     Hashed greedy is 120 times as fast as exhaustive greedy.
     """
     rows = exhaustive(0.8, 0.795)
-    [hashed] = (item for item in claims.gains(rows) if item.stage == FOLDED)
-    assert hashed.share is not None
-    assert hashed.best_method == "MMR"
-    assert hashed.share.value == pytest.approx(0.95)
-    ratios = (hashed.times_best, hashed.times_greedy, hashed.times_exact_pass)
+    [gain] = (item for item in claims.gains(rows) if item.stage == FOLDED)
+    assert gain.share is not None
+    assert gain.best_method == "MMR"
+    assert gain.share.value == pytest.approx(0.95)
+    ratios = (gain.times_best, gain.times_greedy, gain.times_exact_pass)
     assert ratios == pytest.approx((130, 120, 10))
     assert targets(rows) == [True, True]
 
@@ -348,8 +348,8 @@ def test_gain_and_speed_are_judged_separately() -> None:
 
 def test_gain_is_judged_by_one_row_of_each_family() -> None:
     """A better row at other limits, or of another family, does not change a family's verdict."""
-    others = [row("Greedy", _FAMILY, HASHED, 0.8), row("Greedy", "LSH-Div", FOLDED, 0.8)]
-    rows = [*exhaustive(0.8, 0.75), *others]
+    other_rows = [row("Greedy", _FAMILY, HASHED, 0.8), row("Greedy", "LSH-Div", FOLDED, 0.8)]
+    rows = [*exhaustive(0.8, 0.75), *other_rows]
     assert targets(rows)[0] is False
     assert targets(rows, "LSH-Div")[0] is True
     assert targets([])[0] is None

@@ -94,14 +94,14 @@ def test_quick_run_on_digits(
 
 def check_records(folder: Path, report: dict[str, Any]) -> None:
     """Check that the records of a run have a row for each row of the report."""
-    written = {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
-    assert written.keys() == {"table2", "table2-claims", "table2-epsilon", "table2-size"}
-    for record in written.values():
+    record_by_name = {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
+    assert record_by_name.keys() == {"table2", "table2-claims", "table2-epsilon", "table2-size"}
+    for record in record_by_name.values():
         assert record["command"] == 'make table2 ARGS="--data FOLDER --quick"'
         assert all(len(line) == len(record["columns"]) for line in record["rows"])
-    assert written["table2"]["columns"][1] == "digits: P@5 (seeds); f; D; h; scored"
-    assert len(written["table2"]["rows"]) == len(report["rows"])
-    assert len(written["table2-epsilon"]["rows"]) == len(report["epsilon"])
+    assert record_by_name["table2"]["columns"][1] == "digits: P@5 (seeds); f; D; h; scored"
+    assert len(record_by_name["table2"]["rows"]) == len(report["rows"])
+    assert len(record_by_name["table2-epsilon"]["rows"]) == len(report["epsilon"])
 
 
 @pytest.mark.parametrize(
@@ -159,17 +159,17 @@ def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_home_buckets_are_one_for_each_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Home buckets score less than tuned probes, and one shape by folds is that shape itself."""
+    """Home buckets score less than tuned probes, and folds over one shape choose that shape."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     (split,) = load([DIGITS])
     rows, _ = measured(LabelBench(split, Plan(documents=12, seeds=1, shapes=(PAPERS,))))
     by_case = {(row.case.method, row.case.mode, row.case.setting): row for row in rows}
-    home, folded, probed = (
+    home_row, fold_row, probe_row = (
         by_case["LSH-Div", "embedding", setting] for setting in (HOME, HOME_FOLDED, PROBED)
     )
-    assert 0 < home.scored < probed.scored
-    np.testing.assert_array_equal(home.values[AT_FIVE], folded.values[AT_FIVE])
-    assert home.chosen[0].shape == "10 x 10"
+    assert 0 < home_row.scored < probe_row.scored
+    np.testing.assert_array_equal(home_row.values[AT_FIVE], fold_row.values[AT_FIVE])
+    assert home_row.chosen[0].shape == "10 x 10"
 
 
 def answer(h: Values, threshold: float | None, shape: str) -> Answer:
@@ -211,7 +211,7 @@ def test_settings_are_chosen_on_other_documents() -> None:
 def test_results_before_an_edit_are_not_used(
     module: ModuleType, name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each dial, threshold and limit is among the facts that kept results belong to."""
+    """The facts that identify stored results include each dial, threshold and limit."""
     before = repr(bench.facts(Plan()))
     monkeypatch.setattr(module, name, value)
     assert repr(bench.facts(Plan())) != before
@@ -258,8 +258,8 @@ def row(
     seeds = 1 if setting == EVERYTHING else 3
     by_seed = np.tile(figure + noise, (seeds, 1))
     values = dict.fromkeys((*FIGURES, AT_FIVE, "scored", "microseconds"), by_seed)
-    chosen = (answer(figure + noise, None, ""),) * seeds
-    return LabelRow("synthetic", Case(method, mode, setting), values, chosen, 100)
+    answers = (answer(figure + noise, None, ""),) * seeds
+    return LabelRow("synthetic", Case(method, mode, setting), values, answers, 100)
 
 
 def verdict(
@@ -268,11 +268,11 @@ def verdict(
     curves: list[AtEpsilon] | None = None,
     times: list[LabelTime] | None = None,
 ) -> Verdict:
-    """Return the verdict on `claim`, or else on the one that begins with it."""
+    """Return the verdict on `claim`, or on the only claim that begins with it."""
     verdicts = label_claims.verdicts(rows, curves or [], times or [])
     exact = [item for item in verdicts if item.claim == claim]
-    [found] = exact or (item for item in verdicts if item.claim.startswith(claim))
-    return found
+    [result] = exact or (item for item in verdicts if item.claim.startswith(claim))
+    return result
 
 
 def test_claims_of_figures() -> None:
@@ -282,15 +282,15 @@ def test_claims_of_figures() -> None:
     """
     base = [row("LEML", 0.5, EVERYTHING), row("Greedy", 0.4, EVERYTHING)]
     claim = "h of LSH-SDiv is above that of LEML, embedding"
-    others = [row("LSH-SDiv", 0.4, setting) for setting in (PROBED, DEFAULT)]
+    other_rows = [row("LSH-SDiv", 0.4, setting) for setting in (PROBED, DEFAULT)]
     home = row("LSH-SDiv", 0.6, HOME)
-    assert verdict([*base, row("LSH-SDiv", 0.6), home, *others], claim).holds is True
-    mixed = verdict([*base, row("LSH-SDiv", 0.4), home], claim)
-    assert (mixed.holds, mixed.word) == (None, "depends on the data")
+    assert verdict([*base, row("LSH-SDiv", 0.6), home, *other_rows], claim).holds is True
+    mixed_verdict = verdict([*base, row("LSH-SDiv", 0.4), home], claim)
+    assert (mixed_verdict.holds, mixed_verdict.word) == (None, "depends on the data")
     assert verdict([*base, row("LSH-SDiv", 0.4)], claim).holds is False
     noisy = row("LSH-SDiv", 0.5, noise=_NOISE[::-1])
     assert verdict([*base, noisy], claim).holds is None
-    assert verdict([*base, *others], claim).effects == ()
+    assert verdict([*base, *other_rows], claim).effects == ()
     # The claim about the other mode stays open.
     high = [*base, row("LSH-SDiv", 0.6)]
     assert verdict(high, claim.replace("embedding", "votes")).holds is None

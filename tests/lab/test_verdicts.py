@@ -98,8 +98,9 @@ def test_one_group_has_no_interval() -> None:
     assert np.isnan([*one.effects[0].size[1:], one.effects[0].corrected_p]).all()
     single = verdict(Contrast("here", np.array([0.1])))
     assert "one group: no interval" in single.sentence
-    other = judge([Claim("a", "e", [contrast(0.1)]), Claim("b", "e", [Contrast("x", np.ones(1))])])
-    assert other[0].effects[0].corrected_p == other[0].effects[0].p, "a test that was not made"
+    claims = [Claim("a", "e", [contrast(0.1)]), Claim("b", "e", [Contrast("x", np.ones(1))])]
+    effect = judge(claims)[0].effects[0]
+    assert effect.corrected_p == effect.p, "a test that was not made"
 
 
 def test_queries_without_a_value_are_left_out() -> None:
@@ -108,9 +109,9 @@ def test_queries_without_a_value_are_left_out() -> None:
     values[:6] = np.nan
     [effect] = verdict(Contrast("here", values, _GROUPS)).effects
     assert effect.groups == 9
-    nothing = verdict(Contrast("here", np.full(60, np.nan), _GROUPS))
-    assert nothing.word == "cannot be told"
-    assert "here: no value" in nothing.sentence
+    empty_verdict = verdict(Contrast("here", np.full(60, np.nan), _GROUPS))
+    assert empty_verdict.word == "cannot be told"
+    assert "here: no value" in empty_verdict.sentence
 
 
 def test_table_has_a_line_for_each_effect() -> None:
@@ -138,13 +139,13 @@ def test_p_values_in_words() -> None:
 def test_family_wise_error_without_any_effect(spread: float) -> None:
     """At most 5 % of all tables of 18 contrasts have a decided verdict."""
     random, runs, cells = np.random.default_rng(2), 250, 18
-    decided = naive = 0
+    decisions = naive = 0
     for _ in range(runs):
         verdicts = judge(_null_claims(random, cells, spread, _GROUPS))
-        decided += any(v.word not in {"cannot be told", "is not rejected"} for v in verdicts)
+        decisions += any(v.word not in {"cannot be told", "is not rejected"} for v in verdicts)
         naive += any(e.p < 0.05 for v in verdicts for e in v.effects)
     # 5 % and three standard errors of the simulation.
-    assert decided / runs <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
+    assert decisions / runs <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
     assert naive / runs > 0.4
 
 
