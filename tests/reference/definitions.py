@@ -120,11 +120,11 @@ def score(points: Points, query: Floats, row: int) -> float:
     return dot(query, points.vectors[row])
 
 
-def apart(points: Points, row: int, other: int) -> float:
+def apart(points: Points, row: int, other_row: int) -> float:
     """Return how different two points are under the metric of the index."""
-    pair = (row, other) if row < other else (other, row)
+    pair = (row, other_row) if row < other_row else (other_row, row)
     if pair not in points.differences:
-        a, b = points.vectors[row], points.vectors[other]
+        a, b = points.vectors[row], points.vectors[other_row]
         product = points.metric == "inner_product"
         points.differences[pair] = 1 - cosine(a, b) if product else distance(a, b)
     return points.differences[pair]
@@ -162,17 +162,17 @@ def hashed_by_tables(
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     tables = [buckets(points.bits, t, points.n_bits) for t in range(points.n_tables)]
     limit, seed = parameters.hash_limit, parameters.seed
-    found: list[int] = []
+    rows: list[int] = []
     looked_up = 0
     for table, bucket in probes(query_margins, points.n_tables, points.n_bits):
-        if looked_up >= parameters.n_probes and len(found) >= at_least:
+        if looked_up >= parameters.n_probes and len(rows) >= at_least:
             break
         looked_up += 1
-        new = [row for row in tables[table].get(bucket, []) if row not in found]
-        if parameters.sampling == "nearest" and limit and len(found) + len(new) >= limit:
-            return found + draw(points, new, limit - len(found), seed), looked_up
-        found += new
-    return (draw(points, found, limit, seed) if limit else found), looked_up
+        new = [row for row in tables[table].get(bucket, []) if row not in rows]
+        if parameters.sampling == "nearest" and limit and len(rows) + len(new) >= limit:
+            return rows + draw(points, new, limit - len(rows), seed), looked_up
+        rows += new
+    return (draw(points, rows, limit, seed) if limit else rows), looked_up
 
 
 def scores(points: Points, query: Floats) -> list[int]:
@@ -190,8 +190,8 @@ def lowest(
 
 def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
     """Return the rows with the best codes; `sampling` decides between ties at the hash limit."""
-    wanted = needed(parameters, len(points.vectors))
-    stop, scored = reach(points.vectors, query, points.bounds, wanted)
+    count = needed(parameters, len(points.vectors))
+    stop, score_count = reach(points.vectors, query, points.bounds, count)
     rows = range(stop)
     limit = parameters.hash_limit or stop
     if limit >= stop:
@@ -200,19 +200,19 @@ def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameter
         every = range(len(points.cells.centres))
         return best_in_cells(points, points.cells, every, query, parameters)
     if parameters.search == "scan_hamming":
-        own = margins(query, points.hyperplanes, points.thresholds)[0] >= 0
-        worse = [hamming(code, own) for code in points.bits]
+        query_bits = margins(query, points.hyperplanes, points.thresholds)[0] >= 0
+        worse = [hamming(code, query_bits) for code in points.bits]
     elif points.terms is not None:
-        own_margins = margins(query, points.hyperplanes, points.thresholds)[0]
-        guesses = estimates(own_margins, points.bits, points.terms, [0.0] * len(points.bits))
-        guesses[:scored] = [far(points, query, row) for row in range(scored)]
+        query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
+        guesses = estimates(query_margins, points.bits, points.terms, [0.0] * len(points.bits))
+        guesses[:score_count] = [far(points, query, row) for row in range(score_count)]
         return lowest(points, guesses, rows, limit)
     else:
-        worse = [-found for found in scores(points, query)]
-    inside, tied = split(worse, rows, limit)
+        worse = [-value for value in scores(points, query)]
+    inside, ties = split(worse, rows, limit)
     if parameters.sampling == "uniform":
-        return inside + draw(points, tied, limit - len(inside), parameters.seed)
-    return inside + nearest_rows(points, query, tied)[: limit - len(inside)]
+        return inside + draw(points, ties, limit - len(inside), parameters.seed)
+    return inside + nearest_rows(points, query, ties)[: limit - len(inside)]
 
 
 # Cells.
@@ -225,33 +225,36 @@ def away(points: Points, cells: Cells, cell: int, query_margins: Floats) -> floa
     return -product if points.metric == "inner_product" else cells.squares[cell] - 2 * product
 
 
-def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> list[int]:
-    """Return the `wanted` nearest cells, nearest first.
+def nearest_cells(points: Points, cells: Cells, query: Floats, count: int) -> list[int]:
+    """Return the `count` nearest cells, nearest first.
 
-    Only cells with the nearest estimated centres are compared exactly, CHOICE times `wanted`.
+    Only cells with the nearest estimated centres are compared exactly, CHOICE times `count`.
     """
-    own = margins(query, points.hyperplanes, points.thresholds)[0]
-    numbers, enough = list(range(len(cells.centres))), CHOICE * wanted
-    if enough < len(numbers):
-        guesses = estimates(own, cells.bits, cells.terms, [0.0] * len(numbers))
-        numbers = sorted(numbers, key=lambda cell: (guesses[cell], cell))[:enough]
-    return sorted(numbers, key=lambda cell: (away(points, cells, cell, own), cell))[:wanted]
+    query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
+    numbers, limit = list(range(len(cells.centres))), CHOICE * count
+    if limit < len(numbers):
+        guesses = estimates(query_margins, cells.bits, cells.terms, [0.0] * len(numbers))
+        numbers = sorted(numbers, key=lambda cell: (guesses[cell], cell))[:limit]
+    numbers.sort(key=lambda cell: (away(points, cells, cell, query_margins), cell))
+    return numbers[:count]
 
 
 def best_in_cells(
     points: Points,
     cells: Cells,
-    taken: Sequence[int],
+    numbers: Sequence[int],
     query: Floats,
     parameters: EffectiveParameters,
 ) -> list[int]:
-    """Return the `hash_limit` rows with the lowest estimates in the cells taken."""
-    own = margins(query, points.hyperplanes, points.thresholds)[0]
-    rows = [row for cell in taken for row in cells.members[cell]]
-    bases = [away(points, cells, cell, own) for cell in taken for _ in cells.members[cell]]
+    """Return the `hash_limit` rows with the lowest estimates in the cells of these numbers."""
+    query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
+    rows = [row for cell in numbers for row in cells.members[cell]]
+    bases = [
+        away(points, cells, cell, query_margins) for cell in numbers for _ in cells.members[cell]
+    ]
     assert points.terms is not None
     signs = parameters.search == "scan_hamming"
-    guesses = estimates(own, points.bits[rows], points.terms[:, rows], bases, signs=signs)
+    guesses = estimates(query_margins, points.bits[rows], points.terms[:, rows], bases, signs=signs)
     by_row = dict(zip(rows, guesses, strict=True))
     return lowest(points, by_row, rows, parameters.hash_limit)
 
@@ -269,16 +272,16 @@ def hashed_by_cells(
     The number of cells is doubled until they hold `at_least` points. If the cells hold more than
     `hash_limit` points, the points with the lowest estimates stay.
     """
-    wanted = min(parameters.n_probes, len(cells.centres))
+    count = min(parameters.n_probes, len(cells.centres))
     while True:
-        taken = nearest_cells(points, cells, query, wanted)
-        found = [row for cell in taken for row in cells.members[cell]]
-        if len(found) >= at_least or len(taken) == len(cells.centres):
+        numbers = nearest_cells(points, cells, query, count)
+        rows = [row for cell in numbers for row in cells.members[cell]]
+        if len(rows) >= at_least or len(numbers) == len(cells.centres):
             break
-        wanted = min(2 * wanted, len(cells.centres))
-    if not 0 < parameters.hash_limit < len(found):
-        return found, len(taken)
-    return best_in_cells(points, cells, taken, query, parameters), len(taken)
+        count = min(2 * count, len(cells.centres))
+    if not 0 < parameters.hash_limit < len(rows):
+        return rows, len(numbers)
+    return best_in_cells(points, cells, numbers, query, parameters), len(numbers)
 
 
 def nearest_rows(points: Points, query: Floats, rows: Iterable[int]) -> list[int]:
@@ -296,14 +299,14 @@ def hashed(
     if parameters.search == "exact":
         every = nearest_rows(points, query, range(len(points.vectors)))
         return every[: parameters.hash_limit or None], 0
-    probed = 0
+    probe_count = 0
     if parameters.search == "tables":
         if points.cells is not None:
             return hashed_by_cells(points, points.cells, query, parameters, at_least=at_least)
-        found, probed = hashed_by_tables(points, query, parameters, at_least=at_least)
-        if len(found) >= at_least:
-            return found, probed
-    return hashed_by_scan(points, query, parameters), probed
+        rows, probe_count = hashed_by_tables(points, query, parameters, at_least=at_least)
+        if len(rows) >= at_least:
+            return rows, probe_count
+    return hashed_by_scan(points, query, parameters), probe_count
 
 
 def candidates(
@@ -322,24 +325,24 @@ def step_value(
     points: Points,
     cost: float,
     row: int,
-    picked: Sequence[int],
+    picks: Sequence[int],
     parameters: EffectiveParameters,
     *,
     k: int,
 ) -> float:
     """Return the value that a selector minimises, for one candidate row.
 
-    `picked` are the rows picked so far, and `k` rows are picked in total.
+    `picks` are the rows picked so far, and `k` rows are picked in total.
     """
     relevance = 1 - parameters.diversity
     if parameters.selector == "mmr":
-        least = min((apart(points, row, other) for other in picked), default=0.0)
+        least = min((apart(points, row, pick) for pick in picks), default=0.0)
         return relevance * cost - (1 - relevance) * least
-    total = sum(apart(points, row, other) for other in picked)
+    total = sum(apart(points, row, pick) for pick in picks)
     if parameters.variant == "corrected":
-        return relevance * cost - (1 - relevance) * (total / len(picked) if picked else 0.0)
+        return relevance * cost - (1 - relevance) * (total / len(picks) if picks else 0.0)
     if parameters.variant == "printed":
-        return relevance * cost - total / (len(picked) + 1)
+        return relevance * cost - total / (len(picks) + 1)
     pairs = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
     return relevance * cost - pairs * total
 
@@ -356,14 +359,14 @@ def greedy(
 
     `candidates` is the number of candidates before near-copies were collapsed.
     """
-    picked: list[tuple[int, float]] = []
+    picks: list[tuple[int, float]] = []
     remaining, cost = nearest_rows(points, query, rows), costs(points, query, rows)
     k = min(parameters.k, candidates or len(remaining))
-    while len(picked) < min(k, len(rows)):
-        so_far = [row for row, _ in picked]
+    while len(picks) < min(k, len(rows)):
+        so_far = [row for row, _ in picks]
         values = [step_value(points, cost[r], r, so_far, parameters, k=k) for r in remaining]
         # `index` finds the first of equal values, which is the nearest, because `remaining` is
         # ordered by distance and id.
         best = values.index(min(values))
-        picked.append((remaining.pop(best), values[best]))
-    return picked
+        picks.append((remaining.pop(best), values[best]))
+    return picks

@@ -29,8 +29,8 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
     `columns` restricts the vectors to some columns, if all other columns are empty.
     """
     arrays, parameters = index.engine._arrays, index.engine.manifest.parameters
-    codes, packed = arrays["codes"], arrays.get("scan_terms")
-    terms = None if packed is None else kernels.unpack_terms(packed)
+    codes, term_words = arrays["codes"], arrays.get("scan_terms")
+    terms = None if term_words is None else kernels.unpack_terms(term_words)
     cells = None
     if "cell_rows" in arrays and terms is not None:
         places = arrays["cell_rows"]
@@ -95,20 +95,20 @@ def check_row(
 ) -> None:
     """Compare one row of a result with the reference answer to the same query."""
     parameters = parameters or result.parameters
-    asked = np.asarray(query, np.float32)
+    vector = np.asarray(query, np.float32)
     if points.metric == "cosine":
-        asked = definitions.unit(asked).astype(np.float32)
+        vector = definitions.unit(vector).astype(np.float32)
     if parameters.selector == "qp_relax":
         # Here only the candidates of `qp_relax` are compared, because test_relaxation.py checks its
         # picks.
         parameters = replace(parameters, selector="nearest")
-    truth = near_copies.answer(points, asked, parameters, at_least=at_least)
+    truth = near_copies.answer(points, vector, parameters, at_least=at_least)
     count = int(result.counts[row])
     assert count == len(truth.ids)
     assert (result.ids[row, count:] == -1).all()
-    room = 1e-6 * scale(points, asked)
+    room = 1e-6 * scale(points, vector)
     if result.parameters.selector == "qp_relax":
-        check_relaxed(points, asked, result, row, truth.candidates)
+        check_relaxed(points, vector, result, row, truth.candidates)
     else:
         assert result.ids[row, :count].tolist() == truth.ids
         assert np.abs(result.scores[row, :count] - truth.scores).max(initial=0) < room
@@ -129,16 +129,16 @@ def check_stats(
     parameters: EffectiveParameters,
 ) -> None:
     """Compare the counts of one row of a result with those of the reference answer."""
-    assert result.stats.points_hashed[row] == len(truth.hashed)
+    assert result.stats.points_hashed[row] == len(truth.hashed_rows)
     if result.parameters.selector != "qp_relax" or parameters.duplicate_threshold is None:
         assert result.stats.candidates[row] == len(truth.candidates)
-        assert result.stats.collapsed[row] == truth.collapsed
+        assert result.stats.collapsed[row] == truth.copies
         assert result.stats.duplicates[row] == truth.duplicates
     if parameters.search == "exact":
         assert result.stats.points_scored[row] == len(points.vectors)
     elif parameters.sampling == "uniform":
-        assert result.stats.points_scored[row] == len(truth.hashed)
-    assert result.stats.buckets_probed[row] == truth.probed
+        assert result.stats.points_scored[row] == len(truth.hashed_rows)
+    assert result.stats.buckets_probed[row] == truth.probe_count
 
 
 def check_relaxed(

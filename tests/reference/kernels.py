@@ -94,14 +94,14 @@ def sketch(rows: Floats, places: npt.NDArray[np.int32], sums: int) -> npt.NDArra
     If places[j] is not negative, dimension j is added to sum places[j]. Otherwise it is subtracted
     from sum ~places[j].
     """
-    sketched = np.zeros((len(rows), sums))
+    sketches = np.zeros((len(rows), sums))
     for row, line in enumerate(rows):
         for place, value in zip(places.tolist(), line.tolist(), strict=True):
             if place >= 0:
-                sketched[row, place] += value
+                sketches[row, place] += value
             else:
-                sketched[row, ~place] -= value
-    return sketched
+                sketches[row, ~place] -= value
+    return sketches
 
 
 def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDArray[np.float64]:
@@ -112,8 +112,8 @@ def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDA
 
 def pack(bits: Bits) -> npt.NDArray[np.uint64]:
     """Return bits (n, code_bits) as words (code_bits / 64, n); bit b is in word b // 64."""
-    padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % WORD_BITS)))
-    words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
+    padded_bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % WORD_BITS)))
+    words = np.packbits(padded_bits, axis=1, bitorder="little").view("<u8")
     return np.ascontiguousarray(words.T, np.uint64)
 
 
@@ -191,13 +191,13 @@ def estimates(
     margins are used. The estimates are computed in float32 in the core's order of operations, so
     that ties are the same as in the core.
     """
-    own = np.asarray(query_margins, np.float32)
-    unit = np.abs(own).max() / np.float32(7)
-    steps = levels(own)
+    single_margins = np.asarray(query_margins, np.float32)
+    unit = np.abs(single_margins).max() / np.float32(7)
+    steps = levels(single_margins)
     if signs:
-        size = np.abs(own).sum()
-        unit = np.float32((own * own).sum() / size if size > 0 else 0)
-        steps = [1 if margin >= 0 else -1 for margin in own]
+        size = np.abs(single_margins).sum()
+        unit = np.float32((single_margins * single_margins).sum() / size if size > 0 else 0)
+        steps = [1 if margin >= 0 else -1 for margin in single_margins]
     total = sum(steps) * (2 ** (bits.shape[1] // len(steps)) - 1)
     scores = []
     for code, offset, factor, base in zip(bits, terms[0], terms[1], bases, strict=True):
@@ -216,11 +216,11 @@ def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[i
     )
 
 
-def scan_terms(point_margins: Floats, spanned: float) -> npt.NDArray[np.float64]:
+def scan_terms(point_margins: Floats, span: float) -> npt.NDArray[np.float64]:
     """Return the factor (n,) by which the hyperplanes' signs are multiplied to estimate each point.
 
     A point is approximated by this factor times sum_b sign_b p_b over its B hyperplanes p_b.
-    `spanned` is the number of dimensions that the hyperplanes span, divided by B. If the
+    `span` is the number of dimensions that the hyperplanes span, divided by B. If the
     hyperplanes are a rotation, the inner product of the approximation with the point is the point's
     squared length.
     """
@@ -228,7 +228,7 @@ def scan_terms(point_margins: Floats, spanned: float) -> npt.NDArray[np.float64]
     squares = (point_margins.astype(np.float64) ** 2).sum(axis=1)
     return np.array(
         [
-            spanned * square / size if size > 0 else 0.0
+            span * square / size if size > 0 else 0.0
             for square, size in zip(squares, sizes, strict=True)
         ]
     )
@@ -244,10 +244,10 @@ def key(bits: Bits, table: int, n_bits: int) -> int:
 
 def buckets(bits: Bits, table: int, n_bits: int) -> dict[int, list[int]]:
     """Return the rows of each bucket of a table, by key."""
-    found: dict[int, list[int]] = {}
+    rows_by_key: dict[int, list[int]] = {}
     for row, code in enumerate(bits):
-        found.setdefault(key(code, table, n_bits), []).append(row)
-    return found
+        rows_by_key.setdefault(key(code, table, n_bits), []).append(row)
+    return rows_by_key
 
 
 def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[int, int]]:
@@ -261,11 +261,11 @@ def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[int,
     every = []
     for table in range(n_tables):
         squares = query_margins[table * n_bits : (table + 1) * n_bits].astype(np.float64) ** 2
-        ranked = np.argsort(squares, kind="stable").tolist()
+        order = np.argsort(squares, kind="stable").tolist()
         for mask in range(2**n_bits):
-            flipped = [ranked[r] for r in range(n_bits) if mask >> r & 1]
-            score = sum(float(squares[j]) for j in flipped)
-            flips = sum(1 << j for j in flipped)
+            bits = [order[r] for r in range(n_bits) if mask >> r & 1]
+            score = sum(float(squares[j]) for j in bits)
+            flips = sum(1 << j for j in bits)
             every.append((score, mask, table, key(home, table, n_bits) ^ flips))
     return [(table, bucket) for _, _, table, bucket in sorted(every)]
 
@@ -295,7 +295,10 @@ def collision_probability(distance: float) -> float:
 
 
 def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
-    """Return how many tables miss a point at this distance with at most this probability."""
+    """Return the least number of tables that find a point at this distance often enough.
+
+    All of them together miss it with at most the failure probability.
+    """
     whole_key = collision_probability(distance) ** n_bits
     return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
 
@@ -308,7 +311,7 @@ def length_bounds(rows: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.f
 
 
 def needed(parameters: EffectiveParameters, rows: int) -> int:
-    """Return on how many of the nearest of `rows` rows an answer depends."""
+    """Return how many of the nearest rows an answer depends on, if there are `rows` rows."""
     collapses = parameters.duplicate_threshold is not None
     limits = (parameters.hash_limit, (4 if collapses else 1) * parameters.candidates_limit)
     most = min(limit or rows for limit in (*limits, rows))
@@ -320,23 +323,25 @@ def reach(
     rows: npt.NDArray[np.float32],
     query: npt.NDArray[np.floating[Any]],
     bounds: npt.NDArray[np.float32] | None,
-    wanted: int,
+    count: int,
 ) -> tuple[int, int]:
-    """Return how many leading rows hold the `wanted` largest products, and how many are scored.
+    """Return how many leading rows hold the `count` largest products, and how many are scored.
 
     If skipping rows is not worthwhile, return the number of all rows and 0. This is the case if the
     bound halfway is at least half the first bound, or if more than one row in 32 would be scored.
     """
     block, looked_at = 256, 8
-    few = 32 * max(looked_at * wanted, block) <= len(rows)
+    few = 32 * max(looked_at * count, block) <= len(rows)
     if bounds is None or not few or 2 * bounds[len(bounds) // 2] >= bounds[0]:
         return len(rows), 0
-    scored = min(len(rows), ceil(looked_at * wanted / block) * block)
-    products = sorted((rows[:scored].astype(float) @ query.astype(float)).tolist(), reverse=True)
-    stop = scored
-    while stop < len(rows) and bounds[stop // block] * hypot(*query) >= products[wanted - 1]:
+    score_count = min(len(rows), ceil(looked_at * count / block) * block)
+    products = sorted(
+        (rows[:score_count].astype(float) @ query.astype(float)).tolist(), reverse=True
+    )
+    stop = score_count
+    while stop < len(rows) and bounds[stop // block] * hypot(*query) >= products[count - 1]:
         stop = min(stop + block, len(rows))
-    return stop, scored
+    return stop, score_count
 
 
 def rare_lists(
@@ -347,9 +352,11 @@ def rare_lists(
     A column is common if more than `share` of the rows have a value in it. A common column has an
     empty list.
     """
-    held = [[(row, float(value)) for row, value in enumerate(column) if value] for column in rows.T]
-    common = [len(each) > share * len(rows) for each in held]
-    lists = [[] if often else each for each, often in zip(held, common, strict=True)]
+    columns = [
+        [(row, float(value)) for row, value in enumerate(column) if value] for column in rows.T
+    ]
+    common = [len(pairs) > share * len(rows) for pairs in columns]
+    lists = [[] if often else pairs for pairs, often in zip(columns, common, strict=True)]
     lengths = [
         sum(float(value) ** 2 for value, often in zip(row, common, strict=True) if often) ** 0.5
         for row in rows
@@ -366,12 +373,12 @@ def least_distances(
     the largest value that they can have.
     """
     lists, lengths = rare_lists(rows, share)
-    others = sum(float(query[j]) ** 2 for j, each in enumerate(lists) if not each) ** 0.5
+    query_length = sum(float(query[j]) ** 2 for j, pairs in enumerate(lists) if not pairs) ** 0.5
     squares = [float(row.astype(float) @ row.astype(float)) for row in (*rows, query)]
     distances = []
     for number in range(len(rows)):
-        dot = others * lengths[number]
-        for j, each in enumerate(lists):
-            dot += sum(value * float(query[j]) for row, value in each if row == number)
+        dot = query_length * lengths[number]
+        for j, pairs in enumerate(lists):
+            dot += sum(value * float(query[j]) for row, value in pairs if row == number)
         distances.append(-dot if product else squares[number] + squares[-1] - 2 * dot)
     return distances

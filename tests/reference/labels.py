@@ -28,8 +28,8 @@ def solve_features(x: Floats, y: Floats, h: Floats, weight: float) -> Floats:
     x, h = x.astype(float), h.astype(float)
     system = np.kron(x.T @ x, h.T @ h)
     system += weight * np.eye(len(system))
-    solved = np.linalg.solve(system, (x.T @ y @ h).ravel())
-    return np.asarray(solved.reshape(x.shape[1], h.shape[1]))
+    solution = np.linalg.solve(system, (x.T @ y @ h).ravel())
+    return np.asarray(solution.reshape(x.shape[1], h.shape[1]))
 
 
 def embed(x: Floats, v: Floats, offset: Floats, *, unit: bool) -> Floats:
@@ -74,17 +74,17 @@ def sparse_product(
 def column_sums(a: Floats, b: Floats) -> Floats:
     """Return the inner product of each column of `a` with the same column of `b`, in float64."""
     sums = np.zeros(a.shape[1])
-    for mine, other in zip(a.astype(float), b.astype(float), strict=True):
-        sums += mine * other
+    for row_a, row_b in zip(a.astype(float), b.astype(float), strict=True):
+        sums += row_a * row_b
     return sums
 
 
-def ridge_normal(x: Floats, told: Floats) -> Floats:
+def ridge_normal(x: Floats, targets: Floats) -> Floats:
     """Return the unit normal vector of a ridge regression, solved in the primal."""
     x = x.astype(float)
     weight = (x**2).sum() / len(x)
-    found = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ told)
-    return np.asarray(found / np.linalg.norm(found))
+    normal = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ targets)
+    return np.asarray(normal / np.linalg.norm(normal))
 
 
 def pick_apart(
@@ -105,14 +105,14 @@ def pick_apart(
     for label, path in paths.items():
         path += [("below", label, level) for level in range(len(path), height + 1)]
     best, worst = scores[0][1], scores[-1][1]
-    picked: list[tuple[int, float]] = []
+    picks: list[tuple[int, float]] = []
     for _ in range(min(k, len(scores))):
         values = {}
         for label, score in scores:
             share = (score - worst) / (best - worst) if best > worst else 1.0
-            before = [paths[other] for other, _ in picked if other in paths]
+            before = [paths[pick] for pick, _ in picks if pick in paths]
             gain = Fraction(0)
-            if picked and label in paths:
+            if picks and label in paths:
                 gain = Fraction(1)
                 if height > 1:
                     gain = sum(
@@ -124,10 +124,10 @@ def pick_apart(
                         Fraction(0),
                     )
             values[label] = (1 - diversity) * share + diversity * float(gain)
-        left = [label for label, _ in scores if label not in dict(picked)]
-        chosen = max(left, key=lambda label: (values[label], -left.index(label)))
-        picked.append((chosen, values[chosen]))
-    return picked
+        rest = [label for label, _ in scores if label not in dict(picks)]
+        winner = max(rest, key=lambda label: (values[label], -rest.index(label)))
+        picks.append((winner, values[winner]))
+    return picks
 
 
 def _path(node: int, parents: Mapping[int, int]) -> list[object]:

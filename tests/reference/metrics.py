@@ -83,12 +83,12 @@ def n_call(one: List) -> float:
     return float(all(one.hits))
 
 
-def majority_accuracy(one: List, asked: int) -> float:
-    """Return 1 if the most frequent category, the first of several, is `asked`, else 0."""
+def majority_accuracy(one: List, category: int) -> float:
+    """Return 1 if the most frequent category, the first of several, is `category`, else 0."""
     votes = [one.points[i][0] for i in dict.fromkeys(one.ids) if i >= 0 and one.points[i][0] >= 0]
     # The first of equally frequent categories wins, because Counter keeps insertion order and
     # most_common is stable.
-    return float(bool(votes) and Counter(votes).most_common(1)[0][0] == asked)
+    return float(bool(votes) and Counter(votes).most_common(1)[0][0] == category)
 
 
 def subtopic_recall(one: List) -> float:
@@ -123,11 +123,11 @@ def alpha_dcg(subtopics: Sequence[int], alpha: float) -> float:
 
 def alpha_ndcg(one: List, alpha: float = 0.5) -> float:
     """Return the gain divided by the gain of a list with the best relevant point at each place."""
-    left = [one.points[i][1] for i in sorted(one.relevant) if one.points[i][1] >= 0]
+    rest = [one.points[i][1] for i in sorted(one.relevant) if one.points[i][1] >= 0]
     best: list[int] = []
-    while left and len(best) < len(one.ids):
-        best.append(min(left, key=best.count))
-        left.remove(best[-1])
+    while rest and len(best) < len(one.ids):
+        best.append(min(rest, key=best.count))
+        rest.remove(best[-1])
     return alpha_dcg(one.subtopics, alpha) / alpha_dcg(best, alpha) if best else math.nan
 
 
@@ -144,8 +144,8 @@ def err_ia(one: List, alpha: float = 0.5) -> float:
                 going_on *= 1 - alpha
         return value
 
-    each = [expected([s == own for s in one.subtopics]) for own in one.possible]
-    return sum(each) / len(each) / expected([True] * len(one.ids))
+    values = [expected([s == subtopic for s in one.subtopics]) for subtopic in one.possible]
+    return sum(values) / len(values) / expected([True] * len(one.ids))
 
 
 def list_distances(points: Floats, query: Floats, rows: Sequence[int], metric: str) -> list[float]:
@@ -160,9 +160,9 @@ def list_distances(points: Floats, query: Floats, rows: Sequence[int], metric: s
             return distance(a, b)
         return (2 if metric == "cosine" else 1) * (1 - cosine(a, b))
 
-    chosen = [points[row] for row in rows if row >= 0]
-    pairs = [apart(a, b) for a, b in combinations(chosen, 2)]
-    near = [apart(query, a) if metric != "inner_product" else math.nan for a in chosen]
+    results = [points[row] for row in rows if row >= 0]
+    pairs = [apart(a, b) for a, b in combinations(results, 2)]
+    near = [apart(query, a) if metric != "inner_product" else math.nan for a in results]
     return [
         sum(near) / len(near) if near else math.nan,
         sum(pairs) / len(pairs) if pairs else math.nan,
@@ -185,21 +185,21 @@ def pareto_front(h: Sequence[float], seconds: Sequence[float]) -> list[bool]:
 
 
 def cluster_t(
-    gained: Sequence[float], possible: Sequence[float], groups: Sequence[int]
+    gains: Sequence[float], possible: Sequence[float], groups: Sequence[int]
 ) -> tuple[float, float, float]:
-    """Return sum(gained) / sum(possible), its standard error, and its degrees of freedom.
+    """Return sum(gains) / sum(possible), its standard error, and its degrees of freedom.
 
-    They are those of a regression on a constant with clustered errors, from Bell and McCaffrey's
-    formulas with their matrices. The errors of the regression are those of the ratio, and queries
-    whose values are all 0 are left out. With one group the error is NaN.
+    Error and degrees are computed as in a regression on a constant with clustered errors, by Bell
+    and McCaffrey's matrix formulas. A residual is a gain minus the ratio times the possible gain.
+    Queries whose values are all 0 are left out. With one group the error is NaN.
     """
-    rows = [row for row in zip(gained, possible, groups, strict=True) if row[0] or row[1]]
+    rows = [row for row in zip(gains, possible, groups, strict=True) if row[0] or row[1]]
     whole = math.fsum(a for a, _, _ in rows) / math.fsum(b for _, b, _ in rows)
-    own = sorted({group for _, _, group in rows})
-    if len(own) == 1:
+    clusters = sorted({group for _, _, group in rows})
+    if len(clusters) == 1:
         return whole, math.nan, math.nan
     n = len(rows)
-    members = [np.array([group == g for _, _, g in rows]) for group in own]
+    members = [np.array([group == g for _, _, g in rows]) for group in clusters]
     residuals = np.array([a - whole * b for a, b, _ in rows])
     annihilator = np.eye(n) - np.full((n, n), 1 / n)
     influences = []
@@ -218,7 +218,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     levels = sorted(
         {min(p * m, 1.0) for p in p_values for m in range(1, len(p_values) + 1)} | {1.0}
     )
-    adjusted = []
+    adjusted_p = []
     for p in p_values:
         for level in levels:
             remaining = sorted(p_values)
@@ -226,8 +226,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
                 remaining.pop(0)
             if not remaining or p < remaining[0]:
                 break
-        adjusted.append(level)
-    return adjusted
+        adjusted_p.append(level)
+    return adjusted_p
 
 
 def cut(labels: Sequence[int], k: int) -> list[int]:
@@ -235,34 +235,34 @@ def cut(labels: Sequence[int], k: int) -> list[int]:
     return list(dict.fromkeys(label for label in labels[:k] if label >= 0))
 
 
-def label_hits(predicted: Sequence[int], truth: set[int]) -> int:
+def label_hits(labels: Sequence[int], truth: set[int]) -> int:
     """Count the predicted labels that are true."""
-    return len(truth.intersection(predicted))
+    return len(truth.intersection(labels))
 
 
 def label_ndcg(labels: Sequence[int], truth: set[int], k: int) -> float:
     """Return the nDCG of the first k places."""
     hits = [label in truth and label not in labels[:at] for at, label in enumerate(labels[:k])]
-    gained = sum(hit / math.log2(at + 2) for at, hit in enumerate(hits))
+    gain = sum(hit / math.log2(at + 2) for at, hit in enumerate(hits))
     best = sum(1 / math.log2(at + 2) for at in range(min(k, len(truth))))
-    return gained / best if best else 0.0
+    return gain / best if best else 0.0
 
 
 def propensity_scored(
-    predicted: Sequence[Sequence[int]], truths: Sequence[set[int]], inverse: Floats, k: int
+    predictions: Sequence[Sequence[int]], truths: Sequence[set[int]], inverse: Floats, k: int
 ) -> float:
     """Return the propensity-weighted sum of the true labels found, divided by its maximum."""
-    both = list(zip(predicted, truths, strict=True))
-    gained = sum(float(inverse[label]) for own, true in both for label in own if label in true)
+    both = list(zip(predictions, truths, strict=True))
+    gain = sum(float(inverse[label]) for labels, true in both for label in labels if label in true)
     best = sum(sum(sorted((float(inverse[t]) for t in true), reverse=True)[:k]) for true in truths)
-    return gained / best if best else 0.0
+    return gain / best if best else 0.0
 
 
-def coverage(predicted: Sequence[Sequence[int]], truths: Sequence[set[int]]) -> float:
+def coverage(predictions: Sequence[Sequence[int]], truths: Sequence[set[int]]) -> float:
     """Return the share of all true labels that are predicted correctly for some document."""
-    both = zip(predicted, truths, strict=True)
-    found = {label for own, true in both for label in own if label in true}
-    return len(found) / max(1, len(set().union(*truths)))
+    both = zip(predictions, truths, strict=True)
+    hits = {label for labels, true in both for label in labels if label in true}
+    return len(hits) / max(1, len(set().union(*truths)))
 
 
 def bfs_tree(edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> dict[int, int]:
@@ -270,12 +270,12 @@ def bfs_tree(edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> dict[int
     parents = dict.fromkeys(roots, -1)
     level = set(roots)
     while level:
-        found: dict[int, int] = {}
+        new_parents: dict[int, int] = {}
         for above, below in sorted(edges):
             if above in level and below not in parents:
-                found.setdefault(below, above)
-        parents |= found
-        level = set(found)
+                new_parents.setdefault(below, above)
+        parents |= new_parents
+        level = set(new_parents)
     return parents
 
 
@@ -295,14 +295,14 @@ def drank(labels: Sequence[int], edges: Sequence[tuple[int, int]], roots: Sequen
         return names if len(roots) == 1 else ["root", *names]
 
     height = max(len(path(node)) for node in parents) - 1
-    chosen = sorted({label for label in labels if label in parents})
-    paths = [path(label) for label in chosen]
-    drawn = [p + [("below", p[-1], i) for i in range(height + 1 - len(p))] for p in paths]
-    if len(drawn) < 2:
+    nodes = sorted({label for label in labels if label in parents})
+    paths = [path(label) for label in nodes]
+    equal_paths = [p + [("below", p[-1], i) for i in range(height + 1 - len(p))] for p in paths]
+    if len(equal_paths) < 2:
         return 0.0
     if height == 1:
         return 1.0
-    counts = [len({tuple(p[: level + 1]) for p in drawn}) for level in range(height + 1)]
+    counts = [len({tuple(p[: level + 1]) for p in equal_paths}) for level in range(height + 1)]
     value = 0.0
     for level in range(height - 1, 0, -1):
         if counts[level + 1] == 1:

@@ -15,10 +15,10 @@ class Answer:
     ids: list[int]
     scores: list[float]
     selection_scores: list[float]
-    hashed: list[int]
+    hashed_rows: list[int]
     candidates: list[int]
-    probed: int
-    collapsed: int = 0
+    probe_count: int
+    copies: int = 0
     duplicates: int = 0
 
 
@@ -31,11 +31,11 @@ def copy_limit(points: Points, threshold: float) -> float:
 
 def keep_different(points: Points, near: Sequence[int], limit: float) -> list[int]:
     """Return the candidates, nearest first, that are no near-copies of candidates kept before."""
-    kept: list[int] = []
+    rows: list[int] = []
     for row in near:
-        if all(apart(points, row, other) > limit for other in kept):
-            kept.append(row)
-    return kept
+        if all(apart(points, row, earlier_row) > limit for earlier_row in rows):
+            rows.append(row)
+    return rows
 
 
 def copies_of(
@@ -63,52 +63,52 @@ def select_different(
     plain = is_plain(parameters)
     pool = min(parameters.candidates_limit or len(near), len(near))
     while True:
-        kept = keep_different(points, near[:pool], limit)
+        distinct_rows = keep_different(points, near[:pool], limit)
         if plain:
-            picked = [(row, far(points, query, row)) for row in kept[: parameters.k]]
+            picks = [(row, far(points, query, row)) for row in distinct_rows[: parameters.k]]
         elif parameters.selector in {"greedy", "mmr"}:
-            picked = greedy(points, query, kept, parameters, candidates=pool)
+            picks = greedy(points, query, distinct_rows, parameters, candidates=pool)
         else:
-            picked = select(points, query, kept, parameters)
-        picks = [row for row, _ in picked]
-        copies = sum(map(len, copies_of(points, near[:pool], picks, limit).values()))
+            picks = select(points, query, distinct_rows, parameters)
+        pick_rows = [row for row, _ in picks]
+        copies = sum(map(len, copies_of(points, near[:pool], pick_rows, limit).values()))
         if pool == len(near) or 4 * copies < pool:
             break
         pool = min(2 * pool, len(near))
-    rest = [row for row in near[:pool] if row not in picks][: parameters.k - len(picks)]
-    picked += [(row, far(points, query, row)) for row in rest]
-    return picked, pool, copies, len(rest)
+    rest = [row for row in near[:pool] if row not in pick_rows][: parameters.k - len(pick_rows)]
+    picks += [(row, far(points, query, row)) for row in rest]
+    return picks, pool, copies, len(rest)
 
 
 def is_plain(parameters: EffectiveParameters) -> bool:
     """Tell whether the selection depends on relevance alone."""
-    printed = parameters.selector == "greedy" and parameters.variant == "printed"
-    return parameters.selector == "nearest" or (parameters.diversity == 0 and not printed)
+    is_printed = parameters.selector == "greedy" and parameters.variant == "printed"
+    return parameters.selector == "nearest" or (parameters.diversity == 0 and not is_printed)
 
 
 def answer(
     points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
 ) -> Answer:
     """Answer one query row from hashing to selection."""
-    found, probed = hashed(points, query, parameters, at_least=at_least)
-    seen = candidates(points, query, found, parameters)
+    rows, probe_count = hashed(points, query, parameters, at_least=at_least)
+    candidate_rows = candidates(points, query, rows, parameters)
     copies = duplicates = 0
     if parameters.duplicate_threshold is not None:
         widest = replace(parameters, candidates_limit=4 * parameters.candidates_limit)
-        near = candidates(points, query, found, widest)
-        picked, pool, copies, duplicates = select_different(points, query, near, parameters)
-        seen = near[:pool]
+        near = candidates(points, query, rows, widest)
+        picks, pool, copies, duplicates = select_different(points, query, near, parameters)
+        candidate_rows = near[:pool]
     elif is_plain(parameters):
-        picked = [(row, far(points, query, row)) for row in seen[: parameters.k]]
+        picks = [(row, far(points, query, row)) for row in candidate_rows[: parameters.k]]
     else:
-        picked = select(points, query, seen, parameters)
+        picks = select(points, query, candidate_rows, parameters)
     return Answer(
-        ids=[int(points.ids[row]) for row, _ in picked],
-        scores=[score(points, query, row) for row, _ in picked],
-        selection_scores=[-value for _, value in picked],
-        hashed=found,
-        candidates=seen,
-        probed=probed,
-        collapsed=copies,
+        ids=[int(points.ids[row]) for row, _ in picks],
+        scores=[score(points, query, row) for row, _ in picks],
+        selection_scores=[-value for _, value in picks],
+        hashed_rows=rows,
+        candidates=candidate_rows,
+        probe_count=probe_count,
+        copies=copies,
         duplicates=duplicates,
     )

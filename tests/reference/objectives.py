@@ -6,10 +6,14 @@ from itertools import combinations
 from reference.definitions import Floats, distance
 
 
-def objective(query: Floats, chosen: Floats, diversity: float) -> float:
-    """Return J, the weighted mean distance to the query minus that of pairs; lower is better."""
-    to_query = [distance(query, x) for x in chosen]
-    between = [distance(a, b) for a, b in combinations(chosen, 2)]
+def objective(query: Floats, picks: Floats, diversity: float) -> float:
+    """Return J; lower is better.
+
+    J is (1 - diversity) times the mean distance to the query, minus `diversity` times the mean
+    distance between two points.
+    """
+    to_query = [distance(query, x) for x in picks]
+    between = [distance(a, b) for a, b in combinations(picks, 2)]
     apart = sum(between) / len(between) if between else 0.0
     return (1 - diversity) * sum(to_query) / len(to_query) - diversity * apart
 
@@ -39,5 +43,5 @@ def automatic_dial(relevances: Sequence[float], k: int, factor: float) -> float:
     mean lead of the k nearest candidates, relative to the lead of the nearest.
     """
     every = sum(relevances) / len(relevances)
-    kept = (sum(relevances[:k]) / k - every) / (relevances[0] - every)
-    return factor * kept / (1 + factor * kept)
+    lead = (sum(relevances[:k]) / k - every) / (relevances[0] - every)
+    return factor * lead / (1 + factor * lead)

@@ -35,9 +35,9 @@ def select(
     return definitions.greedy(points, query, rows, parameters)
 
 
-def length(points: Points, row: int, other: int) -> float:
+def length(points: Points, row: int, other_row: int) -> float:
     """Return the square root of the difference of two points; negative differences count as 0."""
-    return math.sqrt(max(0.0, definitions.apart(points, row, other)))
+    return math.sqrt(max(0.0, definitions.apart(points, row, other_row)))
 
 
 def lengths(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
@@ -52,16 +52,16 @@ def max_sum(
     """Pick by the greedy algorithm of Borodin, Lee and Ye."""
     costs = lengths(points, query, near)
     weight = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
-    picked: list[tuple[int, float]] = []
+    picks: list[tuple[int, float]] = []
     for _ in range(k):
         values = {
             row: relevance / 2 * costs[row]
-            - weight * sum(length(points, row, other) for other, _ in picked)
+            - weight * sum(length(points, row, pick) for pick, _ in picks)
             for row in near
-            if row not in dict(picked)
+            if row not in dict(picks)
         }
-        picked.append(min(values.items(), key=lambda item: item[1]))
-    return picked
+        picks.append(min(values.items(), key=lambda item: item[1]))
+    return picks
 
 
 def likeness(
@@ -86,33 +86,33 @@ def dpp(
     """Pick by determinants, each from scratch; a pick that adds no volume is then left out."""
     costs, alike = likeness(points, query, near)
     volume: list[int] = []
-    picked: list[tuple[int, float]] = []
+    picks: list[tuple[int, float]] = []
     for _ in range(k):
         before = np.linalg.det(alike[np.ix_(volume, volume)])
-        left = {
+        volumes = {
             i: np.linalg.det(alike[np.ix_([*volume, i], [*volume, i])]) / before
             for i, row in enumerate(near)
-            if row not in dict(picked)
+            if row not in dict(picks)
         }
         values = {
             i: relevance * costs[near[i]] - (1 - relevance) * math.log(max(share, LEAST))
-            for i, share in left.items()
+            for i, share in volumes.items()
         }
         best = min(values, key=lambda i: values[i])
-        picked.append((near[best], values[best]))
-        if left[best] > LEAST:
+        picks.append((near[best], values[best]))
+        if volumes[best] > LEAST:
             volume.append(best)
-    return picked
+    return picks
 
 
 def spread_sum(
-    points: Points, query: Floats, near: Sequence[int], chosen: Sequence[int], relevance: float
+    points: Points, query: Floats, near: Sequence[int], picks: Sequence[int], relevance: float
 ) -> float:
     """Return the sum that `max_sum` maximises; the farthest candidate has relevance 0."""
-    costs, k = lengths(points, query, near), len(chosen)
-    pairs = sum(length(points, a, b) for a, b in combinations(chosen, 2))
-    worth = sum(max(costs.values()) - costs[row] for row in chosen)
-    return relevance * worth + (2 * (1 - relevance) / (k - 1) * pairs if k > 1 else 0.0)
+    costs, k = lengths(points, query, near), len(picks)
+    pairs = sum(length(points, a, b) for a, b in combinations(picks, 2))
+    nearness = sum(max(costs.values()) - costs[row] for row in picks)
+    return relevance * nearness + (2 * (1 - relevance) / (k - 1) * pairs if k > 1 else 0.0)
 
 
 def eq_1(prices: Shares, apart: Shares, shares: Shares, beta: float) -> float:
@@ -126,7 +126,7 @@ def eq_1(prices: Shares, apart: Shares, shares: Shares, beta: float) -> float:
 def relaxed(prices: Shares, apart: Shares, k: int, beta: float) -> Shares:
     """Minimise Eq. 1 with scipy's general solver, over shares from 0 to 1 whose sum is k."""
     scale = float(np.abs(prices).max() + 2 * beta * k * np.abs(apart).max()) or 1.0
-    found = optimize.minimize(
+    solution = optimize.minimize(
         lambda a: eq_1(prices, apart, a, beta) / scale,
         np.full(len(prices), k / len(prices)),
         jac=lambda a: (prices - 2 * beta * apart @ a) / scale,
@@ -135,15 +135,15 @@ def relaxed(prices: Shares, apart: Shares, k: int, beta: float) -> Shares:
         constraints={"type": "eq", "fun": lambda a: a.sum() - k, "jac": np.ones_like},
         options={"ftol": 1e-14, "maxiter": 2000},
     )
-    return np.asarray(found.x)
+    return np.asarray(solution.x)
 
 
 def best_selection(prices: Shares, apart: Shares, k: int, beta: float) -> tuple[list[int], float]:
     """Return the selection with the lowest value of Eq. 1 and that value, by trying all."""
 
-    def value(chosen: Sequence[int]) -> float:
+    def value(picks: Sequence[int]) -> float:
         shares = np.zeros(len(prices))
-        shares[list(chosen)] = 1
+        shares[list(picks)] = 1
         return eq_1(prices, apart, shares, beta)
 
     best = min(combinations(range(len(prices)), k), key=value)
