@@ -47,8 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 @pytest.fixture(scope="session")
 def client(server: RunningServer) -> Iterator[Client]:
     """Return a client of the session's server, whose timeout allows for a busy machine."""
-    with Client(server.target, timeout=30) as connected:
-        yield connected
+    with Client(server.target, timeout=30) as session_client:
+        yield session_client
 
 
 @pytest.hookimpl(wrapper=True)
@@ -68,8 +68,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return
-    skipped = reporter.stats.get("skipped", [])
-    reasons = [str(report.longrepr) for report in skipped]
+    reports = reporter.stats.get("skipped", [])
+    reasons = [str(report.longrepr) for report in reports]
     reporter.write_line(toolchains.summary(reasons))
     reporter.write_line(documentation.summary(reasons))
     count = sum(_NEEDS_DATA in reason for reason in reasons)

@@ -15,11 +15,11 @@ from benchmarks.harness import records
 from benchmarks.harness.runner import RUNS, show
 
 _IN_PROCESS: Final = ("crowding", "labels", "selectors", "large", "peers")
-_SERVED: Final = ("service", "wire", "builds", "evaluate")
-for _module in (*_IN_PROCESS, *_SERVED):
+_SERVER_RUNS: Final = ("service", "wire", "builds", "evaluate")
+for _module in (*_IN_PROCESS, *_SERVER_RUNS):
     import_module(f"benchmarks.runs.{_module}")
 # Names of former runs that appear in older records, each with what replaces it.
-RETIRED: Final = {
+REPLACEMENTS: Final = {
     "gain": "make table1",
     "sparse-query": "make table1",
     "label-dial": "make table2",
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         options.add_argument("--record", default=argparse.SUPPRESS, **record)
         options.add_argument("--note", default=argparse.SUPPRESS, **note)
         run.add_options(options)
-    parser.epilog = "; ".join(f"{name} is retired: use {use}" for name, use in RETIRED.items())
+    parser.epilog = "; ".join(f"{name} is retired: use {use}" for name, use in REPLACEMENTS.items())
     return parser
 
 

@@ -34,7 +34,7 @@ _SWAPS: Final = {
     "@": "-",
     "^": "&",
 }
-_SKIPPED: Final = ("__init__.py", "errors.py", "former_paths.py")
+_EXEMPT_FILES: Final = ("__init__.py", "errors.py", "former_paths.py")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def core_mutations(options: Options) -> Iterator[Output]:
     if options.clone is None or not (options.clone / "divgrpc").is_dir():
         raise SystemExit("--clone must name a clone of the repository")
     mutants = draw(options.clone, options.files, options.count, options.seed)
-    killed = 0
+    noticed_count = 0
     for mutant in mutants:
         path = options.clone / mutant.path
         source = path.read_bytes()
@@ -88,14 +88,14 @@ def core_mutations(options: Options) -> Iterator[Output]:
             outcome = _run(options, folders)
         finally:
             path.write_bytes(source)
-        killed += outcome
+        noticed_count += outcome
         yield {
             "file": f"{mutant.path}:{mutant.line}",
             "change": f"{source[mutant.begin : mutant.end].decode()} to {mutant.new}",
             "noticed": outcome,
             "s": time.monotonic() - start,
         }
-    yield f"{killed} of {len(mutants)} noticed"
+    yield f"{noticed_count} of {len(mutants)} noticed"
 
 
 def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -103,7 +103,7 @@ def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutan
     paths = files or sorted(
         str(path.relative_to(clone))
         for path in (clone / "divgrpc").rglob("*.py")
-        if path.name not in _SKIPPED
+        if path.name not in _EXEMPT_FILES
     )
     statements = [places for path in paths for places in statements_of(path, clone)]
     draws = random.Random(seed)
@@ -156,20 +156,20 @@ def _mutant(path: str, source: bytes, starts: Sequence[int], node: ast.AST) -> M
         new = repr(not node.value if isinstance(node.value, bool) else node.value + 1)
         return Mutant(path, node.lineno, begin_of(node), end_of(node), new)
     if isinstance(node, ast.BinOp):
-        left, right = node.left, node.right
+        left_side, right_side = node.left, node.right
     elif isinstance(node, ast.Compare):
-        left, right = node.left, node.comparators[0]
+        left_side, right_side = node.left, node.comparators[0]
     elif isinstance(node, ast.BoolOp):
-        left, right = node.values[:2]
+        left_side, right_side = node.values[:2]
     else:
         return None
-    begin = end_of(left)
-    between = source[begin : begin_of(right)].decode()
+    begin = end_of(left_side)
+    between = source[begin : begin_of(right_side)].decode()
     operator = " ".join(between.replace("(", " ").replace(")", " ").split())
     if operator not in _SWAPS or operator not in between:
         return None
     begin += between.index(operator)
-    return Mutant(path, left.lineno, begin, begin + len(operator), _SWAPS[operator])
+    return Mutant(path, left_side.lineno, begin, begin + len(operator), _SWAPS[operator])
 
 
 def tests_of(path: str, clone: Path) -> list[str]:

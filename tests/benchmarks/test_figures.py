@@ -77,15 +77,15 @@ def test_a_build_is_compared_by_its_best_rounds() -> None:
 
 def test_finalists_are_the_fastest_that_close_the_gap() -> None:
     """If no entry of a name closes the share, the best is timed; both sides must close it."""
-    ours = [entry("ours", 0.98, 9), entry("ours", 0.97, 8), entry("ours", 0.99, 7)]
-    ours.append(entry("ours", 0.5, 1))
+    single_entries = [entry("ours", 0.98, 9), entry("ours", 0.97, 8), entry("ours", 0.99, 7)]
+    single_entries.append(entry("ours", 0.5, 1))
     weak = [entry("c + d", 0.9, 1), entry("c + d", 0.8, 0.5)]
-    share, chosen = finalists([*ours, entry("a + b", 0.97, 5), *weak], 0.97, 2)
+    share, selection = finalists([*single_entries, entry("a + b", 0.97, 5), *weak], 0.97, 2)
     assert share == 0.97
-    assert [item.microseconds for item in chosen] == [7, 8, 5, 1]
-    share, chosen = finalists([*ours, *weak], 0.97, 1)
+    assert [item.microseconds for item in selection] == [7, 8, 5, 1]
+    share, selection = finalists([*single_entries, *weak], 0.97, 1)
     assert share == 0.9
-    assert [item.microseconds for item in chosen] == [7, 1]
+    assert [item.microseconds for item in selection] == [7, 1]
 
 
 def test_ratios_compare_entries_that_close_the_gap() -> None:
@@ -121,14 +121,14 @@ def test_a_service_is_shown_by_its_quietest_rounds() -> None:
     def load(cpu: float, p99: float) -> Load:
         return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
 
-    def offered(p99: float, answered: int = 10, void: str = "") -> Report:
+    def offered(p99: float, answers: int = 10, void: str = "") -> Report:
         latency = {"p50": 1.0, "p99": p99}
-        return {"offered": 10.0, "rate": answered, "latency": latency, "void": void}
+        return {"offered": 10.0, "rate": answers, "latency": latency, "void": void}
 
     loops = [
         ([load(5, 1), load(3, 2)], [offered(9), offered(8)]),
         ([load(1, 1)], [offered(1)]),
-        ([load(1, 1)], [offered(1, answered=9)]),
+        ([load(1, 1)], [offered(1, answers=9)]),
         ([load(1, 1)], [offered(1, void="late")]),
         ([load(7, 1)], [offered(16)]),
     ]

@@ -79,10 +79,10 @@ def test_tables_are_printed_and_returned(
     assert [table.title for table in tables] == ["Title of the example", "Second"]
     assert tables[1].columns == ["name", "share", "extra"]
     assert tables[1].cells() == [["10", "0.500", ""], ["x", "", ""]]
-    printed = capsys.readouterr().out
-    assert "| a    | 1,234 |" in printed
-    assert "a note" in printed
-    assert "fact: 1" in printed
+    output = capsys.readouterr().out
+    assert "| a    | 1,234 |" in output
+    assert "a note" in output
+    assert "fact: 1" in output
 
 
 def test_numbers_have_three_digits_or_four() -> None:
@@ -103,9 +103,9 @@ def test_ratios_are_paired_by_block() -> None:
 def test_contestants_answer_every_query() -> None:
     """If a contestant exceeds its patience within a block, the rest of the block is -1."""
     asks = {"all": lambda query: np.array([query, query + 1])}
-    timed = take_turns(asks, 20, 2)["all"]
-    assert timed.rows.tolist() == [[query, query + 1] for query in range(20)]
-    assert len(timed.blocks) == 8
+    measurement = take_turns(asks, 20, 2)["all"]
+    assert measurement.rows.tolist() == [[query, query + 1] for query in range(20)]
+    assert len(measurement.blocks) == 8
     assert (take_turns(asks, 20, 2, patience=0)["all"].rows[:, 0] >= 0).sum() == 8
 
 
@@ -118,22 +118,22 @@ def test_objective_of_missing_results_is_an_error() -> None:
 
 def test_the_best_dial_has_the_least_value() -> None:
     """Dials on both sides of the target are tried; of equally good dials the smaller is taken."""
-    tried = truth.dials(0.3)
-    assert tried == sorted(tried)
-    assert 0 < tried[0] < 0.2
-    assert 0.5 < tried[-1] < 1
+    dials = truth.dials(0.3)
+    assert dials == sorted(dials)
+    assert 0 < dials[0] < 0.2
+    assert 0.5 < dials[-1] < 1
     assert truth.best_dial(0.5, lambda dial: abs(dial - 0.5)) == pytest.approx(0.5)
     assert truth.best_dial(0.5, lambda _: 0.0) == truth.dials(0.5)[0]
 
 
-def stepwise(points: FloatArray, query: FloatArray, picked: IntArray, weight: float) -> None:
+def stepwise(points: FloatArray, query: FloatArray, picks: IntArray, weight: float) -> None:
     """Assert that each pick is the best of the remaining points, by float64 distances."""
     points = points.astype(np.float64)
     near = ((points - query) ** 2).sum(axis=1)
-    for step, pick in enumerate(picked):
-        before = points[picked[:step]]
+    for step, pick in enumerate(picks):
+        before = points[picks[:step]]
         value = near - weight * ((points[:, None] - before[None]) ** 2).sum(axis=(1, 2))
-        value[picked[:step]] = np.inf
+        value[picks[:step]] = np.inf
         assert value[pick] <= value.min() + 1e-5
 
 
@@ -144,11 +144,11 @@ def test_exhaustive_greedy_follows_its_rule(diversity: float, kind: str) -> None
     rows = normalize(np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32))
     points = rows[1:] if kind != "many, sparse" else normalize(rows[1:] * (rows[1:] > 0))
     if kind == "one query":
-        picked = truth.greedy_of_one(points, rows[0], 6, diversity)
+        picks = truth.greedy_of_one(points, rows[0], 6, diversity)
     else:
         base = points if kind == "many" else sparse.csr_array(points)
-        [picked] = truth.greedy(base, rows[:1], 6, diversity)
-    stepwise(points, rows[0], picked, 2 * diversity / (1 - diversity) / 5)
+        [picks] = truth.greedy(base, rows[:1], 6, diversity)
+    stepwise(points, rows[0], picks, 2 * diversity / (1 - diversity) / 5)
 
 
 @pytest.mark.parametrize("diversity", [0.1, 0.5, 0.9])
@@ -208,8 +208,8 @@ def test_synthetic_points_do_not_depend_on_how_many(base: FloatArray, tmp_path: 
 
 def test_synthetic_clusters_follow_a_power_law() -> None:
     """The n-th largest cluster has n to the power of -0.8 times the share of the largest."""
-    drawn = Manifold.of(dims=16).clusters(np.random.default_rng(0))
-    sizes = np.bincount(drawn, minlength=2_000)
+    clusters = Manifold.of(dims=16).clusters(np.random.default_rng(0))
+    sizes = np.bincount(clusters, minlength=2_000)
     assert sizes[0] / sizes[:16].mean() == pytest.approx(3.6, rel=0.2)
     assert sizes[0] / sizes[1_000:].mean() == pytest.approx(340, rel=0.2)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.__main__ import RETIRED
+from benchmarks.__main__ import REPLACEMENTS
 from benchmarks.harness import libraries
 from benchmarks.harness.runner import RUNS, Table
 from benchmarks.runs import large, peers
@@ -132,7 +132,7 @@ def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_every_benchmark_is_tested() -> None:
     assert SMALL.keys() | ELSEWHERE == RUNS.keys()
-    assert not RETIRED.keys() & RUNS.keys()
+    assert not REPLACEMENTS.keys() & RUNS.keys()
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -141,8 +141,8 @@ def test_runs_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     run, (words, check) = RUNS[name], SMALL[name]
     tables = run.measure(run.parse(words))
     check(tables)
-    printed = capsys.readouterr().out
-    assert all(f"## {table.title}" in printed for table in tables)
+    output = capsys.readouterr().out
+    assert all(f"## {table.title}" in output for table in tables)
 
 
 @pytest.mark.parametrize("name", ["peers", "large", "selectors"])

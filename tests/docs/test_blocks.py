@@ -35,7 +35,7 @@ from support.checks.documentation import (
 from support.processes.running_server import RunningServer
 
 PARSERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
-OTHERS = {"text", "dockerfile", "proto", "mermaid"}
+OTHER_LANGUAGES = {"text", "dockerfile", "proto", "mermaid"}
 PROGRAMS = {"cat", "divgrpc", "divgrpc-server", "echo", "export", "ls", "mkdir", "python"}
 # Programs in code blocks that this suite does not start, such as tools that it does not need or
 # programs that change the machine.
@@ -48,7 +48,7 @@ RUN_SECONDS = 120.0
 BIN = Path(sys.executable).parent
 PAGE_BLOCKS = {name: blocks(name, text) for name, text in pages().items()}
 ALL = [block for page in PAGE_BLOCKS.values() for block in page]
-SKIPPED = [block for block in ALL if block.mark == "not run"]
+NOT_RUN_BLOCKS = [block for block in ALL if block.mark == "not run"]
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +90,15 @@ def write_files(folder: Path) -> None:
 @pytest.mark.parametrize("page", [name for name, page in PAGE_BLOCKS.items() if page])
 def test_blocks_of_a_page_run(page: str, docs_server: RunningServer, folder: Path) -> None:
     """The output of Python blocks must equal the text block that the page shows for it."""
-    script = printed = output = ""
+    script = whole_output = output = ""
     for block in PAGE_BLOCKS[page]:
         if block.mark in ("not run", "run by"):
             continue
         if block.language == "python":
-            before = (script, printed) if block.mark == "continues" else ("", "")
+            before = (script, whole_output) if block.mark == "continues" else ("", "")
             script = before[0] + block.text
-            printed = _run_python(block, script, docs_server, folder)
-            output = printed.removeprefix(before[1])
+            whole_output = _run_python(block, script, docs_server, folder)
+            output = whole_output.removeprefix(before[1])
         elif block.language in SHELLS:
             for command in commands(block):
                 _run_command(block, command, docs_server, folder)
@@ -177,17 +177,17 @@ def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
     elif block.language in SHELLS:
         assert {program(command) for command in commands(block)} <= PROGRAMS
     else:
-        assert block.language in {"python", *PARSERS, *OTHERS}
+        assert block.language in {"python", *PARSERS, *OTHER_LANGUAGES}
         assert block.mark == "" or block.language == "python"
 
 
-@pytest.mark.parametrize("block", SKIPPED, ids=lambda block: block.place)
+@pytest.mark.parametrize("block", NOT_RUN_BLOCKS, ids=lambda block: block.place)
 def test_a_block_that_is_not_run_is_skipped(block: Block) -> None:
     pytest.skip(f"{NOT_RUN}: {block.note}")
 
 
 def test_few_blocks_do_not_run() -> None:
-    assert len(SKIPPED) <= NOT_RUN_MAX
+    assert len(NOT_RUN_BLOCKS) <= NOT_RUN_MAX
 
 
 def test_no_code_is_indented_instead_of_fenced() -> None:

@@ -191,7 +191,7 @@ def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
     methods = [_words(command)[-1] for command in calls]
     assert [name.split("/")[1] for name in methods] == ["BuildOnce", "Query"]
     with server.channel() as channel:
-        built, answer = (
+        build_answer, answer = (
             _send(channel, method, _after("-d", command))
             for method, command in zip(methods, calls, strict=True)
         )
@@ -200,7 +200,7 @@ def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
     )
     assert request == answer
     assert len(answer.ids) == answer.parameters.k  # type: ignore[attr-defined]  # a QueryResponse
-    assert built.index.name == "corners"  # type: ignore[attr-defined]  # a BuildOnceResponse
+    assert build_answer.index.name == "corners"  # type: ignore[attr-defined]  # a BuildOnceResponse
 
 
 def test_ghz_message_is_answered(server: RunningServer, client: Client) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.__main__ import RETIRED
+from benchmarks.__main__ import REPLACEMENTS
 from benchmarks.harness.records import command, write
 from benchmarks.harness.runner import RUNS, Table
 
@@ -84,7 +84,7 @@ def test_record_commands_exist(path: Path) -> None:
     assert target in TARGETS
     if target == "bench":
         name, *words = shlex.split(rest[0].removeprefix("ARGS="))
-        assert name in {*RUNS, *RETIRED}
+        assert name in {*RUNS, *REPLACEMENTS}
         if name in RUNS:
             RUNS[name].parse(shlex.join(words))
 

@@ -31,7 +31,7 @@ from divgrpc_lab.data.synthetic import LabelledDocuments
 
 DIMS: Final = 128
 LATENT: Final = 24
-_HIDDEN: Final = 96
+_HIDDEN_DIMS: Final = 96
 _CLUSTERS: Final = 2_000
 # The share of the n-th largest cluster is proportional to n to the power of -_POWER.
 _POWER: Final = 0.8
@@ -63,8 +63,8 @@ class Manifold:
         random = np.random.default_rng([seed, 2])
         centres = random.standard_normal((_CLUSTERS, LATENT), np.float32)
         layers = (
-            random.standard_normal((LATENT, _HIDDEN), np.float32) * (_BEND / LATENT**0.5),
-            random.standard_normal((_HIDDEN, dims), np.float32) / _HIDDEN**0.5,
+            random.standard_normal((LATENT, _HIDDEN_DIMS), np.float32) * (_BEND / LATENT**0.5),
+            random.standard_normal((_HIDDEN_DIMS, dims), np.float32) / _HIDDEN_DIMS**0.5,
         )
         shares = np.arange(1, _CLUSTERS + 1) ** -_POWER
         inner, outer = (layer.astype(np.float32) for layer in layers)
@@ -155,17 +155,17 @@ class Points:
         }
 
 
-def load(source: str, reported: int, tuning: int = 0) -> Points:
+def load(source: str, query_count: int, tuning: int = 0) -> Points:
     """Return the points and queries of `source`: `REAL`, or a number of synthetic points."""
-    end = reported + tuning
+    end = query_count + tuning
     if source != REAL:
         manifold = Manifold.of()
         queries, points = manifold.queries(end), manifold.points(int(source))
-        parts = points, queries[:reported], queries[reported:]
+        parts = points, queries[:query_count], queries[query_count:]
         return Points("synthetic points", f"seed {manifold.seed}", *parts)
     [data] = topics.load(["cifar100_dense256"])
     base, pool = np.ascontiguousarray(data.points), data.pool
-    parts = base, pool[:reported], pool[reported:end]
+    parts = base, pool[:query_count], pool[query_count:end]
     return Points(data.name, data.sha256, *parts)
 
 

@@ -35,9 +35,9 @@ Ladders: TypeAlias = Sequence[Sequence[Effort]]
 # Factors to try, as multiples of the number of candidates: the points that a graph visits, and the
 # points that are refined by exact distances.
 _FACTORS: Final = (1.0, 1.5, 2.0, 4.0, 8.0)
-_REFINED: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
+_REFINEMENT_FACTORS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 _PROBES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-_TRAINED: Final = 1_000_000
+_TRAINING_POINTS: Final = 1_000_000
 
 
 class _Finder:
@@ -51,10 +51,10 @@ class _Finder:
         values: dict[str, Sequence[float]] = {
             "ef": _FACTORS,
             "nprobe": [probes for probes in _PROBES if probes <= self.lists],
-            "k_factor": _REFINED,
+            "k_factor": _REFINEMENT_FACTORS,
         }
-        first, *others = (values[axis] for axis in self.axes)
-        return [[(value, *rest) for value in first] for rest in product(*others)]
+        first, *outer_values = (values[axis] for axis in self.axes)
+        return [[(value, *rest) for value in first] for rest in product(*outer_values)]
 
     def describe(self, effort: Effort, count: int) -> str:
         """Describe the values of the axes."""
@@ -169,7 +169,7 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
         faiss.omp_set_num_threads(os.cpu_count() or 1)
         begin = time.perf_counter()
         index: Any = faiss.index_factory(base.shape[1], config)
-        index.train(np.ascontiguousarray(base[:: -(-len(base) // _TRAINED)]))
+        index.train(np.ascontiguousarray(base[:: -(-len(base) // _TRAINING_POINTS)]))
         for _, block in blocks(base):
             index.add(np.ascontiguousarray(block))
         seconds = time.perf_counter() - begin

@@ -87,9 +87,9 @@ async def unary(
 
         await loop(_WARM_UP_SECONDS)
         before = program.cpu_seconds()
-        histogram, elapsed = await loop(seconds)
+        histogram, duration = await loop(seconds)
         after = program.cpu_seconds()
-    return _load(histogram.get_total_count(), elapsed, before, after, histogram)
+    return _load(histogram.get_total_count(), duration, before, after, histogram)
 
 
 async def stream(
@@ -119,7 +119,7 @@ async def stream(
         await send(time.perf_counter() + _WARM_UP_SECONDS)
         before, answered_before, begin = program.cpu_seconds(), answered_count, time.perf_counter()
         await send(begin + seconds)
-        after, calls, elapsed = (
+        after, calls, duration = (
             program.cpu_seconds(),
             answered_count - answered_before,
             time.perf_counter() - begin,
@@ -130,12 +130,12 @@ async def stream(
         raise RuntimeError(
             f"{sent_count} queries were sent on the stream and {answered_count} answered"
         )
-    return _load(calls, elapsed, before, after, None)
+    return _load(calls, duration, before, after, None)
 
 
 def _load(
     calls: int,
-    elapsed: float,
+    duration: float,
     before: dict[str, float],
     after: dict[str, float],
     histogram: HdrHistogram | None,
@@ -144,4 +144,4 @@ def _load(
     if histogram is not None:
         latency = {p: float(histogram.get_value_at_percentile(p)) for p in _PERCENTILES}
     cpu = {role: (after[role] - before[role]) / calls * 1e6 for role in after}
-    return Load(calls=calls, per_second=calls / elapsed, cpu=cpu, latency=latency)
+    return Load(calls=calls, per_second=calls / duration, cpu=cpu, latency=latency)

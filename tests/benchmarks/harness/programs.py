@@ -24,7 +24,7 @@ _STOP_SECONDS: Final = 15
 _TESTS: Final = str(Path(__file__).parents[2])
 
 # Bytes by kind of memory. "private" counts all private pages. "unbacked" leaves out file pages.
-Held: TypeAlias = "Counter[str]"
+MemoryBytes: TypeAlias = "Counter[str]"
 _KINDS: Final = {
     "Private_Clean": "private",
     "Private_Dirty": "private",
@@ -33,9 +33,9 @@ _KINDS: Final = {
 }
 
 
-def held(pid: int) -> Held:
+def held(pid: int) -> MemoryBytes:
     """Return the memory of a process by kind; empty if the process has ended."""
-    memory: Held = Counter()
+    memory: MemoryBytes = Counter()
     # While a process ends, its file can be opened but not read.
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -45,7 +45,7 @@ def held(pid: int) -> Held:
     return memory
 
 
-def held_by_family(pid: int) -> Held:
+def held_by_family(pid: int) -> MemoryBytes:
     """Return the memory of a process and all its descendants by kind."""
     memory, queue = held(pid), [pid]
     while queue:
@@ -61,12 +61,12 @@ def held_by_family(pid: int) -> Held:
 class Watch:
     """Samples of the memory of a process and all its descendants."""
 
-    first: Held
-    peak: Held = field(default_factory=Counter)
+    first: MemoryBytes
+    peak: MemoryBytes = field(default_factory=Counter)
     samples: int = 0
 
     def rise(self, kind: str) -> int:
-        """Return how many bytes of a kind the greatest sample has more than the first one."""
+        """Return by how many bytes of a kind the greatest sample exceeds the first one."""
         return self.peak[kind] - self.first[kind]
 
 
@@ -134,10 +134,10 @@ def echo(reply_bytes: int) -> Iterator[Program]:
 
 @contextmanager
 def by_hand(
-    folder: Path, processes: int, *, ef: int, fetched: int, dial: float
+    folder: Path, processes: int, *, ef: int, candidates: int, dial: float
 ) -> Iterator[Program]:
     """Run `processes` hand-written services on one port, with the files in `folder`."""
-    options = ["--ef", str(ef), "--fetched", str(fetched), "--dial", str(dial)]
+    options = ["--ef", str(ef), "--candidates", str(candidates), "--dial", str(dial)]
     with socket.socket() as port, ExitStack() as stack:
         # This socket only reserves the port. It does not listen, so Linux gives it no connections.
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

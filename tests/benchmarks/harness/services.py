@@ -35,7 +35,7 @@ def echo(reply_bytes: int) -> Answer:
     return answer
 
 
-def by_hand(folder: Path, ef: int, fetched: int, dial: float) -> Answer:
+def by_hand(folder: Path, ef: int, candidates: int, dial: float) -> Answer:
     """Return a handler that searches the graph in `folder`, on the event loop to save a thread."""
     import hnswlib
     import pyversity
@@ -48,7 +48,7 @@ def by_hand(folder: Path, ef: int, fetched: int, dial: float) -> Answer:
     async def answer(payload: bytes, _context: object) -> bytes:
         request = query_pb2.QueryRequest.FromString(payload)
         query = np.frombuffer(request.queries.dense.data, np.float32)
-        rows, distances = index.knn_query(query, k=fetched, num_threads=1)
+        rows, distances = index.knn_query(query, k=candidates, num_threads=1)
         scores = 1 - distances[0]
         places = pyversity.diversify(
             embeddings=vectors[rows[0]],
@@ -87,7 +87,7 @@ if __name__ == "__main__":
     programs.add_parser("echo").add_argument("bytes", type=int)
     service = programs.add_parser("by-hand")
     service.add_argument("folder", type=Path)
-    for name, kind in (("port", int), ("ef", int), ("fetched", int), ("dial", float)):
+    for name, kind in (("port", int), ("ef", int), ("candidates", int), ("dial", float)):
         service.add_argument(f"--{name}", type=kind, required=True)
     options = vars(parser.parse_args())
     if options.pop("program") == "echo":

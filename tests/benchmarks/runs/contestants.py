@@ -33,10 +33,10 @@ Objective: TypeAlias = Literal["J", "MMR"]
 _CANDIDATES: Final = (25, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
 # Values to try: hashed points per candidate, and probes as multiples of the number that Build
 # tuned.
-_HASHED: Final = (1, 1.5, 2, 3, 4, 8, 16)
-_PROBED: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
-# Number of numbers of candidates to try, including the first, which is too small.
-_TRIED: Final = 5
+_HASH_FACTORS: Final = (1, 1.5, 2, 3, 4, 8, 16)
+_PROBE_FACTORS: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
+# How many numbers of candidates to try, including the first, which is too small.
+_TRIALS: Final = 5
 # A number of candidates counts as large enough if tuning queries fall short of the target share by
 # at most this, because reported queries may close more of the gap.
 _MARGIN: Final = 0.01
@@ -100,9 +100,9 @@ class Ours:
         if search == "exact":
             return [[(1.0,)]]
         if search != "tables":
-            return [[(float(limit),) for limit in _HASHED]]
-        probes = sorted({max(1, round(share * info.n_probes)) for share in _PROBED})
-        return [[(float(limit), float(count)) for count in probes] for limit in _HASHED]
+            return [[(float(limit),) for limit in _HASH_FACTORS]]
+        probes = sorted({max(1, round(share * info.n_probes)) for share in _PROBE_FACTORS})
+        return [[(float(limit), float(count)) for count in probes] for limit in _HASH_FACTORS]
 
     def describe(self, effort: Effort, count: int) -> str:
         """Describe the search, both limits and, for tables, the number of probes."""
@@ -185,12 +185,15 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """The share of the gap to close with k picks; `pool` has neighbours of tuning queries."""
+    """The share of the gap to close with k picks.
+
+    `scale` is for the reported queries; `tuning` and `pool` are for the tuning queries.
+    """
 
     k: int
     share: float
     points: Points
-    reported: Scale
+    scale: Scale
     tuning: Scale
     pool: Neighbours
     _dials: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
@@ -200,13 +203,13 @@ class Target:
         cls, points: Points, k: int, share: float, diversity: float, objective: Objective = "J"
     ) -> Self:
         """Measure the gaps of both sets of queries, and find neighbours of the tuning queries."""
-        reported, tuning = (
+        scale, tuning = (
             Scale.of(points.base, queries, k, diversity, objective)
             for queries in (points.queries, points.tuning)
         )
         most = max(count for count in _CANDIDATES if count <= max(k, len(points.base) // 2))
         pool = truth.nearest(points.base, points.tuning, most)
-        return cls(k, share, points, reported, tuning, pool)
+        return cls(k, share, points, scale, tuning, pool)
 
     def dial(self, picker: Picker, count: int) -> tuple[float, float]:
         """Return the best dial for `count` exact candidates, and its gap on tuning queries."""
@@ -234,12 +237,12 @@ class Target:
             gaps.append(self.dial(picker, count)[1])
             if gaps[-1] >= self.share - _MARGIN:
                 first = max(0, len(gaps) - 2)
-                return fit[first : first + _TRIED]
+                return fit[first : first + _TRIALS]
         return [fit[int(np.argmax(gaps))]]
 
     def entry(self, contestant: Contestant, count: int, effort: Effort) -> Entry | None:
         """Answer the reported queries; return None if a query has fewer than k results."""
-        queries, dial = self.reported.queries, self.dial(contestant.picker, count)[0]
+        queries, dial = self.scale.queries, self.dial(contestant.picker, count)[0]
 
         def ask(number: int) -> IntArray:
             return contestant.pick(queries[number], count, effort, dial)
@@ -251,15 +254,15 @@ class Target:
             return None
         rows, words = np.array(picks), contestant.describe(effort, count)
         names = (contestant.name, words, contestant.source)
-        figures = (self.reported.gap(rows), roughly)
+        figures = (self.scale.gap(rows), roughly)
         return Entry(*names, count, effort, dial, *figures, ask)
 
     def over_all(
         self, name: str, rows: IntArray, dial: float, pick: Callable[[FloatArray], IntArray]
     ) -> Entry:
         """Return the entry of a selection among all points that picked `rows` (nq, k)."""
-        queries, count = self.reported.queries, len(self.points.base)
-        figures = (self.reported.gap(rows), np.inf)
+        queries, count = self.scale.queries, len(self.points.base)
+        figures = (self.scale.gap(rows), np.inf)
         ask: Ask = lambda number: pick(queries[number])  # noqa: E731
         return Entry(name, "", None, count, (), dial, *figures, ask)
 
@@ -279,14 +282,14 @@ class Target:
                         break
 
 
-def finalists(tried: Sequence[Entry], share: float, most: int) -> tuple[float, list[Entry]]:
+def finalists(entries: Sequence[Entry], share: float, most: int) -> tuple[float, list[Entry]]:
     """Return the share of the gap to compare at, and the entries to be timed.
 
     The share is lowered to what both our best contestant and the best pair can close. For each
     name, the `most` fastest entries that close this share are timed. If no entry of a name closes
     the share, the entry that closes most is timed.
     """
-    kinds = {entry.name: [item for item in tried if item.name == entry.name] for entry in tried}
+    kinds = {entry.name: [item for item in entries if item.name == entry.name] for entry in entries}
     reach = {name: max(entry.gap for entry in kind) for name, kind in kinds.items()}
     pairs = [gap for name, gap in reach.items() if " + " in name]
     alone = [gap for name, gap in reach.items() if " + " not in name]

@@ -110,14 +110,14 @@ class Recalls:
 
     index: Index
     truth: Truth
-    _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _recalls: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def of(self, parameters: EffectiveParameters) -> float:
         """Return the recall of a plain search with the same limits, which collapses nothing."""
         most = self.truth.nearest.shape[1]
         limit = min(parameters.candidates_limit or most, most)
         key = (limit, parameters.search, parameters.hash_limit, parameters.n_probes)
-        if key not in self._known:
+        if key not in self._recalls:
             result = self.index.query(
                 self.truth.queries.rows,
                 k=limit,
@@ -129,8 +129,8 @@ class Recalls:
                 sampling=parameters.sampling,
                 n_probes=parameters.n_probes or None,
             )
-            self._known[key] = self.truth.recall(result.ids)
-        return self._known[key]
+            self._recalls[key] = self.truth.recall(result.ids)
+        return self._recalls[key]
 
 
 def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float | None]:
@@ -145,7 +145,7 @@ def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float |
     - "gap closed": share of the gap in J between plain neighbours and greedy over all points, None
       if the gap is less than 1 % of J.
     """
-    judged = metrics.judge(rows, truth.queries.asked, truth.crowd.labels)
+    judgments = metrics.judge(rows, truth.queries.categories, truth.crowd.labels)
     items = np.where(rows >= 0, truth.crowd.items[rows], -1)
     distances = truth.distances(rows)
     relevance, plain, best = (
@@ -158,11 +158,11 @@ def figures(truth: Truth, rows: IntArray, diversity: float) -> dict[str, float |
     gap = float(np.nanmean(low - high)) > _LEAST_GAP * abs(float(np.nanmean(high)))
     return {
         "distinct": _distinct(items, rows >= 0),
-        "of topic": _distinct(items, judged.relevant),
-        "relevant": float(judged.relevant.mean()),
+        "of topic": _distinct(items, judgments.relevant),
+        "relevant": float(judgments.relevant.mean()),
         "of best": relevance / best,
         "of nearest": relevance / plain,
-        "h": metrics.mean(metrics.h_score(judged)),
+        "h": metrics.mean(metrics.h_score(judgments)),
         "J": metrics.mean(values),
         "gap closed": metrics.gap_closed(values, low, high) if gap else None,
     }
@@ -314,14 +314,14 @@ def _of_kind(indexes: dict[str, Index], truth: Truth, options: Options) -> Itera
         recalls = Recalls(index, truth)
         for setting in settings:
             result = index.query(truth.queries.rows, k=options.k, **setting.parameters)
-            timed, plain = times.get(setting), times.get(settings[0])
+            measurement, plain = times.get(setting), times.get(settings[0])
             yield {
                 "family, search, setting": f"{family}, {search}, {setting.name}",
                 "recall": recalls.of(result.parameters),
                 "target recall": float(str(index.info.parameters["target_recall"])),
                 **figures(truth, result.ids, result.parameters.diversity),
-                "us": timed.microseconds if timed else None,
-                "x nearest": timed.ratio(plain)[0] if timed and plain else None,
+                "us": measurement.microseconds if measurement else None,
+                "x nearest": measurement.ratio(plain)[0] if measurement and plain else None,
                 "search": result.parameters.search,
                 "warnings": [warning.code for warning in result.warnings],
             }
@@ -340,11 +340,11 @@ def settings_of(options: Options, search: str | None) -> Iterator[Setting]:
 
 
 def _times(
-    index: Index, settings: Sequence[Setting], truth: Truth, timed: int
+    index: Index, settings: Sequence[Setting], truth: Truth, query_count: int
 ) -> dict[Setting, Timed]:
     rows, k = truth.queries.rows, truth.k
-    timed = min(timed, rows.shape[0])
-    if not timed:
+    query_count = min(query_count, rows.shape[0])
+    if not query_count:
         return {}
 
     def ask(parameters: dict[str, Any], query: int) -> IntArray:
@@ -352,7 +352,7 @@ def _times(
         return ids
 
     asks: dict[Setting, Ask] = {setting: partial(ask, setting.parameters) for setting in settings}
-    return take_turns(asks, timed, k)
+    return take_turns(asks, query_count, k)
 
 
 def goals(every: Sequence[Row]) -> Iterator[Row]:

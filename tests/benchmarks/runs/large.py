@@ -33,8 +33,8 @@ from divgrpc.types import FloatArray, IntArray, Search
 _CANDIDATES: Final = 50
 # Values to try: hashed points per candidate, and probes as multiples of the number that Build
 # tuned.
-_HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
-_PROBED: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
+_HASH_FACTORS: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
+_PROBE_FACTORS: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 _WORKERS: Final = 2
 _REFERENCE: Final = 100_000
 _PATIENCE: Final = 3.0
@@ -142,7 +142,7 @@ class _Bench:
         """Return the fastest width that reaches the recall of `near` (nq, 50), or the best one."""
         counts, n_probes = [0], index.info.n_probes
         if (index.info.auto_search if search == "auto" else search) == "tables":
-            counts = sorted({max(1, round(share * n_probes)) for share in _PROBED})
+            counts = sorted({max(1, round(share * n_probes)) for share in _PROBE_FACTORS})
         widths = [self._widen(index, search, near, probes) for probes in counts]
         sufficient = [width for width in widths if width.recall >= self._options.recall]
         if sufficient:
@@ -152,7 +152,7 @@ class _Bench:
     def _widen(self, index: Index, search: Search, near: IntArray, probes: int) -> _Width:
         """Return the width at `probes` with enough hashed points to reach the recall."""
         width = _Width(probes, 0, 0.0)
-        for factor in _HASHED:
+        for factor in _HASH_FACTORS:
             limit = min(index.rows, round(factor * _CANDIDATES))
             parameters = _parameters(search, probes, limit, k=_CANDIDATES, selector="nearest")
             begin = time.perf_counter()
@@ -180,8 +180,8 @@ class _Bench:
         effort: Effort = ()
         recall = 0.0
         for effort in finder.ladders()[0]:
-            found = (finder.nearest(query, _CANDIDATES, effort)[0] for query in self._queries)
-            recall = truth.recall(found, near)
+            answers = (finder.nearest(query, _CANDIDATES, effort)[0] for query in self._queries)
+            recall = truth.recall(answers, near)
             if recall >= self._options.recall:
                 break
 

@@ -134,11 +134,11 @@ def _contestants(
     first = builds[0].index
     rule = records.MARGINAL_RULE if objective == "J" else records.MMR_RULE
     picker = OurPicker.over(first, rule)
-    ours = partial(Ours, picker=picker, k=k, selector=picker.selector)
+    make_contestant = partial(Ours, picker=picker, k=k, selector=picker.selector)
     for build in builds:
         for search in searches(build.kind):
-            yield ours(build.kind, build, search=search)
-    yield ours(EXACT, Build(EXACT, "", first), search="exact")
+            yield make_contestant(build.kind, build, search=search)
+    yield make_contestant(EXACT, Build(EXACT, "", first), search="exact")
     strategies: tuple[Literal["mmr", "msd"], ...] = ("mmr", "msd") if objective == "J" else ("mmr",)
     for finder in finders:
         yield Pair(finder, picker, k)
@@ -161,14 +161,14 @@ def _builds(base: FloatArray, families: Sequence[HashFamily]) -> Iterator[Build]
         yield Build(family, f"recall {recall}", index, statistics.median(times), size)
 
 
-def _fastest(target: Target, tried: Sequence[Entry], mmr: Picker) -> tuple[float, list[Entry]]:
+def _fastest(target: Target, trials: Sequence[Entry], mmr: Picker) -> tuple[float, list[Entry]]:
     """Time the fastest entries that close the gap, and return the best entry of each name."""
-    share, entries = finalists(tried, target.share, _FINALISTS)
+    share, entries = finalists(trials, target.share, _FINALISTS)
     entries += _over_all(target, mmr)
     asks = {entry: entry.ask for entry in entries}
-    times = take_turns(asks, len(target.reported.queries), target.k, _PATIENCE)
-    timed = (replace(entry, microseconds=times[entry].microseconds) for entry in entries)
-    return share, best_of_each(timed, share)
+    times = take_turns(asks, len(target.scale.queries), target.k, _PATIENCE)
+    timed_entries = (replace(entry, microseconds=times[entry].microseconds) for entry in entries)
+    return share, best_of_each(timed_entries, share)
 
 
 def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
@@ -181,7 +181,7 @@ def best_of_each(entries: Iterable[Entry], share: float) -> list[Entry]:
 
 def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
     """Yield entries of greedy and MMR over all points; with J, MMR uses its best dial."""
-    scale, k, base = target.reported, target.k, target.points.base
+    scale, k, base = target.scale, target.k, target.points.base
     dial = scale.diversity
     if scale.objective == "J":
         picks = truth.greedy(scale.base, scale.queries, k, dial)
@@ -229,7 +229,7 @@ def compare(entries: Sequence[Entry], share: float) -> Iterator[Row]:
         "x exact pass": closing.get(EXACT),
     }
     for name, entry in closing.items():
-        build, other = entry.source, graph.source if graph else None
+        build, graph_build = entry.source, graph.source if graph else None
         if build is None or " + " in name or name == EXACT:
             continue
         yield {
@@ -240,6 +240,6 @@ def compare(entries: Sequence[Entry], share: float) -> Iterator[Row]:
                 for title, rival in rivals.items()
             },
             "best faiss": lists.name.split(" + ")[0] if lists else None,
-            "x hnswlib in building": other.seconds / build.seconds if other else None,
-            "of its bytes": build.bytes / other.bytes if other else None,
+            "x hnswlib in building": graph_build.seconds / build.seconds if graph_build else None,
+            "of its bytes": build.bytes / graph_build.bytes if graph_build else None,
         }

@@ -64,9 +64,11 @@ def selector_times(options: Options) -> Iterator[Output]:
 
 def _among(index: Index, queries: FloatArray, count: int, k: int) -> Iterator[Row]:
     nearest = index.query(queries, k=count, selector="nearest", search="exact", hash_limit=0)
-    ours = _ours(index, nearest.ids, 2 - 2 * nearest.scores, k)
-    times = take_turns({**ours, **_theirs(index, queries, nearest.ids, k)}, len(queries), k)
-    for name in ours:
+    selector_asks = _ours(index, nearest.ids, 2 - 2 * nearest.scores, k)
+    times = take_turns(
+        {**selector_asks, **_theirs(index, queries, nearest.ids, k)}, len(queries), k
+    )
+    for name in selector_asks:
         row = {"selector": name, "us": times[name].microseconds}
         rivals = [rival for rival in _RIVALS.get(name, ()) if rival in times]
         if not rivals:

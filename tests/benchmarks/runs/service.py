@@ -26,7 +26,7 @@ from divgrpc_client.load import Call, Report, Settings, constant, run_load
 # Number of connections, which is large enough that every process behind a port gets some.
 _CHANNELS: Final = 16
 # The p99 of an open loop counts only if at least this share of its calls is answered in time.
-_ANSWERED: Final = 0.95
+_ANSWER_SHARE_MIN: Final = 0.95
 # The results of the closed and of the open loops of a service.
 Loops: TypeAlias = tuple[Sequence[Load], Sequence[Report]]
 
@@ -91,9 +91,9 @@ def _settings(
 ) -> tuple[float, dict[Entry, Contestant]]:
     """Return the share of the gap to close, and the fastest entry of each kind, ours first."""
     indexes, k = build_each(points.base, options.families, folder), options.k
-    tuned = OurPicker.over(next(iter(indexes.values())))
+    picker = OurPicker.over(next(iter(indexes.values())))
     contestants: list[Contestant] = [
-        Ours(family, Build(family, "", index), tuned, k, search)
+        Ours(family, Build(family, "", index), picker, k, search)
         for family, index in indexes.items()
         for search in searches(family)
     ]
@@ -103,9 +103,11 @@ def _settings(
         contestants.append(Pair(graph, pyversity, k))
     target = Target.of(points, k, options.gap, options.diversity)
     with threadpool_limits(1):
-        tried = {entry: item for item in contestants for entry in target.entries(item)}
-    share, selection = finalists([*tried], options.gap, 1)
-    return share, {entry: tried[entry] for entry in selection}
+        contestant_by_entry = {
+            entry: item for item in contestants for entry in target.entries(item)
+        }
+    share, selection = finalists([*contestant_by_entry], options.gap, 1)
+    return share, {entry: contestant_by_entry[entry] for entry in selection}
 
 
 def _start(
@@ -118,7 +120,7 @@ def _start(
             contestant.source.index.save_index(str(folder / "graph"))
             np.save(folder / "vectors.npy", points.base)
             ef = round(entry.effort[0] * entry.count)
-            rival = by_hand(folder, 2, ef=ef, fetched=entry.count, dial=entry.dial)
+            rival = by_hand(folder, 2, ef=ef, candidates=entry.count, dial=entry.dial)
             program = stack.enter_context(rival)
         services.append(Service(entry, program, _call(points, entry, contestant)))
     return services
@@ -162,7 +164,7 @@ def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> I
     cpu = [sum(load.cpu.values()) for load in closed]
     closing = [entry.gap >= share for entry in entries]
     answering = [
-        closes and report["rate"] >= _ANSWERED * report["offered"] and not report["void"]
+        closes and report["rate"] >= _ANSWER_SHARE_MIN * report["offered"] and not report["void"]
         for closes, report in zip(closing, reports, strict=True)
     ]
     last = reports[-1]["latency"]["p99"]

@@ -27,8 +27,8 @@ from divgrpc_protos.v1 import query_pb2
 
 _REQUESTS, _BATCH, _BATCHES_IN_FLIGHT = 400, 100, 4
 _IN_PROCESS: Final = " in process"
-_BATCHED: Final = f"batch of {_BATCH}"
-_STREAMED: Final = ", QueryStream"
+_BATCH_NAME: Final = f"batch of {_BATCH}"
+_STREAM_SUFFIX: Final = ", QueryStream"
 _ECHO: Final = "echo"
 # Goals for the server. _CPU_GOALS limits CPU divided by its floor, for each number of workers.
 # _P50_GOAL is in microseconds above the floor of p50. _STREAM_GOAL limits the front CPU of a stream
@@ -131,7 +131,7 @@ async def _ask_echo(
 
 def _ask_in_process(loads: Loads, queries: _Queries, seconds: float) -> None:
     single = [row[None] for row in queries.queries]
-    for name, batches in (("query", single), (_BATCHED, queries.batches)):
+    for name, batches in (("query", single), (_BATCH_NAME, queries.batches)):
         loads[Case(queries.family, f"{name}{_IN_PROCESS}", 1)].append(
             _in_process(queries.index, batches, seconds)
         )
@@ -148,8 +148,8 @@ async def _ask_programs(
         loads[replace(case, in_flight=1)].append(alone)
         loads[case].append(await load.unary(program, queries.requests, many, seconds))
         stream = await load.stream(program, queries.messages, many, seconds)
-        loads[replace(case, name=name + _STREAMED)].append(stream)
-        batch_case = Case(queries.family, f"{name}, {_BATCHED}", _BATCHES_IN_FLIGHT)
+        loads[replace(case, name=name + _STREAM_SUFFIX)].append(stream)
+        batch_case = Case(queries.family, f"{name}, {_BATCH_NAME}", _BATCHES_IN_FLIGHT)
         loop = load.unary(program, queries.batch_requests, _BATCHES_IN_FLIGHT, seconds)
         loads[batch_case].append(await loop)
 
@@ -162,10 +162,10 @@ def _in_process(index: Index, batches: Sequence[FloatArray], seconds: float) -> 
         start = time.perf_counter()
         index.query(batches[len(times) % len(batches)])
         times.append(time.perf_counter() - start)
-    cpu_seconds, elapsed = time.process_time() - cpu, time.perf_counter() - begin
+    cpu_seconds, duration = time.process_time() - cpu, time.perf_counter() - begin
     p50, p99 = np.percentile(times, (50, 99)) * 1e6
     cpu_each = {"worker": cpu_seconds / len(times) * 1e6}
-    return Load(len(times), len(times) / elapsed, cpu_each, {50: float(p50), 99: float(p99)})
+    return Load(len(times), len(times) / duration, cpu_each, {50: float(p50), 99: float(p99)})
 
 
 def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[Row]:
@@ -179,12 +179,12 @@ def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[Row]:
         floor = above = share = front = goal = None
         is_served = len(best.cpu) > 1
         query = Case(case.family, f"query{_IN_PROCESS}", 1)
-        if is_served and case.name.endswith(_BATCHED):
-            batch = loads[Case(case.family, _BATCHED + _IN_PROCESS, 1)]
+        if is_served and case.name.endswith(_BATCH_NAME):
+            batch = loads[Case(case.family, _BATCH_NAME + _IN_PROCESS, 1)]
             share = min(map(_cpu, batch)) / best.cpu["worker"]
             goal = f"of in process >= {_BATCH_GOAL}"
-        elif case.name.endswith(_STREAMED):
-            unary = replace(case, name=case.name.removesuffix(_STREAMED))
+        elif case.name.endswith(_STREAM_SUFFIX):
+            unary = replace(case, name=case.name.removesuffix(_STREAM_SUFFIX))
             front = best.cpu["front"] / quietest[unary].cpu["front"]
             goal = f"front of unary <= {_STREAM_GOAL}"
         elif is_served:
