@@ -14,7 +14,7 @@ from support.processes.running_server import RunningServer, eventually, index_fo
 
 
 @pytest.fixture(scope="session")
-def served(server: RunningServer) -> Served:
+def served_index(server: RunningServer) -> Served:
     """Build the index that most tests query."""
     points = random_points(ROWS + 64)
     place(server, "served", points[:ROWS])
@@ -35,7 +35,7 @@ def stub(channel: grpc.Channel) -> DiverseIndexStub:
 
 
 @pytest.fixture(scope="session")
-def evaluated(server: RunningServer) -> str:
+def evaluated_name(server: RunningServer) -> str:
     """Build an index with categories, sub-topics and ids."""
     rows = np.arange(EVALUATED_ROWS)
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}

@@ -26,7 +26,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 ONE_ROW = encode_dense(np.ones((1, DIMS), np.float32))
 # The points of an index with four labels, and two documents to label.
 X = np.eye(5, dtype=np.float32)[np.arange(30) % 5]
@@ -35,9 +35,9 @@ FACTORS, MAP = np.ones((4, 2), np.float32), np.ones((5, 2), np.float32)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def indexes(server: RunningServer, served: Served, evaluated: str) -> None:
+def indexes(server: RunningServer, served_index: Served, evaluated_name: str) -> None:
     """Build the indexes that requests name. Three of them lack labels, a label model or both."""
-    assert (served.name, evaluated) == ("served", "evaluated")
+    assert (served_index.name, evaluated_name) == ("served", "evaluated")
     labels = np.eye(4)[np.arange(30) % 4]
     place(server, "both", X, labels=labels, label_model=(FACTORS, MAP))
     place(server, "no-model", X, labels=labels)
@@ -49,8 +49,8 @@ def indexes(server: RunningServer, served: Served, evaluated: str) -> None:
 
 def dense(**fields: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # a message's own types
     """Return a dense matrix with one row of ones; `fields` replace fields of the message."""
-    given = {"rows": 1, "cols": DIMS, "data": np.ones(DIMS, np.float32).tobytes(), **fields}
-    return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(**given))
+    matrix_fields = {"rows": 1, "cols": DIMS, "data": np.ones(DIMS, np.float32).tobytes(), **fields}
+    return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(**matrix_fields))
 
 
 # For each method, the message type and the fields of a valid request.
@@ -233,20 +233,20 @@ def test_a_wrong_request_names_its_field(
     assert details.retry_after is None
 
 
-@pytest.mark.parametrize("other", [{"diversity": 0.3}, {"lose_at_most": 0.1}])
+@pytest.mark.parametrize("option", [{"diversity": 0.3}, {"lose_at_most": 0.1}])
 def test_contradicting_diversities_are_refused(
-    stub: DiverseIndexStub, other: dict[str, Any]
+    stub: DiverseIndexStub, option: dict[str, Any]
 ) -> None:
     """The message of the error uses the field names of the request."""
     sentence = "diversity, diversity_auto and lose_at_most are three ways to set the dial"
-    assert sentence in refusal(stub, diversity_auto=True, **other).message
+    assert sentence in refusal(stub, diversity_auto=True, **option).message
 
 
 def test_an_answer_too_large_for_a_message(stub: DiverseIndexStub) -> None:
     """An answer that would exceed the message limit is refused before it is computed."""
     queries = encode_dense(np.ones((5_000, DIMS), np.float32))
     details = refusal(stub, queries=queries, k=1_000)
-    assert (details.code, details.reason) == (EXHAUSTED, "REPLY_TOO_LARGE")
+    assert (details.code, details.reason) == (RESOURCE_EXHAUSTED, "REPLY_TOO_LARGE")
 
 
 def test_more_results_than_points_for_many_rows(
@@ -294,9 +294,9 @@ def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
     most = LIMITS["message_bytes_max"]
     query = unary(channel, "Query")
     details = failure(query, bytes(most + 1), timeout=10)
-    assert (details.code, details.reason) == (EXHAUSTED, "MESSAGE_TOO_LARGE")
+    assert (details.code, details.reason) == (RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE")
     assert str(most) in details.message
-    assert code_of_failure(query, bytes(4 * most + 1), timeout=10) == EXHAUSTED
+    assert code_of_failure(query, bytes(4 * most + 1), timeout=10) == RESOURCE_EXHAUSTED
     answers = stream(channel, "QueryStream", iter([bytes(most + 1)]))
     assert failure(list, answers).reason == "MESSAGE_TOO_LARGE"
 
@@ -305,8 +305,10 @@ def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
     assert code_of_failure(unary(channel, "Nothing"), b"", timeout=10) == UNIMPLEMENTED
 
 
-def test_a_passed_deadline_is_deadline_exceeded(channel: grpc.Channel, served: Served) -> None:
-    request = query_pb2.QueryRequest(index=served.name, queries=ONE_ROW).SerializeToString()
+def test_a_passed_deadline_is_deadline_exceeded(
+    channel: grpc.Channel, served_index: Served
+) -> None:
+    request = query_pb2.QueryRequest(index=served_index.name, queries=ONE_ROW).SerializeToString()
     code = code_of_failure(unary(channel, "Query"), request, timeout=-1)
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -347,8 +349,8 @@ def test_an_index_without_labels_or_model(
     with failing(PRECONDITION, UnfitIndexError, field="mode"):
         client.predict_labels(index, np.tile(X, (100, 1))[:rows], mode=mode)
     if index != "no-labels":
-        other: Mode = "embedding" if mode == "neighbour_vote" else "neighbour_vote"
-        assert client.predict_labels(index, X, mode=other).counts.min() > 0
+        other_mode: Mode = "embedding" if mode == "neighbour_vote" else "neighbour_vote"
+        assert client.predict_labels(index, X, mode=other_mode).counts.min() > 0
 
 
 def test_label_names_count_in_the_size_of_an_answer(
@@ -363,19 +365,19 @@ def test_label_names_count_in_the_size_of_an_answer(
         details = refusal(
             stub, "PredictLabels", index="wide-labels", documents=documents, top_k=top_k
         )
-        assert details.code == EXHAUSTED
+        assert details.code == RESOURCE_EXHAUSTED
         assert details.reason == "REPLY_TOO_LARGE"
     # The client splits the batch into calls whose answers fit the message limit.
-    found = client.predict_labels("wide-labels", np.tile(X, (3, 1)), top_k=60)
-    assert found.names == (tuple(names[:60]),) * 90
+    result = client.predict_labels("wide-labels", np.tile(X, (3, 1)), top_k=60)
+    assert result.names == (tuple(names[:60]),) * 90
 
 
 def test_an_index_without_categories(server: RunningServer, client: Client) -> None:
     """Without the categories or sub-topics that it needs, Evaluate is FAILED_PRECONDITION."""
     place(server, "plain", random_points(90))
-    queries, asked = random_points(9), np.arange(9)
+    queries, categories = random_points(9), np.arange(9)
     with failing(PRECONDITION, UnfitIndexError, field="categories"):
-        list(client.evaluate("plain", queries, asked))
+        list(client.evaluate("plain", queries, categories))
     relevant = [[number] for number in range(len(queries))]
     with refused("set_default", error=UnfitIndexError):
         list(client.evaluate("plain", queries, relevant=relevant, set_default=True))

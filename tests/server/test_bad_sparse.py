@@ -37,7 +37,7 @@ def rows(
 ) -> vectors_pb2.Vectors:
     """Return sparse rows whose values are ones; `fields` replace fields of the message."""
     data = np.ones(len(indices)) if values is None else np.asarray(values)
-    given = {
+    matrix_fields = {
         "rows": len(indptr) - 1,
         "cols": DIMS,
         "indptr": np.array(indptr, "<i8").tobytes(),
@@ -45,7 +45,7 @@ def rows(
         "data": data.astype("<f4").tobytes(),
         **fields,
     }
-    return vectors_pb2.Vectors(sparse=vectors_pb2.CsrMatrix(**given))
+    return vectors_pb2.Vectors(sparse=vectors_pb2.CsrMatrix(**matrix_fields))
 
 
 def refused_query(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors) -> Details:
@@ -72,11 +72,11 @@ CALLS: dict[str, Refuse] = {"queries": refused_query, "stream": refused_item}
 
 
 @pytest.fixture(scope="module")
-def names(server: RunningServer, served: Served) -> dict[str, str]:
+def names(server: RunningServer, served_index: Served) -> dict[str, str]:
     """Return the names of an index of dense points and an index of sparse points."""
-    points = np.where(served.points > 0.5, served.points, 0)[:200] + np.eye(200, DIMS)
+    points = np.where(served_index.points > 0.5, served_index.points, 0)[:200] + np.eye(200, DIMS)
     place(server, "served-sparse", csr_array(points))
-    return {"dense": served.name, "sparse": "served-sparse"}
+    return {"dense": served_index.name, "sparse": "served-sparse"}
 
 
 WRONG = [
@@ -194,11 +194,11 @@ def test_malformed_stream_queries_are_all_answered(
 
 
 def test_max_distance_needs_a_metric_with_distances(
-    server: RunningServer, client: Client, served: Served
+    server: RunningServer, client: Client, served_index: Served
 ) -> None:
     """Under `inner_product`, `max_distance` is refused for streams and for batches of any size."""
-    place(server, "served-product", served.points[:200], metric="inner_product")
+    place(server, "served-product", served_index.points[:200], metric="inner_product")
     with refused("max_distance"):
-        client.query("served-product", served.queries[:40], max_distance=1.0)
+        client.query("served-product", served_index.queries[:40], max_distance=1.0)
     with refused("max_distance"):
-        list(client.query_stream("served-product", [served.queries[0]], max_distance=1.0))
+        list(client.query_stream("served-product", [served_index.queries[0]], max_distance=1.0))

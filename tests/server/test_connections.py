@@ -18,13 +18,13 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        more = connection.recv(size - len(received))
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
         if not more:
             raise ConnectionResetError
-        received += more
-    return received
+        data += more
+    return data
 
 
 def next_frame(connection: socket.socket) -> tuple[int, int, bytes]:
@@ -33,13 +33,13 @@ def next_frame(connection: socket.socket) -> tuple[int, int, bytes]:
     return head[3], head[4], receive(connection, int.from_bytes(head[:3], "big"))
 
 
-@pytest.mark.parametrize(("pings", "kept"), [(20, True), (200, False)])
+@pytest.mark.parametrize(("pings", "is_allowed"), [(20, True), (200, False)])
 def test_some_pings_in_a_row_are_answered_and_many_are_not(
-    server: RunningServer, pings: int, kept: bool
+    server: RunningServer, pings: int, is_allowed: bool
 ) -> None:
     """A few pings measure the network; a client that only pings is disconnected."""
     host, port = server.target.rsplit(":", 1)
-    answered = 0
+    answer_count = 0
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(_PREFACE + frame(_SETTINGS))
         for number in range(pings):
@@ -50,6 +50,6 @@ def test_some_pings_in_a_row_are_answered_and_many_are_not(
             if kind == _AWAY:
                 assert payload.endswith(b"too_many_pings")
                 break
-            answered += 1
-    assert (answered == pings) == kept
-    assert answered > 20 or kept
+            answer_count += 1
+    assert (answer_count == pings) == is_allowed
+    assert answer_count > 20 or is_allowed

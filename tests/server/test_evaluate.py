@@ -54,9 +54,9 @@ CATEGORIES = np.arange(90) % 3
 
 
 @pytest.fixture(scope="module")
-def core(server: RunningServer, evaluated: str) -> Index:
+def core(server: RunningServer, evaluated_name: str) -> Index:
     """Open the index `evaluated` in this process."""
-    return Index.open(server.folder / "data" / evaluated)
+    return Index.open(server.folder / "data" / evaluated_name)
 
 
 def evaluate_both(
@@ -161,18 +161,18 @@ def test_a_new_default_applies_at_once(server: RunningServer, client: Client) ->
     grid = GRID | {"ks": [5]}
     rows = list(client.evaluate("tuned", QUERIES, CATEGORIES, set_default=True, **grid))
     (winner,) = [row for row in rows if row.is_default]
-    used = [client.query("tuned", QUERIES[:1], k=5) for _ in range(20)]
-    assert all(result.parameters == replace(winner.parameters, seed=0) for result in used)
+    results = [client.query("tuned", QUERIES[:1], k=5) for _ in range(20)]
+    assert all(result.parameters == replace(winner.parameters, seed=0) for result in results)
     default = client.get_index("tuned").query_default
     assert default is not None
     assert default.diversity == winner.parameters.diversity
     assert default == Index.open(server.folder / "data" / "tuned").default
-    named = client.query("tuned", QUERIES[:1], selector="mmr", diversity=0.11).parameters
-    assert (named.selector, named.diversity) == ("mmr", 0.11)
+    parameters = client.query("tuned", QUERIES[:1], selector="mmr", diversity=0.11).parameters
+    assert (parameters.selector, parameters.diversity) == ("mmr", 0.11)
     batch = client.query("tuned", QUERIES, k=5)
-    assert batch.parameters == used[0].parameters
-    (streamed,) = client.query_stream("tuned", [QUERIES[:1]], k=5)
-    assert streamed.parameters == used[0].parameters
+    assert batch.parameters == results[0].parameters
+    (stream_result,) = client.query_stream("tuned", [QUERIES[:1]], k=5)
+    assert stream_result.parameters == results[0].parameters
     place(server, "tuned", random_points(N))
     assert client.get_index("tuned").query_default is None
     assert client.query("tuned", QUERIES[:1]).parameters.diversity == 0.15
@@ -181,7 +181,7 @@ def test_a_new_default_applies_at_once(server: RunningServer, client: Client) ->
 def test_an_evaluation_of_the_built_in_values_takes_a_default_back(
     server: RunningServer, client: Client
 ) -> None:
-    """An evaluation whose grid has the built-in values alone makes queries as without a default."""
+    """After an evaluation of the built-in values alone, queries use these values again."""
     place(server, "back", random_points(N), **LABELS)
     before = client.query("back", QUERIES).parameters
     grid: dict[str, Any] = {"set_default": True, "folds": 4}
@@ -216,11 +216,11 @@ def test_queries_of_several_messages_are_evaluated_as_one(
         client.evaluate("evaluated", QUERIES, CATEGORIES)
 
 
-def long_run(client: Client, evaluated: str, **options: Any) -> Iterator[EvaluateRow]:  # noqa: ANN401  # of `evaluate`
+def long_run(client: Client, evaluated_name: str, **options: Any) -> Iterator[EvaluateRow]:  # noqa: ANN401  # of `evaluate`
     """Start a long evaluation."""
     dials = np.linspace(0.1, 0.9, 200).tolist()
     options |= {"diversities": dials, **LONG}
-    return client.evaluate(evaluated, MANY, CATEGORIES_OF_MANY, **options)
+    return client.evaluate(evaluated_name, MANY, CATEGORIES_OF_MANY, **options)
 
 
 def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
@@ -236,39 +236,41 @@ def draw_in_a_thread(rows: Iterator[EvaluateRow]) -> threading.Thread:
 
 
 def test_queries_are_answered_during_an_evaluation(
-    server: RunningServer, client: Client, evaluated: str
+    server: RunningServer, client: Client, evaluated_name: str
 ) -> None:
     """The evaluator uses every core, and ends if the evaluation is cancelled."""
     events: list[Progress] = []
     with Client(server.target) as caller:
-        thread = draw_in_a_thread(long_run(caller, evaluated, progress=events.append))
+        thread = draw_in_a_thread(long_run(caller, evaluated_name, progress=events.append))
         eventually(lambda: len(events) > 1, WAIT_SECONDS)
         while len(events) < 4:
-            assert client.query(evaluated, random_points(1)).counts[0] == 10
-        client.query(evaluated, random_points(400))
+            assert client.query(evaluated_name, random_points(1)).counts[0] == 10
+        client.query(evaluated_name, random_points(400))
         assert events[-1].rows_done < events[-1].rows_total
         pids = server.pids("evaluator")
         assert pids
     thread.join(20)
     eventually(lambda: not any(map(alive, pids)), WAIT_SECONDS)
-    assert client.query(evaluated, random_points(1)).counts[0] == 10
+    assert client.query(evaluated_name, random_points(1)).counts[0] == 10
 
 
-def test_evaluations_reuse_a_process(server: RunningServer, client: Client, evaluated: str) -> None:
-    list(client.evaluate(evaluated, QUERIES, CATEGORIES, **ONE))
+def test_evaluations_reuse_a_process(
+    server: RunningServer, client: Client, evaluated_name: str
+) -> None:
+    list(client.evaluate(evaluated_name, QUERIES, CATEGORIES, **ONE))
     pids = server.pids("evaluator")
     with pytest.raises(InvalidArgumentError):
-        list(client.evaluate(evaluated, QUERIES, [99] * 90, **ONE))
-    list(client.evaluate(evaluated, QUERIES, CATEGORIES, **ONE))
+        list(client.evaluate(evaluated_name, QUERIES, [99] * 90, **ONE))
+    list(client.evaluate(evaluated_name, QUERIES, CATEGORIES, **ONE))
     assert server.pids("evaluator") == pids
 
 
 def test_an_evaluator_has_a_low_priority(
-    server: RunningServer, client: Client, evaluated: str
+    server: RunningServer, client: Client, evaluated_name: str
 ) -> None:
     """If Linux schedules processes by session, the evaluator's session has a low priority too."""
     expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
-    list(client.evaluate(evaluated, QUERIES, CATEGORIES, **ONE))
+    list(client.evaluate(evaluated_name, QUERIES, CATEGORIES, **ONE))
     for pid in server.pids("evaluator"):
         assert os.getpriority(os.PRIO_PROCESS, pid) == expected
         with suppress(FileNotFoundError):
@@ -295,7 +297,7 @@ def test_a_killed_process_does_not_fail_an_evaluation(
 
 
 def test_an_evaluator_that_is_killed_twice(
-    server: RunningServer, client: Client, evaluated: str
+    server: RunningServer, client: Client, evaluated_name: str
 ) -> None:
     """The call is UNAVAILABLE, and the server continues to serve."""
     events: list[Progress] = []
@@ -307,9 +309,11 @@ def test_an_evaluator_that_is_killed_twice(
                 os.kill(pid, signal.SIGKILL)
 
     with failing(grpc.StatusCode.UNAVAILABLE, match="two evaluators ended"):
-        list(client.evaluate(evaluated, MANY, CATEGORIES_OF_MANY, progress=on_progress, **LONG))
+        list(
+            client.evaluate(evaluated_name, MANY, CATEGORIES_OF_MANY, progress=on_progress, **LONG)
+        )
     assert len(events) == 2
-    assert list(client.evaluate(evaluated, random_points(5), [0] * 5))
+    assert list(client.evaluate(evaluated_name, random_points(5), [0] * 5))
 
 
 def test_a_file_that_is_truncated_during_an_evaluation(
@@ -359,33 +363,35 @@ def test_an_evaluation_stays_on_one_generation(server: RunningServer, client: Cl
     assert client.get_index("pinned").generation == 2
 
 
-def test_a_deadline_ends_an_evaluation(client: Client, evaluated: str) -> None:
+def test_a_deadline_ends_an_evaluation(client: Client, evaluated_name: str) -> None:
     start = time.monotonic()
     with failing(grpc.StatusCode.DEADLINE_EXCEEDED):
-        list(long_run(client, evaluated, timeout=0.5))
+        list(long_run(client, evaluated_name, timeout=0.5))
     assert time.monotonic() - start < 20
 
 
 def test_a_third_evaluation_at_a_time_is_refused(
-    server: RunningServer, client: Client, evaluated: str
+    server: RunningServer, client: Client, evaluated_name: str
 ) -> None:
     assert client.server_info().limits["evaluations_max"] == 2
     events: list[list[Progress]] = [[], []]
     with Client(server.target) as caller:
-        runs = [long_run(caller, evaluated, progress=own.append) for own in events]
+        runs = [
+            long_run(caller, evaluated_name, progress=event_list.append) for event_list in events
+        ]
         threads = [draw_in_a_thread(rows) for rows in runs]
         eventually(lambda: all(events), WAIT_SECONDS)
-        with pytest.raises(RpcError) as caught:
-            list(client.evaluate(evaluated, random_points(5), [0] * 5))
+        with pytest.raises(RpcError) as error_info:
+            list(client.evaluate(evaluated_name, random_points(5), [0] * 5))
         expected = (grpc.StatusCode.RESOURCE_EXHAUSTED, "EVALUATIONS_FULL", True)
-        error = caught.value
+        error = error_info.value
         assert (error.code, error.reason, error.retry_after is not None) == expected
     for thread in threads:
         thread.join(20)
 
     def free() -> bool:
         with suppress(RpcError):
-            return bool(list(client.evaluate(evaluated, random_points(5), [0] * 5)))
+            return bool(list(client.evaluate(evaluated_name, random_points(5), [0] * 5)))
         return False
 
     eventually(free, WAIT_SECONDS)

@@ -187,8 +187,8 @@ def test_limits_of_one_call_do_not_bound_an_evaluation(
         (LIMITS, "query_rows_max", 60),
         (LIMITS, "evaluate_queries_max", 40),
     ):
-        with monkeypatch.context() as patched:
-            patched.setitem(limits, name, least)
+        with monkeypatch.context() as patch:
+            patch.setitem(limits, name, least)
             parts = list(client.evaluate_labels(NAME, DOCUMENTS, TRUTH, folds=0, **ONE))
         assert_same_rows(parts, whole)
     monkeypatch.setattr(evaluation_of_labels, "LABELS_MAX", 500)

@@ -27,7 +27,7 @@ from support.processes.running_server import RunningServer, alive, cpu_seconds, 
 from support.requests.manual_uploads import Held, chunk, commit, header, refusal
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 DEADLINE = grpc.StatusCode.DEADLINE_EXCEEDED
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -64,14 +64,14 @@ def fixtures_of(name: str, *arguments: str, workers: int = 1) -> tuple[Any, Any]
     @pytest.fixture(scope="module", name=f"{name}_server")
     def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         folder = tmp_path_factory.mktemp(name)
-        with serving(folder, "--workers", str(workers), *arguments) as served:
-            yield served
+        with serving(folder, "--workers", str(workers), *arguments) as service:
+            yield service
 
     @pytest.fixture(name=name)
     def ready(request: pytest.FixtureRequest) -> Served:
-        served: Served = request.getfixturevalue(f"{name}_server")
-        served.await_workers(workers)
-        return served
+        service: Served = request.getfixturevalue(f"{name}_server")
+        service.await_workers(workers)
+        return service
 
     return started, ready
 
@@ -194,7 +194,7 @@ def test_a_query_that_ends_workers_is_tried_twice(pair: Served) -> None:
 
 
 def test_a_truncated_file_costs_at_most_one_worker(pair: Served) -> None:
-    """The others check the files before they retry the call; it and later calls are DATA_LOSS."""
+    """Other workers check the files before they retry the call; all calls end as DATA_LOSS."""
     place(pair.server, "cut", random_points(300))
     queries = [query(seed=seed) for seed in range(40)]
     for request in queries:
@@ -228,7 +228,7 @@ def test_a_full_queue_refuses_queries(strict: Served) -> None:
         calls = [strict.stub.Query.future(query(seed=seed), timeout=60) for seed in range(4)]
         await_front(strict.stub, 4)
         details = failure(strict.stub.Query, query(seed=9), timeout=10)
-        assert (details.code, details.reason) == (EXHAUSTED, "QUEUE_FULL")
+        assert (details.code, details.reason) == (RESOURCE_EXHAUSTED, "QUEUE_FULL")
         assert details.retry_after
         assert health(strict.server) == SERVING
     for call in calls:
@@ -254,9 +254,9 @@ def test_a_full_queue_slows_a_stream_down(strict: Served) -> None:
 
 def test_an_idle_upload_is_ended(strict: Served) -> None:
     """After `--upload-idle` seconds the call is DEADLINE_EXCEEDED and leaves no file."""
-    held = Held(strict.stub, "still")
-    held.send(chunk(np.ones((3, DIMS))))
-    assert failure(list, held.call).code == DEADLINE
+    upload = Held(strict.stub, "still")
+    upload.send(chunk(np.ones((3, DIMS))))
+    assert failure(list, upload.call).code == DEADLINE
     eventually(lambda: set(os.listdir(strict.server.folder / "data")) == {".lock", "small"})
 
 
@@ -277,7 +277,7 @@ def test_a_long_batch_does_not_refuse_small_queries(single: Served) -> None:
     refusals = []
     while not whole.done():
         call = single.stub.Query.future(query(), timeout=0.5)
-        refusals += [call] if call.code() == EXHAUSTED else []
+        refusals += [call] if call.code() == RESOURCE_EXHAUSTED else []
         time.sleep(0.4)
     assert not refusals
     assert whole.code() == DEADLINE
@@ -289,7 +289,7 @@ def test_a_full_disk_ends_a_build(single: Served) -> None:
     with limited(single.server.process.pid, resource.RLIMIT_FSIZE, 200_000):
         chunks = [chunk(random_points(1_000)) for _ in range(5)]
         details = refusal(single.stub, header("small", replace=True), *chunks, commit(5_000))
-    assert (details.code, details.reason) == (EXHAUSTED, "STORAGE_FULL")
+    assert (details.code, details.reason) == (RESOURCE_EXHAUSTED, "STORAGE_FULL")
     assert single.client.query("small", np.ones(DIMS)).generation == 1
     eventually(lambda: not list((single.server.folder / "data").glob(".small*")))
 
@@ -313,8 +313,8 @@ def test_a_front_without_descriptors(single: Served) -> None:
     starts = single.server.log.count("kernels are warm")
     with limited(single.server.pids("front")[0], resource.RLIMIT_NOFILE, 3):
         details = refusal(single.stub, header("newer"), chunk(np.ones((3, DIMS))), commit(3))
-        assert (details.code, bool(details.retry_after)) == (EXHAUSTED, True)
-        assert failure(single.stub.Query, query(1_000), timeout=20).code == EXHAUSTED
+        assert (details.code, bool(details.retry_after)) == (RESOURCE_EXHAUSTED, True)
+        assert failure(single.stub.Query, query(1_000), timeout=20).code == RESOURCE_EXHAUSTED
         single.server.kill("worker")
         single.await_workers(0)
         eventually(lambda: single.server.log.count("kernels are warm") == starts + 1, 30)
@@ -324,11 +324,11 @@ def test_a_front_without_descriptors(single: Served) -> None:
 
 def test_excess_queries_are_cancelled_and_do_not_delay_other_methods(tmp_path: Path) -> None:
     """If more than --pending-calls queries are pending, gRPC itself ends queries as CANCELLED."""
-    with serving(tmp_path, "--pending-calls", "1") as served:
-        await_front(served.stub)
-        with stopped(*served.server.pids("front")):
-            flood = [served.stub.Query.future(query(), timeout=60) for _ in range(300)]
-            info = served.stub.GetServerInfo.future(index_pb2.GetServerInfoRequest(), timeout=60)
+    with serving(tmp_path, "--pending-calls", "1") as service:
+        await_front(service.stub)
+        with stopped(*service.server.pids("front")):
+            flood = [service.stub.Query.future(query(), timeout=60) for _ in range(300)]
+            info = service.stub.GetServerInfo.future(index_pb2.GetServerInfoRequest(), timeout=60)
         assert info.result().workers_ready
         codes = {call.code() for call in flood}
         assert codes == {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
@@ -336,11 +336,11 @@ def test_excess_queries_are_cancelled_and_do_not_delay_other_methods(tmp_path: P
 
 def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
     """Each call that is ended after the grace period has an access line, but no traceback."""
-    with serving(tmp_path, "--workers", "1", "--grace", "0.1") as served:
-        server = served.server
+    with serving(tmp_path, "--workers", "1", "--grace", "0.1") as service:
+        server = service.server
         with stopped(*server.pids("worker")):
-            calls = [served.stub.Query.future(query(), timeout=60) for _ in range(3)]
-            await_front(served.stub, 3)
+            calls = [service.stub.Query.future(query(), timeout=60) for _ in range(3)]
+            await_front(service.stub, 3)
             server.process.send_signal(signal.SIGTERM)
             codes = [call.code() for call in calls]
             server.process.wait(20)

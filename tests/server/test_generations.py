@@ -91,15 +91,15 @@ def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
             assert client.query("sound", np.ones(DIMS)).generation == 1
         with failing(grpc.StatusCode.FAILED_PRECONDITION, OtherFormatError):
             client.query("newer", np.ones(DIMS))
-        listed = {info.name: info for info in client.list_indexes()}
-        assert set(listed) == {*names, "sound", "newer"}
-        assert listed["doomed-4"].warnings[0].code == "INDEX_DAMAGED"
+        info_by_name = {info.name: info for info in client.list_indexes()}
+        assert set(info_by_name) == {*names, "sound", "newer"}
+        assert info_by_name["doomed-4"].warnings[0].code == "INDEX_DAMAGED"
         assert client.build(names[0], random_points(50), replace=True).generation == 2
         assert client.query(names[0], np.ones(DIMS)).generation == 2
 
 
 def test_a_deleted_index_can_be_built_again(
-    server: RunningServer, client: Client, served: Served
+    server: RunningServer, client: Client, served_index: Served
 ) -> None:
     """Under its old name, the new index answers and the deleted index never does."""
     place(server, "again", np.eye(4, dtype=np.float32), ids=[1, 2, 3, 4])
@@ -110,4 +110,4 @@ def test_a_deleted_index_can_be_built_again(
     place(server, "again", np.eye(4, dtype=np.float32), ids=[11, 12, 13, 14])
     for _ in range(6):
         assert client.query("again", np.eye(4)[0], k=1).ids[0, 0] == 11
-    assert client.query(served.name, served.queries[0]).generation == 1
+    assert client.query(served_index.name, served_index.queries[0]).generation == 1

@@ -2,8 +2,8 @@
 
 A change of the code must leave these bytes as they are. `support.requests.golden_requests` makes
 the requests. Before answers are compared, the fields in `UNSTEADY` are cleared and those in
-`_ROUNDED` are rounded. To record requests and answers again, run this file as a script, and review
-the changes before you commit them:
+`_ROUNDED_FIELDS` are rounded. To record requests and answers again, run this file as a script, and
+review the changes before you commit them:
 
     PYTHONPATH=tests .venv/bin/python tests/server/test_golden_wire.py
 """
@@ -26,7 +26,7 @@ from google.protobuf.message_factory import GetMessageClass
 from divgrpc_protos.v1 import diverse_index_pb2, index_pb2
 from support.processes.running_server import RunningServer, eventually
 from support.requests import raw_calls
-from support.requests.golden_requests import SERVED, calls
+from support.requests.golden_requests import GOLDEN_NAMES, calls
 
 _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 _RECORD: Final = _GOLDEN / "wire.json"
@@ -59,7 +59,7 @@ UNSTEADY: Final = {
 }
 # The fields of each method that are rounded to 12 digits, because confidence intervals are computed
 # by linear algebra, whose last bits differ between processors.
-_ROUNDED: Final = {
+_ROUNDED_FIELDS: Final = {
     "Evaluate": ("row.metrics.low", "row.metrics.high"),
     "EvaluateLabels": tuple(
         f"row.{name}.{end}"
@@ -123,7 +123,7 @@ def steady(method: str, answers: Iterable[bytes]) -> list[str]:
         for path in UNSTEADY.get(method, ()):
             for part, name in fields_at(message, path):
                 part.ClearField(name)
-        for path in _ROUNDED.get(method, ()):
+        for path in _ROUNDED_FIELDS.get(method, ()):
             for part, name in fields_at(message, path):
                 setattr(part, name, float(f"{getattr(part, name):.12g}"))
         texts.append(message.SerializeToString(deterministic=True).hex())
@@ -167,7 +167,7 @@ def recorded() -> dict[str, list[Any]]:
 @contextmanager
 def _serving(folder: Path) -> Iterator[grpc.Channel]:
     """Serve copies of the golden indexes with one worker, which is ready for the first call."""
-    for name, golden in SERVED.items():
+    for name, golden in GOLDEN_NAMES.items():
         shutil.copytree(_GOLDEN / "families" / golden, folder / "data" / name)
     running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
     with running as server, server.channel() as channel:
@@ -186,7 +186,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
 
 @pytest.mark.parametrize("name", recorded())
 def test_a_recorded_request_gets_the_recorded_bytes(golden: grpc.Channel, name: str) -> None:
-    """Answers are compared without fields in `UNSTEADY`, and with those in `_ROUNDED` rounded."""
+    """Fields in `UNSTEADY` are not compared, and those in `_ROUNDED_FIELDS` are rounded."""
     method, requests, answers = recorded()[name]
     answers_now = call(golden, method, [bytes.fromhex(request) for request in requests])
     assert steady(method, answers_now) == answers
@@ -202,18 +202,18 @@ def test_every_method_is_recorded() -> None:
     assert {method for method, _, _ in recorded().values()} == set(_METHODS)
 
 
-def declared_in(kind: Descriptor, seen: set[str]) -> set[str]:
+def declared_in(kind: Descriptor, message_names: set[str]) -> set[str]:
     """Return the names of all fields and enum values that a message and its parts declare."""
-    if kind.full_name in seen or not kind.full_name.startswith(_PACKAGE):
+    if kind.full_name in message_names or not kind.full_name.startswith(_PACKAGE):
         return set()
-    seen.add(kind.full_name)
+    message_names.add(kind.full_name)
     names = set()
     for field in kind.fields:
         names.add(field.full_name.removeprefix(_PACKAGE))
         if field.enum_type:
             names |= {value.name for value in field.enum_type.values if value.number}
         if field.message_type and not field.message_type.GetOptions().map_entry:
-            names |= declared_in(field.message_type, seen)
+            names |= declared_in(field.message_type, message_names)
     return names
 
 
@@ -233,14 +233,14 @@ def present_in(message: Message) -> set[str]:
 
 def test_every_field_and_enum_value_is_recorded() -> None:
     """A recorded message has each field and enum value, or `_NOT_RECORDED` gives a reason."""
-    present, declared = set[str](), set[str]()
+    present, declarations = set[str](), set[str]()
     for method_ in _METHODS.values():
         for message in (method_.input_type, method_.output_type):
-            declared |= declared_in(message, set())
+            declarations |= declared_in(message, set())
     for method, requests, answers in recorded().values():
         for kind, parts in ((request_class(method), requests), (answer_class(method), answers)):
             present = present.union(*(present_in(kind.FromString(part)) for part in _bytes(parts)))
-    missing = {name for name in declared - present if name.split(".")[0] not in _NOT_RECORDED}
+    missing = {name for name in declarations - present if name.split(".")[0] not in _NOT_RECORDED}
     assert missing == {name for name in _NOT_RECORDED if "." in name}
 
 

@@ -108,16 +108,16 @@ def access_lines(server: RunningServer, request_id: str) -> list[dict[str, objec
 
 
 def test_a_call_is_one_line_in_the_log(
-    server: RunningServer, client: Client, served: Served
+    server: RunningServer, client: Client, served_index: Served
 ) -> None:
     """Successful and failed calls each have one line of JSON with the caller's request id."""
-    client.query(served.name, served.queries[0], request_id="good-call")
-    with pytest.raises(IndexNotFoundError) as caught:
-        client.query("nobody", served.queries[0], request_id="bad-call")
-    assert caught.value.request_id == "bad-call"  # type: ignore[attr-defined]  # an RpcError
+    client.query(served_index.name, served_index.queries[0], request_id="good-call")
+    with pytest.raises(IndexNotFoundError) as error_info:
+        client.query("nobody", served_index.queries[0], request_id="bad-call")
+    assert error_info.value.request_id == "bad-call"  # type: ignore[attr-defined]  # an RpcError
     eventually(lambda: access_lines(server, "bad-call"))
     (good,), (bad,) = access_lines(server, "good-call"), access_lines(server, "bad-call")
-    for line, name, code in ((good, served.name, "OK"), (bad, "nobody", "NOT_FOUND")):
+    for line, name, code in ((good, served_index.name, "OK"), (bad, "nobody", "NOT_FOUND")):
         expected = {"method": "Query", "code": code, "index": name, "rows": 1, "k": 10}
         assert line.items() >= expected.items()
     assert isinstance(good["duration_ms"], float)
@@ -125,10 +125,12 @@ def test_a_call_is_one_line_in_the_log(
 
 
 def test_a_stream_is_one_line_in_the_log(
-    server: RunningServer, stub: DiverseIndexStub, served: Served
+    server: RunningServer, stub: DiverseIndexStub, served_index: Served
 ) -> None:
     queries = [
-        query_pb2.QueryRequest(index=served.name, k=7, queries=encode_dense(served.queries[:rows]))
+        query_pb2.QueryRequest(
+            index=served_index.name, k=7, queries=encode_dense(served_index.queries[:rows])
+        )
         for rows in (1, 3)
     ]
     messages = iter([query_pb2.QueryStreamRequest(query=query) for query in queries])
@@ -136,7 +138,7 @@ def test_a_stream_is_one_line_in_the_log(
     assert [answer.HasField("response") for answer in answers] == [True, True]
     eventually(lambda: access_lines(server, "a-stream"))
     (line,) = access_lines(server, "a-stream")
-    expected = {"method": "QueryStream", "index": served.name, "rows": 4, "k": 7}
+    expected = {"method": "QueryStream", "index": served_index.name, "rows": 4, "k": 7}
     assert line.items() >= expected.items()
 
 

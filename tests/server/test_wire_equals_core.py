@@ -47,9 +47,9 @@ def spread(rows: int, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
 
 
 def thinned(points: FloatArray, share: float = 0.1) -> FloatArray:
-    filled = np.random.default_rng(len(points)).random(points.shape) < share
-    filled[:, 0] = True
-    return np.where(filled, points, 0).astype(np.float32)
+    mask = np.random.default_rng(len(points)).random(points.shape) < share
+    mask[:, 0] = True
+    return np.where(mask, points, 0).astype(np.float32)
 
 
 @pytest.fixture(scope="module", params=["lsh_sdiv", "cells"])
@@ -181,9 +181,11 @@ def test_every_option_equals_the_core(both: Both, client: Client, options: dict[
     assert_same(client.query(name, queries, **options), index.query(queries, **options))
 
 
-def test_a_large_batch_is_one_answer(server: RunningServer, client: Client, served: Served) -> None:
+def test_a_large_batch_is_one_answer(
+    server: RunningServer, client: Client, served_index: Served
+) -> None:
     """The batch travels in a memory file and is answered in slices, with the core's result."""
-    index = Index.open(Path(server.folder, "data", served.name))
+    index = Index.open(Path(server.folder, "data", served_index.name))
     queries = random_points(3000, seed=7)
     assert queries.nbytes > 4 * 65536
-    assert_same(client.query(served.name, queries), index.query(queries))
+    assert_same(client.query(served_index.name, queries), index.query(queries))

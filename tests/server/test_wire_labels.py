@@ -48,12 +48,12 @@ def core(server: RunningServer, client: Client, events: list[Progress]) -> Index
 def assert_same(wire: LabelResult, core: LabelResult) -> None:
     """Compare all fields of two results; arrays must have the same bytes."""
     for name in ("labels", "scores", "selection_scores", "counts"):
-        ours, theirs = getattr(wire, name), getattr(core, name)
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), name
-        assert ours.tobytes() == theirs.tobytes(), name
+        wire_value, core_value = getattr(wire, name), getattr(core, name)
+        assert (wire_value.dtype, wire_value.shape) == (core_value.dtype, core_value.shape), name
+        assert wire_value.tobytes() == core_value.tobytes(), name
     for field in fields(core.stats):
-        ours, theirs = getattr(wire.stats, field.name), getattr(core.stats, field.name)
-        assert np.array_equal(ours, theirs), field.name
+        wire_value, core_value = getattr(wire.stats, field.name), getattr(core.stats, field.name)
+        assert np.array_equal(wire_value, core_value), field.name
     assert wire.names == core.names
     assert (wire.generation, wire.parameters) == (core.generation, core.parameters)
     assert wire.warnings == core.warnings
@@ -76,10 +76,13 @@ def test_a_build_over_the_wire_equals_one_in_process(core: Index) -> None:
     """All arrays are equal except those that hold measured times."""
     here = Index.build(X, ids=IDS, **labelled_documents.everything())
     assert contents(core) == contents(here)
-    theirs, ours = core.engine.manifest.labels, here.engine.manifest.labels
-    assert theirs is not None
-    assert ours is not None
-    assert (theirs.parameters, theirs.losses) == (ours.parameters, ours.losses)
+    wire_labels, local_labels = core.engine.manifest.labels, here.engine.manifest.labels
+    assert wire_labels is not None
+    assert local_labels is not None
+    assert (wire_labels.parameters, wire_labels.losses) == (
+        local_labels.parameters,
+        local_labels.losses,
+    )
     assert core.engine.labels is not None
     assert core.engine.labels.tree is not None
     parents, children = np.transpose(labelled_documents.edges())
@@ -107,8 +110,8 @@ def test_predictions_equal_the_core(core: Index, client: Client, search: str, mo
     limits = {"top_k": 4, "hash_limit": 80, "candidates_limit": 20}
     for selector in get_args(LabelSelector):
         options = {"search": search, "selector": selector, "seed": 5, "diversity": 0.4, **limits}
-        for asked in (DOCUMENTS, DOCUMENTS.toarray(), DOCUMENTS[7:8]):
-            predict_both(client, core, asked, mode=mode, **options)
+        for documents in (DOCUMENTS, DOCUMENTS.toarray(), DOCUMENTS[7:8]):
+            predict_both(client, core, documents, mode=mode, **options)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +138,8 @@ def test_predictions_equal_the_core(core: Index, client: Client, search: str, mo
 )
 def test_every_option_equals_the_core(core: Index, client: Client, options: dict[str, Any]) -> None:
     """Warnings, label names, and documents without labels are equal too."""
-    for asked in (DOCUMENTS, DOCUMENTS.toarray()[3]):
-        predict_both(client, core, asked, **options)
+    for documents in (DOCUMENTS, DOCUMENTS.toarray()[3]):
+        predict_both(client, core, documents, **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -227,7 +230,7 @@ def test_an_index_without_a_label_model_votes(server: RunningServer, client: Cli
 
 
 def test_an_index_without_a_hierarchy_is_unfit(server: RunningServer, client: Client) -> None:
-    """Without a hierarchy, its selector is FAILED_PRECONDITION; Query does not have it."""
+    """The selector `hierarchy` is FAILED_PRECONDITION, and Query has no such selector."""
     pair = labelled_documents.factors()
     place(server, "flat-labels", X, labels=labelled_documents.labels_of(X), label_model=pair)
     for mode, rows in itertools.product(get_args(Mode), (1, 3_000)):

@@ -16,7 +16,12 @@ from support.processes.running_server import RunningServer
 WIDE = LIMITS["sparse_dims_max"]
 # The columns in use are spread evenly and include the first and the last column.
 COLUMNS = np.linspace(0, WIDE - 1, labelled_documents.FEATURES).astype(np.int64)
-TRAINED: dict[str, Any] = {"label_model": "leml", "rank": 8, "regularisation": 1.0, "iterations": 2}
+MODEL_OPTIONS: dict[str, Any] = {
+    "label_model": "leml",
+    "rank": 8,
+    "regularisation": 1.0,
+    "iterations": 2,
+}
 X = labelled_documents.widened(labelled_documents.documents(300), COLUMNS, WIDE)
 DOCUMENTS = labelled_documents.widened(labelled_documents.documents(40, seed=1), COLUMNS, WIDE)
 
@@ -38,7 +43,9 @@ def test_wide_rows_equal_the_core(server: RunningServer, client: Client, model: 
         index = Index.open(server.folder / "data" / "wide")
         assert (info.dims, info.points, info) == (WIDE, "sparse", index.info)
     else:
-        index = place(server, "wide", X, labels=labels, **(TRAINED if model == "trained" else {}))
+        index = place(
+            server, "wide", X, labels=labels, **(MODEL_OPTIONS if model == "trained" else {})
+        )
     for search in ("auto", "scan", "exact"):
         wire = client.query("wide", DOCUMENTS, k=4, search=search, timeout=60)
         core = index.query(DOCUMENTS, k=4, search=search)

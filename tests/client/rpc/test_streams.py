@@ -78,7 +78,7 @@ def test_a_refused_query_ends_the_stream(call: Stack, script: ScriptedIndex) -> 
     results: list[object] = []
     queries = [[1.0, 0], [2.0, 0], [-1.0, 0], [4.0, 0]]
     with failing(grpc.StatusCode.INVALID_ARGUMENT, InvalidArgumentError, field="k"):
-        call("query_stream", "images", queries, each=results.append)
+        call("query_stream", "images", queries, on_result=results.append)
     assert len(results) == 2
 
 
@@ -91,7 +91,7 @@ def test_errors_of_the_queries_reach_the_caller(call: Stack) -> None:
 
     results: list[object] = []
     with pytest.raises(LookupError, match="no more"):
-        call("query_stream", "images", queries(), each=results.append)
+        call("query_stream", "images", queries(), on_result=results.append)
     assert len(results) == 1
     with pytest.raises(InvalidArgumentError, match="queries"):
         call("query_stream", "images", [np.ones((2, 2, 2))])

@@ -183,11 +183,11 @@ def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_front_that_hangs_up_ends_the_build(tmp_path: Path) -> None:
-    ours, builder_end = job_frames.pair()
+    front_end, builder_end = job_frames.pair()
     with builder_end:
-        with ours:
-            job_frames.send(ours, Frame.MESSAGE, header("index").SerializeToString())
-            job_frames.send(ours, Frame.MESSAGE, chunk(ONES).SerializeToString())
+        with front_end:
+            job_frames.send(front_end, Frame.MESSAGE, header("index").SerializeToString())
+            job_frames.send(front_end, Frame.MESSAGE, chunk(ONES).SerializeToString())
         nobody = control.Channel(builder_end)
         with pytest.raises((EOFError, BrokenPipeError)):
             builder.build(builder_end, control.Process(nobody, Config(), tmp_path, 1))

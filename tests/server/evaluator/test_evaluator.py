@@ -32,9 +32,9 @@ class Evaluator:
     """An evaluator in a thread, with the supervisor's end of its channel."""
 
     def __init__(self, root: Path) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel = control.Channel(ours)
-        self._me = control.Process(control.Channel(theirs), Config(workers=2), root, 1)
+        supervisor_end, evaluator_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = control.Channel(supervisor_end)
+        self._me = control.Process(control.Channel(evaluator_end), Config(workers=2), root, 1)
         self._log = logs.configure(Config(log_level="error"), "test")
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -55,15 +55,15 @@ class Evaluator:
             "folds": 0,
         }
         message = evaluate_pb2.EvaluateRequest(**request | fields)  # type: ignore[arg-type]  # of several types
-        ours, theirs = job_frames.pair()
-        with ours:
-            with theirs:
-                self.channel.send(Message("call", 0, "tag"), theirs.fileno())
-            job_frames.send(ours, Frame.EVALUATE, message.SerializeToString())
+        front_end, evaluator_end = job_frames.pair()
+        with front_end:
+            with evaluator_end:
+                self.channel.send(Message("call", 0, "tag"), evaluator_end.fileno())
+            job_frames.send(front_end, Frame.EVALUATE, message.SerializeToString())
             # The evaluator may answer and close its socket before it has read the last frame.
             with suppress(BrokenPipeError):
-                job_frames.send(ours, Frame.END)
-            yield ours
+                job_frames.send(front_end, Frame.END)
+            yield front_end
 
     def hang_up(self) -> None:
         """Close the channel, as a supervisor does when it ends, and wait for the thread."""
@@ -83,10 +83,10 @@ def one(tmp_path: Path) -> Iterator[Evaluator]:
 
 def frames(link: socket.socket) -> list[tuple[Frame, bytes]]:
     """Return all frames that an evaluator sends for a call."""
-    found = [job_frames.receive(link)]
-    while found[-1][0] not in (Frame.RESULT, Frame.STATUS):
-        found.append(job_frames.receive(link))
-    return found
+    replies = [job_frames.receive(link)]
+    while replies[-1][0] not in (Frame.RESULT, Frame.STATUS):
+        replies.append(job_frames.receive(link))
+    return replies
 
 
 def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) -> None:
@@ -95,16 +95,16 @@ def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) ->
     (expected,) = evaluate(index, QUERIES, CATEGORIES, grid=grid, folds=0)
     for _ in range(2):
         with one.call() as link:
-            said = frames(link)
-        parts = [part for part, _ in said]
+            replies = frames(link)
+        parts = [part for part, _ in replies]
         rows_from = parts.index(Frame.COMMIT)
-        events = [evaluate_pb2.EvaluateResponse.FromString(payload) for _, payload in said]
+        events = [evaluate_pb2.EvaluateResponse.FromString(payload) for _, payload in replies]
         progress = [event.progress.queries_done for event in events[:rows_from]]
         assert (progress[0], progress[-1]) == (0, 20)
         (row,) = [event.row for event in events[rows_from:] if event.HasField("row")]
         assert (row.generation, row.queries) == (1, 20)
         assert row.metrics[0].value == next(iter(expected.metrics.values())).value
-        assert said[-1] == (Frame.RESULT, b"")
+        assert replies[-1] == (Frame.RESULT, b"")
         message, _ = one.channel.receive() or (None, None)
         assert message == Message("ready")
 
@@ -126,11 +126,11 @@ def test_an_error_in_one_thread_stops_the_others(
     one: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an error no thread of the evaluator continues with queries of the failed call."""
-    asked: list[int] = []
+    calls: list[int] = []
 
     def fail(_: Engine, queries: object, __: object) -> None:
         del queries
-        asked.append(1)
+        calls.append(1)
         raise MemoryError
 
     monkeypatch.setattr(Engine, "answer_one_by_one", fail)
@@ -139,11 +139,11 @@ def test_an_error_in_one_thread_stops_the_others(
         part, payload = frames(link)[-1]
     assert part == Frame.STATUS
     assert status_pb2.Status.FromString(payload).code == code_pb2.RESOURCE_EXHAUSTED
-    assert len(asked) <= 2
+    assert len(calls) <= 2
 
 
 def test_progress_is_sent_at_a_fixed_interval() -> None:
-    """It is sent even if nothing was measured since; an error in a thread is raised."""
+    """Progress is sent even if it did not change; an error in a thread is raised."""
     from concurrent.futures import Future
 
     pending: Future[None] = Future()
@@ -156,7 +156,7 @@ def test_progress_is_sent_at_a_fixed_interval() -> None:
 
     evaluator._await([pending], told, 0.01)
     assert tell.call_count == 3
-    failed: Future[None] = Future()
-    failed.set_exception(MemoryError())
+    failure: Future[None] = Future()
+    failure.set_exception(MemoryError())
     with pytest.raises(MemoryError):
-        evaluator._await([failed, Future()], lambda: None, 0.01)
+        evaluator._await([failure, Future()], lambda: None, 0.01)

@@ -20,7 +20,7 @@ from support.requests.manual_uploads import Held, Message, chunk, commit, header
 
 ABORTED = grpc.StatusCode.ABORTED
 DEADLINE = grpc.StatusCode.DEADLINE_EXCEEDED
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 ONES = np.ones((3, DIMS), np.float32)
 
@@ -88,12 +88,12 @@ def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
 
 
 def test_a_third_build_at_a_time_is_refused(server: RunningServer, stub: DiverseIndexStub) -> None:
-    held = [Held(stub, name) for name in ("full-a", "full-b")]
+    uploads = [Held(stub, name) for name in ("full-a", "full-b")]
     for message in (header("full-c"), once("full-c", ONES)):
         details = refusal(stub, message)
-        assert (details.code, details.reason) == (EXHAUSTED, "BUILDS_FULL")
+        assert (details.code, details.reason) == (RESOURCE_EXHAUSTED, "BUILDS_FULL")
         assert details.retry_after
-    for upload in held:
+    for upload in uploads:
         upload.call.cancel()
     eventually(lambda: not server.pids("builder"))
 
@@ -101,19 +101,19 @@ def test_a_third_build_at_a_time_is_refused(server: RunningServer, stub: Diverse
 def test_a_cancelled_build_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
-    held = Held(stub, clean)
-    held.send(chunk(random_points(1000)))
-    assert next(held.call).HasField("progress")
+    upload = Held(stub, clean)
+    upload.send(chunk(random_points(1000)))
+    assert next(upload.call).HasField("progress")
     assert index_folders(server, clean)
-    held.call.cancel()
+    upload.call.cancel()
     eventually(lambda: not index_folders(server, clean) and not server.pids("builder"))
     assert clean not in [info.name for info in client.list_indexes()]
 
 
 def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> None:
-    with server.channel() as lost:
-        held = Held(DiverseIndexStub(lost), clean)
-        held.send(chunk(ONES))
+    with server.channel() as connection:
+        upload = Held(DiverseIndexStub(connection), clean)
+        upload.send(chunk(ONES))
     eventually(lambda: not index_folders(server, clean))
 
 
@@ -134,10 +134,10 @@ def test_a_failed_replacement_leaves_the_old_generation(
 ) -> None:
     place(server, "kept", random_points(100))
     before = client.query("kept", ONES[0])
-    held = Held(stub, "kept", replace=True)
-    held.send(chunk(ONES))
+    upload = Held(stub, "kept", replace=True)
+    upload.send(chunk(ONES))
     server.kill("builder")
-    assert failure(list, held.call).code == grpc.StatusCode.UNAVAILABLE
+    assert failure(list, upload.call).code == grpc.StatusCode.UNAVAILABLE
     with pytest.raises(InvalidArgumentError):
         client.build("kept", ONES * np.nan, replace=True)
     after = client.query("kept", ONES[0])
@@ -188,13 +188,13 @@ def test_a_message_of_the_maximum_size_is_built(stub: DiverseIndexStub, client: 
     client.delete_index("large")
     message.vectors.dense.data += bytes(4096)
     details = refusal(stub, message)
-    assert (details.code, details.reason) == (EXHAUSTED, "MESSAGE_TOO_LARGE")
+    assert (details.code, details.reason) == (RESOURCE_EXHAUSTED, "MESSAGE_TOO_LARGE")
     assert str(most) in details.message
     assert details.message.endswith("use Build")
 
 
 def test_a_stream_may_stay_open_until_done(stub: DiverseIndexStub) -> None:
-    held = Held(stub, "open-ended")
-    held.send(chunk(ONES))
-    held.send(commit(3))
-    assert list(held.call)[-1].done.rows == 3
+    upload = Held(stub, "open-ended")
+    upload.send(chunk(ONES))
+    upload.send(commit(3))
+    assert list(upload.call)[-1].done.rows == 3

@@ -49,7 +49,7 @@ async def test_a_large_call_goes_to_an_idle_worker(stage: Stage) -> None:
     links = [stage.attach(1), stage.attach(2)]
     calls = [stage.ask(bytes(100_000))]
     await packet(links[0])
-    answer(links[0], small=0, lent=1)
+    answer(links[0], small=0, loan=1)
     await settle()
     # Small calls, however many, weigh less than a batch when the pool compares workers.
     calls.append(stage.ask(b"small"))
@@ -64,21 +64,21 @@ async def test_a_large_call_goes_to_an_idle_worker(stage: Stage) -> None:
     assert len(third.payload) == 100_002
 
 
-@pytest.mark.parametrize("spent", [True, False])
+@pytest.mark.parametrize("is_spent", [True, False])
 @on_stage()
-async def test_a_lent_credit_is_taken_back(stage: Stage, *, spent: bool) -> None:
+async def test_a_lent_credit_is_taken_back(stage: Stage, *, is_spent: bool) -> None:
     """After a loan the worker gets one batch at a time again, whether or not it used the credit."""
     link = stage.attach(1)
     calls = [stage.ask(bytes(100_000))]
     (under_way,) = await packet(link)
-    answer(link, small=0, lent=1)
-    if spent:
+    answer(link, small=0, loan=1)
+    if is_spent:
         calls.append(stage.ask(bytes(100_001)))
         await packet(link)
-    answer(link, under_way, small=0, large=1, lent=-1)
+    answer(link, under_way, small=0, large=1, loan=-1)
     await calls[0]
-    calls += [stage.ask(bytes(100_002 + number)) for number in range(2 - spent)]
-    if not spent:
+    calls += [stage.ask(bytes(100_002 + number)) for number in range(2 - is_spent)]
+    if not is_spent:
         assert len((await packet(link))[0].payload) == 100_002
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(packet(link), 0.2)
@@ -106,10 +106,10 @@ async def test_waiting_calls_are_divided_among_workers(stage: Stage) -> None:
     """Calls go to the worker with the most free credits, and waiting calls are split evenly."""
     links = [stage.attach(1), stage.attach(2)]
     calls = [stage.ask(b"%d" % number) for number in range(12)]
-    taken = [await packet(link) for link in links]
-    assert [len(requests) for requests in taken] == [1, 1]
-    taken += [await packet(link) for link in links]
-    answer(links[0], *taken[0])
+    request_lists = [await packet(link) for link in links]
+    assert [len(requests) for requests in request_lists] == [1, 1]
+    request_lists += [await packet(link) for link in links]
+    answer(links[0], *request_lists[0])
     await calls[0]
     shared = await packet(links[0])
     assert len(shared) == 4
@@ -120,15 +120,15 @@ async def test_a_cancelled_call_leaves_the_queue(stage: Stage) -> None:
     """A call that still waits is never sent; for a call that was sent, the worker gets a CANCEL."""
     link = stage.attach(1)
     calls = [stage.ask(b"%d" % number) for number in range(4)]
-    (sent,), (other,) = await packet(link), await packet(link)
+    (first,), (second,) = await packet(link), await packet(link)
     calls[0].cancel()
     calls[2].cancel()
     (note,) = await packet(link)
-    assert (note.op, note.id) == (Op.CANCEL, sent.id)
-    answer(link, sent)
+    assert (note.op, note.id) == (Op.CANCEL, first.id)
+    answer(link, first)
     (last,) = await packet(link)
     assert last.payload == b"3"
-    answer(link, other, last)
+    answer(link, second, last)
     await asyncio.gather(calls[1], calls[3])
 
 
@@ -196,9 +196,9 @@ async def test_large_calls_have_their_own_pace(stage: Stage) -> None:
 async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -> None:
     link = stage.attach(1)
     for _ in range(5):
-        prepared = asyncio.ensure_future(stage.pool.prepare(b"x"))
+        preparation = asyncio.ensure_future(stage.pool.prepare(b"x"))
         answer(link, *await packet(link), small=0)
-        await prepared
+        await preparation
     calls = [stage.ask(b"x") for _ in range(2)]
     with pytest.raises(QueueFullError):
         await stage.ask(b"x")
@@ -207,12 +207,12 @@ async def test_requests_to_all_workers_do_not_count_in_the_queue(stage: Stage) -
 
 @on_stage()
 async def test_packets_wait_while_a_socket_is_full(stage: Stage) -> None:
-    ours, theirs = packets.pair()
-    with theirs:
-        stage.pool.attach(1, packets.Link(ours))
+    front_end, worker_end = packets.pair()
+    with worker_end:
+        stage.pool.attach(1, packets.Link(front_end))
         # The socket's buffer holds one packet of this size, while the credits allow two.
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
-        link = packets.Link(theirs)
+        front_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
+        link = packets.Link(worker_end)
         calls = [stage.ask(b"%d" % number * 7_000) for number in range(2)]
         await settle()
         first = await packet(link)
@@ -232,14 +232,14 @@ async def test_packets_wait_while_a_socket_is_full(stage: Stage) -> None:
 async def test_preparing_waits_for_every_worker(stage: Stage) -> None:
     """PREPARE ends when each worker has opened the generation or died. REFRESH expects no reply."""
     links = [stage.attach(1), stage.attach(2)]
-    prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
+    preparation = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
     (request,) = await packet(links[0])
     assert (request.op, request.payload) == (Op.PREPARE, b"name/folder")
     answer(links[0], request, small=0)
     await settle()
-    assert not prepared.done()
+    assert not preparation.done()
     links[1].close()
-    await prepared
+    await preparation
     stage.pool.refresh("name")
     (request,) = await packet(links[0])
     assert (request.op, request.payload) == (Op.REFRESH, b"name")

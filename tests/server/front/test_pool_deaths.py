@@ -20,7 +20,7 @@ async def test_calls_of_a_dead_worker_are_retried_one_by_one(stage: Stage) -> No
     await packet(first)
     first.close()
     await settle()
-    assert stage.reported == [1]
+    assert stage.reports == [1]
     second = stage.attach(2)
     (request,) = await packet(second)
     assert request.payload == b"call 0"
@@ -66,18 +66,18 @@ async def test_a_worker_at_its_last_slice_is_not_idle(stage: Stage) -> None:
     """A suspect call goes only to idle workers, and a worker with a lent credit still computes."""
     links = [stage.attach(1), stage.attach(2)]
     batch = stage.ask(bytes(100_000))
-    (begun,) = await packet(links[0])
-    answer(links[0], small=0, lent=1)
+    (batch_request,) = await packet(links[0])
+    answer(links[0], small=0, loan=1)
     call = stage.ask(b"call")
-    (asked,) = await packet(links[1])
+    (call_request,) = await packet(links[1])
     batch.cancel()
     assert (await packet(links[0]))[0].op == Op.CANCEL
     links[1].close()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(packet(links[0]), 0.2)
-    answer(links[0], small=0, large=1, lent=-1)
+    answer(links[0], small=0, large=1, loan=-1)
     (suspect,) = await packet(links[0])
-    assert (suspect.payload, begun.id != suspect.id) == (asked.payload, True)
+    assert (suspect.payload, batch_request.id != suspect.id) == (call_request.payload, True)
     answer(links[0], suspect)
     await call
 
@@ -105,10 +105,10 @@ async def test_a_silent_worker_is_reported_once(stage: Stage) -> None:
     call = stage.ask(b"call")
     await settle()
     stage.age(40)
-    assert stage.reported == []
+    assert stage.reports == []
     stage.age(40)
     stage.age(40)
-    assert stage.reported == [1]
+    assert stage.reports == [1]
     assert not call.done()
 
 
@@ -121,7 +121,7 @@ async def test_an_empty_packet_is_a_sign_of_life(stage: Stage) -> None:
         stage.age(40)
         answer(link, small=0)
         await settle()
-    assert stage.reported == []
+    assert stage.reports == []
     answer(link, request)
     await call
 
@@ -133,7 +133,7 @@ async def test_silence_counts_from_the_query(stage: Stage) -> None:
     call = stage.ask(b"call")
     requests = await packet(link)
     stage.age(40)
-    assert stage.reported == []
+    assert stage.reports == []
     answer(link, *requests)
     await call
 
@@ -143,15 +143,15 @@ async def test_silence_counts_from_the_prepare_request(stage: Stage) -> None:
     """A worker that was idle before PREPARE and sends empty packets since then is not reported."""
     link = stage.attach(1)
     stage.age(100)
-    prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
+    preparation = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
     (request,) = await packet(link)
     for _ in range(3):
         stage.age(40)
         answer(link, small=0)
         await settle()
     answer(link, request, small=0)
-    await prepared
-    assert stage.reported == []
+    await preparation
+    assert stage.reports == []
 
 
 @on_stage()

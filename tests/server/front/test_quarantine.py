@@ -10,39 +10,39 @@ def test_a_query_is_held_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding the same query again restarts the minute."""
     now = 1_000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    held = Quarantine(lambda _: None)
-    assert held.is_empty
-    held.add(b"1", "index")
-    held.add(b"2", "index")
+    suspects = Quarantine(lambda _: None)
+    assert suspects.is_empty
+    suspects.add(b"1", "index")
+    suspects.add(b"2", "index")
     now += 59.0
-    held.add(b"1", "index")
-    assert not held.is_empty
-    assert held.holds(b"1")
-    assert held.holds(b"2")
-    assert not held.holds(b"3")
+    suspects.add(b"1", "index")
+    assert not suspects.is_empty
+    assert suspects.holds(b"1")
+    assert suspects.holds(b"2")
+    assert not suspects.holds(b"3")
     now += 2.0
-    assert not held.is_empty
-    assert held.holds(b"1")
-    assert not held.holds(b"2")
+    assert not suspects.is_empty
+    assert suspects.holds(b"1")
+    assert not suspects.holds(b"2")
     now += 60.0
-    assert held.is_empty
+    assert suspects.is_empty
 
 
 def test_a_changed_index_frees_its_queries() -> None:
     stamps = {"index": 1, "other": 1}
-    held = Quarantine(stamps.__getitem__)
-    held.add(b"1", "index")
-    held.add(b"2", "other")
+    suspects = Quarantine(stamps.__getitem__)
+    suspects.add(b"1", "index")
+    suspects.add(b"2", "other")
     stamps["index"] = 2
-    assert not held.holds(b"1")
-    assert held.holds(b"2")
+    assert not suspects.holds(b"1")
+    assert suspects.holds(b"2")
     stamps["index"] = 1
-    assert not held.holds(b"1")
+    assert not suspects.holds(b"1")
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine, "_ENTRIES_MAX", 3)
-    held = Quarantine(lambda _: None)
+    suspects = Quarantine(lambda _: None)
     for number in range(5):
-        held.add(b"%d" % number, "index")
-    assert [number for number in range(5) if held.holds(b"%d" % number)] == [2, 3, 4]
+        suspects.add(b"%d" % number, "index")
+    assert [number for number in range(5) if suspects.holds(b"%d" % number)] == [2, 3, 4]

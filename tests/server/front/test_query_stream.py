@@ -21,26 +21,26 @@ def question(number: int, name: str, rows: FloatArray) -> query_pb2.QueryStreamR
     return query_pb2.QueryStreamRequest(correlation_id=number, query=query)
 
 
-def test_a_stream_returns_the_results_of_single_calls(client: Client, served: Served) -> None:
-    streamed = list(client.query_stream(served.name, served.queries, in_flight=16))
-    for query, result in zip(served.queries, streamed, strict=True):
-        assert result.ids.tobytes() == client.query(served.name, query).ids.tobytes()
+def test_a_stream_returns_the_results_of_single_calls(client: Client, served_index: Served) -> None:
+    results = list(client.query_stream(served_index.name, served_index.queries, in_flight=16))
+    for query, result in zip(served_index.queries, results, strict=True):
+        assert result.ids.tobytes() == client.query(served_index.name, query).ids.tobytes()
 
 
-def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served: Served) -> None:
+def test_more_messages_than_the_window_holds(stub: DiverseIndexStub, served_index: Served) -> None:
     count = 2_000
-    messages = (question(n, served.name, served.queries[n % 64]) for n in range(count))
+    messages = (question(n, served_index.name, served_index.queries[n % 64]) for n in range(count))
     answers = list(stub.QueryStream(messages, timeout=150))
     assert sorted(answer.correlation_id for answer in answers) == list(range(count))
     errors = [answer.error for answer in answers if not answer.HasField("response")]
     assert errors == []
 
 
-def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Served) -> None:
+def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served_index: Served) -> None:
     """The stream returns the query's error with all details, and answers the other queries."""
-    good = question(1, served.name, served.queries[0])
-    bad = question(2, "nobody", served.queries[0])
-    wrong = question(3, served.name, served.queries[0])
+    good = question(1, served_index.name, served_index.queries[0])
+    bad = question(2, "nobody", served_index.queries[0])
+    wrong = question(3, served_index.name, served_index.queries[0])
     wrong.query.k = 0
     answers = {a.correlation_id: a for a in stub.QueryStream(iter([bad, wrong, good]), timeout=10)}
     assert len(answers[1].response.ids) == 10
@@ -55,21 +55,21 @@ def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Serve
 
 
 def test_large_and_small_messages_share_a_stream(
-    stub: DiverseIndexStub, client: Client, served: Served
+    stub: DiverseIndexStub, client: Client, served_index: Served
 ) -> None:
     batch = random_points(8_000, seed=8)
-    messages = [question(0, served.name, batch)]
-    messages += [question(n, served.name, served.queries[n]) for n in range(1, 33)]
+    messages = [question(0, served_index.name, batch)]
+    messages += [question(n, served_index.name, served_index.queries[n]) for n in range(1, 33)]
     answers = list(stub.QueryStream(iter(messages), timeout=60))
     order = [answer.correlation_id for answer in answers]
     assert sorted(order) == list(range(33))
     assert order[-1] == 0
-    whole = client.query(served.name, batch[:4_000], timeout=60)
+    whole = client.query(served_index.name, batch[:4_000], timeout=60)
     assert list(answers[-1].response.ids)[:40_000] == whole.ids.ravel().tolist()
 
 
 def test_a_cancelled_stream_does_not_affect_other_calls(
-    channel: grpc.Channel, client: Client, served: Served
+    channel: grpc.Channel, client: Client, served_index: Served
 ) -> None:
     """Cancelling a stream ends its running queries, and calls outside it are answered."""
     steps: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -81,9 +81,9 @@ def test_a_cancelled_stream_does_not_affect_other_calls(
     call = stream(channel, "QueryStream", forever())
     for number in range(3):
         batch = random_points(5_000, seed=number)
-        steps.put(question(number, served.name, batch).SerializeToString())
-    steps.put(question(9, served.name, served.queries[0]).SerializeToString())
+        steps.put(question(number, served_index.name, batch).SerializeToString())
+    steps.put(question(9, served_index.name, served_index.queries[0]).SerializeToString())
     assert query_pb2.QueryStreamResponse.FromString(next(call)).correlation_id == 9
     call.cancel()
     steps.put(b"")
-    assert client.query(served.name, served.queries[0]).counts[0] == 10
+    assert client.query(served_index.name, served_index.queries[0]).counts[0] == 10

@@ -45,7 +45,7 @@ class Context:
         remaining: float = 10,
     ) -> None:
         self._messages: list[object] = [message, aio.EOF]
-        self.ended: Details | None = None
+        self.error_details: Details | None = None
         self.invocation_metadata = lambda: metadata
         self.time_remaining = lambda: remaining
         self.peer = lambda: "ipv4:127.0.0.1:1"
@@ -58,7 +58,7 @@ class Context:
 
     async def abort(self, code: grpc.StatusCode, _: str, trailers: Any) -> None:  # noqa: ANN401
         """End the call."""
-        self.ended = details_of_status(code, status_pb2.Status.FromString(trailers[0][1]))
+        self.error_details = details_of_status(code, status_pb2.Status.FromString(trailers[0][1]))
         raise aio.AbortError
 
 
@@ -132,11 +132,11 @@ def test_a_wrong_header_is_refused_before_a_builder_starts(
         context = Context(None if header is None else header.SerializeToString())
         with pytest.raises(aio.AbortError):
             await parts.call("Build", context)
-        return context.ended
+        return context.error_details
 
-    ended = asyncio.run(scene())
-    assert ended is not None
-    assert ended.reason == reason
+    details = asyncio.run(scene())
+    assert details is not None
+    assert details.reason == reason
 
 
 @pytest.mark.parametrize("method", BROKEN)
@@ -148,8 +148,8 @@ def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
         BROKEN[method](parts)
         with capture_logs() as events, pytest.raises(aio.AbortError):
             await parts.call(method, context)
-        assert context.ended is not None
-        return context.ended, list(events)
+        assert context.error_details is not None
+        return context.error_details, list(events)
 
     details, events = asyncio.run(scene())
     assert (details.code, details.reason) == (grpc.StatusCode.INTERNAL, "FAULT")
@@ -186,10 +186,10 @@ def test_a_cancelled_call_is_logged(remaining: float, code: str) -> None:
 def test_a_builder_is_released_if_its_caller_has_left() -> None:
     async def scene() -> bytes:
         parts = Parts()
-        ours, theirs = socket.socketpair()
-        parts.jobs.handle(control.Message("job", 7), ours.detach())
+        front_end, builder_end = socket.socketpair()
+        parts.jobs.handle(control.Message("job", 7), front_end.detach())
         parts.pool.close()
-        with theirs:
-            return theirs.recv(1)
+        with builder_end:
+            return builder_end.recv(1)
 
     assert asyncio.run(scene()) == b""

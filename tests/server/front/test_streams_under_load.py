@@ -46,12 +46,12 @@ class Stream:
         self.answers.append(message)
 
 
-async def work(link: packets.Link, served: list[list[Request]]) -> None:
-    """Answer all packets, and append their requests to `served`."""
+async def work(link: packets.Link, request_lists: list[list[Request]]) -> None:
+    """Answer all packets, and append the requests of each to `request_lists`."""
     while True:
         requests = [request for request in await packet(link) if request.op != Op.CANCEL]
         if requests:
-            served.append(requests)
+            request_lists.append(requests)
             answer(link, *requests)
 
 
@@ -86,11 +86,13 @@ async def test_streams_fill_half_of_the_queue(stage: Stage) -> None:
     assert not any(call.done() for call in calls)
     with pytest.raises(QueueFullError):
         await stage.ask(b"")
-    served: list[list[Request]] = []
-    worker = asyncio.ensure_future(work(stage.attach(1), served))
+    request_lists: list[list[Request]] = []
+    worker = asyncio.ensure_future(work(stage.attach(1), request_lists))
     await asyncio.gather(*calls, *(stream.run for stream in streams))
     worker.cancel()
-    assert max(sum(request.op == Op.STREAM for request in packet) for packet in served) <= 4
+    assert (
+        max(sum(request.op == Op.STREAM for request in requests) for requests in request_lists) <= 4
+    )
     for stream in streams:
         assert sorted(stream.answers) == sorted(message[::-1] for message in stream.messages)
 
@@ -99,12 +101,12 @@ async def test_streams_fill_half_of_the_queue(stage: Stage) -> None:
 async def test_one_query_of_a_stream_always_has_room(stage: Stage) -> None:
     """A stream goes on query by query if the queue is shorter, or smaller, than its messages."""
     stream = Stream(stage, 12)
-    served: list[list[Request]] = []
-    worker = asyncio.ensure_future(work(stage.attach(1), served))
+    request_lists: list[list[Request]] = []
+    worker = asyncio.ensure_future(work(stage.attach(1), request_lists))
     await stream.run
     worker.cancel()
     assert stream.answers == [message[::-1] for message in stream.messages]
-    assert all(len(requests) == 1 for requests in served)
+    assert all(len(requests) == 1 for requests in request_lists)
 
 
 def test_a_cancelled_stream_passes_its_turn_on() -> None:

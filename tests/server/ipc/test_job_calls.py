@@ -13,8 +13,8 @@ def test_a_hang_up_ends_the_process(monkeypatch: pytest.MonkeyPatch, position: i
     has_ended = threading.Event()
     monkeypatch.setattr("os._exit", lambda code: has_ended.set() if code == 1 else None)
     front, supervisor = job_frames.pair(), job_frames.pair()
-    watched = ending_on_hang_up(front[1], control.Channel(supervisor[1]))
-    with front[1], supervisor[1], front[0], supervisor[0], watched:
+    watch = ending_on_hang_up(front[1], control.Channel(supervisor[1]))
+    with front[1], supervisor[1], front[0], supervisor[0], watch:
         assert not has_ended.wait(0.05)
         (front, supervisor)[position][0].close()
         assert has_ended.wait(10)

@@ -35,10 +35,10 @@ def test_requests_survive_packing(items: list[Request]) -> None:
 
 
 @given(st.lists(replies, max_size=20), st.integers(0, 2), st.integers(0, 1), st.integers(-1, 1))
-def test_replies_survive_packing(items: list[Reply], small: int, large: int, lent: int) -> None:
-    packet = packets.pack_credits(small, large, lent)
+def test_replies_survive_packing(items: list[Reply], small: int, large: int, loan: int) -> None:
+    packet = packets.pack_credits(small, large, loan)
     packet += b"".join(packets.pack_reply(item) for item in items)
-    assert packets.unpack_credits(memoryview(packet)) == (small, large, lent)
+    assert packets.unpack_credits(memoryview(packet)) == (small, large, loan)
     assert list(packets.unpack_replies(memoryview(packet), -1)) == items
 
 
@@ -50,8 +50,8 @@ def test_a_large_payload_travels_by_memory_file() -> None:
     request = Request(7, 1.5, Op.QUERY, "tag", payload)
     with packets.memory_file(payload) as memfd:
         near.send(packets.pack_request(request, in_memfd=True), memfd)
-    (received,) = packets.unpack_requests(*far.receive())
-    assert received == request
+    (received_request,) = packets.unpack_requests(*far.receive())
+    assert received_request == request
     reply = Reply(7, Outcome.ANSWER, payload[::-1])
     with packets.memory_file(reply.payload) as memfd:
         packet = packets.pack_credits(0, 1) + packets.pack_reply(reply, in_memfd=True)

@@ -79,11 +79,11 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
         assert "Query OK 1.250 ms request_id=z" in bare
 
 
-FORGED = ['x", "code": "OK', "x\nx", "x" * 64, ""]
+FORGERIES = ['x", "code": "OK', "x\nx", "x" * 64, ""]
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
-@given(st.one_of(st.sampled_from(FORGED), st.text(max_size=80)))
+@given(st.one_of(st.sampled_from(FORGERIES), st.text(max_size=80)))
 def test_an_index_name_cannot_forge_a_line(log_format: str, name: str) -> None:
     """A line has the index of its call only if the index is a valid name."""
     config = Config(log_format=log_format)
@@ -105,9 +105,9 @@ def test_lines_are_flushed_by_a_timer() -> None:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         AccessLog(Config(log_format="json"), descriptor=writing).add("Query", "OK", 0, "x", "")
-        arrived = asyncio.Event()
-        asyncio.get_running_loop().add_reader(reading, arrived.set)
-        await asyncio.wait_for(arrived.wait(), 5)
+        arrival = asyncio.Event()
+        asyncio.get_running_loop().add_reader(reading, arrival.set)
+        await asyncio.wait_for(arrival.wait(), 5)
         return os.read(reading, 1000)
 
     assert asyncio.run(wait()).endswith(b'Z"}\n')

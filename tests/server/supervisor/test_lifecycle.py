@@ -115,11 +115,11 @@ def test_roles_are_processes_and_fronts_share_the_port(data: Path) -> None:
     with serving(data, "--workers", "2", "--fronts", "2") as (server, stub):
         workers = server.pids("worker")
         assert (len(server.pids("front")), len(workers)) == (2, 2)
-        held = Held(stub, "other")
+        upload = Held(stub, "other")
         assert len(server.pids("builder")) == 1
-        held.call.cancel()
-        killed = server.kill("front")
-        eventually(lambda: len(server.pids("front")) == 2 and killed not in server.pids("front"))
+        upload.call.cancel()
+        pid = server.kill("front")
+        eventually(lambda: len(server.pids("front")) == 2 and pid not in server.pids("front"))
         for _ in range(8):
             with Client(server.target, timeout=30) as client:
                 assert client.query("kept", np.ones(DIMS)).counts[0] == 10
@@ -164,15 +164,15 @@ def test_sigterm_lets_calls_finish(data: Path) -> None:
 
 def test_calls_builds_and_hanging_workers_end_after_the_grace(data: Path) -> None:
     with serving(data, "--workers", "1", "--grace", "0.2") as (server, stub):
-        held = Held(stub, "unfinished")
-        held.send(chunk(np.ones((3, DIMS))))
+        upload = Held(stub, "unfinished")
+        upload.send(chunk(np.ones((3, DIMS))))
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
         call = stub.Query.future(QUERY, timeout=60)
         stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=10)
         everyone = all_processes(server)
         server.terminate()
         code_of_failure(call.result)
-        code_of_failure(list, held.call)
+        code_of_failure(list, upload.call)
         assert server.process.wait(STOP_SECONDS) == 0
         assert not any(map(alive, everyone))
     assert set(os.listdir(data)) == {".lock", "kept"}
@@ -181,9 +181,9 @@ def test_calls_builds_and_hanging_workers_end_after_the_grace(data: Path) -> Non
 def test_a_stream_ends_when_the_server_does(data: Path) -> None:
     """An idle QueryStream ends as UNAVAILABLE and does not delay the server's end."""
     with serving(data, "--grace", "30") as (server, stub):
-        held = open_stream(stub)
+        stream = open_stream(stub)
         server.terminate()
-        assert code_of_failure(next, held) == UNAVAILABLE
+        assert code_of_failure(next, stream) == UNAVAILABLE
         assert server.process.wait(STOP_SECONDS) == 0
 
 
@@ -199,8 +199,8 @@ def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamRespons
 def test_a_killed_supervisor_leaves_no_process(data: Path) -> None:
     """All children end, even stopped ones; the port is free; the next start removes old files."""
     with serving(data, "--workers", "2") as (server, stub):
-        held = Held(stub, "unfinished")
-        held.send(chunk(np.ones((3, DIMS))))
+        upload = Held(stub, "unfinished")
+        upload.send(chunk(np.ones((3, DIMS))))
         everyone = all_processes(server)
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
         server.process.kill()
@@ -238,16 +238,16 @@ def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as killed:
-        (left,) = embedded_folders(killed)
-        killed.process.kill()
-        killed.process.wait()
-        assert left.is_dir()
+    with RunningServer(tmp_path) as first_server:
+        (first_folder,) = embedded_folders(first_server)
+        first_server.process.kill()
+        first_server.process.wait()
+        assert first_folder.is_dir()
     second, third = tmp_path / "second", tmp_path / "third"
     second.mkdir()
     third.mkdir()
     with RunningServer(second) as living:
-        assert not left.exists()
+        assert not first_folder.exists()
         with RunningServer(third):
             (folder,) = embedded_folders(living)
             assert folder.is_dir()
@@ -258,8 +258,8 @@ def test_a_server_whose_children_cannot_start_gives_up(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "numba"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('no compiler here')\n")
-    failed = run_to_its_end(PYTHONPATH=str(broken.parent))
-    assert failed.returncode == 1
-    assert "giving up" in failed.stderr
-    assert "no compiler here" in failed.stderr
-    assert "serving" not in failed.stdout
+    process = run_to_its_end(PYTHONPATH=str(broken.parent))
+    assert process.returncode == 1
+    assert "giving up" in process.stderr
+    assert "no compiler here" in process.stderr
+    assert "serving" not in process.stdout

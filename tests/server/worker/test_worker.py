@@ -138,14 +138,14 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
     front.send(query(1), query(2, 40))
     front.send(query(3, 3_000))
     front.send(query(4, index="nobody"))
-    small = large = lent = 0
-    answered: set[int] = set()
-    while len(answered) < 4 or (small, large) != (2, 1):
+    small = large = loan = 0
+    reply_ids: set[int] = set()
+    while len(reply_ids) < 4 or (small, large) != (2, 1):
         packet = front.hear()
-        small, large, lent = small + packet.small, large + packet.large, lent + packet.lent
-        answered |= {reply.id for reply in packet.replies}
-    assert answered == {1, 2, 3, 4}
-    assert lent == 0
+        small, large, loan = small + packet.small, large + packet.large, loan + packet.loan
+        reply_ids |= {reply.id for reply in packet.replies}
+    assert reply_ids == {1, 2, 3, 4}
+    assert loan == 0
     front.send(query(5))
     assert front.hear().small == 1
 
@@ -161,7 +161,7 @@ def test_a_credit_is_lent_before_the_last_slice(front: Front) -> None:
     while sum(packet.large for packet in packets) < 2:
         packets.append(front.hear())
     assert [reply.id for packet in packets for reply in packet.replies] == [1, 3, 2]
-    changes = [(packet.large, packet.lent) for packet in packets if packet.large or packet.lent]
+    changes = [(packet.large, packet.loan) for packet in packets if packet.large or packet.loan]
     assert changes == [(1, -1), (0, 1), (1, -1)]
 
 
@@ -175,10 +175,10 @@ def test_a_lent_credit_is_taken_back_if_the_last_slice_fails(
 
     monkeypatch.setattr(results, "pack_result", fail)
     front.send(query(1, 3_000))
-    assert front.hear().lent == 1
+    assert front.hear().loan == 1
     packet = front.hear_credit()
     assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
-    assert (packet.large, packet.lent) == (1, -1)
+    assert (packet.large, packet.loan) == (1, -1)
 
 
 def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> None:
@@ -209,9 +209,9 @@ def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Pa
     assert answer_to(front, 11).generation == 1
     build_prepared(front, tmp_path, 20, publish=True)
     assert answer_to(front, 21).generation == 2
-    served = answer_to(front, 30, k=50)
+    response = answer_to(front, 30, k=50)
     core = Index.open(tmp_path / "small").query(random_points(1, seed=30), k=50)
-    assert list(served.ids) == core.ids[0, :40].tolist()
+    assert list(response.ids) == core.ids[0, :40].tolist()
 
 
 def test_a_generation_that_takes_long_to_open(

@@ -51,7 +51,7 @@ def test_a_small_query_is_served_before_a_slice_of_a_batch(
 _START = Compilation("started", 2, 117, 0.0)
 _HALF = Compilation("running", 60, 117, 9.0)
 _SOON_AFTER = Compilation("running", 61, 117, 9.1)
-_DONE = Compilation("done", 117, 117, 21.0)
+_END = Compilation("done", 117, 117, 21.0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ _DONE = Compilation("done", 117, 117, 21.0)
     [
         ([], ["kernels are warm"], []),
         (
-            [_START, _HALF, _SOON_AFTER, _DONE],
+            [_START, _HALF, _SOON_AFTER, _END],
             ["compiling kernels, once", "compiling kernels", "compiled", "kernels are warm"],
             [2, 60, 117],
         ),
@@ -92,8 +92,8 @@ def test_a_worker_reports_the_compilation_of_kernels(
         kernel_progress.warm(control.Channel(worker_end), log)
         worker_end.close()
         messages = []
-        while (received := control.Channel(supervisor_end).receive()) is not None:
-            messages.append(received[0])
+        while (packet := control.Channel(supervisor_end).receive()) is not None:
+            messages.append(packet[0])
     assert len(events) == len(log_events)
     assert all(word in event["event"] for word, event in zip(log_events, events, strict=True))
     total = len(cache_files.kernel_names())

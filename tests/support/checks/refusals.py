@@ -15,9 +15,9 @@ def refused(
     field: str, match: str | None = None, *, error: type[Exception] = InvalidArgumentError
 ) -> Iterator[None]:
     """Expect an error in the block whose message matches and which names `field`."""
-    with pytest.raises(error, match=match) as caught:
+    with pytest.raises(error, match=match) as error_info:
         yield
-    assert getattr(caught.value, "field", None) == field
+    assert getattr(error_info.value, "field", None) == field
 
 
 @contextmanager
@@ -30,12 +30,12 @@ def failing(
     match: str | None = None,
 ) -> Iterator[None]:
     """Expect that a call fails in the block with this code and, if given, reason and field."""
-    with pytest.raises(kind, match=match) as caught:
+    with pytest.raises(kind, match=match) as error_info:
         yield
-    assert isinstance(caught.value, RpcError)
-    assert caught.value.code is code
-    assert reason in (None, caught.value.reason)
-    assert field in (None, caught.value.field)
+    assert isinstance(error_info.value, RpcError)
+    assert error_info.value.code is code
+    assert reason in (None, error_info.value.reason)
+    assert field in (None, error_info.value.field)
 
 
 def cases_of(**values: Sequence[object]) -> list[tuple[dict[str, object], str]]:

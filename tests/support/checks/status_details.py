@@ -23,20 +23,20 @@ class Details(NamedTuple):
 
 def failure(call: Callable[..., object], *arguments: object, **options: object) -> Details:
     """Return the details of a call that must fail, and which must have an ErrorInfo."""
-    with pytest.raises(grpc.RpcError) as caught:
+    with pytest.raises(grpc.RpcError) as error_info:
         call(*arguments, **options)
-    status = rpc_status.from_call(caught.value)
-    assert status is not None, f"no details: {caught.value}"
-    return details_of_status(caught.value.code(), status)
+    status = rpc_status.from_call(error_info.value)
+    assert status is not None, f"no details: {error_info.value}"
+    return details_of_status(error_info.value.code(), status)
 
 
 def code_of_failure(
     call: Callable[..., object], *arguments: object, **options: object
 ) -> grpc.StatusCode:
     """Return the status code of a call that must fail, with or without details."""
-    with pytest.raises(grpc.RpcError) as caught:
+    with pytest.raises(grpc.RpcError) as error_info:
         call(*arguments, **options)
-    return caught.value.code()
+    return error_info.value.code()
 
 
 def details_of_status(code: grpc.StatusCode, status: object) -> Details:
@@ -44,14 +44,14 @@ def details_of_status(code: grpc.StatusCode, status: object) -> Details:
     info = error_details_pb2.ErrorInfo()
     request = error_details_pb2.BadRequest()
     retry = error_details_pb2.RetryInfo()
-    found = {
+    kinds = {
         type(detail).__name__
-        for packed in status.details  # type: ignore[attr-defined]  # googleapis ships no types
+        for item in status.details  # type: ignore[attr-defined]  # googleapis ships no types
         for detail in (info, request, retry)
-        if packed.Unpack(detail)
+        if item.Unpack(detail)
     }
-    assert "ErrorInfo" in found
-    seconds = retry.retry_delay.ToNanoseconds() / 1e9 if "RetryInfo" in found else None
+    assert "ErrorInfo" in kinds
+    seconds = retry.retry_delay.ToNanoseconds() / 1e9 if "RetryInfo" in kinds else None
     fields = tuple(violation.field for violation in request.field_violations)
     message = status.message  # type: ignore[attr-defined]  # as above
     return Details(code, message, info.reason, info.domain, dict(info.metadata), fields, seconds)

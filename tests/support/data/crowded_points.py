@@ -41,14 +41,14 @@ _BLOCK: Final = 1 << 16
 
 
 class Queries(NamedTuple):
-    """Unit vectors `rows` (nq, d), dense or sparse, and the category `asked` (nq,) of each row."""
+    """Unit vectors `rows` (nq, d), dense or sparse, and the `categories` (nq,) they ask for."""
 
     rows: Points
-    asked: IntArray
+    categories: IntArray
 
     def half(self, odd: bool) -> "Queries":
         """Return every second query, starting with the first or, if `odd`, with the second."""
-        return Queries(self.rows[int(odd) :: 2], self.asked[int(odd) :: 2])
+        return Queries(self.rows[int(odd) :: 2], self.categories[int(odd) :: 2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +102,13 @@ def made(name: str, copies: IntArray, queries: int, seed: int = 0) -> Crowd:
     stories = topics[topic_of_story] + _STORY * _unit(_normal(rng, len(copies)))
     items = rng.permutation(np.repeat(np.arange(len(copies)), copies))
     points = _copies(stories, items, rng)
-    asked = rng.integers(len(topics), size=queries)
+    query_topics = rng.integers(len(topics), size=queries)
     rows = rng.integers(len(points), size=(2, queries))
     means = [
         stories[topic * STORIES + rng.permutation(STORIES)[: STORIES // 2]].mean(axis=0)
-        for topic in asked
+        for topic in query_topics
     ]
-    near_topics = topics[asked] + _NEAR_TOPIC * _unit(_normal(rng, queries))
+    near_topics = topics[query_topics] + _NEAR_TOPIC * _unit(_normal(rng, queries))
     return Crowd(
         name=name,
         points=points,
@@ -119,8 +119,8 @@ def made(name: str, copies: IntArray, queries: int, seed: int = 0) -> Crowd:
             "new documents": Queries(
                 _copies(stories, items[rows[1]], rng), topic_of_story[items[rows[1]]]
             ),
-            "topics": Queries(_unit(near_topics), asked),
-            "hyperplanes": Queries(_unit(np.array(means) - stories.mean(axis=0)), asked),
+            "topics": Queries(_unit(near_topics), query_topics),
+            "hyperplanes": Queries(_unit(np.array(means) - stories.mean(axis=0)), query_topics),
         },
         sha256=f"seed {seed}",
     )
@@ -137,21 +137,21 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
     count = data.points.shape[0]
     points, originals = data.points, np.arange(count)
     if share:
-        kept = rng.permutation(count)[: max(1, round(count * (1 - share)))]
-        copied = rng.choice(kept, count - len(kept))
-        originals = np.concatenate([kept, copied])
-        jittered = np.zeros(count, bool)
-        jittered[len(kept) :: 2] = True
+        items = rng.permutation(count)[: max(1, round(count * (1 - share)))]
+        copies = rng.choice(items, count - len(items))
+        originals = np.concatenate([items, copies])
+        jitter_mask = np.zeros(count, bool)
+        jitter_mask[len(items) :: 2] = True
         order = rng.permutation(count)
-        originals, jittered = originals[order], jittered[order]
-        points = _jittered(data.points[originals], jittered, rng)
+        originals, jitter_mask = originals[order], jitter_mask[order]
+        points = _jittered(data.points[originals], jitter_mask, rng)
     labels = Labels.of(data.labels.categories[originals], data.labels.subtopics[originals])
     some = rng.choice(np.flatnonzero(np.isin(labels.categories, data.query_categories)), queries)
     # A document that shares no word with the points has no direction, so it cannot be a query.
     lengths = np.asarray(abs(data.pool).sum(axis=1)).ravel()
     new = np.flatnonzero(np.isin(data.pool_categories, data.query_categories) & (lengths > 0))
     new = rng.choice(new, queries)
-    asked = rng.choice(data.query_categories, queries)
+    categories = rng.choice(data.query_categories, queries)
     return Crowd(
         name=f"{data.name}, {share:.0%} copies",
         points=points,
@@ -160,7 +160,7 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
         queries={
             "documents": Queries(points[some], labels.categories[some]),
             "new documents": Queries(data.pool[new], data.pool_categories[new]),
-            "topics": Queries(_means(data, asked, rng), asked),
+            "topics": Queries(_means(data, categories, rng), categories),
             "hyperplanes": _hyperplanes(data, queries),
         },
         sha256=data.sha256,
@@ -169,19 +169,19 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
 
 def _hyperplanes(data: Topics, queries: int) -> Queries:
     """Return about `queries` hyperplane queries, the same even number for each category."""
-    each = 2 * max(1, round(queries / len(data.query_categories) / 2))
-    return Queries(*data.queries(each))
+    count = 2 * max(1, round(queries / len(data.query_categories) / 2))
+    return Queries(*data.queries(count))
 
 
-def _means(data: Topics, asked: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Return dense unit vectors, each the mean of some pool rows of its category in `asked`."""
+def _means(data: Topics, categories: IntArray, rng: np.random.Generator) -> FloatArray:
+    """Return a dense unit vector per category (nq,): the mean of some pool rows of the category."""
     rows: Sequence[FloatArray] = [
         np.asarray(
             data.pool[rng.choice(np.flatnonzero(data.pool_categories == category), _MEAN_OF)].mean(
                 axis=0
             )
         ).ravel()
-        for category in asked
+        for category in categories
     ]
     return _unit(np.array(rows))
 
@@ -195,19 +195,19 @@ def _copies(stories: FloatArray, items: IntArray, rng: np.random.Generator) -> F
     return rows
 
 
-def _jittered(points: Points, jittered: Any, rng: np.random.Generator) -> Points:  # noqa: ANN401  # a mask
-    """Return unit rows in which noise was added to the rows marked in `jittered` (n,)."""
+def _jittered(points: Points, jitter_mask: Any, rng: np.random.Generator) -> Points:  # noqa: ANN401  # a mask
+    """Return unit rows in which noise was added to the rows marked in `jitter_mask` (n,)."""
     if sparse.issparse(points):
         rows = sparse.csr_array(points, copy=True)
-        moved = np.repeat(jittered, np.diff(rows.indptr))
+        value_mask = np.repeat(jitter_mask, np.diff(rows.indptr))
         noise = rng.standard_normal(rows.nnz).astype(np.float32)
-        rows.data[moved] *= 1 + np.float32(_JITTER) * noise[moved]
+        rows.data[value_mask] *= 1 + np.float32(_JITTER) * noise[value_mask]
         lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1))).ravel()
         rows.data /= np.repeat(lengths, np.diff(rows.indptr)).astype(np.float32)
         return rows
     rows = points.copy()
-    noise = _unit(rng.standard_normal((int(jittered.sum()), rows.shape[1]), np.float32))
-    rows[jittered] = _unit(rows[jittered] + np.float32(_JITTER) * noise)
+    noise = _unit(rng.standard_normal((int(jitter_mask.sum()), rows.shape[1]), np.float32))
+    rows[jitter_mask] = _unit(rows[jitter_mask] + np.float32(_JITTER) * noise)
     return rows
 
 

@@ -29,18 +29,20 @@ def made_rows(
 ) -> list[EvaluateRow]:
     """Return a row for each setting and, if `choices`, a choice per k, selector and search."""
     rows: list[EvaluateRow] = []
-    chosen: list[EvaluateRow] = []
+    choice_rows: list[EvaluateRow] = []
     for k in ks:
         for search in searches:
             for selector in selectors:
                 dials = (0.0,) if selector == "nearest" else DIVERSITIES
-                own = []
+                dial_rows = []
                 for dial in dials:
-                    own.append(made_row(len(rows), selector, search, k, dial))
-                    rows.append(own[-1])
-                chosen.append(replace(own[-1], by_fold=(own[0].number,) * 5, on_front=False))
+                    dial_rows.append(made_row(len(rows), selector, search, k, dial))
+                    rows.append(dial_rows[-1])
+                choice_rows.append(
+                    replace(dial_rows[-1], by_fold=(dial_rows[0].number,) * 5, on_front=False)
+                )
     if choices:
-        rows += [replace(row, number=len(rows) + n) for n, row in enumerate(chosen)]
+        rows += [replace(row, number=len(rows) + n) for n, row in enumerate(choice_rows)]
     return rows
 
 
@@ -72,7 +74,7 @@ def made_row(
             for name, value in zip(METRICS, draws.tolist(), strict=True)
         },
         h_of_means=0.5,
-        microseconds=Microseconds(*(20.0 * (number + 1) * each for each in (1, 1, 2, 3))),
+        microseconds=Microseconds(*(20.0 * (number + 1) * factor for factor in (1, 1, 2, 3))),
         queries=40,
         empty=number % 2,
         short=number % 3,
@@ -82,8 +84,8 @@ def made_row(
 
 def without_h(row: EvaluateRow) -> EvaluateRow:
     """Return the row with NaN for D and h, as if its queries found nothing relevant."""
-    nothing = dict.fromkeys(("normalised_entropy", "h_score"), Interval(*[math.nan] * 3))
-    return replace(row, metrics={**row.metrics, **nothing})
+    nan_metrics = dict.fromkeys(("normalised_entropy", "h_score"), Interval(*[math.nan] * 3))
+    return replace(row, metrics={**row.metrics, **nan_metrics})
 
 
 # Fields that are not compared: measured times, values that depend on times, and fields that are
@@ -98,14 +100,14 @@ def assert_same_rows(
 ) -> None:
     """Compare all fields except measured times and values that depend on them."""
     assert len(wire) == len(core)
-    for ours, theirs in zip(wire, core, strict=True):
-        for name in {field.name for field in fields(ours)} - _NOT_COMPARED:
-            assert getattr(ours, name) == getattr(theirs, name), name
+    for wire_row, core_row in zip(wire, core, strict=True):
+        for name in {field.name for field in fields(wire_row)} - _NOT_COMPARED:
+            assert getattr(wire_row, name) == getattr(core_row, name), name
         for name in ("metrics", "values"):
-            columns, expected = getattr(ours, name), getattr(theirs, name)
+            columns, expected = getattr(wire_row, name), getattr(core_row, name)
             assert list(columns) == list(expected)
             for column in set(columns) - {"microseconds"}:
                 np.testing.assert_array_equal(columns[column], expected[column])
         for name in _WITH_NAN:
-            np.testing.assert_array_equal(getattr(ours, name, 0), getattr(theirs, name, 0))
-        assert ours.microseconds.p50 > 0
+            np.testing.assert_array_equal(getattr(wire_row, name, 0), getattr(core_row, name, 0))
+        assert wire_row.microseconds.p50 > 0

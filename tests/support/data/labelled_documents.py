@@ -13,9 +13,9 @@ DOCUMENTS, FEATURES, LABELS, RANK = 700, 40, 130, 8
 def documents(rows: int = DOCUMENTS, *, seed: int = 0) -> sparse.csr_array:
     """Return bags of words (rows, FEATURES) with at least one word each."""
     rng = np.random.default_rng(seed)
-    given = rng.random((rows, FEATURES)) * (rng.random((rows, FEATURES)) < 0.2)
-    given[np.arange(rows), rng.integers(0, FEATURES, rows)] += 1
-    return sparse.csr_array(given.astype(np.float32))
+    bags = rng.random((rows, FEATURES)) * (rng.random((rows, FEATURES)) < 0.2)
+    bags[np.arange(rows), rng.integers(0, FEATURES, rows)] += 1
+    return sparse.csr_array(bags.astype(np.float32))
 
 
 def widened(
@@ -26,10 +26,10 @@ def widened(
     return sparse.csr_array(arrays, (rows.shape[0], width))
 
 
-def labels_of(given: sparse.csr_array, *, seed: int = 9) -> sparse.csr_array:
+def labels_of(bags: sparse.csr_array, *, seed: int = 9) -> sparse.csr_array:
     """Return labels (rows, LABELS) that depend on the words; some documents have no label."""
     rng = np.random.default_rng(seed)
-    scores = given @ rng.standard_normal((FEATURES, LABELS))
+    scores = bags @ rng.standard_normal((FEATURES, LABELS))
     return sparse.csr_array(scores > 2.2)
 
 

@@ -112,15 +112,15 @@ def queries(count: int, metric: Metric) -> FloatArray:
     rng = np.random.default_rng(9)
     points = drawn(ROWS, DIMS, 1, metric)
     points = points[points.any(axis=1)]
-    asked = points[:count] * (1 + 0.3 * rng.standard_normal((count, DIMS)))
-    asked[1::3] = 3 * rng.standard_normal(asked[1::3].shape)
-    asked[2::3] = points[count : count + len(asked[2::3])]
-    return asked.astype(np.float32)
+    vectors = points[:count] * (1 + 0.3 * rng.standard_normal((count, DIMS)))
+    vectors[1::3] = 3 * rng.standard_normal(vectors[1::3].shape)
+    vectors[2::3] = points[count : count + len(vectors[2::3])]
+    return vectors.astype(np.float32)
 
 
-def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int = 0) -> None:
+def check(index: Index, vectors: FloatArray, result: QueryResult, *, at_least: int = 0) -> None:
     """Compare every row of a result with the reference implementation."""
-    for row, query in enumerate(asked):
+    for row, query in enumerate(vectors):
         check_row(twin_of(index), query, result, row, at_least=at_least)
 
 

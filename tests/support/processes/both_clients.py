@@ -18,23 +18,23 @@ class Stack:
         """Make a client, call one of its methods and return the result.
 
         `settings` are the arguments of the client, or None for its defaults; otherwise the timeout
-        is long enough for a busy machine. `each` is called with every result of a stream.
+        is long enough for a busy machine. `on_result` is called with every result of a stream.
         """
         settings = options.pop("settings", {})
         settings = {} if settings is None else {"timeout": 30.0} | settings
-        each = options.pop("each", lambda _: None)
+        on_result = options.pop("on_result", lambda _: None)
         if self._awaited:
-            return asyncio.run(self._call_async(settings, each, method, *arguments, **options))
+            return asyncio.run(self._call_async(settings, on_result, method, *arguments, **options))
         with Client(self._target, **settings) as client:
             result = getattr(client, method)(*arguments, **options)
             if method == "query_stream":
-                return [(each(item), item)[1] for item in result]
+                return [(on_result(item), item)[1] for item in result]
             return result
 
     async def _call_async(
         self,
         settings: dict[str, Any],
-        each: Callable[[Any], object],
+        on_result: Callable[[Any], object],
         method: str,
         *arguments: object,
         **options: object,
@@ -42,5 +42,5 @@ class Stack:
         async with AsyncClient(self._target, **settings) as client:
             result = getattr(client, method)(*arguments, **options)
             if method == "query_stream":
-                return [(each(item), item)[1] async for item in result]
+                return [(on_result(item), item)[1] async for item in result]
             return await result

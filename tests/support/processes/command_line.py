@@ -59,12 +59,12 @@ def read_terminal(descriptor: int) -> str:
 
 def run_script(script: str, *arguments: object, **environment: str) -> tuple[str, str]:
     """Run a Python script that must succeed; return its standard output and standard error."""
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-c", script, *map(str, arguments)],
         env=os.environ | environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.strip(), ended.stderr
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip(), process.stderr

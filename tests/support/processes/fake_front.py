@@ -15,17 +15,17 @@ class Packet(NamedTuple):
     small: int
     large: int
     replies: list[Reply]
-    lent: int = 0
+    loan: int = 0
 
 
 class Front:
     """The front's end of a link."""
 
     def __init__(self, channel: control.Channel) -> None:
-        ours, theirs = packets.pair()
-        with theirs:
-            channel.send(control.Message("front", 1), theirs.fileno())
-        self.link = packets.Link(ours)
+        front_end, worker_end = packets.pair()
+        with worker_end:
+            channel.send(control.Message("front", 1), worker_end.fileno())
+        self.link = packets.Link(front_end)
 
     def send(self, *requests: Request) -> None:
         """Send requests in one packet, or a single large request in a memory file."""
@@ -42,8 +42,8 @@ class Front:
             readable, _, _ = select.select([self.link.fileno()], [], [], 20)
             assert readable
             view, memfd = self.link.receive()
-            small, large, lent = packets.unpack_credits(view)
-            packet = Packet(small, large, list(packets.unpack_replies(view, memfd)), lent)
+            small, large, loan = packets.unpack_credits(view)
+            packet = Packet(small, large, list(packets.unpack_replies(view, memfd)), loan)
             if packet != (0, 0, [], 0):
                 return packet
 
@@ -65,10 +65,10 @@ class Front:
 
     def hear_until(self, number: int) -> list[int]:
         """Return the ids of replies in order of arrival, up to the packet that answers `number`."""
-        heard: list[int] = []
-        while number not in heard:
-            heard += [reply.id for reply in self.hear().replies]
-        return heard
+        ids: list[int] = []
+        while number not in ids:
+            ids += [reply.id for reply in self.hear().replies]
+        return ids
 
 
 def code_of(reply: Reply) -> int:

@@ -22,7 +22,7 @@ class Stage:
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.config = Config(log_level="error", **options)
-        self.reported: list[int] = []
+        self.reports: list[int] = []
         self.stamp = 1
         self.report_made = asyncio.Event()
         self._links: list[packets.Link] = []
@@ -36,9 +36,9 @@ class Stage:
 
     def attach(self, serial: int) -> packets.Link:
         """Attach a worker and return its end of the link."""
-        ours, theirs = packets.pair()
-        self.pool.attach(serial, packets.Link(ours))
-        link = packets.Link(theirs)
+        front_end, worker_end = packets.pair()
+        self.pool.attach(serial, packets.Link(front_end))
+        link = packets.Link(worker_end)
         self._links.append(link)
         return link
 
@@ -49,7 +49,7 @@ class Stage:
             link.close()
 
     def _report(self, serial: int) -> None:
-        self.reported.append(serial)
+        self.reports.append(serial)
         self.report_made.set()
 
     def age(self, seconds: float) -> None:
@@ -98,14 +98,14 @@ async def packet(link: packets.Link) -> list[Request]:
 
 
 def answer(
-    link: packets.Link, *requests: Request, small: int = 1, large: int = 0, lent: int = 0
+    link: packets.Link, *requests: Request, small: int = 1, large: int = 0, loan: int = 0
 ) -> None:
     """Answer requests with their reversed payloads, and return or lend credits."""
     items = [
         packets.pack_reply(Reply(request.id, Outcome.ANSWER, request.payload[::-1][:100]))
         for request in requests
     ]
-    link.send(packets.pack_credits(small, large, lent) + b"".join(items))
+    link.send(packets.pack_credits(small, large, loan) + b"".join(items))
 
 
 async def settle() -> None:

@@ -113,8 +113,8 @@ class ScriptedIndex(DiverseIndexServicer):
     def _begin(self, method: str, context: grpc.ServicerContext) -> None:
         self.calls[method] += 1
         self.metadata = dict(context.invocation_metadata())
-        left = context.time_remaining()
-        self.seconds_left = -1.0 if left is None else left
+        seconds = context.time_remaining()
+        self.seconds_left = -1.0 if seconds is None else seconds
         if not context.add_callback(self.cancelled.set):
             self.cancelled.set()  # the call has ended already
         self.asked.set()
@@ -145,14 +145,14 @@ class ScriptedIndex(DiverseIndexServicer):
     ) -> Iterator[query_pb2.QueryStreamResponse]:
         """Answer in groups in reverse order; a query whose first value is negative is refused."""
         self._begin("QueryStream", context)
-        held: list[query_pb2.QueryStreamRequest] = []
+        requests: list[query_pb2.QueryStreamRequest] = []
         for request in request_iterator:
             self.queries.append(request.query)
-            held.append(request)
-            if len(held) == self.turn_round:
-                yield from map(self._outcome, reversed(held))
-                held = []
-        yield from map(self._outcome, reversed(held))
+            requests.append(request)
+            if len(requests) == self.turn_round:
+                yield from map(self._outcome, reversed(requests))
+                requests = []
+        yield from map(self._outcome, reversed(requests))
 
     def _outcome(self, request: query_pb2.QueryStreamRequest) -> query_pb2.QueryStreamResponse:
         response = query_pb2.QueryStreamResponse(correlation_id=request.correlation_id)
@@ -175,9 +175,9 @@ class ScriptedIndex(DiverseIndexServicer):
         yield index_pb2.BuildResponse(accepted=accepted)
         for request in request_iterator:
             self.upload.append(request)
-            sent = len(self.upload)
+            count = len(self.upload)
             yield index_pb2.BuildResponse(
-                progress=index_pb2.BuildProgress(stage="receiving", rows_done=sent)
+                progress=index_pb2.BuildProgress(stage="receiving", rows_done=count)
             )
         if self.upload[-1].HasField("commit") and not self.forgets:
             yield index_pb2.BuildResponse(done=self._info(self.upload[0].header.index))

@@ -21,6 +21,6 @@ def skip(program: str, remedy: str = "") -> None:
 
 def summary(reasons: Iterable[str]) -> str:
     """Return how many tests were skipped for missing programs, and the names of the programs."""
-    missing = [found[1] for r in reasons if (found := re.search(rf"{_MISSING} ([\w-]+)", r))]
+    missing = [match[1] for r in reasons if (match := re.search(rf"{_MISSING} ([\w-]+)", r))]
     names = ", ".join(sorted(set(missing)))
     return f"{len(missing)} tests skipped for a missing toolchain" + (f": {names}" if names else "")

@@ -22,15 +22,15 @@ from divgrpc_protos.v1 import (
 )
 
 # The name of each served index, with the name of the golden index that it copies.
-SERVED: Final = {
+GOLDEN_NAMES: Final = {
     **{name: name for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")},
     **{name: name for name in ("topics", "sparse_topics", "factors")},
     "a_default": "topics",
     "a_deleted": "cells",
     "a_thresholds": "labels",
 }
-_QUERIED: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
-_STORED: Final = (*_QUERIED, "topics", "sparse_topics", "factors")
+_QUERIED_NAMES: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
+_STORED_NAMES: Final = (*_QUERIED_NAMES, "topics", "sparse_topics", "factors")
 _DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
 # For each name of a call: the method, and the requests of the call.
 Calls = dict[str, tuple[str, list[Message]]]
@@ -79,13 +79,13 @@ def _query(index: str, **fields: Any) -> query_pb2.QueryRequest:  # noqa: ANN401
 
 
 def _queries() -> Calls:
-    queries = {name: _query(name, k=4, list_collapsed=True) for name in _QUERIED}
+    queries = {name: _query(name, k=4, list_collapsed=True) for name in _QUERIED_NAMES}
     queries["sparse with sparse rows"] = _query(
         "sparse", queries=vectors_pb2.Vectors(sparse=_sparse()), diversity_auto=True
     )
-    bounded = _query("cells", lose_at_most=0.1, hash_limit=40)
+    query_with_bound = _query("cells", lose_at_most=0.1, hash_limit=40)
     calls: Calls = {f"query {name}": ("Query", [query]) for name, query in queries.items()}
-    return {**calls, "query with a bound": ("Query", [bounded])}
+    return {**calls, "query with a bound": ("Query", [query_with_bound])}
 
 
 def _query_fields() -> Calls:
@@ -374,7 +374,7 @@ def _builds() -> Calls:
 def _lookups() -> Calls:
     calls: Calls = {
         f"describe {name}": ("GetIndex", [index_pb2.GetIndexRequest(index=name)])
-        for name in _STORED
+        for name in _STORED_NAMES
     }
     page = index_pb2.ListIndexesRequest(page_size=2, page_token="cells")  # noqa: S106  # no secret
     rest = index_pb2.ListIndexesRequest(page_token="pca_hash")  # noqa: S106  # no secret

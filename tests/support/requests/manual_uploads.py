@@ -86,9 +86,9 @@ def build_here(root: Path, *messages: Message) -> list[Frame]:
 
 def wrong_field(root: Path, *messages: Message) -> str:
     """Return the field that the error of a build in this process names."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011  # the status tells
+    with pytest.raises(Exception) as error_info:  # noqa: PT011  # the status tells
         build_here(root, *messages)
-    error = expected(caught.value)
+    error = expected(error_info.value)
     assert isinstance(error, InvalidArgumentError)
     return error.field
 

@@ -37,9 +37,9 @@ class Seeds:
 
     def request(self, method: str, draw: Draw) -> Any:  # noqa: ANN401  # a message of the method
         """Return a valid request of a method that takes one message."""
-        (drawn,) = draw.choice(self._calls[method])
-        message: Any = type(drawn)()
-        message.CopyFrom(drawn)
+        (seed,) = draw.choice(self._calls[method])
+        message: Any = type(seed)()
+        message.CopyFrom(seed)
         if method in ("BuildOnce", "DeleteIndex"):
             message.index = draw.choice(_SCRATCH)
         if method == "BuildOnce" and message.HasField("label_plan") and draw.random() < 0.5:
@@ -54,8 +54,8 @@ class Seeds:
 
     def steps(self, draw: Draw) -> list[Message]:
         """Return the messages of a valid build, in order."""
-        (drawn,) = self._calls["Build"]
-        steps = [index_pb2.BuildRequest.FromString(step.SerializeToString()) for step in drawn]
+        (messages,) = self._calls["Build"]
+        steps = [index_pb2.BuildRequest.FromString(step.SerializeToString()) for step in messages]
         header = steps[0].header
         header.index = draw.choice(_SCRATCH)
         header.parameters.metric = draw.choice(index_pb2.Metric.values()[1:3])

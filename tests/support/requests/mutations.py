@@ -34,7 +34,7 @@ from divgrpc_client import Client
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
 from support.processes.running_server import RunningServer, eventually
-from support.requests.golden_requests import SERVED
+from support.requests.golden_requests import GOLDEN_NAMES
 from support.requests.mutation_seeds import Seeds
 from support.requests.mutators import Draw, mutated
 
@@ -60,7 +60,7 @@ _SECONDS: Final = 60
 _ITEMS: Final = 4
 # All parameters for which an earlier request of Evaluate may have set a default, with explicit
 # values.
-_NAMED: Final[QueryOptions] = {
+_EXPLICIT_OPTIONS: Final[QueryOptions] = {
     "diversity": 0.3,
     "selector": "greedy",
     "variant": "corrected",
@@ -148,9 +148,9 @@ class Caller:
 
     def _build(self, draw: Draw) -> None:
         steps = self._seeds.steps(draw)
-        chosen = {draw.randrange(len(steps)) for _ in range(draw.choice((0, 1, 1)))}
+        places = {draw.randrange(len(steps)) for _ in range(draw.choice((0, 1, 1)))}
         payloads = [
-            mutated(draw, step) if place in chosen else step.SerializeToString()
+            mutated(draw, step) if place in places else step.SerializeToString()
             for place, step in enumerate(steps)
         ]
         match draw.randrange(8):
@@ -189,7 +189,7 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="divgrpc-mutations-") as temporary:
         options = ("--data-dir", f"{temporary}/data", "--workers", "2", "--log-level", "warning")
-        for name, golden in SERVED.items():
+        for name, golden in GOLDEN_NAMES.items():
             shutil.copytree(_GOLDEN / golden, Path(temporary) / "data" / name)
         with RunningServer(Path(temporary), *options, "--no-access-log") as server:
             before = _answers(server)
@@ -207,17 +207,17 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
 
 def _answers(server: RunningServer) -> list[bytes]:
     with Client(server.target, timeout=60) as client:
-        found = [
-            client.query(name, points()[:20], **_NAMED)
+        results = [
+            client.query(name, points()[:20], **_EXPLICIT_OPTIONS)
             for name in ("lsh_div", "sparse", "cells", "pca_hash")
         ]
-    return [result.ids.tobytes() + result.scores.tobytes() for result in found]
+    return [result.ids.tobytes() + result.scores.tobytes() for result in results]
 
 
 def _check(server: RunningServer, tally: Tally, pids: dict[str, list[int]]) -> None:
     """Record processes that were replaced or left over, and faults that appear only in the log."""
-    for role, started in pids.items():
-        if server.pids(role) != started:
+    for role, role_pids in pids.items():
+        if server.pids(role) != role_pids:
             tally.wrong.append(f"a {role} was replaced")
     try:
         eventually(lambda: not server.pids("builder"), 30)

@@ -44,13 +44,13 @@ _RANGES: Final = {
 
 def mutated(draw: Draw, message: Message) -> bytes:
     """Return a message as bytes, after changes of its fields, of its bytes, or of both."""
-    changed = type(message)()
-    changed.CopyFrom(message)
+    mutant = type(message)()
+    mutant.CopyFrom(message)
     way = draw.random()
     if way < 0.75:
         for _ in range(draw.choice((1, 1, 1, 2))):
-            change_field(draw, changed)
-    payload = changed.SerializeToString()
+            change_field(draw, mutant)
+    payload = mutant.SerializeToString()
     if way >= 0.65:
         for _ in range(draw.choice((1, 1, 2, 4))):
             payload = change_bytes(draw, payload)
@@ -88,19 +88,19 @@ def _change_repeated(draw: Draw, owner: Message, field: FieldDescriptor) -> None
     if field.message_type is not None:
         values.add()
         return
-    kept = list(values)
+    items = list(values)
     match draw.randrange(4):
         case 0:
-            kept *= 2
+            items *= 2
         case 1:
-            kept = kept[:-1]
-        case 2 if kept:
-            place = draw.randrange(len(kept))
-            kept[place] = _extreme(draw, field, kept[place])
+            items = items[:-1]
+        case 2 if items:
+            place = draw.randrange(len(items))
+            items[place] = _extreme(draw, field, items[place])
         case _:
-            kept.append(_extreme(draw, field, kept[0] if kept else 0))
+            items.append(_extreme(draw, field, items[0] if items else 0))
     del values[:]
-    values.extend(kept)
+    values.extend(items)
 
 
 def _extreme(draw: Draw, field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401  # a field's type
