@@ -39,7 +39,7 @@ def _make_proto(out: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def ours() -> list[pb.FileDescriptorProto]:
+def files() -> list[pb.FileDescriptorProto]:
     """Compile the project's own .proto files, with comments."""
     sources = sorted(PROTOS.glob("divgrpc_protos/v1/*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{THIRD_PARTY}"]
@@ -79,17 +79,17 @@ def _upper_snake(name: str) -> str:
 
 
 def test_generated_code_is_fresh(tmp_path: Path) -> None:
-    said = _make_proto(tmp_path)
-    made = {path.name: path.read_bytes() for path in tmp_path.glob("divgrpc_protos/v1/*_pb2*")}
-    kept = {
+    output = _make_proto(tmp_path)
+    new_files = {path.name: path.read_bytes() for path in tmp_path.glob("divgrpc_protos/v1/*_pb2*")}
+    repository_files = {
         path.name: path.read_bytes()
         for path in PROTOS.glob("divgrpc_protos/v1/*_pb2*")
         if path.is_file()
     }
-    assert sorted(made) == sorted(kept)
-    stale = [name for name in made if made[name] != kept[name]]
+    assert sorted(new_files) == sorted(repository_files)
+    stale = [name for name in new_files if new_files[name] != repository_files[name]]
     assert not stale, f"run make proto: {stale}"
-    assert said == ""
+    assert output == ""
 
 
 def test_generator_is_the_lowest_supported_toolchain() -> None:
@@ -115,9 +115,9 @@ def _lowest(range_: SpecifierSet) -> Version:
     return lowest
 
 
-def test_files_and_packages_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    assert len(ours) == len(list(PROTOS.glob("divgrpc_protos/v1/*.proto")))
-    for file in ours:
+def test_files_and_packages_follow_the_rules(files: list[pb.FileDescriptorProto]) -> None:
+    assert len(files) == len(list(PROTOS.glob("divgrpc_protos/v1/*.proto")))
+    for file in files:
         assert file.package == "divgrpc.v1"
         assert file.syntax == "proto3"
         assert LOWER_SNAKE.fullmatch(Path(file.name).stem), file.name
@@ -126,8 +126,8 @@ def test_files_and_packages_follow_the_rules(ours: list[pb.FileDescriptorProto])
         assert not file.weak_dependency
 
 
-def test_every_language_has_its_package(ours: list[pb.FileDescriptorProto]) -> None:
-    for file in ours:
+def test_every_language_has_its_package(files: list[pb.FileDescriptorProto]) -> None:
+    for file in files:
         options = file.options
         assert options.csharp_namespace == "Divgrpc.V1"
         assert options.go_package == "divgrpc/v1;divgrpcv1"
@@ -137,30 +137,32 @@ def test_every_language_has_its_package(ours: list[pb.FileDescriptorProto]) -> N
         assert options.ruby_package == "Divgrpc::V1"
 
 
-def test_imported_proto_files_are_unchanged_copies(ours: list[pb.FileDescriptorProto]) -> None:
+def test_imported_proto_files_are_unchanged_copies(files: list[pb.FileDescriptorProto]) -> None:
     """The files are those of the package googleapis-common-protos."""
-    others = {name for file in ours for name in file.dependency} - {file.name for file in ours}
+    imports = {name for file in files for name in file.dependency} - {file.name for file in files}
     copies = {str(path.relative_to(THIRD_PARTY)) for path in THIRD_PARTY.rglob("*.proto")}
-    assert others == copies
+    assert imports == copies
     for name in copies:
         assert (THIRD_PARTY / name).read_bytes() == (_site_packages() / name).read_bytes()
 
 
-def test_every_import_is_used(ours: list[pb.FileDescriptorProto]) -> None:
-    home = {f".{file.package}.{thing.name}": file.name for file in ours for thing in _things(file)}
+def test_every_import_is_used(files: list[pb.FileDescriptorProto]) -> None:
+    home = {f".{file.package}.{thing.name}": file.name for file in files for thing in _things(file)}
     home[".google.rpc.Status"] = "google/rpc/status.proto"
-    for file in ours:
-        named = {field.type_name for m in _messages(file) for field in m.field if field.type_name}
+    for file in files:
+        type_names = {
+            field.type_name for m in _messages(file) for field in m.field if field.type_name
+        }
         for message in _messages(file):
-            named |= {f.type_name for n in message.nested_type for f in n.field if f.type_name}
+            type_names |= {f.type_name for n in message.nested_type for f in n.field if f.type_name}
         for service in file.service:
-            named |= {t for rpc in service.method for t in (rpc.input_type, rpc.output_type)}
-        used = {home[name] for name in named if name in home} - {file.name}
-        assert set(file.dependency) == used, file.name
+            type_names |= {t for rpc in service.method for t in (rpc.input_type, rpc.output_type)}
+        expected = {home[name] for name in type_names if name in home} - {file.name}
+        assert set(file.dependency) == expected, file.name
 
 
-def test_names_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    for file in ours:
+def test_names_follow_the_rules(files: list[pb.FileDescriptorProto]) -> None:
+    for file in files:
         for message in _messages(file):
             assert PASCAL.fullmatch(message.name), message.name
             # For every `optional` field, protoc adds a oneof whose name begins with an underscore.
@@ -175,8 +177,8 @@ def test_names_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
                 assert PASCAL.fullmatch(rpc.name), rpc.name
 
 
-def test_enums_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    for file in ours:
+def test_enums_follow_the_rules(files: list[pb.FileDescriptorProto]) -> None:
+    for file in files:
         for enum in _enums(file):
             prefix = _upper_snake(enum.name) + "_"
             assert PASCAL.fullmatch(enum.name), enum.name
@@ -187,23 +189,23 @@ def test_enums_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
                 assert UPPER_SNAKE.fullmatch(value.name), value.name
 
 
-def test_rpcs_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    taken: list[str] = []
-    for file in ours:
+def test_rpcs_follow_the_rules(files: list[pb.FileDescriptorProto]) -> None:
+    message_types: list[str] = []
+    for file in files:
         for service in file.service:
             assert service.name.endswith("Index"), service.name
             for rpc in service.method:
                 assert rpc.input_type == f".divgrpc.v1.{rpc.name}Request"
                 assert rpc.output_type == f".divgrpc.v1.{rpc.name}Response"
-                taken += [rpc.input_type, rpc.output_type]
-    assert taken
-    assert len(taken) == len(set(taken))
+                message_types += [rpc.input_type, rpc.output_type]
+    assert message_types
+    assert len(message_types) == len(set(message_types))
 
 
-def test_everything_is_commented(ours: list[pb.FileDescriptorProto]) -> None:
+def test_everything_is_commented(files: list[pb.FileDescriptorProto]) -> None:
     bare = []
-    for file in ours:
-        commented = {
+    for file in files:
+        comment_paths = {
             tuple(place.path)
             for place in file.source_code_info.location
             if place.leading_comments.strip()
@@ -214,5 +216,5 @@ def test_everything_is_commented(ours: list[pb.FileDescriptorProto]) -> None:
         for i, service in enumerate(file.service):
             things[6, i] = service.name
             things |= {(6, i, 2, j): rpc.name for j, rpc in enumerate(service.method)}
-        bare += [name for path, name in things.items() if path not in commented]
+        bare += [name for path, name in things.items() if path not in comment_paths]
     assert not bare

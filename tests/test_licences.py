@@ -30,26 +30,26 @@ def _direct(extra: str = "") -> list[Requirement]:
 
 def _closure(roots: Iterable[Requirement]) -> set[str]:
     """Return the names of `roots` and of everything they require on this platform."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = list(roots)
-    seen: set[tuple[str, str]] = set()
+    visits: set[tuple[str, str]] = set()
     while waiting:
-        wanted = waiting.pop()
-        name = canonicalize_name(wanted.name)
-        found.add(name)
-        for extra in ("", *wanted.extras):
-            if (name, extra) in seen:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        names.add(name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in visits:
                 continue
-            seen.add((name, extra))
+            visits.add((name, extra))
             for text in distribution(name).requires or ():
-                needed = Requirement(text)
-                if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                    waiting.append(needed)
-    return found
+                dependency = Requirement(text)
+                if dependency.marker is None or dependency.marker.evaluate({"extra": extra}):
+                    waiting.append(dependency)
+    return names
 
 
 def _run_time() -> set[str]:
-    return _closure(needed for extra in ("", *RUN_TIME) for needed in _direct(extra))
+    return _closure(requirement for extra in ("", *RUN_TIME) for requirement in _direct(extra))
 
 
 def _pinned(lock: str) -> dict[str, tuple[str, ...]]:
@@ -72,12 +72,14 @@ def _built_by_rust(wheel: str) -> bool:
     return generator is not None and any(b in generator[1].lower() for b in RUST_BUILDERS)
 
 
-def _licence(found: Distribution) -> str:
+def _licence(package: Distribution) -> str:
     """Return a package's SPDX expression, else its classifiers, else its long free text."""
-    metadata = found.metadata
+    metadata = package.metadata
     classifiers = [c for c in metadata.get_all("Classifier", ()) if c.startswith("License ::")]
-    stated = [" AND ".join(metadata.get_all(key, ())) for key in ("License-Expression", "License")]
-    return stated[0] or " AND ".join(classifiers) or stated[1]
+    statements = [
+        " AND ".join(metadata.get_all(key, ())) for key in ("License-Expression", "License")
+    ]
+    return statements[0] or " AND ".join(classifiers) or statements[1]
 
 
 def _is_gpl(licence: str) -> bool:
@@ -96,9 +98,9 @@ def _is_gpl(licence: str) -> bool:
 
 
 def test_running_divgrpc_needs_no_wheel_made_by_rust() -> None:
-    made = {name: distribution(name).read_text("WHEEL") or "" for name in _run_time()}
-    assert "numba" in made
-    assert [name for name, wheel in made.items() if _built_by_rust(wheel)] == []
+    wheels = {name: distribution(name).read_text("WHEEL") or "" for name in _run_time()}
+    assert "numba" in wheels
+    assert [name for name, wheel in wheels.items() if _built_by_rust(wheel)] == []
 
 
 def test_rust_wheels_are_recognised() -> None:
@@ -109,8 +111,10 @@ def test_rust_wheels_are_recognised() -> None:
 
 def test_nothing_locked_is_gpl() -> None:
     without_bench = ("", *RUN_TIME, "dev")
-    kept = _closure(needed for extra in without_bench for needed in _direct(extra))
-    only_bench = _closure(_direct("bench")) - kept
+    names_without_bench = _closure(
+        requirement for extra in without_bench for requirement in _direct(extra)
+    )
+    only_bench = _closure(_direct("bench")) - names_without_bench
     names = sorted(_locked() - only_bench)
     assert names
     licences = {name: _licence(distribution(name)) for name in names}
@@ -151,22 +155,22 @@ def test_lock_files_of_the_demonstration_are_parts_of_the_whole() -> None:
     compile kernels.
     """
     whole = _pinned("requirements.lock")
-    engine, others = _pinned("requirements-engine.lock"), _pinned("requirements-demo.lock")
-    small = engine | others
+    engine, demo = _pinned("requirements-engine.lock"), _pinned("requirements-demo.lock")
+    small = engine | demo
     assert {name: whole[name] for name in small} == small
-    assert engine.keys().isdisjoint(others)
-    needed = _closure(n for extra in ("", "server", "report") for n in _direct(extra))
+    assert engine.keys().isdisjoint(demo)
+    run_time_names = _closure(n for extra in ("", "server", "report") for n in _direct(extra))
     build = _closure([Requirement("hatchling"), Requirement("editables")])
-    assert set(small) == needed | build
+    assert set(small) == run_time_names | build
     assert set(engine) == _closure(map(Requirement, ("numba", "scipy", "threadpoolctl")))
 
 
 def test_notice_names_every_direct_dependency() -> None:
     notice = (ROOT / "NOTICE").read_text()
     assert notice.startswith("divgrpc\nCopyright ")
-    listed = set(re.findall(r"^    (\S+) {2,}\S", notice, re.MULTILINE))
+    notice_names = set(re.findall(r"^    (\S+) {2,}\S", notice, re.MULTILINE))
     direct = {n.name for extra in ("", *RUN_TIME) for n in _direct(extra)}
-    assert listed == direct
+    assert notice_names == direct
 
 
 def test_licence_is_the_standard_text() -> None:

@@ -103,8 +103,8 @@ def describe(thing: Any) -> Description:  # noqa: ANN401  # whatever a module ha
         return None
     if is_typeddict(thing):
         return dict.fromkeys(sorted(thing.__annotations__))
-    own = [kind for kind in inspect.getmro(thing) if kind.__module__.split(".")[0] in _PACKAGES]
-    names = {name for kind in own for name in vars(kind)}
+    classes = [kind for kind in inspect.getmro(thing) if kind.__module__.split(".")[0] in _PACKAGES]
+    names = {name for kind in classes for name in vars(kind)}
     if dataclasses.is_dataclass(thing):
         names |= {field.name for field in dataclasses.fields(thing)}
     attributes: dict[str, str | None] = {}
@@ -135,10 +135,12 @@ _CASES: Final = [(module, name) for module, names in recorded().items() for name
 def test_a_public_name_is_as_recorded(module: str, name: str) -> None:
     """The signature and the attributes are as recorded; new attributes are allowed."""
     thing = getattr(import_module(module), name)
-    expected, found = recorded()[module][name], describe(thing)
-    if isinstance(expected, dict) and isinstance(found, dict):
-        found = {attribute: found[attribute] for attribute in expected if attribute in found}
-    assert found == expected
+    expected, description = recorded()[module][name], describe(thing)
+    if isinstance(expected, dict) and isinstance(description, dict):
+        description = {
+            attribute: description[attribute] for attribute in expected if attribute in description
+        }
+    assert description == expected
 
 
 def test_modules_are_recorded() -> None:

@@ -32,8 +32,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def _sources(*folders: str) -> list[Path]:
     """Return the hand-written Python files in some folders."""
-    found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return sorted(path for path in found if "_pb2" not in path.name)
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in paths if "_pb2" not in path.name)
 
 
 def _name(path: Path) -> str:
@@ -52,8 +52,8 @@ def _functions(tree: ast.AST) -> Iterator[Function]:
 def _length(function: Function) -> int:
     """Return the number of lines of a function without its docstring."""
     first = function.body[0]
-    documented = ast.get_docstring(function, clean=False) is not None
-    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if has_docstring else 0
     return (function.end_lineno or 0) - function.lineno + 1 - docstring
 
 
@@ -91,9 +91,9 @@ def test_functions_fit_a_screen() -> None:
 
 def test_public_things_are_documented() -> None:
     bare = [
-        f"{_name(path)} {what}"
+        f"{_name(path)} {thing}"
         for path in _sources(*PACKAGES)
-        for what in _undocumented(_parsed(path))
+        for thing in _undocumented(_parsed(path))
     ]
     assert bare == []
 
@@ -120,9 +120,9 @@ def test_versions_agree() -> None:
 @pytest.mark.parametrize("array", ["dependencies", *EXTRAS])
 def test_every_dependency_has_its_reason(array: str) -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    found = re.search(rf"^(.*)\n{array} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    above, body = found.groups()
+    match = re.search(rf"^(.*)\n{array} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    above, body = match.groups()
     assert above.splitlines()[-1].startswith("# "), f"what is {array} for?"
     entries = [line for line in body.splitlines() if line.strip().startswith('"')]
     assert entries
@@ -132,9 +132,9 @@ def test_every_dependency_has_its_reason(array: str) -> None:
 @pytest.mark.parametrize("array", ["select", "ignore"])
 def test_every_lint_choice_has_its_reason(array: str) -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    found = re.search(rf"^{array} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    assert [line.strip() for line in found[1].splitlines() if "#" not in line] == []
+    match = re.search(rf"^{array} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    assert [line.strip() for line in match[1].splitlines() if "#" not in line] == []
 
 
 def test_extras_are_all_known() -> None:
@@ -143,7 +143,7 @@ def test_extras_are_all_known() -> None:
 
 
 def test_no_file_names_a_place_on_somebodys_machine() -> None:
-    listed = subprocess.run(
+    process = subprocess.run(
         ["git", "ls-files", "-z"],  # noqa: S607  # the repository's own git
         cwd=ROOT,
         capture_output=True,
@@ -154,7 +154,7 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
         r"(?<![\w.])/(home|root|work|opt|Users)/\w|(?<!\S)--((extra-)?index-url|find-links)"
     )
     private_names = []
-    for name in filter(None, listed.stdout.split("\0")):
+    for name in filter(None, process.stdout.split("\0")):
         path = ROOT / name
         if path.suffix not in {".png", ".npy", ".npz"} and path.is_file():
             private_names += [f"{name}: {m[0]}" for m in private.finditer(path.read_text())]

@@ -48,10 +48,10 @@ def test_interrupts_are_heard() -> None:
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         command = tied([sys.executable, "-c", "import signal; print(signal.getsignal(2).__name__)"])
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert told.stdout == "default_int_handler\n"
+    assert process.stdout == "default_int_handler\n"
 
 
 def test_a_missing_program_skips_and_is_named() -> None:

@@ -34,9 +34,9 @@ CLIENT_METHODS = [
 
 @pytest.mark.parametrize("method", METHODS, ids=attrgetter("__qualname__"))
 def test_a_signature_fits_an_editor(method: Callable[..., object]) -> None:
-    shown = str(inspect.signature(method))
-    assert len(shown) < 1_000
-    assert not re.search(r"numpy|typing|Union|Literal|Unpack|\*\*", shown)
+    text = str(inspect.signature(method))
+    assert len(text) < 1_000
+    assert not re.search(r"numpy|typing|Union|Literal|Unpack|\*\*", text)
 
 
 def explained_in(text: str) -> set[str]:
@@ -50,8 +50,8 @@ def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> 
     """A docstring must explain parameters itself instead of naming a .proto file."""
     text = inspect.getdoc(method) or ""
     assert ".proto" not in text
-    explained = explained_in(text) | set(re.findall(r"`(\w+)`", text))
-    assert set(inspect.signature(method).parameters) - {"self", "cls"} <= explained
+    explanations = explained_in(text) | set(re.findall(r"`(\w+)`", text))
+    assert set(inspect.signature(method).parameters) - {"self", "cls"} <= explanations
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -72,9 +72,9 @@ def test_repr_of_an_index(tmp_path: Any) -> None:  # noqa: ANN401  # a path
     index = Index.build(points, hash_family="lsh_div", metric="l2")
     assert len(index) == 1_200
     assert repr(index) == "Index(generation 1, 1,200 points x 4 dims, euclidean, lsh_div)"
-    kept = Index.build(points[:7], hash_family="lsh_div", path=tmp_path / "shoes")
-    assert repr(kept) == "Index('shoes', generation 1, 7 points x 4 dims, cosine, lsh_div)"
-    assert repr(Index.open(tmp_path / "shoes")) == repr(kept)
+    stored_index = Index.build(points[:7], hash_family="lsh_div", path=tmp_path / "shoes")
+    assert repr(stored_index) == "Index('shoes', generation 1, 7 points x 4 dims, cosine, lsh_div)"
+    assert repr(Index.open(tmp_path / "shoes")) == repr(stored_index)
 
 
 @pytest.mark.parametrize(

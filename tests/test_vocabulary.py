@@ -49,10 +49,10 @@ SCALARS: dict[int, type] = {
 
 def parameters(method: Callable[..., object], *, without: Iterable[str] = ()) -> dict[str, object]:
     """Return the keyword parameters of a method with their defaults."""
-    found = inspect.signature(method).parameters.values()
+    all_parameters = inspect.signature(method).parameters.values()
     return {
         p.name: p.default
-        for p in found
+        for p in all_parameters
         if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in set(without)
     }
 
@@ -67,7 +67,7 @@ BUILD |= dict.fromkeys(["label_model", "label_names", "hierarchy", "roots"])
 BUILD |= {name: value for name, value in table(LabelParameters).items() if name != "seed"}
 # For each method of the clients, the core's method, and the expected names and defaults of
 # parameters. In the core, `evaluate` takes all axes of the grid as one argument.
-TAKEN: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
+COUNTERPARTS: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
     "query": (Index.query, table(QueryParameters)),
     "query_stream": (Index.query, table(QueryParameters)),
     "build": (Index.build, BUILD),
@@ -78,10 +78,10 @@ TAKEN: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-@pytest.mark.parametrize("method", TAKEN)
+@pytest.mark.parametrize("method", COUNTERPARTS)
 def test_a_method_takes_the_same_everywhere(client: type, method: str) -> None:
     """The core and both clients have the same names and defaults of parameters."""
-    of_core, expected = TAKEN[method]
+    of_core, expected = COUNTERPARTS[method]
     if of_core is not None:
         assert parameters(of_core, without=CORE_BUILD) == expected
     assert parameters(getattr(client, method), without=CLIENT_CALL) == expected
@@ -94,7 +94,7 @@ def test_label_options_are_the_remaining_options_of_a_build() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "message", "others"),
+    ("method", "message", "extra_names"),
     [
         ("evaluate", evaluate_pb2.EvaluateRequest, {"index", "queries", "categories"}),
         (
@@ -107,10 +107,10 @@ def test_label_options_are_the_remaining_options_of_a_build() -> None:
 def test_messages_of_evaluations_have_every_option(
     method: str,
     message: Any,  # noqa: ANN401  # a message
-    others: set[str],
+    extra_names: set[str],
 ) -> None:
-    expected = set(TAKEN[method][1]) - {"progress"}
-    assert set(names(message.DESCRIPTOR)) == expected | others
+    expected = set(COUNTERPARTS[method][1]) - {"progress"}
+    assert set(names(message.DESCRIPTOR)) == expected | extra_names
 
 
 def test_build_once_takes_what_build_takes() -> None:
@@ -143,7 +143,7 @@ def optional(field: FieldDescriptor) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("core", "message", "others"),
+    ("core", "message", "extra_names"),
     [
         # `diversity` is a number or a string, so the message has two fields for it.
         (QueryParameters, query_pb2.QueryRequest, {"index", "queries", "diversity_auto"}),
@@ -152,15 +152,19 @@ def optional(field: FieldDescriptor) -> bool:
         (PredictParameters, predict_pb2.PredictLabelsRequest, {"index", "documents"}),
     ],
 )
-def test_the_contract_has_the_same_parameters(core: Any, message: Any, others: set[str]) -> None:  # noqa: ANN401  # a dataclass and a message
-    found = [field for field in message.DESCRIPTOR.fields if field.name not in others]
-    assert [field.name for field in found] == list(table(core))
+def test_the_contract_has_the_same_parameters(
+    core: Any,  # noqa: ANN401  # a dataclass
+    message: Any,  # noqa: ANN401  # a message
+    extra_names: set[str],
+) -> None:
+    message_fields = [field for field in message.DESCRIPTOR.fields if field.name not in extra_names]
+    assert [field.name for field in message_fields] == list(table(core))
     hints = get_type_hints(core)
-    for field in found:
+    for field in message_fields:
         assert optional(field), field.name
         if field.enum_type is not None:
-            known = words(field.enum_type) - (OF_LABELS if core is QueryParameters else set())
-            assert known == choices(hints[field.name]), field.name
+            enum_words = words(field.enum_type) - (OF_LABELS if core is QueryParameters else set())
+            assert enum_words == choices(hints[field.name]), field.name
         else:
             plain = get_args(hints[field.name]) or (hints[field.name],)
             assert SCALARS[field.cpp_type] in plain, field.name
