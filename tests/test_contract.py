@@ -105,9 +105,9 @@ def test_generator_is_the_lowest_supported_toolchain() -> None:
     assert version("grpcio-tools") == pin.version
     assert pin.version == diverse_index_pb2_grpc.GRPC_GENERATED_VERSION
     assert _lowest(base["grpcio"]) == Version(pin.version)
-    stamped = re.search(r"Protobuf Python Version: (\S+)", Path(query_pb2.__file__).read_text())
-    assert stamped is not None
-    assert _lowest(base["protobuf"]) == Version(stamped[1])
+    stamp = re.search(r"Protobuf Python Version: (\S+)", Path(query_pb2.__file__).read_text())
+    assert stamp is not None
+    assert _lowest(base["protobuf"]) == Version(stamp[1])
 
 
 def _lowest(range_: SpecifierSet) -> Version:

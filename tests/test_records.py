@@ -66,13 +66,13 @@ def test_index_info_survives_conversion() -> None:
         auto_search="exact",
         thresholds={"embedding": 0.25},
     )
-    built = dict.fromkeys(field.name for field in index_pb2.BuildParameters.DESCRIPTOR.fields)
+    parameters = dict.fromkeys(field.name for field in index_pb2.BuildParameters.DESCRIPTOR.fields)
     info = IndexInfo(
         name="x",
         generation=3,
         rows=4,
         dims=2,
-        parameters=built | {"metric": "cosine", "centred": False, "n_bits": 9},
+        parameters=parameters | {"metric": "cosine", "centred": False, "n_bits": 9},
         code_bits=256,
         n_probes=1,
         auto_search="scan",

@@ -116,12 +116,12 @@ def test_messages_of_evaluations_have_every_option(
 def test_build_once_takes_what_build_takes() -> None:
     """BuildOnceRequest has the fields of a header and a chunk, except `expected_rows`."""
     header = shapes(index_pb2.BuildHeader.DESCRIPTOR)
-    streamed = header | shapes(index_pb2.BuildChunk.DESCRIPTOR)
-    streamed["label_plan"] = header["labels"]
-    streamed["label_chunk"] = shapes(index_pb2.BuildRequest.DESCRIPTOR)["label_chunk"]
-    del streamed["expected_rows"]
+    stream_names = header | shapes(index_pb2.BuildChunk.DESCRIPTOR)
+    stream_names["label_plan"] = header["labels"]
+    stream_names["label_chunk"] = shapes(index_pb2.BuildRequest.DESCRIPTOR)["label_chunk"]
+    del stream_names["expected_rows"]
     once = shapes(index_pb2.BuildOnceRequest.DESCRIPTOR)
-    assert once == streamed
+    assert once == stream_names
     # BuildOnceRequest has two messages for label arguments, but the clients have a parameter for
     # each argument.
     common = set(once) - {"index", "parameters", "vectors", "label_plan", "label_chunk"}
@@ -225,8 +225,8 @@ def test_query_results_are_columns_of_the_contract() -> None:
     columns = {field.name for field in fields(types.QueryResult)}
     assert columns - {"counts"} == set(names(query_pb2.QueryResponse.DESCRIPTOR)) - {"offsets"}
     columns = {field.name for field in fields(types.LabelResult)}
-    predicted = set(names(predict_pb2.PredictLabelsResponse.DESCRIPTOR))
-    assert columns - {"counts"} == predicted - {"offsets"}
+    response_names = set(names(predict_pb2.PredictLabelsResponse.DESCRIPTOR))
+    assert columns - {"counts"} == response_names - {"offsets"}
 
 
 def test_limits_are_numbers_the_contract_can_carry() -> None:

@@ -57,6 +57,11 @@ def add_options(verb: argparse.ArgumentParser, name: str, *, has_sets: bool = Tr
     verb.add_argument("--quick", action="store_true", help="Run a short form that decides little.")
 
 
+def data_folder(arguments: argparse.Namespace) -> str | None:
+    """Return the folder of the data sets, or None if the digits take their place."""
+    return arguments.data or os.environ.get(DATA_VARIABLE)
+
+
 def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[str]:
     """Return the names of the data sets to measure, by default all `choices`.
 
@@ -64,7 +69,7 @@ def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[s
     before the work. Raises `InvalidArgumentError` for an unknown name, and for a data set that is
     not in the folder.
     """
-    folder = arguments.data or os.environ.get(DATA_VARIABLE)
+    folder = data_folder(arguments)
     names = list(choices) if arguments.sets is None else arguments.sets
     for name in names:
         if name not in choices:
@@ -80,6 +85,28 @@ def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[s
     if arguments.records is not None:
         arguments.records.mkdir(parents=True, exist_ok=True)
     return list(names)
+
+
+def plan_values(
+    arguments: argparse.Namespace, minima: Mapping[str, int], more: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the options that set the amount of work and were given.
+
+    minima: the least value of each option with one number.
+    more: the names of further options.
+
+    Raises `InvalidArgumentError` for a number below its minimum, and for any of these options
+    together with --quick.
+    """
+    names = (*minima, *more)
+    values = {name: value for name in names if (value := getattr(arguments, name)) is not None}
+    for name, value in values.items():
+        option = name.replace("_", "-")
+        if arguments.quick:
+            raise InvalidArgumentError(name, f"--quick sets this option: leave --{option} out")
+        if name in minima and value < minima[name]:
+            raise InvalidArgumentError(name, f"{option} must be at least {minima[name]}")
+    return values
 
 
 def warn_of_digits(out: Console, more: str = "") -> None:
@@ -121,7 +148,9 @@ def finish(
     if arguments.records is not None:
         # The first fact is the date, which a record has of its own.
         notes = [*page.facts[1:], *arguments.note]
-        write_records(arguments.records, records, command(arguments.words), notes)
+        has_data = bool(data_folder(arguments))
+        words = command(arguments.words, has_data=has_data)
+        write_records(arguments.records, records, words, notes)
     write_page(page, arguments.out)
     out.print(f"\nPage: {arguments.out}", soft_wrap=True)
 

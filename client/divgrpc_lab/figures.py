@@ -234,7 +234,9 @@ def ask_digits(client: Client) -> SevenQueries:
     """Index the digits and answer seven queries with every method."""
     data = digits.load()
     digits.build(client, data)
-    pool_queries = digits.learn(data, data.reported, -(-QUERIES // len(digits.CATEGORIES)), seed=1)
+    pool_queries = digits.learn(
+        data, data.report_rows, -(-QUERIES // len(digits.CATEGORIES)), seed=1
+    )
     queries = HyperplaneQueries(pool_queries.queries[:QUERIES], pool_queries.categories[:QUERIES])
     results, dials = {}, {}
     for name, options in DIGIT_METHODS.items():

@@ -87,10 +87,14 @@ def _effect_text(effect: Effect) -> str:
     return f"{text} ({low} to {high}), p {p_text(effect.corrected_p)}"
 
 
-def command(words: Sequence[str]) -> str:
-    """Return the make command of a run with arguments `words`, without the names of its files."""
-    arguments = ["--data", "FOLDER", *without_options(words[1:], _FILE_OPTIONS)]
-    return f'make {words[0]} ARGS="{shlex.join(arguments)}"'
+def command(words: Sequence[str], *, has_data: bool) -> str:
+    """Return the make command of a run with arguments `words`, without the names of its files.
+
+    If `has_data` is false, the run used the digits and no folder of data sets.
+    """
+    folder = ["--data", "FOLDER"] if has_data else []
+    arguments = [*folder, *without_options(words[1:], _FILE_OPTIONS)]
+    return f'make {words[0]} ARGS="{shlex.join(arguments)}"' if arguments else f"make {words[0]}"
 
 
 def without_options(words: Sequence[str], options: Iterable[str]) -> list[str]:

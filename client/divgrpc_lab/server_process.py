@@ -14,18 +14,26 @@ from divgrpc.errors import UnavailableError
 _START_SECONDS: Final = 300.0
 _POLL_SECONDS: Final = 0.05
 _STOP_SECONDS: Final = 15.0
+# Runs the server so that it does not outlive an experiment that was killed.
+_SCRIPT: Final = (
+    "import runpy; from divgrpc.platforms import end_with_parent; end_with_parent(); "
+    "runpy.run_module('divgrpc_server', run_name='__main__')"
+)
 
 
 @contextmanager
 def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
     """Start a server, yield a function that waits for its address, and finally stop the server.
 
+    On Linux, the server also ends if the thread that started it does, because this process was
+    killed.
+
     The function raises `UnavailableError` with the end of the server's log if the server does not
     start.
     """
     with tempfile.TemporaryDirectory(prefix="divgrpc-lab-") as folder:
         ready, log = Path(folder, "ready"), Path(folder, "log")
-        command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-c", _SCRIPT, "--listen", "127.0.0.1:0"]
         command += ["--ready-file", str(ready), *arguments]
         with log.open("wb") as sink:
             process = subprocess.Popen(command, stdout=sink, stderr=sink)  # noqa: S603  # ours

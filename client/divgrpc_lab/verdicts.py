@@ -1,5 +1,7 @@
 """Verdicts on claims: a claim holds, does not hold, depends on the data, or cannot be told.
 
+A claim without any test, such as one with a single group of queries, is not tested.
+
 A claim is tested by a contrast in each place, which is usually a data set. A contrast has a number
 for each query, whose mean is above zero if the claim is true. The mean has an interval and a
 two-sided t test by groups of queries, because the queries of one group resemble each other. The
@@ -91,20 +93,20 @@ class Effect(NamedTuple):
 class Verdict(NamedTuple):
     """A claim, whether it `holds` (None if undecided), and a sentence with the evidence.
 
-    `undecided` is the text that is printed for an undecided claim. `effects` has the sizes of the
+    `open_word` is the text that is printed for an undecided claim. `effects` has the sizes of the
     effects that were tested.
     """
 
     claim: str
     holds: bool | None
     sentence: str
-    undecided: str = _LOOKS[None][0]
+    open_word: str = _LOOKS[None][0]
     effects: tuple[Effect, ...] = ()
 
     @property
     def word(self) -> str:
         """The verdict in words."""
-        return self.undecided if self.holds is None else _LOOKS[self.holds][0]
+        return self.open_word if self.holds is None else _LOOKS[self.holds][0]
 
 
 def judge(claims: Sequence[Claim]) -> list[Verdict]:
@@ -145,14 +147,14 @@ def _effect(test: tuple[Contrast, Interval, int, float], corrected_p: float) -> 
 def _verdict(claim: Claim, effects: tuple[Effect, ...]) -> Verdict:
     sides = {effect.side for effect in effects}
     word = _LOOKS[None][0]
-    if claim.is_null:
-        holds = False if sides - {None} else None
-        is_tested = any(not np.isnan(effect.p) for effect in effects)
-        word = "is not rejected" if is_tested else word
+    if all(np.isnan(effect.p) for effect in effects):
+        holds, word = None, "not tested"
+    elif claim.is_null:
+        holds, word = False if sides - {None} else None, "is not rejected"
+    elif sides >= {True, False}:
+        holds, word = None, "depends on the data"
     else:
         holds = False if False in sides else True if sides == {True} else None
-        if sides >= {True, False}:
-            holds, word = None, "depends on the data"
     evidence = "; ".join(effect.text for effect in effects) or "not measured"
     return Verdict(claim.text, holds, f"{claim.effect}: {evidence}.{claim.more}", word, effects)
 

@@ -195,9 +195,9 @@ def _group_minima(block, minima):
         runs = block[start : start + four]
         a, b, c, d = runs[:one], runs[one:two], runs[two:three], runs[three:]
         for i in range(one):
-            lesser_ab = a[i] if a[i] < b[i] else b[i]
-            right = c[i] if c[i] < d[i] else d[i]
-            least = lesser_ab if lesser_ab < right else right
+            least_ab = a[i] if a[i] < b[i] else b[i]
+            least_cd = c[i] if c[i] < d[i] else d[i]
+            least = least_ab if least_ab < least_cd else least_cd
             minima[i] = least if least < minima[i] else minima[i]
     for start in range(rest, block.shape[0], BLOCK_GROUPS):
         run = block[start : min(block.shape[0], start + BLOCK_GROUPS)]

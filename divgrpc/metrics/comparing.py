@@ -124,7 +124,7 @@ def ratio_intervals(
 def paired_tests(differences: Values, groups: npt.ArrayLike | None = None) -> Values:
     """Return p values (m,) of the hypotheses that the columns of `differences` have the mean 0.
 
-    differences: (nq, m), the value of one method minus that of another for each query.
+    differences: (nq, m), the value of one method minus the value of another for each query.
     groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
 
     The tests are two-sided t tests of the means, and agree with `mean_intervals`: p is below 0.05

@@ -27,7 +27,7 @@ def target(script: ScriptedIndex) -> Iterator[str]:
 @pytest.fixture(params=["sync", "aio"])
 def call(request: pytest.FixtureRequest, target: str) -> Stack:
     """Return each of the two clients, connected to the scripted server."""
-    return Stack(target, awaited=request.param == "aio")
+    return Stack(target, is_async=request.param == "aio")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ ROWS, DIMS = 2000, 24
 @pytest.fixture(params=["sync", "aio"])
 def ask(request: pytest.FixtureRequest, server: RunningServer) -> Stack:
     """Return each of the two clients, connected to the session's server."""
-    return Stack(server.target, awaited=request.param == "aio")
+    return Stack(server.target, is_async=request.param == "aio")
 
 
 @pytest.fixture(scope="module")

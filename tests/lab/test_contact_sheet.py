@@ -32,9 +32,9 @@ def test_hyperplane_queries_separate_their_category() -> None:
 def test_the_parts_of_the_demonstration_are_disjoint() -> None:
     """Images to index, to learn queries from and to choose the diversity by do not overlap."""
     data = load()
-    rows = np.concatenate((data.indexed, data.reported, data.dial))
+    rows = np.concatenate((data.index_rows, data.report_rows, data.dial_rows))
     assert len(rows) == len(np.unique(rows)) == len(data.images) == 1797
-    assert set(data.categories[data.dial]) == {0, 1}
+    assert set(data.categories[data.dial_rows]) == {0, 1}
 
 
 def test_wrong_results_are_boxed_in_red(tmp_path: Path) -> None:

@@ -58,14 +58,14 @@ def test_one_page_and_one_record_have_the_claims_of_both_tables(
     assert output.count("HOLDS: a claim") == 2
     assert "No data" in output
     record = json.loads((folder / "paper-claims.json").read_text())
-    assert record["command"] == 'make paper ARGS="--data FOLDER --quick"'
+    assert record["command"] == 'make paper ARGS="--quick"'
     assert [row[:4] for row in record["rows"]] == [
         row
         for table in ("Table 1", "Table 2")
         for row in (
             [table, "a claim", "holds", "a set"],
             [table, "a claim", "holds", "b set"],
-            [table, "another claim", "cannot be told", ""],
+            [table, "another claim", "not tested", ""],
         )
     ]
     assert record["rows"][0][4:] == ["+0.150", "+0.135 to +0.165", "20", "below 1e-6"]

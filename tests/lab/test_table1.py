@@ -93,7 +93,7 @@ def test_records_of_a_run_are_those_of_the_site(quick_run: QuickRun) -> None:
     )
     for path in paths:
         record = json.loads(path.read_text())
-        assert record["command"] == 'make table1 ARGS="--data FOLDER --quick"'
+        assert record["command"] == 'make table1 ARGS="--quick"'
         assert record["rows"] or path.stem == "table1-gain"
         assert all(len(row) == len(record["columns"]) for row in record["rows"])
 

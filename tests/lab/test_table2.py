@@ -20,20 +20,20 @@ from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, plain
 from divgrpc_lab.table2 import bench, methods, size
 from divgrpc_lab.table2 import claims as label_claims
 from divgrpc_lab.table2.bench import EPSILONS, AtEpsilon, LabelBench, Plan
-from divgrpc_lab.table2.claims import OURS
+from divgrpc_lab.table2.claims import LSH_SDIV
 from divgrpc_lab.table2.methods import (
+    ALL_ITEMS,
     AT_FIVE,
     BY_HIERARCHY,
     DEFAULT,
-    EVERYTHING,
     FAMILIES,
     FIGURES,
     HOME,
-    HOME_FOLDED,
+    HOME_BY_FOLDS,
     MODES,
     PAPERS,
-    PROBED,
     TOP_K,
+    TUNED_PROBES,
     WITHOUT_HASHING,
     Answer,
     Case,
@@ -41,7 +41,7 @@ from divgrpc_lab.table2.methods import (
     choose,
 )
 from divgrpc_lab.table2.page import Report, page
-from divgrpc_lab.table2.paper import PRINTED, impossible
+from divgrpc_lab.table2.paper import PAPER_ROWS, impossible
 from divgrpc_lab.table2.records import records
 from divgrpc_lab.table2.size import ENDS_EARLY, AtSize, LabelTime, label_times
 from divgrpc_lab.verdicts import Verdict
@@ -68,19 +68,19 @@ def test_quick_run_on_digits(
     report = json.loads(figures.read_text())
     without_hashing = len(WITHOUT_HASHING) + len(BY_HIERARCHY)
     assert len(report["rows"]) == without_hashing + len(FAMILIES) * 2 * 4
-    assert {row["case"]["method"] for row in report["rows"]} > set(PRINTED) - {"LEML"}
+    assert {row["case"]["method"] for row in report["rows"]} > set(PAPER_ROWS) - {"LEML"}
     for row in report["rows"]:
         method, setting = row["case"]["method"], row["case"]["setting"]
         is_repeated = method in ("LSH-Div", "LSH-SDiv") and setting != DEFAULT
-        assert len(row["chosen"]) == 1 + is_repeated
+        assert len(row["answers"]) == 1 + is_repeated
         for name in (*FIGURES, AT_FIVE, "scored"):
             values = np.array(row["values"][name])
-            assert values.shape == (len(row["chosen"]), 40)
+            assert values.shape == (len(row["answers"]), 40)
             assert ((values >= 0) & (values <= 1)).all()
-        assert (row["chosen"][0]["diversity"] == 0) == (method in ("LEML", "nearest"))
+        assert (row["answers"][0]["diversity"] == 0) == (method in ("LEML", "nearest"))
     leml = report["rows"][0]
     assert leml["case"]["method"] == "LEML"
-    assert leml["chosen"][0]["search"] == "exact"
+    assert leml["answers"][0]["search"] == "exact"
     assert np.mean(leml["values"]["scored"]) == 1
     assert len(report["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
     limits = [at["hash_limit"] for at in report["epsilon"] if at["mode"] == "neighbour_vote"]
@@ -97,7 +97,7 @@ def check_records(folder: Path, report: dict[str, Any]) -> None:
     record_by_name = {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
     assert record_by_name.keys() == {"table2", "table2-claims", "table2-epsilon", "table2-size"}
     for record in record_by_name.values():
-        assert record["command"] == 'make table2 ARGS="--data FOLDER --quick"'
+        assert record["command"] == 'make table2 ARGS="--quick"'
         assert all(len(line) == len(record["columns"]) for line in record["rows"])
     assert record_by_name["table2"]["columns"][1] == "digits: P@5 (seeds); f; D; h; scored"
     assert len(record_by_name["table2"]["rows"]) == len(report["rows"])
@@ -145,11 +145,11 @@ def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(row.spread("h_score") is None for row in rows)
     verdicts = label_claims.verdicts(rows, curves)
     by_claim = {verdict.claim: len(verdict.effects) for verdict in verdicts}
-    assert by_claim["R of LEML is above that of LSH-SDiv, votes"] == 2
+    assert by_claim["LEML has a greater R than LSH-SDiv, votes"] == 2
     # On digits both families draw the same hyperplanes, so there is nothing to test.
-    assert by_claim["(a) over ε, P@5 of LSH-SDiv is above that of LSH-Div, votes"] == 0
-    assert by_claim["(c) over ε, h of LSH-SDiv is above that of LSH-Div, votes"] == 0
-    assert by_claim["h of LSH-SDiv is above that of LEML, votes"] == 0
+    assert by_claim["(a) over ε, LSH-SDiv has a greater P@5 than LSH-Div, votes"] == 0
+    assert by_claim["(c) over ε, LSH-SDiv has a greater h than LSH-Div, votes"] == 0
+    assert by_claim["LSH-SDiv has a greater h than LEML, votes"] == 0
     report = Report({}, [{"name": DIGITS}], rows, curves, [], verdicts)
     assert len(page(report).sections) == 5
     heads = [record.columns for record in records(report)]
@@ -165,11 +165,11 @@ def test_home_buckets_are_one_for_each_table(monkeypatch: pytest.MonkeyPatch) ->
     rows, _ = measured(LabelBench(split, Plan(documents=12, seeds=1, shapes=(PAPERS,))))
     by_case = {(row.case.method, row.case.mode, row.case.setting): row for row in rows}
     home_row, fold_row, probe_row = (
-        by_case["LSH-Div", "embedding", setting] for setting in (HOME, HOME_FOLDED, PROBED)
+        by_case["LSH-Div", "embedding", setting] for setting in (HOME, HOME_BY_FOLDS, TUNED_PROBES)
     )
     assert 0 < home_row.scored < probe_row.scored
     np.testing.assert_array_equal(home_row.values[AT_FIVE], fold_row.values[AT_FIVE])
-    assert home_row.chosen[0].shape == "10 x 10"
+    assert home_row.answers[0].shape == "10 x 10"
 
 
 def answer(h: Values, threshold: float | None, shape: str) -> Answer:
@@ -233,7 +233,7 @@ def test_times_at_a_size() -> None:
     names = ["LEML", "LEML", "MMR", "Greedy", *families, "nearest", *families]
     assert [time.method for time in times] == names
     assert [time.mode for time in times] == ["embedding"] * 10 + ["neighbour_vote"] * 7
-    assert (times[0].setting, times[1].setting) == (EVERYTHING, ENDS_EARLY)
+    assert (times[0].setting, times[1].setting) == (ALL_ITEMS, ENDS_EARLY)
     assert times[0].precision == pytest.approx(times[1].precision)
     assert times[0].precision > 0.1
     assert (times[0].candidates, times[10].candidates, times[10].scored) == (500, 300, 1.0)
@@ -250,12 +250,12 @@ def test_times_at_a_size() -> None:
 def row(
     method: str,
     figure: float,
-    setting: str = HOME_FOLDED,
+    setting: str = HOME_BY_FOLDS,
     mode: Mode = "embedding",
     noise: Values = _NOISE,
 ) -> LabelRow:
     """Return a row in which every figure is `figure` plus some noise."""
-    seeds = 1 if setting == EVERYTHING else 3
+    seeds = 1 if setting == ALL_ITEMS else 3
     by_seed = np.tile(figure + noise, (seeds, 1))
     values = dict.fromkeys((*FIGURES, AT_FIVE, "scored", "microseconds"), by_seed)
     answers = (answer(figure + noise, None, ""),) * seeds
@@ -280,9 +280,9 @@ def test_claims_of_figures() -> None:
 
     The verdict is open if there are no rows, or if differences are within the noise.
     """
-    base = [row("LEML", 0.5, EVERYTHING), row("Greedy", 0.4, EVERYTHING)]
-    claim = "h of LSH-SDiv is above that of LEML, embedding"
-    other_rows = [row("LSH-SDiv", 0.4, setting) for setting in (PROBED, DEFAULT)]
+    base = [row("LEML", 0.5, ALL_ITEMS), row("Greedy", 0.4, ALL_ITEMS)]
+    claim = "LSH-SDiv has a greater h than LEML, embedding"
+    other_rows = [row("LSH-SDiv", 0.4, setting) for setting in (TUNED_PROBES, DEFAULT)]
     home = row("LSH-SDiv", 0.6, HOME)
     assert verdict([*base, row("LSH-SDiv", 0.6), home, *other_rows], claim).holds is True
     mixed_verdict = verdict([*base, row("LSH-SDiv", 0.4), home], claim)
@@ -297,25 +297,25 @@ def test_claims_of_figures() -> None:
     votes = [
         row(name, h, mode="neighbour_vote") for name, h in (("LSH-SDiv", 0.6), ("LSH-Div", 0.3))
     ]
-    assert verdict([*base, *votes], "P@5 of LSH-SDiv is above that of LSH-Div, votes").holds is True
-    assert verdict(base, "P@5 of LEML is above that of Greedy").holds is True
-    assert verdict(high, "R of LEML is above that of LSH-SDiv, embedding").holds is False
+    assert verdict([*base, *votes], "LSH-SDiv has a greater P@5 than LSH-Div, votes").holds is True
+    assert verdict(base, "LEML has a greater P@5 than Greedy").holds is True
+    assert verdict(high, "LEML has a greater R than LSH-SDiv, embedding").holds is False
 
 
 def test_a_difference_between_seeds_decides_nothing() -> None:
     """If one seed gains and another loses, no number of documents makes the claim sure."""
     rival, seeds = row("LSH-Div", 0.5), np.array([[0.2], [-0.1], [0.1]])
-    rows = [rival, replace(rival, case=Case("LSH-SDiv", "embedding", HOME_FOLDED))]
+    rows = [rival, replace(rival, case=Case("LSH-SDiv", "embedding", HOME_BY_FOLDS))]
     rows[1] = replace(rows[1], values={k: v[0] + seeds for k, v in rows[1].values.items()})
-    assert verdict(rows, "P@5 of LSH-SDiv is above that of LSH-Div, embedding").holds is None
+    assert verdict(rows, "LSH-SDiv has a greater P@5 than LSH-Div, embedding").holds is None
     rows[1] = replace(rows[1], values=dict.fromkeys(rows[1].values, 0.8 + _NOISE + 0.1 * seeds))
-    assert verdict(rows, "P@5 of LSH-SDiv is above that of LSH-Div, embedding").holds is True
+    assert verdict(rows, "LSH-SDiv has a greater P@5 than LSH-Div, embedding").holds is True
 
 
 def test_verdicts_say_if_families_are_equivalent() -> None:
     """If two families draw the same hyperplanes, the verdict says so, and nothing is tested."""
     rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
-    claim = "P@5 of LSH-SDiv is above that of LSH-Div, embedding"
+    claim = "LSH-SDiv has a greater P@5 than LSH-Div, embedding"
     assert "same distribution" in verdict(rows, claim).sentence
     assert verdict(rows, claim).effects == ()
     assert "same distribution" not in verdict([row("LSH-SDiv", 0.6)], claim).sentence
@@ -332,14 +332,14 @@ def test_claims_over_epsilon() -> None:
     curves = [*leml, *curve("LSH-Div", 0.2, EPSILONS), *curve("LSH-SDiv", 0.4, EPSILONS)]
     # The other mode has the same curves.
     curves += [point._replace(mode="neighbour_vote") for point in curves[1:]]
-    above = verdict([], "(a) over ε, P@5 of LSH-SDiv is above that of LSH-Div, embedding", curves)
+    above = verdict([], "(a) over ε, LSH-SDiv has a greater P@5 than LSH-Div, embedding", curves)
     assert above.holds is True
     assert "+0.200, +0.200, +0.200, +0.200, +0.200" in above.sentence
     assert above.effects[0].size.value == pytest.approx(0.2)
-    below = verdict([], "(c) over ε, h of LSH-SDiv is above that of LEML, votes", curves)
+    below = verdict([], "(c) over ε, LSH-SDiv has a greater h than LEML, votes", curves)
     assert below.holds is False
     same = [point._replace(values=curves[0].values) for point in curves]
-    equal = verdict([], "(a) over ε, P@5 of LSH-SDiv is above that of LSH-Div, votes", same)
+    equal = verdict([], "(a) over ε, LSH-SDiv has a greater P@5 than LSH-Div, votes", same)
     assert equal.effects == ()
     assert "same distribution" in equal.sentence
 
@@ -353,7 +353,7 @@ def test_claims_of_times() -> None:
         return LabelTime(method, mode, setting, LABELS, microseconds * noise, 0.5, 0.1)
 
     times = [
-        timed("LEML", "embedding", EVERYTHING, 5_000),
+        timed("LEML", "embedding", ALL_ITEMS, 5_000),
         timed("LEML", "embedding", ENDS_EARLY, 500),
         timed("LSH-SDiv", "embedding", HOME, 100),
         timed("LSH-SDiv", "embedding", DEFAULT, 120),
@@ -378,13 +378,15 @@ def test_claims_of_times_of_other_families_at_size() -> None:
         for mode in MODES
         for method, microseconds in by_method.items()
     ]
-    times = [t._replace(microseconds=t.microseconds + (t.method == OURS) * _NOISE) for t in times]
+    times = [
+        t._replace(microseconds=t.microseconds + (t.method == LSH_SDIV) * _NOISE) for t in times
+    ]
     for mode in MODES.values():
         slower = verdict([], f"LSH-SDiv is faster than PCA-Hash, {mode}, at its size", times=times)
         faster = verdict([], f"LSH-SDiv is faster than LSH-Div, {mode}, at its size", times=times)
         assert (slower.holds, faster.holds) == (False, True)
         assert faster.effects[0].size.value == pytest.approx(1.2, rel=0.01)
-    times = [time._replace(same_as_lsh_div=time.method == OURS) for time in times]
+    times = [time._replace(same_as_lsh_div=time.method == LSH_SDIV) for time in times]
     same = verdict([], "LSH-SDiv is faster than LSH-Div, embedding, at its size", times=times)
     assert same.effects == ()
     assert "same distribution" in same.sentence
@@ -405,7 +407,7 @@ def test_claims_of_times_of_other_families_on_data() -> None:
 def test_impossible_values_of_h_are_found() -> None:
     """In four of the paper's five rows, the printed h exceeds the maximum that P and D allow."""
     assert impossible() == ["LEML", "PCA-Hash", "LSH-Div", "LSH-SDiv"]
-    assert {name: round(line.most, 3) for name, line in PRINTED.items()} == {
+    assert {name: round(line.most, 3) for name, line in PAPER_ROWS.items()} == {
         "LEML": 0.445,
         "MMR": 0.417,
         "PCA-Hash": 0.406,

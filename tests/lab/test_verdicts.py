@@ -29,7 +29,7 @@ def verdict(*contrasts: Contrast, is_null: bool = False) -> Verdict:
         ((-0.1, 0.0), "does not hold"),
         ((-0.1, -0.1), "does not hold"),
         ((0.1, -0.1), "depends on the data"),
-        ((), "cannot be told"),
+        ((), "not tested"),
     ],
 )
 def test_word_of_a_verdict(means: tuple[float, ...], word: str) -> None:
@@ -42,7 +42,7 @@ def test_word_of_a_verdict(means: tuple[float, ...], word: str) -> None:
         ((0.0, 0.0), "is not rejected"),
         ((0.1, 0.0), "does not hold"),
         ((-0.1, 0.0), "does not hold"),
-        ((), "cannot be told"),
+        ((), "not tested"),
     ],
 )
 def test_a_null_claim_is_never_confirmed(means: tuple[float, ...], word: str) -> None:
@@ -93,7 +93,7 @@ def test_ratios_are_tested_against_their_goal() -> None:
 def test_one_group_has_no_interval() -> None:
     """With one category, or one query, the text says so, and no interval is invented."""
     one = verdict(Contrast("here", np.array([0.1, 0.2]), np.zeros(2, np.int64)))
-    assert one.word == "cannot be told"
+    assert one.word == "not tested"
     assert "+0.150, one group: no interval" in one.sentence
     assert np.isnan([*one.effects[0].size[1:], one.effects[0].corrected_p]).all()
     single = verdict(Contrast("here", np.array([0.1])))
@@ -110,7 +110,7 @@ def test_queries_without_a_value_are_left_out() -> None:
     [effect] = verdict(Contrast("here", values, _GROUPS)).effects
     assert effect.groups == 9
     empty_verdict = verdict(Contrast("here", np.full(60, np.nan), _GROUPS))
-    assert empty_verdict.word == "cannot be told"
+    assert empty_verdict.word == "not tested"
     assert "here: no value" in empty_verdict.sentence
 
 

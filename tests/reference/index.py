@@ -212,14 +212,14 @@ def kernel_points(
     return Points(*arrays)
 
 
-def selection_scratch(count: int, points: Points, *, marked: bool = False) -> SelectionScratch:
+def selection_scratch(count: int, points: Points, *, has_marks: bool = False) -> SelectionScratch:
     """Return memory for a selection from `count` candidates, with or without marks of columns."""
     dims, is_sparse = points.vectors.shape[1], len(points.indptr) > 0
     return SelectionScratch(
         far=np.empty(count, np.float32),
         apart=np.empty(count, np.float32),
         dense=np.zeros((1, dims), np.float32),
-        marks=np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
+        marks=np.zeros(-(-dims // 64) if is_sparse and has_marks else 0, np.uint64),
     )
 
 

@@ -59,14 +59,14 @@ def hyperplane_queries(
     *,
     targets: npt.ArrayLike | None = None,
     penalty: float = 1.0,
-    balanced: bool = False,
+    is_balanced: bool = False,
 ) -> HyperplaneQueries:
     """Learn queries, each from a random half of `pool` (rows, dims).
 
     A query is the unit normal of a linear support vector machine for one category against the rest.
     Its bias is dropped, because it does not change the order of points. `targets` has the
-    categories to learn queries for, None for all. `penalty` is LIBLINEAR's C. `balanced` gives the
-    category the same total weight as the rest.
+    categories to learn queries for, None for all. `penalty` is LIBLINEAR's C. If `is_balanced`, the
+    category has the same total weight as the rest.
     """
     from sklearn.preprocessing import normalize
     from sklearn.svm import LinearSVC
@@ -77,7 +77,7 @@ def hyperplane_queries(
     queries = np.empty((len(labels), unit.shape[1]), np.float32)
     machine = LinearSVC(
         C=penalty,
-        class_weight="balanced" if balanced else None,
+        class_weight="balanced" if is_balanced else None,
         dual="auto",
         max_iter=_ITERATIONS,
         random_state=0,
@@ -150,7 +150,7 @@ class Topics:
                 seed,
                 targets=self.query_categories,
                 penalty=self.penalty,
-                balanced=True,
+                is_balanced=True,
             )
             folder.mkdir(exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             stack.enter_context(ended_by_signals())
         wait_for_address = stack.enter_context(starting_server())
         data = demo_digits.load()
-        copies = demo_copies.copy_images(data.images[data.indexed], data.digits[data.indexed])
+        copies = demo_copies.copy_images(data.images[data.index_rows], data.digits[data.index_rows])
         target = wait_for_address()
         with Client(target, timeout=10.0) as client:
             # Run both builds at the same time, because most of the time of a build is the start of

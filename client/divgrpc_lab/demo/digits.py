@@ -46,9 +46,9 @@ class Digits(NamedTuple):
 
     images: FloatArray
     digits: IntArray
-    indexed: IntArray
-    reported: IntArray
-    dial: IntArray
+    index_rows: IntArray
+    report_rows: IntArray
+    dial_rows: IntArray
 
     @property
     def categories(self) -> IntArray:
@@ -69,10 +69,10 @@ def build(client: Client, data: Digits) -> None:
     """Index the images of the first part; the id of an image is its position in the data."""
     client.build(
         INDEX,
-        data.images[data.indexed],
-        ids=data.indexed,
-        categories=data.categories[data.indexed],
-        subtopics=data.digits[data.indexed],
+        data.images[data.index_rows],
+        ids=data.index_rows,
+        categories=data.categories[data.index_rows],
+        subtopics=data.digits[data.index_rows],
     )
 
 
@@ -84,7 +84,7 @@ def learn(data: Digits, pool: IntArray, per_category: int, seed: int) -> Hyperpl
 def measured(data: Digits, queries: HyperplaneQueries, ids: IntArray) -> dict[str, Values]:
     """Return the figures P, SR, D and h of the results of each query."""
     points = PointCategories.of(
-        data.categories[data.indexed], data.digits[data.indexed], data.indexed
+        data.categories[data.index_rows], data.digits[data.index_rows], data.index_rows
     )
     values = measure(judge(ids, queries.categories, points))
     return {letter: values[name] for letter, name in _LETTERS.items()}
@@ -92,7 +92,7 @@ def measured(data: Digits, queries: HyperplaneQueries, ids: IntArray) -> dict[st
 
 def best_dial(client: Client, data: Digits, **options: Any) -> float:
     """Return the diversity with the greatest mean h on queries that are not reported."""
-    queries = learn(data, data.dial, _DIAL_QUERIES_PER_CATEGORY, seed=2)
+    queries = learn(data, data.dial_rows, _DIAL_QUERIES_PER_CATEGORY, seed=2)
 
     def h(diversity: float) -> float:
         result = client.query(INDEX, queries.queries, k=K, diversity=diversity, **options)
@@ -107,7 +107,7 @@ def show(out: Console, client: Client, data: Digits) -> tuple[list[Block], float
     Prints the figures. Returns images, in which wrong digits are boxed, and the gain in h of the
     best diversity over nearest neighbours.
     """
-    queries = learn(data, data.reported, _QUERIES_PER_CATEGORY, seed=1)
+    queries = learn(data, data.report_rows, _QUERIES_PER_CATEGORY, seed=1)
     dials = {"nearest": {"diversity": 0.0}, "default": {}}
     settings = dials | {"best dial": {"diversity": best_dial(client, data)}}
     answers = ask(client, INDEX, queries, settings)
@@ -118,8 +118,8 @@ def show(out: Console, client: Client, data: Digits) -> tuple[list[Block], float
     }
     heading = (
         f"2. Even or odd. {len(queries.queries)} hyperplane queries ask for even and for odd "
-        f"digits among {len(data.indexed):,} images;\n"
-        f"   they were learned from {len(data.reported)} images that are not indexed."
+        f"digits among {len(data.index_rows):,} images;\n"
+        f"   they were learned from {len(data.report_rows)} images that are not indexed."
     )
     print_answers(out, heading, answers, figures, _LEGEND)
     blocks = []

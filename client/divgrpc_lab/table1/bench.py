@@ -26,7 +26,7 @@ from divgrpc_lab.table1 import home
 from divgrpc_lab.table1.methods import (
     ALL,
     FAMILIES,
-    HASHED,
+    HASH_SEARCH,
     HASHING,
     HOME,
     ONE_EXACT,
@@ -216,7 +216,7 @@ def times(client: Client, sizes: tuple[int, int] = (IMAGES, WORDS)) -> list[Time
     for family, hash_family in families.items():
         with built(client, data, hash_family=hash_family):
             for kind, method in product(kinds, METHODS):
-                stage = HASHED if family != "NH" else ONE_EXACT if method == "Rerank" else ALL
+                stage = HASH_SEARCH if family != "NH" else ONE_EXACT if method == "Rerank" else ALL
                 slow = stage == ALL and method in ("QP-Rel", "Greedy", "MMR")
                 queries, categories = (
                     rows[: _SLOW_QUERIES if slow else _QUERIES] for rows in kinds[kind]

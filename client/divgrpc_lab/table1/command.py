@@ -126,23 +126,15 @@ def _figures(report: Report) -> dict[str, Any]:
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """Return the amount of work; raises `InvalidArgumentError` if it is too little."""
-    names = ("per_category", "seeds", "bits", "tables")
-    values = {name: getattr(arguments, name) for name in names}
-    values = {name: value for name, value in values.items() if value is not None}
+    minima = {"per_category": QUICK.per_category, "seeds": 1}
+    values = experiment.plan_values(arguments, minima, ("bits", "tables"))
     if arguments.quick:
-        for name in values:
-            option = name.replace("_", "-")
-            raise InvalidArgumentError(name, f"--quick sets this option: leave --{option} out")
         return QUICK
-    for name, least in (("per_category", QUICK.per_category), ("seeds", 1)):
-        if values.get(name, least) < least:
-            option = name.replace("_", "-")
-            raise InvalidArgumentError(name, f"{option} must be at least {least}")
-    plan = Plan(**{name: values[name] for name in names[:2] if name in values})
-    if "bits" in values or "tables" in values:
-        bits, numbers = values.get("bits", home.BITS), values.get("tables", home.TABLES)
-        plan = replace(plan, codes=home.codes(bits, numbers))
-    return plan
+    bits, numbers = values.pop("bits", None), values.pop("tables", None)
+    plan = Plan(**values)
+    if bits is None and numbers is None:
+        return plan
+    return replace(plan, codes=home.codes(bits or home.BITS, numbers or home.TABLES))
 
 
 def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> Report:

@@ -21,7 +21,7 @@ from divgrpc_lab.table1.methods import (
     FAMILIES,
     FIGURES,
     HOME,
-    HOME_FOLDED,
+    HOME_BY_FOLDS,
     HOME_METHODS,
     TIME,
     Answer,
@@ -145,14 +145,14 @@ def rows(data: str, results: dict[Place, list[list[Answer]]], categories: IntArr
     """
     table_rows = []
     for family, (number, case) in product(FAMILIES, enumerate(CASES)):
-        for stage in (HOME, HOME_FOLDED):
+        for stage in (HOME, HOME_BY_FOLDS):
             seeds: dict[int, list[tuple[Code, Answer]]] = {}
             for place, answers in results.items():
-                if place.family == family and (stage == HOME_FOLDED or place.code == PAPERS):
+                if place.family == family and (stage == HOME_BY_FOLDS or place.code == PAPERS):
                     seeds.setdefault(place.seed, []).extend(
                         (place.code, answer)
                         for answer in answers[number]
-                        if stage == HOME_FOLDED or not answer.parameters["hash_limit"]
+                        if stage == HOME_BY_FOLDS or not answer.parameters["hash_limit"]
                     )
             at_stage = Case(case.method, stage)
             table_rows += _chosen_rows(data, family, at_stage, list(seeds.values()), categories)

@@ -35,12 +35,12 @@ from divgrpc_lab.table1.paper import KS
 
 ALL: Final = "all points"
 ONE_EXACT: Final = "one exact pass"
-HASHED: Final = "hashed"
-FOLDED: Final = "hashed, limits by folds"
-TUNED: Final = "tuned buckets"
+HASH_SEARCH: Final = "hashed"
+HASH_BY_FOLDS: Final = "hashed, limits by folds"
+TUNED_BUCKETS: Final = "tuned buckets"
 BARE: Final = "tuned buckets, no limits"
 HOME: Final = "home buckets, 10 x 10"
-HOME_FOLDED: Final = "home buckets by folds"
+HOME_BY_FOLDS: Final = "home buckets by folds"
 
 FAMILIES: Final[dict[str, HashFamily]] = {"LSH-Div": "lsh_div", "LSH-SDiv": "lsh_sdiv"}
 # The paper's figures of a result list.
@@ -82,12 +82,12 @@ _LIMITS: Final[dict[str, list[tuple[int | None, int | None]]]] = {
     ALL: [(0, 0)],
     BARE: [(0, 0)],
     HOME: [(0, 0)],
-    FOLDED: [(400, 100), (800, 200), (3_200, 800)],
+    HASH_BY_FOLDS: [(400, 100), (800, 200), (3_200, 800)],
 }
 _SEARCHES: Final[dict[str, Search]] = {
     ALL: "exact",
     ONE_EXACT: "exact",
-    TUNED: "tables",
+    TUNED_BUCKETS: "tables",
     BARE: "tables",
     HOME: "tables",
 }
@@ -122,11 +122,11 @@ WITHOUT_HASHING: Final = (
     *(Case(method, ONE_EXACT) for method in _METHODS if method != "NN"),
 )
 HASHING: Final = (
-    *(Case(method, HASHED) for method in _METHODS),
-    Case("Greedy", FOLDED),
-    *(Case(method, TUNED) for method in ("NN", "Rerank", "Greedy", "MMR", "QP-Rel")),
+    *(Case(method, HASH_SEARCH) for method in _METHODS),
+    Case("Greedy", HASH_BY_FOLDS),
+    *(Case(method, TUNED_BUCKETS) for method in ("NN", "Rerank", "Greedy", "MMR", "QP-Rel")),
     *(Case(method, BARE) for method in ("NN", "Rerank", "Greedy", "MMR")),
-    *(Case("Greedy", stage, dial=HIGH_DIAL) for stage in (TUNED, BARE)),
+    *(Case("Greedy", stage, dial=HIGH_DIAL) for stage in (TUNED_BUCKETS, BARE)),
 )
 # The methods of the paper's literal mode.
 HOME_METHODS: Final = ("NN", "Rerank", "Greedy", "Greedy, printed", "MMR", *_QP)

@@ -11,17 +11,19 @@ from divgrpc_lab.table1.claims import Gain, Raised
 from divgrpc_lab.table1.methods import (
     ALL,
     FAMILIES,
-    FOLDED,
-    HASHED,
+    HASH_BY_FOLDS,
+    HASH_SEARCH,
     ONE_EXACT,
-    TUNED,
+    TUNED_BUCKETS,
     Row,
 )
 from divgrpc_lab.table1.page import Report
 from divgrpc_lab.table1.paper import FAMILIES as PAPERS
 from divgrpc_lab.table1.paper import KS, METHODS, printed
 
-_HASHING: Final = tuple((family, stage) for stage in (HASHED, TUNED) for family in FAMILIES)
+_HASHING: Final = tuple(
+    (family, stage) for stage in (HASH_SEARCH, TUNED_BUCKETS) for family in FAMILIES
+)
 
 
 def records(report: Report) -> Iterator[Record]:
@@ -53,7 +55,7 @@ def _h(rows: Sequence[Row]) -> Record:
     for method in METHODS:
         heights = [[number(paper[method, family, k].h, 2) for k in KS] for family in PAPERS]
         lines.append([f"the paper, {method}", *map(" ".join, heights), "", ""])
-    heads = [family if stage == HASHED else f"{family}, {stage}" for family, stage in _HASHING]
+    heads = [family if stage == HASH_SEARCH else f"{family}, {stage}" for family, stage in _HASHING]
     columns = ["set, method", ALL, *heads]
     return Record("table1-h", "Table 1: h at k = 10, 20 and 30", columns, lines)
 
@@ -80,7 +82,7 @@ def _gain(gains: Sequence[Gain]) -> Record:
     """Return the gain shares of greedy on hashed points, where there is a gain."""
     by_cell: dict[tuple[str, int], dict[str, Gain]] = {}
     for gain in gains:
-        if gain.stage == FOLDED and gain.share is not None:
+        if gain.stage == HASH_BY_FOLDS and gain.share is not None:
             by_cell.setdefault((gain.data, gain.k), {})[gain.family] = gain
     lines = []
     for (data, k), line in by_cell.items():

@@ -2,7 +2,7 @@
 
 The first build trains a label model and chooses its parameters on held-out rows. All other builds
 get these parameters and train the same model. Each family is built for each number of bits and each
-hash seed. A job is the measurement of one index, which needs no other job except that of the model,
+hash seed. A job is the measurement of one index, which needs no other job except the model's,
 so jobs may run in several processes; see `divgrpc_lab.work`.
 """
 
@@ -23,18 +23,18 @@ from divgrpc.metrics import Values
 from divgrpc.types import Mode
 from divgrpc_lab.data.documents import Split
 from divgrpc_lab.table2.methods import (
+    ALL_ITEMS,
     AT_FIVE,
     BY_HIERARCHY,
     DEFAULT,
-    EVERYTHING,
     FAMILIES,
     HOME,
-    HOME_FOLDED,
+    HOME_BY_FOLDS,
     MANY,
     MODES,
     PAPERS,
-    PROBED,
     TOP_K,
+    TUNED_PROBES,
     WITHOUT_HASHING,
     Answer,
     Case,
@@ -78,7 +78,7 @@ def facts(plan: Plan) -> tuple[object, ...]:
     An edit of a dial, a limit or an option of a build changes the facts, so that `Work` uses no
     result from before it.
     """
-    with_hashing = product(FAMILIES, MODES, (HOME, PROBED, DEFAULT))
+    with_hashing = product(FAMILIES, MODES, (HOME, TUNED_PROBES, DEFAULT))
     cases = [*WITHOUT_HASHING, *BY_HIERARCHY, *(Case(*parts) for parts in with_hashing)]
     shapes = (None, *plan.shapes)
     return (
@@ -124,7 +124,7 @@ class LabelBench:
 
     def jobs(self, model: Mapping[str, Any]) -> dict[str, Job]:
         """Return all measurements; `model` has the parameters of the label model."""
-        jobs: dict[str, Job] = {self._name(EVERYTHING): partial(self._without_hashing, model)}
+        jobs: dict[str, Job] = {self._name(ALL_ITEMS): partial(self._without_hashing, model)}
         for family in FAMILIES:
             jobs[self._name(family, DEFAULT)] = partial(self._default, model, family)
         for seed, family, shape in product(range(self._plan.seeds), FAMILIES, self._plan.shapes):
@@ -142,15 +142,15 @@ class LabelBench:
     def rows(self, results: Mapping[str, Any]) -> Iterator[LabelRow]:
         """Yield every row of the table."""
         for number, case in enumerate(self._unhashed_cases()):
-            yield self._row(case, [results[self._name(EVERYTHING)][number]])
+            yield self._row(case, [results[self._name(ALL_ITEMS)][number]])
         for family in FAMILIES:
             seeds = self._seeds(family)
             at = [results[self._name(family, seed, PAPERS)] for seed in seeds]
             for mode in MODES:
                 parts = {
                     HOME: [result[mode][HOME] for result in at],
-                    HOME_FOLDED: self._folded(results, family, mode),
-                    PROBED: [result[mode][PROBED] for result in at],
+                    HOME_BY_FOLDS: self._folded(results, family, mode),
+                    TUNED_PROBES: [result[mode][TUNED_PROBES] for result in at],
                     DEFAULT: [results[self._name(family, DEFAULT)][mode]],
                 }
                 for setting, case_results in parts.items():
@@ -158,7 +158,7 @@ class LabelBench:
 
     def curves(self, results: Mapping[str, Any]) -> Iterator[AtEpsilon]:
         """Yield the points of the curves against epsilon."""
-        leml = results[self._name(EVERYTHING)][0]
+        leml = results[self._name(ALL_ITEMS)][0]
         plain = [Answer(*item) for item in leml["answers"] if item[3] is None]
         yield self._point("LEML", "embedding", None, plain)
         for family, mode in product(("LSH-Div", "LSH-SDiv"), MODES):
@@ -220,8 +220,8 @@ class LabelBench:
             grid = Case(family, mode, HOME).grid(n_probes=(tables_of(index, mode),))
             result[mode] = {HOME: self._measured(index, mode, grid, str(shape))}
             if shape == PAPERS:
-                grid_of_probes = Case(family, mode, PROBED).grid()
-                result[mode][PROBED] = self._measured(index, mode, grid_of_probes, str(shape))
+                grid_of_probes = Case(family, mode, TUNED_PROBES).grid()
+                result[mode][TUNED_PROBES] = self._measured(index, mode, grid_of_probes, str(shape))
                 result[mode]["epsilon"] = [self._at(index, mode, e) for e in EPSILONS]
         return result
 
@@ -274,6 +274,6 @@ def _epsilon_grid(mode: Mode, count: int, epsilon: float) -> LabelGrid:
     There is no threshold, and the diversity is fixed.
     """
     limit = max(_LIMIT_MIN, math.ceil(2 * count ** (1 / (1 + epsilon))))
-    return Case("LSH-SDiv", mode, PROBED).grid(
+    return Case("LSH-SDiv", mode, TUNED_PROBES).grid(
         limits=((limit, 0),), diversities=(EPSILON_DIAL,), thresholds=(None,)
     )

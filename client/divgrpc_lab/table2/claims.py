@@ -15,19 +15,19 @@ from divgrpc.types import Mode
 from divgrpc_lab.data.synthetic import LABELS
 from divgrpc_lab.table2.bench import EPSILONS, AtEpsilon
 from divgrpc_lab.table2.methods import (
+    ALL_ITEMS,
     AT_FIVE,
     DEFAULT,
-    EVERYTHING,
     HOME,
-    HOME_FOLDED,
+    HOME_BY_FOLDS,
     MODES,
     LabelRow,
 )
-from divgrpc_lab.table2.paper import PRINTED, impossible
+from divgrpc_lab.table2.paper import PAPER_ROWS, impossible
 from divgrpc_lab.table2.size import ENDS_EARLY, LabelTime
 from divgrpc_lab.verdicts import Claim, Contrast, Verdict, judge
 
-OURS: Final = "LSH-SDiv"
+LSH_SDIV: Final = "LSH-SDiv"
 LETTERS: Final = {
     AT_FIVE: "P@5",
     "recall": "R",
@@ -42,9 +42,9 @@ _HASHED_RIVALS: Final = ("PCA-Hash", "LSH-Div")
 _EXHAUSTIVE: Final = ("LEML", "MMR", "Greedy")
 # The slower methods and their settings by name, with the speed-ups that the paper's text claims.
 _SPEED_UPS: Final = {
-    "LEML's product with every label": ("LEML", EVERYTHING, 20.0),
+    "LEML's product with every label": ("LEML", ALL_ITEMS, 20.0),
     "LEML's search that ends early": ("LEML", ENDS_EARLY, 20.0),
-    "MMR over every label": ("MMR", EVERYTHING, 80.0),
+    "MMR over every label": ("MMR", ALL_ITEMS, 80.0),
 }
 # The three parts of the paper's figure over epsilon: a figure, and the methods to be above.
 _FIGURE: Final = (
@@ -68,11 +68,11 @@ def verdicts(
 ) -> list[Verdict]:
     """Return the verdicts on the paper's claims, corrected together, in the paper's order."""
     claims = [
-        *(_above(rows, AT_FIVE, OURS, "LSH-Div", mode) for mode in MODES),
-        *(_above(rows, "drank", OURS, "LEML", mode) for mode in MODES),
-        *(_above(rows, "h_score", OURS, rival, mode) for mode in MODES for rival in _RIVALS),
+        *(_above(rows, AT_FIVE, LSH_SDIV, "LSH-Div", mode) for mode in MODES),
+        *(_above(rows, "drank", LSH_SDIV, "LEML", mode) for mode in MODES),
+        *(_above(rows, "h_score", LSH_SDIV, rival, mode) for mode in MODES for rival in _RIVALS),
         _above(rows, AT_FIVE, "LEML", "Greedy", "embedding"),
-        *(_above(rows, name, "LEML", OURS, m) for name in ("recall", "f_score") for m in MODES),
+        *(_above(rows, name, "LEML", LSH_SDIV, m) for name in ("recall", "f_score") for m in MODES),
         *(
             _over_epsilon(curves, part, name, rival, mode)
             for part, name, rivals in _FIGURE
@@ -90,7 +90,7 @@ def h_is_possible() -> Verdict:
     """Judge whether the paper's h can come from the same documents as its P and D."""
     wrong = impossible()
     sentences = "; ".join(
-        f"{name} {row.h:.3f}, at most {row.most:.3f}" for name, row in PRINTED.items()
+        f"{name} {row.h:.3f}, at most {row.most:.3f}" for name, row in PAPER_ROWS.items()
     )
     return Verdict(
         "the column h of Table 2 is of the same documents as its P and D",
@@ -101,16 +101,16 @@ def h_is_possible() -> Verdict:
 
 
 def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: Mode) -> Claim:
-    """Claim that a figure of `method` is above that of `rival` on every data set."""
+    """Claim that `method` has a greater figure than `rival` on every data set."""
     pairs = list(_pairs(rows, method, rival, mode))
     contrasts = [
         Contrast(place, row.values[name] - rival_row.values[name])
         for place, row, rival_row in pairs
         if not np.isnan(row.values[name]).all() and not _is_same(row, rival_row)
     ]
-    where = f", {MODES[mode]}" if OURS in (method, rival) else ""
+    where = f", {MODES[mode]}" if LSH_SDIV in (method, rival) else ""
     more = _SAME if any(_is_same(row, rival_row) for _, row, rival_row in pairs) else ""
-    text = f"{LETTERS[name]} of {method} is above that of {rival}{where}"
+    text = f"{method} has a greater {LETTERS[name]} than {rival}{where}"
     return Claim(text, "The difference", contrasts, more)
 
 
@@ -122,14 +122,14 @@ def _is_same(row: LabelRow, rival_row: LabelRow) -> bool:
 def _over_epsilon(
     curves: Sequence[AtEpsilon], part: str, name: str, rival: str, mode: Mode
 ) -> Claim:
-    """Claim that the mean of a figure of LSH-SDiv over all epsilons is above that of `rival`."""
-    text = f"({part}) over ε, {LETTERS[name]} of {OURS} is above that of {rival}, {MODES[mode]}"
+    """Claim that LSH-SDiv has a greater mean of a figure over all epsilons than `rival`."""
+    text = f"({part}) over ε, {LSH_SDIV} has a greater {LETTERS[name]} than {rival}, {MODES[mode]}"
     points = {(p.data, p.method, p.mode, p.epsilon): p.values[name] for p in curves}
     contrasts, words, more = [], [], ""
     for data in dict.fromkeys(point.data for point in curves):
         by_rival = "embedding" if rival == "LEML" else mode
         differences = [
-            points[data, OURS, mode, epsilon]
+            points[data, LSH_SDIV, mode, epsilon]
             - points[data, rival, by_rival, None if rival == "LEML" else epsilon]
             for epsilon in EPSILONS
         ]
@@ -149,18 +149,18 @@ def _over_epsilon(
 def _speed_up(times: Sequence[LabelTime], name: str, mode: Mode) -> Claim:
     """Claim that LSH-SDiv is as much faster than a method as the paper says, at its size."""
     rival, setting, goal = _SPEED_UPS[name]
-    text = f"{OURS} is more than {goal:g} times as fast as {name}, {MODES[mode]}, at its size"
+    text = f"{LSH_SDIV} is more than {goal:g} times as fast as {name}, {MODES[mode]}, at its size"
     slow: _Place = (rival, "embedding", setting)
     pairs: list[tuple[_Place, _Place]] = [
-        (slow, (OURS, mode, setting)) for setting in (HOME, DEFAULT)
+        (slow, (LSH_SDIV, mode, setting)) for setting in (HOME, DEFAULT)
     ]
     return _of_times(times, text, pairs, goal)
 
 
 def _faster_at_size(times: Sequence[LabelTime], rival: str, mode: Mode) -> Claim:
     """Claim that LSH-SDiv is faster than another family with home buckets, at the paper's size."""
-    text = f"{OURS} is faster than {rival}, {MODES[mode]}, at its size"
-    return _of_times(times, text, [((rival, mode, HOME), (OURS, mode, HOME))], 1.0)
+    text = f"{LSH_SDIV} is faster than {rival}, {MODES[mode]}, at its size"
+    return _of_times(times, text, [((rival, mode, HOME), (LSH_SDIV, mode, HOME))], 1.0)
 
 
 def _of_times(
@@ -189,14 +189,16 @@ def _of_times(
 
 def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Claim:
     """Claim that LSH-SDiv is faster than another family on every data set."""
-    pairs = list(_pairs(rows, OURS, rival, mode))
+    pairs = list(_pairs(rows, LSH_SDIV, rival, mode))
     contrasts = [
         Contrast(place, np.log(rival_row.values[_TIME] / row.values[_TIME]), goal=1.0)
         for place, row, rival_row in pairs
         if not _is_same(row, rival_row)
     ]
     more = _SAME if any(_is_same(row, rival_row) for _, row, rival_row in pairs) else ""
-    return Claim(f"{OURS} is faster than {rival}, {MODES[mode]}", "Ratio of times", contrasts, more)
+    return Claim(
+        f"{LSH_SDIV} is faster than {rival}, {MODES[mode]}", "Ratio of times", contrasts, more
+    )
 
 
 def _pairs(
@@ -204,13 +206,13 @@ def _pairs(
 ) -> Iterator[tuple[str, LabelRow, LabelRow]]:
     """Yield a place and the rows of two methods for every data set and literal setting."""
     by_case = {(row.data, row.case.method, row.case.mode, row.case.setting): row for row in rows}
-    settings = (HOME, HOME_FOLDED) if OURS in (method, rival) else (EVERYTHING,)
+    settings = (HOME, HOME_BY_FOLDS) if LSH_SDIV in (method, rival) else (ALL_ITEMS,)
     for data, setting in product(dict.fromkeys(row.data for row in rows), settings):
         first, second = (
-            by_case.get((data, name, "embedding", EVERYTHING))
+            by_case.get((data, name, "embedding", ALL_ITEMS))
             if name in _EXHAUSTIVE
             else by_case.get((data, name, mode, setting))
             for name in (method, rival)
         )
         if first is not None and second is not None:
-            yield data if setting == EVERYTHING else f"{data}, {setting}", first, second
+            yield data if setting == ALL_ITEMS else f"{data}, {setting}", first, second

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 import divgrpc
-from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.formats import tables
 from divgrpc_lab import experiment
 from divgrpc_lab.data import synthetic
@@ -26,7 +25,7 @@ from divgrpc_lab.table2.bench import LabelBench, Plan
 from divgrpc_lab.table2.bench import facts as label_facts
 from divgrpc_lab.table2.methods import PAPERS, Shape
 from divgrpc_lab.table2.page import Report, page
-from divgrpc_lab.table2.paper import PRINTED
+from divgrpc_lab.table2.paper import PAPER_ROWS
 from divgrpc_lab.table2.records import records
 from divgrpc_lab.table2.size import AtSize, label_times
 from divgrpc_lab.work import Job, Work, processes
@@ -45,37 +44,39 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--documents",
         type=int,
-        default=Plan().documents,
         metavar="N",
         help=f"Documents to predict labels for in each set (default {Plan().documents}).",
     )
     text = f"Hash seeds to repeat with (default {Plan().seeds})."
-    verb.add_argument("--seeds", type=int, default=Plan().seeds, metavar="N", help=text)
+    verb.add_argument("--seeds", type=int, metavar="N", help=text)
     experiment.add_options(verb, "table2")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, print the verdicts, write the page and the JSON, and return the exit code."""
-    if arguments.documents < _DOCUMENTS_MIN:
-        raise InvalidArgumentError("documents", f"documents must be at least {_DOCUMENTS_MIN}")
-    if arguments.seeds < 1:
-        raise InvalidArgumentError("seeds", "seeds must be at least 1")
+    plan = plan_of(arguments)
     names = experiment.set_names(arguments, SETS)
     sets = load(names, arguments.data) if names else []
     console = tables.console()
     console.print(experiment.NOT_THE_PAPERS_DATA, style="bold")
     if sets and sets[0].name == DIGITS:
         experiment.warn_of_digits(console)
-    plan = Plan(arguments.documents, arguments.seeds)
-    plan = QUICK if arguments.quick else plan
     size = SMALL if arguments.quick else SIZE
     report = measure(sets, plan, *size, folder=arguments.work)
-    paper = [{"method": name, **row._asdict(), "most_h": row.most} for name, row in PRINTED.items()]
+    paper = [
+        {"method": name, **row._asdict(), "most_h": row.most} for name, row in PAPER_ROWS.items()
+    ]
     figures = report._asdict() | {"paper": paper}
     experiment.finish(
         console, arguments, report.claims, page(report), figures, records=records(report)
     )
     return 0
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """Return the amount of work; raises `InvalidArgumentError` if it is too little."""
+    values = experiment.plan_values(arguments, {"documents": _DOCUMENTS_MIN, "seeds": 1})
+    return QUICK if arguments.quick else Plan(**values)
 
 
 def measure(

@@ -25,10 +25,10 @@ from divgrpc.metrics import Values
 from divgrpc.types import EvaluateLabelRow, HashFamily, Interval, LabelSelector, Mode
 from divgrpc_lab.draws import mean_over_draws
 
-EVERYTHING: Final = "everything"
+ALL_ITEMS: Final = "everything"
 HOME: Final = "10 x 10, home buckets"
-HOME_FOLDED: Final = "bits by folds, home buckets"
-PROBED: Final = "10 x 10, tuned probes"
+HOME_BY_FOLDS: Final = "bits by folds, home buckets"
+TUNED_PROBES: Final = "10 x 10, tuned probes"
 DEFAULT: Final = "default"
 
 FAMILIES: Final[dict[str, HashFamily]] = {
@@ -50,9 +50,9 @@ _COMPONENTS_MAX: Final = 200
 # A number of dimensions or rows that is above every limit, for the facts of `Work`.
 MANY: Final = 10**6
 _GRIDS: Final[dict[str, dict[str, Any]]] = {
-    EVERYTHING: {"searches": ("exact",), "limits": ((0, 0),)},
+    ALL_ITEMS: {"searches": ("exact",), "limits": ((0, 0),)},
     HOME: {"searches": ("tables",), "limits": ((0, 0),)},
-    PROBED: {"searches": ("tables",), "limits": ((0, 0),)},
+    TUNED_PROBES: {"searches": ("tables",), "limits": ((0, 0),)},
     DEFAULT: {"searches": ("auto",), "limits": ((None, None),)},
 }
 
@@ -98,13 +98,13 @@ class Case:
 
 
 WITHOUT_HASHING: Final = (
-    Case("LEML", "embedding", EVERYTHING, "nearest"),
-    Case("MMR", "embedding", EVERYTHING, "mmr"),
-    Case("Greedy", "embedding", EVERYTHING),
-    Case("nearest", "neighbour_vote", EVERYTHING, "nearest"),
+    Case("LEML", "embedding", ALL_ITEMS, "nearest"),
+    Case("MMR", "embedding", ALL_ITEMS, "mmr"),
+    Case("Greedy", "embedding", ALL_ITEMS),
+    Case("nearest", "neighbour_vote", ALL_ITEMS, "nearest"),
 )
 # Additional cases for labels with a hierarchy.
-BY_HIERARCHY: Final = tuple(Case("Hierarchy", mode, EVERYTHING, "hierarchy") for mode in MODES)
+BY_HIERARCHY: Final = tuple(Case("Hierarchy", mode, ALL_ITEMS, "hierarchy") for mode in MODES)
 
 
 def build_options(family: str, shape: Shape | None, seed: int, dims: int) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class LabelRow:
 
     values: (seeds, nq) by name: the paper's figures, `precision_at_5`, the share `scored`, and
         `microseconds`. P@5 has the parameters that are chosen among those without a threshold.
-    chosen: the best setting of each seed on all documents.
+    answers: the answer of the best setting of each seed on all documents.
     candidates: the number of labels or documents that could be scored.
     same_as_lsh_div: whether there are as many components as dimensions, so that LSH-SDiv and
         LSH-Div draw hyperplanes from the same distribution.
@@ -166,7 +166,7 @@ class LabelRow:
     data: str
     case: Case
     values: Mapping[str, Values]
-    chosen: tuple[Answer, ...]
+    answers: tuple[Answer, ...]
     candidates: int
     same_as_lsh_div: bool = False
 

@@ -25,7 +25,7 @@ from divgrpc_lab.draws import mean_over_draws
 from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, interval_text, records_table
 from divgrpc_lab.table2.bench import AtEpsilon
 from divgrpc_lab.table2.methods import AT_FIVE, FIGURES, MODES, TOP_K, LabelRow
-from divgrpc_lab.table2.paper import PRINTED, impossible
+from divgrpc_lab.table2.paper import PAPER_ROWS, impossible
 from divgrpc_lab.table2.size import LabelTime
 from divgrpc_lab.verdicts import Verdict, verdict_table
 
@@ -97,16 +97,16 @@ def _impossible() -> str:
     return (
         "The harmonic mean is concave: the mean of h over documents is at most 2PD/(P+D) of the "
         "mean P and the mean D, whatever the documents. All 45 cells of Table 1 keep to that. Of "
-        f"Table 2's {len(PRINTED)} rows {len(names)} do not: {', '.join(names)}. So that h cannot "
-        "be of the documents that P and D are of, perhaps of those alone for which a label was "
-        "right. P, R, D and time are what can be compared."
+        f"the {len(PAPER_ROWS)} rows of Table 2, {len(names)} do not: {', '.join(names)}. So the "
+        "printed h is not of the same documents as P and D. It may be of those documents alone for "
+        "which a label was right. P, R, D and time can be compared, and h cannot."
     )
 
 
 def _printed() -> Table:
     records = [
         {"the paper's": name, **dict(zip((*_HEADS, "time"), row.texts(), strict=True))}
-        for name, row in PRINTED.items()
+        for name, row in PAPER_ROWS.items()
     ]
     return records_table("Table 2 as printed, and the most that h could be.", records)
 
@@ -128,7 +128,7 @@ def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
     for row in rows:
         if row.case.method != method:
             continue
-        best = row.chosen[0]
+        best = row.answers[0]
         threshold = "" if best.threshold is None else f"score {best.threshold:g}"
         yield [
             f"{MODES[row.case.mode]}, {row.case.setting}" + ("*" if row.same_as_lsh_div else ""),
@@ -139,18 +139,18 @@ def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
             Cell(f"{row.scored:.1%}", detail=f"{best.search} {best.shape}".strip()),
             charts.time_words(row.microseconds),
         ]
-    if method in PRINTED:
-        *figures, time = PRINTED[method].texts()
+    if method in PAPER_ROWS:
+        *figures, time = PAPER_ROWS[method].texts()
         yield ["the paper's own", "", *figures, "", "", time]
 
 
 def _at_five(row: LabelRow) -> Cell:
     cell = _figure(row, AT_FIVE)
     spread = row.spread(AT_FIVE)
-    if spread is None or len(row.chosen) == 1:
+    if spread is None or len(row.answers) == 1:
         return cell
     low, high = (f"{end:.3f}".removeprefix("0") for end in spread)
-    return Cell(cell.text, f"{cell.detail}; {len(row.chosen)} seeds {low}–{high}")  # noqa: RUF001  # a range
+    return Cell(cell.text, f"{cell.detail}; {len(row.answers)} seeds {low}–{high}")  # noqa: RUF001  # a range
 
 
 def _of_means(row: LabelRow) -> str:

@@ -37,7 +37,7 @@ class PrintedLabels(NamedTuple):
 
 # Tolerance for the rounding of printed figures to three decimals.
 ROUNDING: Final = 0.002
-PRINTED: Final = {
+PAPER_ROWS: Final = {
     "LEML": PrintedLabels(0.304, 0.196, 0.192, 0.827, 0.534, 137.1),
     "MMR": PrintedLabels(0.275, 0.134, 0.175, 0.865, 0.418, 458.8),
     "PCA-Hash": PrintedLabels(0.265, 0.096, 0.121, 0.872, 0.669, 5.9),
@@ -48,4 +48,4 @@ PRINTED: Final = {
 
 def impossible() -> list[str]:
     """Return the names of the rows whose h exceeds the bound that P and D imply."""
-    return [name for name, row in PRINTED.items() if row.h > row.most + ROUNDING]
+    return [name for name, row in PAPER_ROWS.items() if row.h > row.most + ROUNDING]

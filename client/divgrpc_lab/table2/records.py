@@ -12,10 +12,10 @@ from divgrpc_lab.table2.claims import LETTERS
 from divgrpc_lab.table2.methods import (
     AT_FIVE,
     HOME,
-    HOME_FOLDED,
+    HOME_BY_FOLDS,
     MODES,
-    PROBED,
     TOP_K,
+    TUNED_PROBES,
     Case,
     LabelRow,
 )
@@ -26,8 +26,8 @@ from divgrpc_lab.verdicts import Verdict
 # Names of settings that are shorter than those of the report.
 _SETTINGS: Final = {
     HOME: "10 x 10, home",
-    HOME_FOLDED: "by folds, home",
-    PROBED: "10 x 10, tuned probes",
+    HOME_BY_FOLDS: "by folds, home",
+    TUNED_PROBES: "10 x 10, tuned probes",
 }
 _FIGURES: Final = ("f_score", "drank", "h_score")
 
@@ -71,7 +71,7 @@ def _row_text(row: LabelRow | None, figures: Sequence[str]) -> str:
         return ""
     at_five = number(float(row.values[AT_FIVE].mean()))
     spread = row.spread(AT_FIVE)
-    if spread is not None and len(row.chosen) > 1:
+    if spread is not None and len(row.answers) > 1:
         at_five += f" ({'–'.join(map(number, spread))})"  # noqa: RUF001  # a range
     means = [number(float(np.nanmean(row.values[name]))) for name in figures]
     return "; ".join([at_five, *means, f"{row.scored:.1%}"])

@@ -21,8 +21,8 @@ from divgrpc.platforms import thread_seconds
 from divgrpc.types import FloatArray, Mode
 from divgrpc_lab.data.synthetic import LabelledDocuments, Mixture, labelled_documents
 from divgrpc_lab.table2.methods import (
+    ALL_ITEMS,
     DEFAULT,
-    EVERYTHING,
     FAMILIES,
     HOME,
     MANY,
@@ -148,11 +148,11 @@ def _every_label(split: LabelledDocuments, embedded: FloatArray, factors: FloatA
             seconds.append(thread_seconds() - begin)
             hits += float(split.truth[[row]][:, best].sum()) / TOP_K
     times = 1e6 * np.array(seconds)
-    return LabelTime("LEML", "embedding", EVERYTHING, len(factors), times, hits / count, 1.0)
+    return LabelTime("LEML", "embedding", ALL_ITEMS, len(factors), times, hits / count, 1.0)
 
 
 def _timed(index: Index, case: Case, tests: Any, truth: Any, candidates: int) -> LabelTime:
-    slow = case.setting == EVERYTHING and case.selector != "nearest"
+    slow = case.setting == ALL_ITEMS and case.selector != "nearest"
     rows = slice(_SLOW_DOCUMENTS if slow else None)
     probes = {"n_probes": (tables_of(index, case.mode),)} if case.setting == HOME else {}
     grid = case.grid(**_AXES, **probes)

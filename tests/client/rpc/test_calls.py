@@ -384,7 +384,7 @@ def failure_to_become_ready(call: Stack) -> tuple[RpcError, RpcError]:
 @pytest.mark.parametrize("is_async", [False, True])
 def test_waiting_for_an_absent_server_ends(is_async: bool) -> None:
     """`wait_until_ready` says that nothing answers, and its cause is the refused connection."""
-    error, cause = failure_to_become_ready(Stack("127.0.0.1:1", awaited=is_async))
+    error, cause = failure_to_become_ready(Stack("127.0.0.1:1", is_async=is_async))
     assert str(error).startswith("nothing answered at 127.0.0.1:1: ")
     assert error.code is cause.code is UNAVAILABLE
     assert "Connection refused" in cause.detail
@@ -418,7 +418,7 @@ def test_waiting_for_a_server_that_compiles_ends() -> None:
     """The error says that the server answers, and its cause says what the server may lack."""
     with compiling() as (server, _, target):
         server.start()
-        error, cause = failure_to_become_ready(Stack(target, awaited=False))
+        error, cause = failure_to_become_ready(Stack(target, is_async=False))
     assert str(error).startswith(f"the server at {target} is not ready: it still compiles")
     assert cause.reason == "NOT_SERVING"
 

@@ -72,7 +72,7 @@ def test_kept_candidates_agree_with_the_reference(
     rows, limit = np.array(near, np.int32), np.float32(limit_of(metric))
     places = np.empty(len(rows), np.int64)
     arguments = (points, rows)
-    scratch = selection_scratch(len(rows), points, marked=data.draw(st.booleans()))
+    scratch = selection_scratch(len(rows), points, has_marks=data.draw(st.booleans()))
     count = pairwise.keep_different(*arguments, len(rows), limit, scratch, places)
     assert rows[places[:count]].tolist() == truth
     standing = np.zeros(len(rows), np.int8)

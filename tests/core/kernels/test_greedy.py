@@ -127,7 +127,7 @@ class Case:
         count, k = len(order), query_parameters.k
         points = self.stored()
         picks, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-        selection = selection_scratch(count, points, marked=has_marks)
+        selection = selection_scratch(count, points, has_marks=has_marks)
         objective = Objective(
             k,
             np.float32(1 - query_parameters.diversity),

@@ -39,7 +39,7 @@ def test_queries_agree_with_the_reference(
     family: HashFamily, metric: Metric, kind: Points, search: Search, is_shifted: bool
 ) -> None:
     """Samplings and kinds of queries alternate over metrics, kinds of points and selectors."""
-    index, query_rows = an_index(family, metric, kind, shifted=is_shifted), queries(3, metric)
+    index, query_rows = an_index(family, metric, kind, is_shifted=is_shifted), queries(3, metric)
     if is_shifted and metric != "inner_product":
         mean = twin_of(index).vectors.mean(axis=0, dtype=np.float64)
         expected = mean @ index.engine._arrays["hyperplanes"].astype(np.float64)

@@ -86,13 +86,20 @@ def test_answers_do_not_depend_on_the_size_of_memory(
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_points_whose_estimates_are_nan_come_last(share: float) -> None:
-    shared_index = built("euclidean")
-    terms = np.array(shared_index.engine._arrays["scan_terms"])
-    terms[: round(share * ROWS)] = 0x7FC07FC0
+    """Only a limit above the number of other points lets such points become candidates."""
+    shared_index, nan_count = built("euclidean"), round(share * ROWS)
+    arrays = shared_index.engine._arrays
+    terms, nan_rows = np.array(arrays["scan_terms"]), arrays["cell_rows"][:nan_count]
+    terms[:nan_count] = 0x7FC07FC0
     terms.setflags(write=False)
     index = fresh(shared_index, scan_terms=terms)
-    result = index.query(np.ones((2, DIMS)), hash_limit=ROWS - 1, candidates_limit=ROWS - 1)
-    assert (result.stats.points_hashed == ROWS - 1).all()
+    for hash_limit in (ROWS // 2, ROWS - 1):
+        result = index.query(
+            np.ones((2, DIMS)), k=500, search="scan", hash_limit=hash_limit, selector="nearest"
+        )
+        assert (result.stats.points_hashed == hash_limit).all()
+        if nan_count == hash_limit:
+            assert not np.isin(result.ids, nan_rows).any()
 
 
 @pytest.mark.parametrize("allocations", range(5))

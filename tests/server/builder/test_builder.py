@@ -34,7 +34,7 @@ from support.requests.manual_uploads import (
 )
 
 ONES = np.ones((3, DIMS), np.float32)
-TORN = labels_pb2.LabelSets(label_count=2, offsets=[0, 1], ids=[0])
+INCOMPLETE_SETS = labels_pb2.LabelSets(label_count=2, offsets=[0, 1], ids=[0])
 METRIC = index_pb2.BuildParameters.FromString(b"\x08\x63")  # 99
 RANK = labels_pb2.LabelPlan(parameters=labels_pb2.LabelParameters(rank=3))
 SHORT = once("index", ONES)
@@ -128,7 +128,7 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
         ([once("index", ONES, ids=[1, 2])], "ids"),
         ([once("index", ONES, categories=[1])], "categories"),
         ([once("index", ONES, subtopics=[1, 2, -2])], "subtopics"),
-        ([once("index", ONES, labels=TORN)], "labels.offsets"),
+        ([once("index", ONES, labels=INCOMPLETE_SETS)], "labels.offsets"),
         ([once("index", ONES, label_plan=RANK)], "rank"),
         ([once("index", ONES, parameters=index_pb2.BuildParameters(n_bits=25))], "n_bits"),
         ([once("index", ONES, parameters=METRIC)], "metric"),

@@ -47,7 +47,7 @@ def parameters(**fields: Any) -> labels_pb2.LabelPlan:  # noqa: ANN401  # a mess
 ONES = np.ones((3, DIMS), np.float32)
 FACTORS, MAP = np.ones((4, 2), np.float32), np.ones((DIMS, 2), np.float32)
 LEML = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_LEML)
-BROUGHT = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_FACTORS)
+FACTORS_PLAN = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_FACTORS)
 OFFSET = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_FACTORS, offset=[1.0])
 GOOD = sets([0, 1, 2, 4], [0, 1, 2, 3])
 PAIR = {"label_factors": dense(FACTORS), "feature_map": dense(MAP)}
@@ -91,13 +91,17 @@ def test_wrong_labels_of_rows_name_the_field(
         (LEML, {"label_factors": dense(FACTORS)}, "label_factors"),
         (LEML, {"label_names": labels_pb2.LabelNames(values=["a"])}, "label_names"),
         (LEML, {"label_names": labels_pb2.LabelNames(values=["a" * 2000])}, "label_names"),
-        (BROUGHT, {}, "label_factors"),
-        (BROUGHT, {"label_factors": dense(FACTORS)}, "feature_map"),
-        (BROUGHT, PAIR | {"label_factors": dense(FACTORS[:3])}, "label_model"),
-        (BROUGHT, PAIR | {"feature_map": dense(MAP[:4])}, "label_model"),
-        (BROUGHT, PAIR | {"feature_map": dense(MAP[:, :1])}, "feature_map"),
-        (BROUGHT, PAIR | {"label_factors": dense(FACTORS * np.nan)}, "label_factors"),
-        (BROUGHT, {"feature_map": vectors_pb2.DenseMatrix(rows=2, cols=2)}, "feature_map.data"),
+        (FACTORS_PLAN, {}, "label_factors"),
+        (FACTORS_PLAN, {"label_factors": dense(FACTORS)}, "feature_map"),
+        (FACTORS_PLAN, PAIR | {"label_factors": dense(FACTORS[:3])}, "label_model"),
+        (FACTORS_PLAN, PAIR | {"feature_map": dense(MAP[:4])}, "label_model"),
+        (FACTORS_PLAN, PAIR | {"feature_map": dense(MAP[:, :1])}, "feature_map"),
+        (FACTORS_PLAN, PAIR | {"label_factors": dense(FACTORS * np.nan)}, "label_factors"),
+        (
+            FACTORS_PLAN,
+            {"feature_map": vectors_pb2.DenseMatrix(rows=2, cols=2)},
+            "feature_map.data",
+        ),
         (OFFSET, PAIR, "offset"),
         (LEML, edges([4], []), "hierarchy.children"),
         (LEML, edges([], []), "hierarchy"),
@@ -117,7 +121,11 @@ def test_a_wrong_plan_names_its_field(
     ("plan", "steps", "field"),
     [
         (None, [chunk(ONES[:0], labels=sets([0, 1], [0])), commit(0)], "labels.ids"),
-        (BROUGHT, [label_chunk(feature_map=dense(m)) for m in (MAP, MAP[:, :1])], "feature_map"),
+        (
+            FACTORS_PLAN,
+            [label_chunk(feature_map=dense(m)) for m in (MAP, MAP[:, :1])],
+            "feature_map",
+        ),
         (LEML, [chunk(ONES), commit(3)], "labels"),
         (None, [chunk(ONES, labels=GOOD), label_chunk(label_names=NAMES)], "label_chunk"),
     ],
@@ -143,7 +151,7 @@ def test_label_chunks_over_a_limit_are_refused(
     part = labels_pb2.LabelChunk(
         label_factors=dense(np.ones((1, 2))), hierarchy=EDGES, label_names=NAMES
     )
-    with closing(LabelUpload(index_pb2.BuildHeader(labels=BROUGHT), tmp_path)) as upload:
+    with closing(LabelUpload(index_pb2.BuildHeader(labels=FACTORS_PLAN), tmp_path)) as upload:
         upload.add(part)
         if limit != "label_names_bytes_max":
             # Each chunk has two factor values, two edges and four bytes of names.

@@ -46,12 +46,12 @@ def test_a_query_that_sets_no_k_gets_the_default() -> None:
 
 def test_subjects_of_other_methods() -> None:
     rows = vectors(4, sparse=False)
-    predicted = predict_pb2.PredictLabelsRequest(index="papers", documents=rows)
-    assert read("PredictLabels", predicted.SerializeToString()) == ("papers", 4, 5)
-    evaluated = evaluate_pb2.EvaluateRequest(index="papers", queries=rows)
-    assert read("Evaluate", evaluated.SerializeToString()) == ("papers", 4, None)
-    asked = index_pb2.GetIndexRequest(index="papers")
-    assert read("GetIndex", asked.SerializeToString()) == ("papers", None, None)
+    predict_request = predict_pb2.PredictLabelsRequest(index="papers", documents=rows)
+    assert read("PredictLabels", predict_request.SerializeToString()) == ("papers", 4, 5)
+    evaluate_request = evaluate_pb2.EvaluateRequest(index="papers", queries=rows)
+    assert read("Evaluate", evaluate_request.SerializeToString()) == ("papers", 4, None)
+    get_index_request = index_pb2.GetIndexRequest(index="papers")
+    assert read("GetIndex", get_index_request.SerializeToString()) == ("papers", None, None)
     assert read("ListIndexes", b"") is NO_SUBJECT
 
 

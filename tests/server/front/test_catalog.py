@@ -18,7 +18,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
 from support.data.served_index import random_points
 
-ASKED = index_pb2.GetIndexRequest(index="bad").SerializeToString()
+GET_INDEX_REQUEST = index_pb2.GetIndexRequest(index="bad").SerializeToString()
 
 
 @pytest.mark.parametrize("file", ["1/manifest.json", "CURRENT"])
@@ -30,11 +30,11 @@ def test_one_bad_index_hides_no_other(tmp_path: Path, file: str) -> None:
     (tmp_path / "bad" / file).mkdir()
     catalog = Catalog(Config(), tmp_path, cast("Any", None), lambda: True, lambda: (1, 1))
     answer = asyncio.run(catalog.list_indexes(b""))
-    listed = index_pb2.ListIndexesResponse.FromString(answer).indexes
-    assert [(info.name, info.rows) for info in listed] == [("bad", 0), ("sound", 50)]
-    assert listed[0].warnings[0].code == "INDEX_DAMAGED"
+    descriptions = index_pb2.ListIndexesResponse.FromString(answer).indexes
+    assert [(info.name, info.rows) for info in descriptions] == [("bad", 0), ("sound", 50)]
+    assert descriptions[0].warnings[0].code == "INDEX_DAMAGED"
     with pytest.raises(IndexDamagedError):
-        asyncio.run(catalog.get_index(ASKED))
+        asyncio.run(catalog.get_index(GET_INDEX_REQUEST))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_any_error_of_reading_an_index_is_reported(
     monkeypatch.setattr("divgrpc_server.front.catalog.list_indexes", lambda _: ["bad"])
     catalog = Catalog(Config(), Path("/nowhere"), cast("Any", None), lambda: True, lambda: (1, 1))
     with pytest.raises(meaning):
-        asyncio.run(catalog.get_index(ASKED))
+        asyncio.run(catalog.get_index(GET_INDEX_REQUEST))
     answer = asyncio.run(catalog.list_indexes(b""))
     (info,) = index_pb2.ListIndexesResponse.FromString(answer).indexes
     assert (info.name, info.warnings[0].code) == ("bad", meaning.reason)

@@ -36,7 +36,7 @@ RANK = labels_pb2.LabelPlan(
     model=labels_pb2.LABEL_MODEL_LEML, parameters=labels_pb2.LabelParameters(rank=0)
 )
 ROWS = labels_pb2.LabelSets(label_count=4, offsets=[0, 1, 2, 4], ids=[0, 1, 2, 3])
-TORN = labels_pb2.LabelSets(label_count=4, offsets=[0])
+INCOMPLETE_SETS = labels_pb2.LabelSets(label_count=4, offsets=[0])
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ TORN = labels_pb2.LabelSets(label_count=4, offsets=[0])
         ([once("../x", ONES)], "index"),
         ([once("clean", ONES, ids=[1, 2, 1])], "ids"),
         ([header("clean", labels=RANK)], "rank"),
-        ([header("clean"), chunk(ONES, labels=TORN)], "labels.offsets"),
+        ([header("clean"), chunk(ONES, labels=INCOMPLETE_SETS)], "labels.offsets"),
         ([header("clean", labels=LEML), chunk(ONES, labels=ROWS)], "commit"),
     ],
     ids=["no-header", "after-commit", "nan", "name", "twice", "plan", "rows", "no-commit"],

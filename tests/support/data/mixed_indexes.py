@@ -77,11 +77,13 @@ def stored_as(points: FloatArray, kind: Points) -> FloatArray | sparse.csr_array
 
 
 @cache
-def an_index(family: HashFamily, metric: Metric, kind: Points, *, shifted: bool = False) -> Index:
+def an_index(
+    family: HashFamily, metric: Metric, kind: Points, *, is_shifted: bool = False
+) -> Index:
     """Build an index; all indexes of one metric have the same points.
 
-    If `shifted`, hyperplanes are Gaussian. They are centred on the mean of the points, except under
-    the inner product.
+    If `is_shifted`, hyperplanes are Gaussian. They are centred on the mean of the points, except
+    under the inner product.
     """
     # With pca_hash each component gives one bit, so two tables of four bits use all 8 components.
     # Cells have no tables.
@@ -91,8 +93,8 @@ def an_index(family: HashFamily, metric: Metric, kind: Points, *, shifted: bool 
         ids=np.random.default_rng(5).permutation(10**6)[:ROWS],
         metric=metric,
         hash_family=family,
-        hyperplanes="gaussian" if shifted else "orthogonal",
-        centred=shifted and metric != "inner_product",
+        hyperplanes="gaussian" if is_shifted else "orthogonal",
+        centred=is_shifted and metric != "inner_product",
         n_tables=n_tables,
         n_bits=n_bits,
         n_components=8,

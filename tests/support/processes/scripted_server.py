@@ -78,10 +78,10 @@ def row(number: int) -> evaluate_pb2.EvaluateRow:
 
 def status(code: int, message: str, *details: Message) -> status_pb2.Status:
     """Return a status with details."""
-    made = status_pb2.Status(code=code, message=message)
+    message_with_details = status_pb2.Status(code=code, message=message)
     for detail in details:
-        made.details.add().Pack(detail)
-    return made
+        message_with_details.details.add().Pack(detail)
+    return message_with_details
 
 
 class ScriptedIndex(DiverseIndexServicer):
@@ -171,8 +171,8 @@ class ScriptedIndex(DiverseIndexServicer):
         """Record the messages, report progress, and return an index."""
         self._begin("Build", context)
         self.upload = [next(request_iterator)]
-        accepted = index_pb2.BuildAccepted(chunk_bytes=self.chunk_bytes)
-        yield index_pb2.BuildResponse(accepted=accepted)
+        event = index_pb2.BuildAccepted(chunk_bytes=self.chunk_bytes)
+        yield index_pb2.BuildResponse(accepted=event)
         for request in request_iterator:
             self.upload.append(request)
             count = len(self.upload)

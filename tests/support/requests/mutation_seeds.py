@@ -16,7 +16,7 @@ from support.requests.mutators import Draw
 
 # Names of indexes to build. There are several, so that two builds seldom use the same name.
 _SCRATCH: Final = ("scratch", "scratch-2", "scratch-3", "scratch-4")
-_TRAINED: Final = labels_pb2.LabelPlan(
+_TRAINING_PLAN: Final = labels_pb2.LabelPlan(
     model=labels_pb2.LABEL_MODEL_LEML,
     parameters=labels_pb2.LabelParameters(rank=2, regularisation=1.0, iterations=1),
 )
@@ -67,6 +67,6 @@ class Seeds:
 
 def _train(plan: labels_pb2.LabelPlan, chunk: labels_pb2.LabelChunk) -> None:
     """Change a plan that has label factors into a plan that trains them."""
-    plan.CopyFrom(_TRAINED)
+    plan.CopyFrom(_TRAINING_PLAN)
     chunk.ClearField("label_factors")
     chunk.ClearField("feature_map")
