@@ -26,6 +26,14 @@ EXTRAS = ("cli", "server", "report", "dev", "bench", "docs")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 40
 KERNEL_LINES_MAX = 60
+# Participles and pronouns that say nothing about a value. `expected` is usual in tests.
+POOR_NAMES = """
+told found each own asked wanted given kept made taken said seen begun ours theirs mine held sent
+chosen done built caught drawn what which that this these those them nothing something everything
+anything another others listed picked counted printed
+"""
+# Names of public parameters and fields, which stay.
+PUBLIC_NAMES = {"asked", "counted", "found", "kept", "told"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -87,6 +95,26 @@ def test_functions_fit_a_screen() -> None:
             if _length(function) > most
         ]
     assert long == []
+
+
+def _variables(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each variable, parameter and field."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+
+
+def test_variables_are_named_by_nouns() -> None:
+    poor = [
+        f"{_name(path)}:{line} {name}"
+        for path in _sources(*PACKAGES, "tests")
+        for line, name in _variables(_parsed(path))
+        if (word := name.strip("_").lower()) in POOR_NAMES.split()
+        and not (path.is_relative_to(ROOT / "divgrpc") and word in PUBLIC_NAMES)
+    ]
+    assert poor == []
 
 
 def test_public_things_are_documented() -> None:

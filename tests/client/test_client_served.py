@@ -64,6 +64,7 @@ def test_streams_and_batches_return_the_bytes_of_single_queries(
     batch = ask("query", index, points[:40], timeout=30, **options)
     results = ask("query_stream", index, points[:40], **options)
     assert batch.ids[:, 0].tolist() == [3 * row for row in range(40)]
+    assert len(results) == 40
     for row, one in enumerate(results):
         assert one.ids.tobytes() == batch.ids[row].tobytes()
         assert one.scores.tobytes() == batch.scores[row].tobytes()

@@ -259,6 +259,7 @@ def test_evaluations_reuse_a_process(
 ) -> None:
     list(client.evaluate(evaluated_name, QUERIES, CATEGORIES, **ONE))
     pids = server.pids("evaluator")
+    assert pids
     with pytest.raises(InvalidArgumentError):
         list(client.evaluate(evaluated_name, QUERIES, [99] * 90, **ONE))
     list(client.evaluate(evaluated_name, QUERIES, CATEGORIES, **ONE))
@@ -271,7 +272,9 @@ def test_an_evaluator_has_a_low_priority(
     """If Linux schedules processes by session, the evaluator's session has a low priority too."""
     expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     list(client.evaluate(evaluated_name, QUERIES, CATEGORIES, **ONE))
-    for pid in server.pids("evaluator"):
+    pids = server.pids("evaluator")
+    assert pids
+    for pid in pids:
         assert os.getpriority(os.PRIO_PROCESS, pid) == expected
         with suppress(FileNotFoundError):
             text = Path(f"/proc/{pid}/autogroup").read_text()

@@ -254,10 +254,11 @@ def test_a_full_queue_slows_a_stream_down(strict: Served) -> None:
 
 def test_an_idle_upload_is_ended(strict: Served) -> None:
     """After `--upload-idle` seconds the call is DEADLINE_EXCEEDED and leaves no file."""
-    upload = Held(strict.stub, "still")
+    folder, upload = strict.server.folder / "data", Held(strict.stub, "still")
     upload.send(chunk(np.ones((3, DIMS))))
+    eventually(lambda: set(os.listdir(folder)) > {".lock", "small"})
     assert failure(list, upload.call).code == DEADLINE
-    eventually(lambda: set(os.listdir(strict.server.folder / "data")) == {".lock", "small"})
+    eventually(lambda: set(os.listdir(folder)) == {".lock", "small"})
 
 
 def test_a_server_without_workers_is_unhealthy(single: Served) -> None:

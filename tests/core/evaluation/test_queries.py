@@ -193,14 +193,19 @@ def test_one_group_has_neither_intervals_nor_choices(index: Index, queries: Floa
 
 
 def test_groups_of_one_query_are_the_classical_interval(index: Index, queries: FloatArray) -> None:
-    """Without `groups`, the queries of a category are a group."""
+    """Without `groups`, a group is a category, or a query if relevance is given by lists of ids."""
     grid = Grid(selectors=("nearest",), ks=(K,))
     alone = np.arange(len(QUERY_CATEGORIES))
     row, *_ = evaluate(index, queries, QUERY_CATEGORIES, groups=alone, grid=grid, per_query=True)
     default_row, *_ = evaluate(index, queries, QUERY_CATEGORIES, grid=grid)
+    categories, _ = labels()
+    relevant = [3 * np.arange(N)[::-1][categories == category] for category in QUERY_CATEGORIES]
+    list_row, *_ = evaluate(index, queries, relevant=relevant, grid=grid, per_query=True)
     for name in METRICS:
         values = row.values[name][:, None]
         assert row.metrics[name] == pytest.approx(mean_intervals(values)[0], nan_ok=True)
+        by_list = list_row.values[name][:, None]
+        assert list_row.metrics[name] == pytest.approx(mean_intervals(by_list)[0], nan_ok=True)
         assert default_row.metrics[name] == pytest.approx(
             mean_intervals(values, QUERY_CATEGORIES)[0], nan_ok=True
         )

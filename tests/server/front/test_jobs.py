@@ -114,6 +114,7 @@ def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> 
     with server.channel() as connection:
         upload = Held(DiverseIndexStub(connection), clean)
         upload.send(chunk(ONES))
+        eventually(lambda: index_folders(server, clean))
     eventually(lambda: not index_folders(server, clean))
 
 

@@ -109,5 +109,6 @@ def assert_same_rows(
             for column in set(columns) - {"microseconds"}:
                 np.testing.assert_array_equal(columns[column], expected[column])
         for name in _WITH_NAN:
+            assert hasattr(wire_row, name) == hasattr(core_row, name)
             np.testing.assert_array_equal(getattr(wire_row, name, 0), getattr(core_row, name, 0))
         assert wire_row.microseconds.p50 > 0
