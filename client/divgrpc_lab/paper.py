@@ -18,14 +18,13 @@ from divgrpc_client.formats import tables
 from divgrpc_client.reports.page import Page, Section, Table
 from divgrpc_lab import experiment
 from divgrpc_lab.data import documents, topics
-from divgrpc_lab.records import Record
 from divgrpc_lab.table1 import bench as table1_bench
 from divgrpc_lab.table1 import command as table1
 from divgrpc_lab.table1.records import records as table1_records
 from divgrpc_lab.table2 import bench as table2_bench
 from divgrpc_lab.table2 import command as table2
 from divgrpc_lab.table2.records import records as table2_records
-from divgrpc_lab.verdicts import LEVEL, Verdict, cell_texts, p_text, verdict_table
+from divgrpc_lab.verdicts import LEVEL, Verdict, verdict_table
 
 _LEAD: Final = (
     f"{experiment.NOT_THE_PAPERS_DATA} Every claim of Diverse Yet Efficient Retrieval using Hash "
@@ -39,10 +38,6 @@ _READING: Final = (
 )
 # Facts that are the same for both tables.
 _SHARED_FACTS: Final = ("date", "divgrpc", "Python")
-_COLUMNS: Final = (
-    *("table", "claim", "verdict", "where", "effect"),
-    *("95 % interval", "groups", "corrected p"),
-)
 
 
 class TableClaims(NamedTuple):
@@ -84,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         [*first.claims, *second.claims],
         page(parts),
         {"tables": parts},
-        records=chain([record(parts)], table1_records(first), table2_records(second)),
+        records=chain(table1_records(first), table2_records(second)),
     )
     return 0
 
@@ -115,19 +110,3 @@ def _content(part: TableClaims) -> list[str | Table]:
         experiment.records_table(f"The data sets of {part.table}.", records),
         "; ".join(f"{name}: {value}" for name, value in part.facts.items()) + ".",
     ]
-
-
-def record(parts: Sequence[TableClaims]) -> Record:
-    """Return one record with a row for each effect of each claim."""
-    rows = []
-    for part in parts:
-        for claim in part.claims:
-            head = [part.table, claim.claim, claim.word]
-            rows += [
-                [*head, effect.place, *cell_texts(effect), p_text(effect.corrected_p)]
-                for effect in claim.effects
-            ]
-            if not claim.effects:
-                rows.append([*head, "", "no test", "", "", ""])
-    title = "Every claim of the paper; p values are corrected within each table"
-    return Record("paper-claims", title, _COLUMNS, rows)

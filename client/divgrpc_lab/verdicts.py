@@ -190,11 +190,11 @@ def _lines(verdict: Verdict) -> Iterable[list[Cell | str]]:
         yield [*begin, *[""] * 6, end]
     for effect in verdict.effects:
         p_values = (p_text(effect.p), p_text(effect.corrected_p))
-        yield [*begin, effect.place, *cell_texts(effect), *p_values, end]
+        yield [*begin, effect.place, *_cell_texts(effect), *p_values, end]
         begin, end = ["", ""], ""
 
 
-def cell_texts(effect: Effect) -> tuple[str, str, str]:
+def _cell_texts(effect: Effect) -> tuple[str, str, str]:
     """Return the size of an effect, its interval and its number of groups in words."""
     groups = str(effect.groups)
     if np.isnan(effect.size.value):
