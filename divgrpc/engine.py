@@ -134,6 +134,24 @@ class Engine:
             answers = labels.vote(neighbours, answers, parameters)
         return labels.result(answers, query, parameters, self.generation)
 
+    def predict_one_by_one(
+        self, documents: Rows, parameters: PredictParameters
+    ) -> tuple[IntArray, Values, Values]:
+        """Predict labels for one document at a time and time each, for evaluations.
+
+        Returns the labels (nq, top_k) int64 that `predict` would return. Also returns the number of
+        labels or neighbours (nq,) that were scored exactly, and the CPU time (nq,) of this thread
+        in microseconds, both float64.
+        """
+        labels = np.empty((len(documents), parameters.top_k), np.int64)
+        scored_counts, seconds = np.empty(len(documents)), np.empty(len(documents))
+        for row in range(len(documents)):
+            start = thread_seconds()
+            result = self.predict(documents[row : row + 1], parameters)
+            seconds[row] = thread_seconds() - start
+            scored_counts[row], labels[row] = result.stats.points_scored[0], result.labels[0]
+        return labels, scored_counts, seconds * 1e6
+
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
         """Raise the errors that `predict` would raise for `documents`."""
         rows = document_rows(documents, self.dims)

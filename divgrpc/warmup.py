@@ -17,7 +17,6 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc import compilation
-from divgrpc.arrays import read_only
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
 from divgrpc.kernels import (
@@ -209,7 +208,9 @@ def _compile_beside() -> None:
         kernel.compile(tuple(numba.typeof(arguments[name]) for name in names))
     candidates = memory.scratch.candidates
     candidates.rows[:], candidates.distances[:] = np.arange(4), 1
-    points = index.points._replace(vectors=read_only(np.eye(4, dtype=np.float32)))
+    vectors = np.eye(4, dtype=np.float32)
+    vectors.setflags(write=False)
+    points = index.points._replace(vectors=vectors)
     candidate_set = CandidateSet(points, *candidates, memory.scratch.selection)
     for selector in ONE_BY_ONE:
         parameters = QueryParameters(k=2, selector=selector).resolve(4, "exact")

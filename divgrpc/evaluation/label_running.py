@@ -22,7 +22,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.evaluation.folds import FOLDS, choose_by_folds, deal_folds
 from divgrpc.evaluation.grid import LabelGrid
-from divgrpc.evaluation.labels import WORK_COLUMNS, LabelTally, LabelTask
+from divgrpc.evaluation.labels import LabelTally, LabelTask
 from divgrpc.evaluation.study import Resolution, Study
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels, check_top_k, prediction
@@ -31,7 +31,6 @@ from divgrpc.metrics import JudgedLabels, LabelTree, Values, measure_labels
 from divgrpc.metrics.labelling import SparseLabels
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.platforms import thread_seconds
 from divgrpc.types import EvaluateLabelRow, IntArray, LabelPrediction, Progress
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, query_rows
 
@@ -137,18 +136,10 @@ def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Valu
     The result is (3 + top_k, nq): `WORK_COLUMNS`, then the labels. drank is NaN without a
     hierarchy.
     """
-    work = np.full((len(WORK_COLUMNS), len(documents)), np.nan)
-    labels = np.empty((len(documents), setting.top_k), np.int64)
-    for row in range(len(documents)):
-        start = thread_seconds()
-        result = index.predict(documents[row : row + 1], setting)
-        microseconds = 1e6 * (thread_seconds() - start)
-        work[1:, row] = result.stats.points_scored[0], microseconds
-        labels[row] = result.labels[0]
+    labels, scored_counts, microseconds = index.predict_one_by_one(documents, setting)
     tree = index.labels_or_error().tree
-    if tree is not None:
-        work[0] = tree.drank(labels)
-    return np.concatenate([work, labels.T])
+    drank = np.full(len(labels), np.nan) if tree is None else tree.drank(labels)
+    return np.stack([drank, scored_counts, microseconds, *labels.T])
 
 
 @dataclass(frozen=True, slots=True)
