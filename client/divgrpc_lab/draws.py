@@ -1,12 +1,11 @@
 """Intervals and tests of a mean over queries and over several draws of the hash functions.
 
-Both vary: other queries give another mean, and so do other hash functions on the same queries. The
-variance of the mean is taken as the sum of the variance over queries and that over draws. This is
-clustering in two ways (Cameron, Gelbach and Miller, "Robust inference with multiway clustering",
-Journal of Business & Economic Statistics 29, 2011) without the term that is subtracted there, so
-intervals are rather too wide than too narrow. Both variances and their degrees of freedom are those
-of `divgrpc.metrics` (CR2 for groups of queries). The degrees of the sum are Satterthwaite's
-(Biometrics Bulletin 2, 1946).
+The mean varies with the queries and with the hash functions. Its variance is estimated as the
+variance over queries plus the variance over draws. This is two-way clustering (Cameron, Gelbach and
+Miller, "Robust inference with multiway clustering", Journal of Business & Economic Statistics 29,
+2011) without the term that they subtract, so intervals are more likely too wide than too narrow.
+`divgrpc.metrics` computes both variances and their degrees of freedom (CR2 for groups of queries).
+Satterthwaite's formula gives the degrees of freedom of the sum (Biometrics Bulletin 2, 1946).
 """
 
 from typing import NamedTuple

@@ -1,11 +1,11 @@
-"""Draw figures of the paper again: a plane, seven queries, and its lemma.
+"""Draw the paper's figures again: points in a plane, seven queries, and the lemma.
 
 The first figure is a plane with two classes of sub-clusters. It shows the points that four methods
 pick for one query: nearest neighbours, greedy over all points, greedy after hashing, and greedy
-over as many exact nearest points as hashing leaves. The second figure shows the ten results of
-seven queries for even or odd digits, with wrong results boxed. Both are answers of a server. The
-last figures show the paper's lemma (`divgrpc_lab.lemma`). Data, hashes and draws are seeded, so
-every run gives the same bytes.
+over as many of the nearest points as hashing passes on. The second figure shows the ten results of
+seven queries for even or odd digits, with wrong results boxed. A server computes the results of
+both figures. The last figures show the paper's lemma (`divgrpc_lab.lemma`). Data, hashes and draws
+are seeded, so every run gives the same bytes.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""The paper's lemma and the retrieval that it is to justify, measured beside their bounds.
+"""Measures the paper's lemma and the retrieval that it should justify, with their bounds.
 
 The lemma bounds how far the share of differing bits of a point lies from p = arccos(cosine) / pi.
-The paper states it for all points at one distance and proves it for one point; for all of m points
-the bound must have log(2m / delta) in place of log(2 / delta).
+The paper states it for all points at one distance and proves it for one point. For m points
+together, log(2 / delta) must become log(2m / delta).
 
-Algorithm 1 does not compare shares of bits, but wants equal keys. So the second figure counts the
-near and the far points that the home buckets of an index hold. Beside them are the numbers that
-Eq. 5 predicts, and the paper's n^(1/(1+epsilon)).
+Algorithm 1 does not compare shares of bits. It requires equal keys. So the second figure counts the
+near and the far points that the home buckets of an index hold. It compares them with the numbers
+that Eq. 5 predicts and with the paper's n^(1/(1+epsilon)).
 """
 
 import math
@@ -81,11 +81,18 @@ def deviations(seed: int = 0) -> list[Deviation]:
     points = _around(random, query, 1.0, LEMMA_POINTS)
     p, items = share_of_bits(1.0), []
     for bits in LEMMA_BITS:
-        away = np.array([_deviations(random, query, points, bits, p) for _ in range(_LEMMA_DRAWS)])
-        one, every = (_hoeffding(bits, count) for count in (1, LEMMA_POINTS))
-        of_one, of_all = np.quantile(away, 1 - DELTA), np.quantile(away.max(axis=1), 1 - DELTA)
-        within = float((away.max(axis=1) <= one).mean())
-        items.append(Deviation(bits, float(of_one), one, float(of_all), every, within))
+        samples = np.array(
+            [_deviations(random, query, points, bits, p) for _ in range(_LEMMA_DRAWS)]
+        )
+        bound_of_one, bound_of_all = (_hoeffding(bits, count) for count in (1, LEMMA_POINTS))
+        of_one, of_all = (
+            np.quantile(samples, 1 - DELTA),
+            np.quantile(samples.max(axis=1), 1 - DELTA),
+        )
+        within = float((samples.max(axis=1) <= bound_of_one).mean())
+        items.append(
+            Deviation(bits, float(of_one), bound_of_one, float(of_all), bound_of_all, within)
+        )
     return items
 
 
@@ -172,11 +179,11 @@ def _around(
 ) -> Values:
     """Return `count` unit vectors at `distance` from each of the unit `queries` (nq, d)."""
     centres = np.repeat(queries, count, axis=0)
-    away = random.standard_normal(centres.shape)
-    away -= (away * centres).sum(axis=1, keepdims=True) * centres
-    away /= np.linalg.norm(away, axis=1, keepdims=True)
+    directions = random.standard_normal(centres.shape)
+    directions -= (directions * centres).sum(axis=1, keepdims=True) * centres
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     cosine = 1 - distance**2 / 2
-    return np.asarray(cosine * centres + math.sqrt(1 - cosine**2) * away)
+    return np.asarray(cosine * centres + math.sqrt(1 - cosine**2) * directions)
 
 
 def _deviations(

@@ -3,10 +3,10 @@
   make paper ARGS="--data FOLDER --work WORK --json paper.json --records docs/records"
   make paper ARGS=--quick        a short run
 
-The measurements are those of `table1` and `table2` at their defaults. Holm's method corrects the p
-values of each table on its own. With --work FOLDER, a run that was killed goes on where it stopped,
-and measurements of `table1` and `table2` with the same folder are taken. Without a folder of data
-sets, the digits of scikit-learn are used.
+The command measures what `table1` and `table2` measure by default. Holm's method corrects the p
+values of each table separately. With --work FOLDER, a killed run continues where it stopped, and
+finished measurements of `table1` and `table2` in the same folder are reused. Without a folder of
+data sets, the digits of scikit-learn are used.
 """
 
 import argparse

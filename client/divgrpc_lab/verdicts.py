@@ -1,12 +1,14 @@
 """Verdicts on claims: a claim holds, does not hold, depends on the data, or cannot be told.
 
-A claim without any test, such as one with a single group of queries, is not tested.
+The verdict is "not tested" if no contrast of the claim has a p value, for example because all its
+queries are in one group. A claim that all means are zero is never confirmed: it "does not hold" or
+"is not rejected".
 
 A claim is tested by a contrast in each place, which is usually a data set. A contrast has a number
-for each query, whose mean is above zero if the claim is true. The mean has an interval and a
-two-sided t test by groups of queries, because the queries of one group resemble each other. The
-p values of all contrasts of a table are corrected together by Holm's method. If no claim has an
-effect, the probability that any verdict is decided is therefore at most 5 %.
+for each query. The mean of these numbers is above zero if the claim is true. The mean has an
+interval and a two-sided t test by groups of queries, because the queries of one group resemble each
+other. The p values of all contrasts of a table are corrected together by Holm's method. If no claim
+has an effect, any claim is therefore decided with a probability of at most 5 %.
 
 A claim holds if the means of all its contrasts are above zero with a corrected p below 0.05. It
 does not hold if one mean is below zero with such a p, and depends on the data if another mean is

@@ -1,8 +1,7 @@
-"""Runs the jobs of a long measurement, in several lanes if wanted, and keeps their results.
+"""Runs the jobs of a long measurement, in parallel if an executor is given, and keeps results.
 
 If a run is killed, a run with the same folder measures only the jobs that are missing. Results
-pass through JSON, which keeps every digit of a float, so that a result is the same whether it was
-kept or just measured.
+pass through JSON, which keeps every digit of a float, so kept results equal new results.
 """
 
 import gzip

@@ -186,8 +186,8 @@ class _Encoder:
             block = points[start : start + BOUND_ROWS].astype(np.float64)
             longest.append(np.einsum("ij,ij->i", block, block).max() ** 0.5)
             release_rows(points)
-        falling = np.maximum.accumulate(longest[::-1])[::-1].astype(np.float32)
-        self._put("length_bounds", np.nextafter(falling, np.float32(np.inf)))
+        suffix_maxima = np.maximum.accumulate(longest[::-1])[::-1].astype(np.float32)
+        self._put("length_bounds", np.nextafter(suffix_maxima, np.float32(np.inf)))
 
     def draw(self, *, fit: bool) -> None:
         """Draw the hyperplanes; if `fit`, also choose the number of components for cells."""
@@ -379,14 +379,14 @@ class _Encoder:
         inner_product the first scan term is 0.
         """
         weights, centre_margins = cells.weights[numbers], cells.margins[numbers]
-        along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
+        centre_products = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
         margins -= centre_margins
         levels = codes.levels(margins, self._depth, self._plane_count)
         stretch = self._stretches(margins, levels)
         if self.parameters.metric == "inner_product":
             return levels, codes.pack_terms(np.zeros(len(block), np.float32), stretch)
         shift = stretch * np.einsum("ij,ij->i", levels, centre_margins)
-        squares = self._centred_squares(block) - 2 * along + cells.squares[numbers]
+        squares = self._centred_squares(block) - 2 * centre_products + cells.squares[numbers]
         return levels, codes.pack_terms(np.maximum(squares, 0) + 2 * shift, 2 * stretch)
 
     def _centred_squares(self, block: Rows) -> FloatArray:

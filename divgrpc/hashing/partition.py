@@ -118,11 +118,11 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     n_coarse = max(1, math.isqrt(n_cells))
     # The coarse centres are few, so a part of the sample is enough for them.
     step = max(1, len(sample) // (_SAMPLE_PER_COARSE * n_coarse))
-    some = np.ascontiguousarray(sample[::step])
-    coarse = _k_means(some, draw_numbers(len(some), n_coarse, rng))
-    tops = _nearest(sample, coarse)
-    order = np.argsort(tops, kind="stable")
-    ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
+    coarse_sample = np.ascontiguousarray(sample[::step])
+    coarse = _k_means(coarse_sample, draw_numbers(len(coarse_sample), n_coarse, rng))
+    coarse_numbers = _nearest(sample, coarse)
+    order = np.argsort(coarse_numbers, kind="stable")
+    ends = np.searchsorted(coarse_numbers[order], np.arange(len(coarse) + 1))
     members = [order[start:stop] for start, stop in pairwise(ends)]
     # Draw the first centres in order and in one thread, so the result does not depend on threads.
     counts = [max(1, round(n_cells * len(rows) / len(sample))) for rows in members]
@@ -152,20 +152,20 @@ def _refined(partition: Partition, sample: FloatArray) -> Partition:
     kernels.add_up(sample, partition.assign(sample), sums, sizes)
     has_points = sizes[:, np.newaxis] > 0
     centres = np.divide(sums, sizes[:, np.newaxis], out=partition.centres.copy(), where=has_points)
-    tops = partition.starts[:-1]
-    members = np.add.reduceat(sizes, tops)[:, np.newaxis]
-    means = np.add.reduceat(sums, tops, axis=0)
+    first_cells = partition.starts[:-1]
+    members = np.add.reduceat(sizes, first_cells)[:, np.newaxis]
+    means = np.add.reduceat(sums, first_cells, axis=0)
     coarse = np.divide(means, members, out=partition.coarse.copy(), where=members > 0)
     return Partition(coarse, partition.starts, centres)
 
 
-def _k_means(points: FloatArray, firsts: IntArray) -> FloatArray:
+def _k_means(points: FloatArray, start_rows: IntArray) -> FloatArray:
     """Run k-means from the points `firsts` as first centres; return the centres (c, m) float32.
 
     Centres without points are dropped, so c may be less than the number of first centres.
     """
-    centres = points[firsts]
-    for _ in range(_ITERATIONS if len(firsts) > 1 else 1):
+    centres = points[start_rows]
+    for _ in range(_ITERATIONS if len(start_rows) > 1 else 1):
         sums, sizes = np.empty_like(centres), np.empty(len(centres), np.int64)
         kernels.add_up(points, _nearest(points, centres), sums, sizes)
         # Drop centres without points. If two centres are equal, the second one gets no points.

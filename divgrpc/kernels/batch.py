@@ -95,7 +95,7 @@ def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
     are fewer than four queries, the last query is repeated.
     """
     last = first + lanes - 1
-    four = (first, min(first + 1, last), min(first + 2, last), last)
+    lane_queries = (first, min(first + 1, last), min(first + 2, last), last)
     a, b = distances[:m], distances[BOUND_ROWS : BOUND_ROWS + m]
     c = distances[2 * BOUND_ROWS : 2 * BOUND_ROWS + m]
     d = distances[3 * BOUND_ROWS : 3 * BOUND_ROWS + m]
@@ -107,11 +107,11 @@ def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
             a[i] = row_distance(dense, first, vectors, start + i)
     elif product:
         for i in range(m):
-            w, x, y, z = row_dots(dense, four, vectors, start + i)
+            w, x, y, z = row_dots(dense, lane_queries, vectors, start + i)
             a[i], b[i], c[i], d[i] = -w, -x, -y, -z
     else:
         for i in range(m):
-            a[i], b[i], c[i], d[i] = row_distances(dense, four, vectors, start + i)
+            a[i], b[i], c[i], d[i] = row_distances(dense, lane_queries, vectors, start + i)
 
 
 @kernel

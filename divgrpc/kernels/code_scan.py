@@ -188,13 +188,13 @@ def replace_estimates(exact, stop, estimates, minima):
 @kernel
 def _group_minima(block, minima):
     minima[:] = np.float32(np.inf)
-    one, two, three, four = BLOCK_GROUPS, 2 * BLOCK_GROUPS, 3 * BLOCK_GROUPS, 4 * BLOCK_GROUPS
-    rest = block.shape[0] // four * four
+    end_a, end_b, end_c, end_d = BLOCK_GROUPS, 2 * BLOCK_GROUPS, 3 * BLOCK_GROUPS, 4 * BLOCK_GROUPS
+    rest = block.shape[0] // end_d * end_d
     # Four runs at a time: each minimum is read and written once for all of them.
-    for start in range(0, rest, four):
-        runs = block[start : start + four]
-        a, b, c, d = runs[:one], runs[one:two], runs[two:three], runs[three:]
-        for i in range(one):
+    for start in range(0, rest, end_d):
+        runs = block[start : start + end_d]
+        a, b, c, d = runs[:end_a], runs[end_a:end_b], runs[end_b:end_c], runs[end_c:]
+        for i in range(end_a):
             least_ab = a[i] if a[i] < b[i] else b[i]
             least_cd = c[i] if c[i] < d[i] else d[i]
             least = least_ab if least_ab < least_cd else least_cd
@@ -269,7 +269,7 @@ def _subtract_four_words(codes, planes, w, start, distances):
     shift, stop = planes[4, w], start + distances.shape[0]
     a, b = codes[w, start:stop], codes[w + 1, start:stop]
     c, d = codes[w + 2, start:stop], codes[w + 3, start:stop]
-    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    shift_1, shift_2, shift_3 = np.uint64(1), np.uint64(2), np.uint64(3)
     # Counts of equal weight are added first and shifted once.
     if planes[4, w + 3] == shift:
         for i in range(distances.shape[0]):
@@ -278,17 +278,19 @@ def _subtract_four_words(codes, planes, w, start, distances):
             twos = popcount(e & a1) + popcount(f & b1) + popcount(g & c1) + popcount(h & d1)
             fours = popcount(e & a2) + popcount(f & b2) + popcount(g & c2) + popcount(h & d2)
             eights = popcount(e & a3) + popcount(f & b3) + popcount(g & c3) + popcount(h & d3)
-            gain += (twos << one) + (fours << two) - (eights << three)
+            gain += (twos << shift_1) + (fours << shift_2) - (eights << shift_3)
             distances[i] -= np.float32(np.int32(gain << shift))
         return
     for i in range(distances.shape[0]):
         e, f, g, h = a[i], b[i], c[i], d[i]
-        gain = popcount(e & a0) + ((popcount(e & a1) + popcount(f & b0)) << one)
-        gain += (popcount(e & a2) + popcount(f & b1) + popcount(g & c0)) << two
+        gain = popcount(e & a0) + ((popcount(e & a1) + popcount(f & b0)) << shift_1)
+        gain += (popcount(e & a2) + popcount(f & b1) + popcount(g & c0)) << shift_2
         eights = popcount(f & b2) + popcount(g & c1) + popcount(h & d0) - popcount(e & a3)
-        more = popcount(g & c2) + popcount(h & d1) - popcount(f & b3)
-        more += ((popcount(h & d2) - popcount(g & c3)) << one) - (popcount(h & d3) << two)
-        gain += (eights << three) + (more << np.uint64(4))
+        sixteens = popcount(g & c2) + popcount(h & d1) - popcount(f & b3)
+        sixteens += ((popcount(h & d2) - popcount(g & c3)) << shift_1) - (
+            popcount(h & d3) << shift_2
+        )
+        gain += (eights << shift_3) + (sixteens << np.uint64(4))
         distances[i] -= np.float32(np.int32(gain << shift))
 
 
@@ -297,11 +299,11 @@ def _subtract_word(codes, planes, w, start, distances):
     p0, p1, p2, p3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
     shift = planes[4, w]
     word = codes[w, start : start + distances.shape[0]]
-    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    shift_1, shift_2, shift_3 = np.uint64(1), np.uint64(2), np.uint64(3)
     for i in range(distances.shape[0]):
         e = word[i]
-        gain = popcount(e & p0) + (popcount(e & p1) << one) + (popcount(e & p2) << two)
-        gain -= popcount(e & p3) << three
+        gain = popcount(e & p0) + (popcount(e & p1) << shift_1) + (popcount(e & p2) << shift_2)
+        gain -= popcount(e & p3) << shift_3
         distances[i] -= np.float32(np.int32(gain << shift))
 
 

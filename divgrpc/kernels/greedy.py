@@ -115,10 +115,10 @@ def best_value(costs, apart, count, relevance, weight):
         stop = min(start + _BLOCK_ROWS, count)
         # Few blocks have a better candidate. For the blocks that have none, this loop without a
         # branch takes a tenth of the time of the loop below.
-        better = 0
+        better_count = 0
         for i in range(start, stop):
-            better += relevance * costs[i] - weight * apart[i] < least
-        if better:
+            better_count += relevance * costs[i] - weight * apart[i] < least
+        if better_count:
             for i in range(start, stop):
                 value = relevance * costs[i] - weight * apart[i]
                 if value < least:

@@ -118,14 +118,14 @@ def add_lists(squares, lists, columns, values, query, distances, sums):
     common_length = math.sqrt(common_square) * _LENGTH_ROUND_UP
     error = math.sqrt(square) * terms * _FLOAT32_ERROR
     for row in range(squares.shape[0]):
-        dot, both = np.float64(sums[row]), query.square + squares[row]
+        dot, square_sum = np.float64(sums[row]), query.square + squares[row]
         most = dot + common_length * np.float64(lists.common_lengths[row]) + terms * _FLOAT32_LEAST
         most += error * math.sqrt(squares[row])
         if query.product:
             distances[row], sums[row] = np.float32(-dot), np.float32(-most)
         else:
-            distances[row] = np.float32(both - 2.0 * dot)
-            sums[row] = np.float32(both * (1.0 - _SQUARES_ERROR) - 2.0 * most)
+            distances[row] = np.float32(square_sum - 2.0 * dot)
+            sums[row] = np.float32(square_sum * (1.0 - _SQUARES_ERROR) - 2.0 * most)
 
 
 @part

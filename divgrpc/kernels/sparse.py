@@ -61,11 +61,11 @@ def distance_from_dot(dot, square, other_square, product):
     """Return a float32 distance from a dot product and squared lengths, all float64."""
     if product:
         return np.float32(-dot)
-    both = square + other_square
-    far = both - 2.0 * dot
+    square_sum = square + other_square
+    far = square_sum - 2.0 * dot
     # A difference within the rounding error counts as 0, so equal points of any length have
     # distance 0.
-    return np.float32(far if far > _SUM_ERROR * both else 0.0)
+    return np.float32(far if far > _SUM_ERROR * square_sum else 0.0)
 
 
 @kernel

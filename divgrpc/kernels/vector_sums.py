@@ -314,11 +314,11 @@ def _gathered_sum(builder: Any, elements: Any, span: Any, dense: Any) -> Any:
         for number, total in enumerate(sums):
             step = ir.Constant(index, number * _DOUBLE_LANES)
             add(total, builder.add(builder.add(start, offset), step), _DOUBLE_LANES)
-    rest = builder.add(start, builder.mul(steps, ir.Constant(index, stride)))
-    both = builder.fadd(*(builder.load(total) for total in sums))
-    total = cgutils.alloca_once_value(builder, _folded(builder, both, _DOUBLE_LANES))
-    with cgutils.for_range(builder, builder.sub(stop, rest)) as loop:
-        add(total, builder.add(rest, loop.index), 1)
+    tail_start = builder.add(start, builder.mul(steps, ir.Constant(index, stride)))
+    lane_sums = builder.fadd(*(builder.load(total) for total in sums))
+    total = cgutils.alloca_once_value(builder, _folded(builder, lane_sums, _DOUBLE_LANES))
+    with cgutils.for_range(builder, builder.sub(stop, tail_start)) as loop:
+        add(total, builder.add(tail_start, loop.index), 1)
     return builder.load(total)
 
 

@@ -192,16 +192,16 @@ def _squares(rows: FloatArray) -> Sums:
     return _over_rows(rows, leml.column_squares, rows)
 
 
-def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
+def _over_rows(factors: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
     """Run the kernel `update` on all rows of `like` (n, r), on all cores; return the sums (r,)."""
-    count = like.shape[1]
+    count = factors.shape[1]
     height = max(1, _UPDATED_NUMBERS // count)
-    starts = range(0, len(like), height)
+    starts = range(0, len(factors), height)
     sums = np.zeros((len(starts), count))
 
     def block(number: int) -> None:
         first_row = starts[number]
-        update(*arrays, first_row, min(len(like), first_row + height), sums[number])
+        update(*arrays, first_row, min(len(factors), first_row + height), sums[number])
 
     for _ in on_all_cores(block, range(len(starts))):
         pass

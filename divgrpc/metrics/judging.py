@@ -217,8 +217,8 @@ class Topics:
         mask = np.isin(self.pair_topics, distinct)
         points = np.minimum(self.pair_points[mask], k)
         keys = np.searchsorted(distinct, self.pair_topics[mask]) * (k + 1) + points
-        exactly = np.bincount(keys, minlength=len(distinct) * (k + 1)).reshape(-1, k + 1)
-        at_least = exactly[:, ::-1].cumsum(axis=1)[:, ::-1]
+        exact_counts = np.bincount(keys, minlength=len(distinct) * (k + 1)).reshape(-1, k + 1)
+        at_least = exact_counts[:, ::-1].cumsum(axis=1)[:, ::-1]
         return np.asarray(at_least[places, 1:])
 
 

@@ -14,10 +14,10 @@ def too_few(field: str, limit: int, available: int, counts: CountArray) -> tuple
     short = [count for count in counts.tolist() if count < limit]
     if not short:
         return ()
-    upper, things = field.upper(), "labels" if field == "top_k" else "points"
+    upper, noun = field.upper(), "labels" if field == "top_k" else "points"
     if limit > available:
-        sentence = f"{field} is {limit} and the index has {available} {things}"
-        return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
+        sentence = f"{field} is {limit} and the index has {available} {noun}"
+        return (WarningInfo(f"FEWER_THAN_{upper}_{noun.upper()}", sentence, field),)
     sentence = f"{len(short)} of {len(counts)} rows have fewer than {limit} results"
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
 
@@ -38,16 +38,14 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
     if not filled_rows and not half_rows:
         return ()
     rows = f"{filled_rows or half_rows} of {len(counts)} rows"
-    trouble = f"half of the candidates of {rows} are near-copies of results"
+    cause = f"half of the candidates of {rows} are near-copies of results"
     if filled_rows:
-        trouble = (
-            f"{rows} have fewer than k = {k} results that differ, and near-copies fill them up"
-        )
-    cure = (
+        cause = f"{rows} have fewer than k = {k} results that differ, and near-copies fill them up"
+    remedy = (
         "a larger candidates_limit and hash_limit look further; where these points are no copies,"
         " name another duplicate_threshold, or keep_duplicates"
     )
-    return (WarningInfo("CANDIDATES_CROWDED", f"{trouble}; {cure}", "candidates_limit"),)
+    return (WarningInfo("CANDIDATES_CROWDED", f"{cause}; {remedy}", "candidates_limit"),)
 
 
 def not_collapsed(most: int) -> WarningInfo:

@@ -233,9 +233,11 @@ class SearchTable:
         place = bisect.bisect_left(self._sizes, candidates)
         if place < len(self._sizes):
             return self._choices[place], self._pools["tables"][place].n_probes
-        half = (1 + self._target) / 2
-        safe = self._choices[-1] == "scan" and reaches(self._pools["scan"][-1].recall, half)
-        return "scan" if safe else "exact", self._pools["tables"][-1].n_probes
+        strict_target = (1 + self._target) / 2
+        scan_suffices = self._choices[-1] == "scan" and reaches(
+            self._pools["scan"][-1].recall, strict_target
+        )
+        return "scan" if scan_suffices else "exact", self._pools["tables"][-1].n_probes
 
     def _hash_limit(self, candidates: int) -> int:
         """Return the number of points to hash for `candidates`, or 0 without measurements.

@@ -156,9 +156,9 @@ class _Problem:
         """Return by how much the k candidates of greatest gradient increase the objective, or 0."""
         total, corner = self._least(-gradient, self.k)
         first: float = -total - qp.sum_of_products(self.shares, gradient)
-        way = (self.mean(corner) - mean)[0].astype(np.float64) * self.k
+        step_vector = (self.mean(corner) - mean)[0].astype(np.float64) * self.k
         half = 0.5 if len(self.candidates.points.inverse_lengths) else 1.0
-        second: float = 2 * self.beta * half * qp.sum_of_products(way, way)
+        second: float = 2 * self.beta * half * qp.sum_of_products(step_vector, step_vector)
         return max(0.0, first + second)
 
     def joining(self, gradient: Shares, members: IntArray) -> IntArray:

@@ -245,8 +245,8 @@ class Searcher:
         query does not use the lists, its number of entries is 0.
         """
         starts, ratio = self._index.lists.starts, inverted_lists.LISTS_MIN_RATIO
-        few = ratio * n_nearest <= self._n_points
-        if not isinstance(queries, SparseRows) or not len(starts) or not few:
+        finds_small_share = ratio * n_nearest <= self._n_points
+        if not isinstance(queries, SparseRows) or not len(starts) or not finds_small_share:
             return np.zeros(len(queries), np.int64)
         sizes = (starts[1:] - starts[:-1])[queries.indices]
         sums = np.concatenate(([0], np.cumsum(sizes)))[queries.indptr]
@@ -264,11 +264,11 @@ class Searcher:
         span = (0, len(queries), False)
         while room:
             memory = self._memory(plan, min(room, self._n_points))
-            lacking = query.answer(
+            needed_room = query.answer(
                 self._register, memory.register, plan.fields, span, arrays, results
             )
             # Allocate twice what this query needs, because the next one may need a little more.
-            room = 2 * lacking
+            room = 2 * needed_room
 
     def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
         """Search the query rows in batches; answer each batch with the kernel `query.answer`."""
@@ -310,9 +310,9 @@ class Searcher:
             whole = not self._n_cells and not self.ends_early
             pays = scan and whole and index.hashing.codes.nbytes > _BATCH_CODE_BYTES_MIN
             room = 2 * kernel.hash_limit + code_scan.BLOCK_POINTS
-        few = _BATCH_POINTS_RATIO * room <= self._n_points
+        room_is_small = _BATCH_POINTS_RATIO * room <= self._n_points
         fits = BATCH_QUERIES * room * _KEPT_BYTES <= _BATCH_BYTES_MAX
-        return room if pays and few and fits else 0
+        return room if pays and room_is_small and fits else 0
 
     def _memory(self, plan: QueryPlan, cell_room: int) -> Memory:
         """Return this thread's scratch memory, large enough for a plan.

@@ -52,7 +52,7 @@ def widened(rows: FloatArray, width: int = WIDE) -> sparse.csr_array:
 
 
 @cache
-def both(metric: Metric) -> tuple[Index, Index]:
+def wide_and_narrow(metric: Metric) -> tuple[Index, Index]:
     """Return an index of wide rows, and an index of the same rows without the empty columns."""
     points = drawn(240, COLUMN_COUNT, 1, metric)
     return (
@@ -95,7 +95,7 @@ def test_empty_columns_change_no_answer(
     selector: Selector, variant: Variant, metric: Metric
 ) -> None:
     """`qp_relax` adds up its means over other columns, so its shares agree only nearly."""
-    wide, narrow = both(metric)
+    wide, narrow = wide_and_narrow(metric)
     query_rows = queries(5, metric)
     options: Any = {"k": 6, "selector": selector, "variant": variant, "search": "exact"}
     narrow_result = narrow.query(sparse.csr_array(query_rows), **options)
@@ -127,7 +127,7 @@ def test_a_query_allocates_less_than_one_wide_row(selector: Selector, variant: V
 
 def test_relaxation_compacts_the_columns_of_candidates() -> None:
     """Means have only the columns that candidates use, unless candidates use all columns."""
-    for index, columns in zip(both("inner_product"), (COLUMN_COUNT, None), strict=True):
+    for index, columns in zip(wide_and_narrow("inner_product"), (COLUMN_COUNT, None), strict=True):
         searcher = index.engine._searcher
         points, rows = searcher._index.points, np.arange(200, dtype=np.int32)
         costs = np.zeros(200, np.float32)
@@ -140,7 +140,7 @@ def test_relaxation_compacts_the_columns_of_candidates() -> None:
 
 
 def test_defaults_depend_on_stored_values_not_on_columns() -> None:
-    wide, narrow = both("cosine")
+    wide, narrow = wide_and_narrow("cosine")
     assert wide.engine.widest_row == narrow.engine.widest_row <= COLUMN_COUNT
     for index in (wide, narrow):
         result = index.query(index.engine._searcher.points[:1], k=100)

@@ -74,9 +74,9 @@ def contents(index: Index) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 def test_a_build_over_the_wire_equals_one_in_process(core: Index) -> None:
     """All arrays are equal except those that hold measured times."""
-    here = Index.build(X, ids=IDS, **labelled_documents.everything())
-    assert contents(core) == contents(here)
-    wire_labels, local_labels = core.engine.manifest.labels, here.engine.manifest.labels
+    local_index = Index.build(X, ids=IDS, **labelled_documents.everything())
+    assert contents(core) == contents(local_index)
+    wire_labels, local_labels = core.engine.manifest.labels, local_index.engine.manifest.labels
     assert wire_labels is not None
     assert local_labels is not None
     assert (wire_labels.parameters, wire_labels.losses) == (
@@ -210,13 +210,13 @@ def test_given_label_models_are_uploaded(server: RunningServer, client: Client, 
     assert info.labels is not None
     assert (info.labels.rank, info.labels.has_label_sets) == (labelled_documents.RANK, False)
     assert info.labels.parameters is None
-    here = Index.build(X, label_model=model_given)
+    local_index = Index.build(X, label_model=model_given)
     there = Index.open(Path(server.folder, "data", "brought"))
-    assert contents(there) == contents(here)
+    assert contents(there) == contents(local_index)
     # The search is set explicitly, because the choice of `auto` depends on measured times.
     result = client.predict_labels("brought", DOCUMENTS, search="exact")
     assert result.names == ()
-    expected = here.predict_labels(DOCUMENTS, search="exact")
+    expected = local_index.predict_labels(DOCUMENTS, search="exact")
     assert result.scores.tobytes() == expected.scores.tobytes()
 
 

@@ -1,4 +1,4 @@
-"""Data sets of labelled documents for training and testing; digits if no folder is given."""
+"""Data sets of labelled documents; without a data folder, the digits of scikit-learn."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -11,8 +11,8 @@ labels. The synthetic documents have:
   and 40 % are words of the labels. Background words are a fifth of the vocabulary and follow Zipf's
   law with Mandelbrot's shift, p(rank) ~ 1 / (rank + 10). 15 % of the vocabulary is divided evenly
   among the topics and the rest among the labels, which gives about 120 words per topic and 4 per
-  label. A word of a topic or label is chosen by the square of a uniform number, so the first ones
-  are the most frequent.
+  label. Within a topic or label, the position of a word is proportional to the square of a uniform
+  random number, so the first words are the most frequent.
 
 Words have random numbers and are weighted like visual words. The structure of the data is also
 available as a label model of rank r, the planted model. Every topic has a random direction in r

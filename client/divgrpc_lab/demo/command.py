@@ -1,4 +1,4 @@
-"""Compare plain nearest neighbours with diverse results, in figures and in an image file.
+"""Compare plain nearest neighbours with diverse results, in tables and in an image file.
 
   make demo                  the first run compiles for about a minute
   make demo ARGS=--keep      keep the server and its indexes until Ctrl-C

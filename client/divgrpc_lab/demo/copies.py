@@ -1,8 +1,8 @@
 """The first part of the demonstration: "more like this" queries among near-copies.
 
-Every image is indexed ten times, each time with different slight noise, just as a shop has ten
-photographs of one product and an archive has ten copies of one story. A query is one of these
-images.
+Every image is indexed ten times, each time with different slight noise. Real collections are
+similar: a shop has ten photographs of a product, an archive ten copies of a story. A query is one
+of these images.
 """
 
 from typing import Final, NamedTuple
@@ -93,10 +93,10 @@ def quality(copies: Copies, rows: IntArray, ids: IntArray, scores: FloatArray) -
     """Return the printed figures of results; ids of -1 are padding."""
     present = ids >= 0
     images = np.mean([len(np.unique(row[row >= 0] // COPIES)) for row in ids])
-    same = copies.digits[ids] == copies.digits[rows][:, None]
+    is_same_digit = copies.digits[ids] == copies.digits[rows][:, None]
     return {
         "images": f"{images:.1f} of {K}",
-        "same digit": f"{same[present].mean():.3f}",
+        "same digit": f"{is_same_digit[present].mean():.3f}",
         "cosine": f"{scores[present].mean():.3f}",
     }
 

@@ -1,9 +1,9 @@
 """Measures Table 1 on one data set: builds indexes through the client and evaluates grids.
 
-The module also measures the paper's claims outside the table: the uniformity of retrieved points,
-and the growth of the number of hashed points. A job is a measurement whose result fits JSON, so
-that a long run can be continued; see `divgrpc_lab.work`. It takes a client, because jobs run on
-several servers at a time.
+The module also measures two claims that are not in the table: retrieved points are uniform, and the
+number of hashed points grows slowly. The result of a job is stored as JSON, so a long run can be
+continued; see `divgrpc_lab.work`. A job takes a client, because jobs run on several servers at
+once.
 """
 
 from collections.abc import Callable, Iterator, Mapping

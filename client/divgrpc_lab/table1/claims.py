@@ -3,10 +3,10 @@
 A contrast compares rows of one data set query by query, averaged over k and over the hash families.
 `divgrpc_lab.verdicts` tests all contrasts of the table together.
 
-The *gain share* of a row is its h on a scale where nearest neighbours without hashing have 0 and
-the best method of `EXHAUSTIVE` over all points has 1. Folds choose the best method, and all
-diversities. Each target is judged by a single row of each hash family, which was fixed before the
-run: greedy on hashed points with limits chosen by folds.
+The *gain share* of a row is a scaled h: nearest neighbours without hashing have 0, and the best
+method of `EXHAUSTIVE` over all points has 1. Folds choose this method and all diversities. Each
+target is judged by a single row of each hash family, which was fixed before the run: greedy on
+hashed points with limits chosen by folds.
 """
 
 from collections import defaultdict
@@ -232,9 +232,9 @@ def randomness_matters(codes: Sequence[Coded]) -> Claim:
 def _same_codes(codes: Sequence[Coded], family: str, rival: str) -> Iterator[Pair]:
     rows = {(c.row.data, c.row.family, c.n_bits, c.n_tables): c.row for c in codes}
     for (data, name, n_bits, n_tables), row in rows.items():
-        same = rows.get((data, rival, n_bits, n_tables))
-        if name == family and same is not None:
-            yield row, same
+        rival_row = rows.get((data, rival, n_bits, n_tables))
+        if name == family and rival_row is not None:
+            yield row, rival_row
 
 
 def uniform(spreads: Sequence[Spread]) -> Claim:

@@ -1,4 +1,4 @@
-"""Start a server, measure the paper's Table 1 on it, judge the paper's claims, write a page.
+"""Measure the paper's Table 1 on one server per core, judge its claims and write a page.
 
   make table1 ARGS="--data FOLDER --work WORK --json table1.json"
   make table1 ARGS="--data FOLDER --sets newsgroups20 --seeds 3"

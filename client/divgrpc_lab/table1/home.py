@@ -1,8 +1,9 @@
 """The paper's literal mode: a study that builds an index for each number of bits and tables.
 
 Hyperplanes are independent Gaussian draws. A query looks up its own bucket in each table and no
-other, and the selector sees every retrieved point. Bits, tables, epsilon and the diversity are
-chosen by folds for h, for nearest neighbours too, because the paper tunes all parameters for h.
+other, and the selector sees every retrieved point. Folds choose bits, tables, epsilon and the
+diversity with the best h, as the paper tunes all parameters for h. This includes nearest
+neighbours.
 """
 
 from collections.abc import Iterable, Sequence

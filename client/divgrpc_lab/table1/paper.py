@@ -1,8 +1,9 @@
 """The printed figures of the paper's Table 1, for comparison with our measurements.
 
 Source: Rao, Jain, Jawahar, "Diverse Yet Efficient Retrieval using Hash Functions", 2015, Table 1:
-ImageNet, 42,000 images in 7 x 5 categories, hyperplane queries. Times are seconds on its machine.
-The h of a cell is the mean over queries, so it is at most the harmonic mean of the cell's P and D.
+ImageNet, 42,000 images in 7 x 5 categories, hyperplane queries. Times are in seconds on the paper's
+machine. The h of a cell is the mean over queries, so it is at most the harmonic mean of the cell's
+P and D.
 """
 
 from typing import Final, NamedTuple

@@ -1,9 +1,9 @@
-"""Measures Table 2 on a data set in this process, one document at a time on one thread.
+"""Measures Table 2 on a data set without a server, one document at a time on one thread.
 
 The first build trains a label model and chooses its parameters on held-out rows. All other builds
 get these parameters and train the same model. Each family is built for each number of bits and each
-hash seed. A job is the measurement of one index, which needs no other job except the model's,
-so jobs may run in several processes; see `divgrpc_lab.work`.
+hash seed. A job measures one index. It depends only on the job that trains the model, so jobs can
+run in several processes; see `divgrpc_lab.work`.
 """
 
 import math

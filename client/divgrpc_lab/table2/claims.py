@@ -1,8 +1,9 @@
 """The paper's claims about Table 2 as contrasts of measured rows; see `divgrpc_lab.verdicts`.
 
-Rows are compared by the differences of their values for each document and hash seed. The rows of
-the hashing methods are those of the paper's literal mode, with ten bits and with the number of bits
-chosen by folds, because the paper tunes all parameters for h.
+Rows are compared by the differences of their values for each document and hash seed. Hashing
+methods are compared in the paper's literal mode, once with ten bits and once with the number of
+bits chosen by folds. Folds choose it for h, or for f without a hierarchy, because the paper tunes
+all parameters for h.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,12 +1,13 @@
-"""Measure the paper's Table 2 in this process, judge its claims and write a page.
+"""Measure the paper's Table 2 without a server, judge its claims and write a page.
 
   make table2 ARGS="--data FOLDER --work WORK --json table2.json --records docs/records"
   make table2 ARGS="--data FOLDER --sets enron_hier --documents 300"
   make table2 ARGS=--quick       a short run
 
-Documents are processed one at a time on one thread. If --sets is given without names, only the
-times at the paper's size are measured. Without a folder of data sets, the digits of scikit-learn
-are used. With --work FOLDER, a run that was killed goes on where it stopped.
+On the data sets, a process for each core measures one document at a time on one thread. If --sets
+is given without names, only the times at the paper's size are measured. Without a folder of data
+sets, the digits of scikit-learn are used. With --work FOLDER, a run that was killed goes on where
+it stopped.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The methods of Table 2 as grids for an evaluation of labels, and the rows of their results.
 
-A setting defines the labels, or in the mode `neighbour_vote` the documents, that are scored. The
-first two hashed settings are the paper's literal mode: independent Gaussian hyperplanes, 100
-projections in all, at most 200 components, the home bucket of each table, and no limits.
+A setting defines which labels are scored, or which documents in the mode `neighbour_vote`. The
+settings `home` and `home, folds` are the paper's literal mode: independent Gaussian hyperplanes,
+100 projections in all, at most 200 components, the home bucket of each table, and no limits.
 
 everything      all of them, by exact search; the paper's LEML and MMR
 home            ten tables of ten bits, home buckets only

@@ -157,8 +157,8 @@ def _of_means(row: LabelRow) -> str:
     precision, drank = row.figure("precision"), row.figure("drank")
     if precision is None or drank is None:
         return ""
-    both = precision.value + drank.value
-    return f"{2 * precision.value * drank.value / both if both else 0:.3f}"
+    total = precision.value + drank.value
+    return f"{2 * precision.value * drank.value / total if total else 0:.3f}"
 
 
 def _figure(row: LabelRow, name: str) -> Cell:

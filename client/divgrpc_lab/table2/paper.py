@@ -1,7 +1,8 @@
 """The printed figures of the paper's Table 2, and upper bounds of its column h.
 
 Source: Rao, Jain, Jawahar, "Diverse Yet Efficient Retrieval using Hash Functions", 2015, Table 2:
-LSHTC3, 754,000 documents with at least 4 of 259,000 labels. Times are milliseconds on its machine.
+LSHTC3, 754,000 documents with at least 4 of 259,000 labels. Times are in milliseconds on the
+paper's machine.
 
 The harmonic mean is a concave function of both arguments. By Jensen's inequality, the mean of h
 over documents is therefore at most the harmonic mean of the mean P and the mean D. This bound holds

@@ -2,8 +2,8 @@
 
 In the mode `embedding` the planted model of the paper's rank is used, so nothing is trained, and
 the documents are embedded beforehand. In the mode `neighbour_vote` the sparse documents are
-indexed. Each method scores either all labels or documents, or those that hashing finds. Documents
-are processed one at a time on one thread.
+indexed. Each method scores all labels or documents, or only the labels or documents that hashing
+finds. Documents are processed one at a time on one thread.
 """
 
 from collections.abc import Iterator, Mapping

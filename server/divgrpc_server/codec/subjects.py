@@ -28,7 +28,11 @@ _SEVERAL: Final = "*"  # in place of a name, if the queries of a stream use seve
 
 
 class Subject(NamedTuple):
-    """The name of the index of a call, "" if it has none, and its rows and k, None if unknown."""
+    """What the access log says about a call.
+
+    name: the name of the index, "" if the call has none.
+    rows, k: the number of rows and the value of k, None if unknown.
+    """
 
     name: str = ""
     rows: int | None = None

@@ -86,7 +86,7 @@ def test_help_says_what_an_option_does(command: str, words: str) -> None:
 
 
 def test_options_of_load_name_their_values_and_defaults() -> None:
-    """A flag has no negative form, a value has its unit, and `Settings` has the same defaults."""
+    """Flags have no negative form, values show a unit, and `Settings` has the same defaults."""
     verb = next(verb for name, verb, _ in VERBS if name == "load")
     usage = " ".join(verb.format_usage().split())
     for option in ("--poisson", "--allow-remote", "--warm-up SECONDS", "--closed N"):

@@ -94,7 +94,7 @@ class Tables:
         return sorted(rows[:count].tolist()), probes
 
 
-def wanted(limit: int, sampling: Sampling = "uniform", seed: int = 3) -> EffectiveParameters:
+def parameters_of(limit: int, sampling: Sampling = "uniform", seed: int = 3) -> EffectiveParameters:
     """Return parameters with this hash limit, which may be below k."""
     usual = QueryParameters(search="tables", sampling=sampling, seed=seed).resolve(10**6, "tables")
     return replace(usual, hash_limit=limit)
@@ -120,7 +120,7 @@ drawn_tables = st.builds(
 def test_find_in_tables_agrees_with_the_reference(
     tables: Tables, n_probes: int, limit: int, sampling: Sampling
 ) -> None:
-    parameters = wanted(limit, sampling)
+    parameters = parameters_of(limit, sampling)
     probe_parameters = replace(parameters, n_probes=n_probes)
     twin = definitions.hashed_by_tables(tables.points(), tables.margins, probe_parameters)
     rows, probes = tables.find(n_probes, 0, parameters, tables.scratch())
@@ -138,7 +138,7 @@ def test_probing_continues_until_enough_points_are_found(
     seed: int, n_bits: int, at_least: int, n_probes: int
 ) -> None:
     tables = Tables.draw(seed, 60, 3, n_bits, 0.5)
-    parameters = replace(wanted(0), n_probes=n_probes)
+    parameters = replace(parameters_of(0), n_probes=n_probes)
     twin = definitions.hashed_by_tables(
         tables.points(), tables.margins, parameters, at_least=at_least
     )
@@ -153,23 +153,23 @@ def test_probing_ends_if_the_heap_is_full(room: int) -> None:
     tables = Tables.draw(1, 50, 3, 10, 0.5)
     tables.room = room
     scratch = tables.scratch()
-    _, probes = tables.find(10**6, 0, wanted(0), scratch)
+    _, probes = tables.find(10**6, 0, parameters_of(0), scratch)
     assert 3 <= probes < 3 * 2**10
-    few, _ = tables.find(2, 0, wanted(0), scratch)
+    few, _ = tables.find(2, 0, parameters_of(0), scratch)
     tables.room = 9000
-    assert few == tables.find(2, 0, wanted(0), tables.scratch())[0]
+    assert few == tables.find(2, 0, parameters_of(0), tables.scratch())[0]
 
 
 def test_working_memory_can_be_reused() -> None:
     tables = Tables.draw(2, 200, 4, 5, 0.3)
-    fresh = tables.find(20, 0, wanted(0), tables.scratch())
+    fresh = tables.find(20, 0, parameters_of(0), tables.scratch())
     scratch = tables.scratch()
     scratch[5][0] = 2**32 - 4
     for _ in range(8):
-        assert tables.find(20, 0, wanted(0), scratch) == fresh
+        assert tables.find(20, 0, parameters_of(0), scratch) == fresh
     scratch[4][:] = 1
     scratch[5][0] = 2**32 - 1
-    assert tables.find(20, 0, wanted(0), scratch) == fresh
+    assert tables.find(20, 0, parameters_of(0), scratch) == fresh
 
 
 @pytest.mark.parametrize("kind", ["zero", "equal"])
@@ -178,7 +178,7 @@ def test_equal_margins_are_probed_once_each(kind: str, n_tables: int) -> None:
     tables = Tables.draw(4, 64, n_tables, 6, 0.5)
     tables.margins = np.full(64 * WORDS, 0 if kind == "zero" else 0.5, np.float32)
     for n_probes in (1, 2, n_tables, 7, 6 * n_tables, n_tables * 2**6):
-        rows, probes = tables.find(n_probes, 0, wanted(0), tables.scratch())
-        parameters = replace(wanted(0), n_probes=n_probes)
+        rows, probes = tables.find(n_probes, 0, parameters_of(0), tables.scratch())
+        parameters = replace(parameters_of(0), n_probes=n_probes)
         twin = definitions.hashed_by_tables(tables.points(), tables.margins, parameters)
         assert (rows, probes) == (sorted(twin[0]), n_probes)

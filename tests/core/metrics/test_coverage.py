@@ -31,7 +31,11 @@ SIZES: dict[str, Callable[[int], IntArray]] = {
 def samples(
     rng: np.random.Generator, groups: IntArray, alike: float, values: Values, count: int
 ) -> Values:
-    """Return samples (nq, count); `alike` is the correlation of queries of a group, if normal."""
+    """Return samples (nq, count) whose quantiles at `_RANKS` are `values`.
+
+    The samples are transformed normal numbers. `alike` is the correlation of these normal numbers
+    within a group.
+    """
     group_noise = rng.standard_normal((groups.max() + 1, count))[groups]
     normal = np.sqrt(alike) * group_noise + np.sqrt(1 - alike) * rng.standard_normal(
         (len(groups), count)

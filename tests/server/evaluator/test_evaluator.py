@@ -149,12 +149,12 @@ def test_progress_is_sent_at_a_fixed_interval() -> None:
     pending: Future[None] = Future()
     tell = Mock(side_effect=[None, None, lambda: None])
 
-    def told() -> None:
+    def report() -> None:
         tell()
         if tell.call_count == 2:
             pending.set_result(None)
 
-    evaluator._await([pending], told, 0.01)
+    evaluator._await([pending], report, 0.01)
     assert tell.call_count == 3
     failure: Future[None] = Future()
     failure.set_exception(MemoryError())

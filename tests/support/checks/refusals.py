@@ -40,10 +40,12 @@ def failing(
 
 def cases_of(**values: Sequence[object]) -> list[tuple[dict[str, object], str]]:
     """Return a case for each wrong value: the value by its field, and the field at fault."""
-    return [({field: value}, field) for field, some in values.items() for value in some]
+    return [
+        ({field: value}, field) for field, field_values in values.items() for value in field_values
+    ]
 
 
 def wrong(**values: Sequence[object]) -> pytest.MarkDecorator:
     """Parametrize a test by `field` and `value`, from the wrong values of each field."""
-    pairs = [(field, value) for field, some in values.items() for value in some]
+    pairs = [(field, value) for field, field_values in values.items() for value in field_values]
     return pytest.mark.parametrize(("field", "value"), pairs)
