@@ -20,7 +20,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Interval
 from divgrpc_client.reports.page import Body, Cell, Column, Page, Table, write_page
 from divgrpc_lab.data.topics import DATA_VARIABLE
-from divgrpc_lab.records import Record, command, write_records
+from divgrpc_lab.records import Record, command, commit, write_records
 from divgrpc_lab.verdicts import Verdict, print_verdicts
 
 # The first sentence of the output and of the page of both tables.
@@ -84,6 +84,7 @@ def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[s
         path.parent.mkdir(parents=True, exist_ok=True)
     if arguments.records is not None:
         arguments.records.mkdir(parents=True, exist_ok=True)
+        commit()  # of the code that measures, not of an edit during the run
     return list(names)
 
 

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from math import isnan
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -109,8 +110,12 @@ def without_options(words: Sequence[str], options: Iterable[str]) -> list[str]:
     return rest
 
 
+@cache
 def commit() -> str:
-    """Return the short name of the commit, with a mark if tracked files have changes."""
+    """Return the short name of the commit, with a mark if tracked files had changes.
+
+    The first call decides, because a run writes records, which are tracked.
+    """
 
     def git(*arguments: str) -> str:
         words = ["git", "-C", str(_ROOT), *arguments]

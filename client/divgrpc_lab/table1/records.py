@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import isnan
 from typing import Final
 
+from divgrpc.types import Interval
 from divgrpc_lab.experiment import interval_text
 from divgrpc_lab.records import Record, claims_record, number, signed
 from divgrpc_lab.table1.bench import Growth, Spread, Timed
@@ -126,7 +128,7 @@ def _growth(growths: Sequence[Growth]) -> Record:
     lines = [
         [
             item.data,
-            f"n^{item.exponent.value:.2f} ({interval_text(item.exponent)})",
+            _exponent_text(item.exponent),
             " ".join(f"{points:,.0f}" for points in item.hashed_points),
             " ".join(f"{size:,}" for size in item.sizes),
             " ".join(number(recall, 2) for recall in item.recalls),
@@ -135,6 +137,12 @@ def _growth(growths: Sequence[Growth]) -> Record:
     ]
     columns = ["set", "growth", "hashed points", "of points", "recall"]
     return Record("table1-growth", "Table 1: points hashed without a limit", columns, lines)
+
+
+def _exponent_text(exponent: Interval) -> str:
+    """Return the exponent, without an interval if the queries are of one group."""
+    interval = "" if isnan(exponent.low) else f" ({interval_text(exponent)})"
+    return f"n^{exponent.value:.2f}{interval}"
 
 
 def _times(times: Sequence[Timed]) -> Record:
