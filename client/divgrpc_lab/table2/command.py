@@ -104,7 +104,7 @@ def measure(
         results = work.run(jobs, executor)
     rows = [row for bench in benches for row in bench.rows(results)]
     curves = [point for bench in benches for point in bench.curves(results)]
-    at_size = AtSize(size, rank)
+    at_size = AtSize(size, rank, plan.seeds)
     times = label_times(Work(folder, (version, at_size.facts())).run(at_size.jobs()))
     return Report(
         experiment.facts(begin, "one thread for each measurement", **plan.described()),

@@ -4,8 +4,13 @@ In the mode `embedding` the planted model of the paper's rank is used, so nothin
 the documents are embedded beforehand. In the mode `neighbour_vote` the sparse documents are
 indexed. Each method scores all labels or documents, or only the labels or documents that hashing
 finds. Documents are processed one at a time on one thread.
+
+All methods are measured in rounds, each with another hash seed. The speed of a machine drifts by
+some ten percent within minutes. Rounds are minutes apart, so tests that count the variance between
+rounds count this drift too.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from itertools import product
@@ -47,10 +52,10 @@ _SLOW_DOCUMENTS: Final = 20
 
 
 class LabelTime(NamedTuple):
-    """Time of each document in microseconds (nq,), P@5, and the share of candidates scored.
+    """Times (rounds, nq) of each document in microseconds, P@5, and the share of candidates scored.
 
-    `candidates` is the number of labels, or in the mode `neighbour_vote` of documents, that could
-    be scored. `same_as_lsh_div` is as in `LabelRow`.
+    P@5 and the share are means over the rounds. `candidates` is the number of labels, or in the
+    mode `neighbour_vote` of documents, that could be scored. `same_as_lsh_div` is as in `LabelRow`.
     """
 
     method: str
@@ -65,29 +70,31 @@ class LabelTime(NamedTuple):
     @property
     def documents(self) -> int:
         """The number of test documents."""
-        return len(self.microseconds)
+        return int(self.microseconds.shape[1])
 
     @property
     def median(self) -> float:
-        """The median time in microseconds."""
-        return float(np.median(self.microseconds))
+        """The median over rounds of the median time of a document, in microseconds."""
+        return float(np.median(np.median(self.microseconds, axis=1)))
 
 
 class AtSize:
     """The times on a synthetic set of `size`: documents, features, labels and test documents.
 
-    The planted model has this `rank`. Only one index is in memory at a time. Building an index of
-    all documents takes up to a minute.
+    The planted model has this `rank`. All methods are measured in each of the `rounds`. Only one
+    index is in memory at a time. Building an index of all documents takes up to a minute.
     """
 
-    def __init__(self, size: tuple[int, int, int, int], rank: int) -> None:
-        self._size, self._rank = size, rank
+    def __init__(self, size: tuple[int, int, int, int], rank: int, rounds: int) -> None:
+        self._size, self._rank, self._rounds = size, rank, rounds
 
     def jobs(self) -> dict[str, Job]:
-        """Return a job for each index, whose results are lists of `LabelTime`."""
-        jobs: dict[str, Job] = {"times, every label": self._products}
-        for cases in _indexes():
-            jobs[f"times, {cases[-1].name}"] = partial(self._times, cases)
+        """Return a job for each index and round, whose results are lists of `LabelTime`."""
+        jobs: dict[str, Job] = {}
+        for seed in range(self._rounds):
+            jobs[f"times, round {seed}, every label"] = self._products
+            for cases in _indexes():
+                jobs[f"times, round {seed}, {cases[-1].name}"] = partial(self._times, cases, seed)
         return jobs
 
     def facts(self) -> tuple[object, ...]:
@@ -107,7 +114,7 @@ class AtSize:
     def _products(self) -> list[LabelTime]:
         return [_every_label(*self._data)]
 
-    def _times(self, cases: tuple[Case, ...]) -> list[LabelTime]:
+    def _times(self, cases: tuple[Case, ...], seed: int) -> list[LabelTime]:
         split, embedded, factors = self._data
         rows, tests, options = split.documents, split.test_documents, {"labels": split.labels}
         candidates, last = rows.shape[0], cases[-1]
@@ -116,7 +123,7 @@ class AtSize:
             model = (factors, np.eye(factors.shape[1], dtype=np.float32))
             options, candidates = {"label_model": model}, len(factors)
         shape = PAPERS if last.setting == HOME else None
-        family = build_options(last.method, shape, 0, rows.shape[1])
+        family = build_options(last.method, shape, seed, rows.shape[1])
         with threadpool_limits(1):
             index = Index.build(rows, **options, **family)
         return [_timed(index, case, tests, split.truth, candidates) for case in cases]
@@ -132,9 +139,20 @@ def _indexes() -> Iterator[tuple[Case, ...]]:
 
 
 def label_times(results: Mapping[str, Any]) -> list[LabelTime]:
-    """Return the times of the results of all jobs."""
-    times = (LabelTime(*item) for items in results.values() for item in items)
-    return [time._replace(microseconds=np.array(time.microseconds)) for time in times]
+    """Return the times of the results of all jobs, with the rounds of a case together."""
+    rounds: dict[tuple[str, Mode, str], list[LabelTime]] = defaultdict(list)
+    for items in results.values():
+        for item in items:
+            time = LabelTime(*item)
+            rounds[time.method, time.mode, time.setting].append(time)
+    return [
+        times[0]._replace(
+            microseconds=np.concatenate([np.atleast_2d(time.microseconds) for time in times]),
+            precision=float(np.mean([time.precision for time in times])),
+            scored=float(np.mean([time.scored for time in times])),
+        )
+        for times in rounds.values()
+    ]
 
 
 def _every_label(split: LabelledDocuments, embedded: FloatArray, factors: FloatArray) -> LabelTime:
