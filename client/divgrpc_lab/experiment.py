@@ -194,7 +194,7 @@ def records_table(caption: str, records: Sequence[Any]) -> Table:
 
 def interval_text(interval: Interval) -> str:
     """Return both ends of an interval without leading zeros, so that many columns fit a page."""
-    return "–".join(f"{end:.3f}".removeprefix("0") for end in interval[1:])  # noqa: RUF001  # a range
+    return " to ".join(f"{end:.3f}".replace("0.", ".", 1) for end in interval[1:])
 
 
 def _cell(value: object) -> Cell:

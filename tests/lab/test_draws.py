@@ -8,15 +8,20 @@ from divgrpc.metrics import mean_intervals, paired_tests
 from divgrpc_lab.draws import mean_over_draws
 
 
+def width_of(variances: list[float], degrees: list[float], level: float) -> float:
+    """Return half of the width of an interval that misses the mean with probability `level`."""
+    pairs = zip(variances, degrees, strict=True)
+    return float(sum(v * stats.t.ppf(1 - level / 2, d) ** 2 for v, d in pairs) ** 0.5)
+
+
 def test_a_slow_twin_gives_the_same_interval() -> None:
-    """The variances over queries and over draws add up, with Satterthwaite's degrees of freedom."""
+    """Each variance counts with its own critical t; p is where the interval reaches zero."""
     values = np.random.default_rng(0).random((4, 30)) + np.arange(4)[:, None] / 10
     errors = [values.mean(axis=axis).std(ddof=1) ** 2 / values.shape[1 - axis] for axis in (0, 1)]
-    freedom = sum(errors) ** 2 / (errors[0] ** 2 / 29 + errors[1] ** 2 / 3)
     size, p = mean_over_draws(values)
-    width = stats.t.ppf(0.975, freedom) * sum(errors) ** 0.5
+    width = width_of(errors, [29, 3], 0.05)
     assert size == pytest.approx((values.mean(), values.mean() - width, values.mean() + width))
-    assert p == pytest.approx(2 * stats.t.sf(values.mean() / sum(errors) ** 0.5, freedom))
+    assert width_of(errors, [29, 3], p) == pytest.approx(values.mean())
 
 
 def test_unequal_groups_have_the_variance_and_degrees_of_cr2() -> None:
@@ -30,11 +35,10 @@ def test_unequal_groups_have_the_variance_and_degrees_of_cr2() -> None:
     variances = [(sums**2 / (1 - shares)).sum() / 30**2, values.mean(axis=1).var(ddof=1) / 4]
     degrees = 1 / ((shares**2 - parts**2).sum() + parts.sum() ** 2)
     assert degrees < 2
-    freedom = sum(variances) ** 2 / (variances[0] ** 2 / degrees + variances[1] ** 2 / 3)
     size, p = mean_over_draws(values, groups)
-    width = stats.t.ppf(0.975, freedom) * sum(variances) ** 0.5
+    width = width_of(variances, [degrees, 3], 0.05)
     assert size == pytest.approx((mean, mean - width, mean + width))
-    assert p == pytest.approx(2 * stats.t.sf(mean / sum(variances) ** 0.5, freedom))
+    assert width_of(variances, [degrees, 3], p) == pytest.approx(mean)
 
 
 def test_one_draw_has_the_interval_over_queries() -> None:
@@ -92,3 +96,18 @@ def test_intervals_cover_the_mean_of_groups(sizes: list[int], by_draw: float) ->
         low, high = mean_over_draws(values, groups).size[1:]
         coverage.append(low <= 0 <= high)
     assert np.mean(coverage) >= 0.91
+
+
+@pytest.mark.parametrize("by_draw", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("count", [5, 20])
+def test_small_p_values_of_three_draws_are_rare_without_an_effect(
+    count: int, by_draw: float
+) -> None:
+    """Holm's method relies on the far tail of p, where few draws have few degrees of freedom."""
+    rng, groups, runs = np.random.default_rng(4), np.repeat(np.arange(count), 5), 1_500
+    small = 0
+    for _ in range(runs):
+        values = rng.standard_normal((3, len(groups))) + rng.standard_normal(count)[groups]
+        values += by_draw * rng.standard_normal((3, 1))
+        small += mean_over_draws(values, groups).p < 0.002
+    assert small <= 0.005 * runs

@@ -48,6 +48,7 @@ from divgrpc_lab.verdicts import Verdict
 from divgrpc_lab.work import Work
 
 _NOISE = np.linspace(-0.02, 0.02, 40)
+_RIVALS = ("PCA-Hash", "LSH-Div")
 
 
 def test_quick_run_on_digits(
@@ -145,11 +146,11 @@ def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(row.spread("h_score") is None for row in rows)
     verdicts = label_claims.verdicts(rows, curves)
     by_claim = {verdict.claim: len(verdict.effects) for verdict in verdicts}
-    assert by_claim["LEML has a greater R than LSH-SDiv, votes"] == 2
+    assert by_claim[f"LEML has a greater R than LSH-SDiv, votes, {HOME}"] == 1
     # On digits both families draw the same hyperplanes, so there is nothing to test.
     assert by_claim["(a) over ε, LSH-SDiv has a greater P@5 than LSH-Div, votes"] == 0
     assert by_claim["(c) over ε, LSH-SDiv has a greater h than LSH-Div, votes"] == 0
-    assert by_claim["LSH-SDiv has a greater h than LEML, votes"] == 0
+    assert by_claim[f"LSH-SDiv has a greater h than LEML, votes, {HOME}"] == 0
     report = Report({}, [{"name": DIGITS}], rows, curves, [], verdicts)
     assert len(page(report).sections) == 5
     heads = [record.columns for record in records(report)]
@@ -244,7 +245,7 @@ def test_times_at_a_size() -> None:
     # There are far fewer labels than the paper's, so no claim is judged by these times.
     verdicts = label_claims.verdicts([], (), times)
     verdicts = [item for item in verdicts if "at its size" in item.claim]
-    assert len(verdicts) == 10
+    assert len(verdicts) == 13
     assert all(item.holds is None and not item.effects for item in verdicts)
 
 
@@ -277,18 +278,20 @@ def verdict(
 
 
 def test_claims_of_figures() -> None:
-    """A claim is judged by the settings with home buckets, and by no other setting.
+    """A claim is about one setting with home buckets, and no other setting is judged.
 
     The verdict is open if there are no rows, or if differences are within the noise.
     """
     base = [row("LEML", 0.5, ALL_ITEMS), row("Greedy", 0.4, ALL_ITEMS)]
-    claim = "LSH-SDiv has a greater h than LEML, embedding"
+    claim = f"LSH-SDiv has a greater h than LEML, embedding, {HOME_BY_FOLDS}"
     other_rows = [row("LSH-SDiv", 0.4, setting) for setting in (TUNED_PROBES, DEFAULT)]
     home = row("LSH-SDiv", 0.6, HOME)
     assert verdict([*base, row("LSH-SDiv", 0.6), home, *other_rows], claim).holds is True
-    mixed_verdict = verdict([*base, row("LSH-SDiv", 0.4), home], claim)
-    assert (mixed_verdict.holds, mixed_verdict.word) == (None, "depends on the data")
-    assert verdict([*base, row("LSH-SDiv", 0.4)], claim).holds is False
+    rows = [*base, row("LSH-SDiv", 0.4), home]
+    assert verdict(rows, claim).holds is False
+    assert verdict(rows, claim.replace(HOME_BY_FOLDS, HOME)).holds is True
+    second = [replace(item, data="second") for item in (*base, row("LSH-SDiv", 0.6))]
+    assert verdict([*rows, *second], claim).word == "depends on the data"
     noisy = row("LSH-SDiv", 0.5, noise=_NOISE[::-1])
     assert verdict([*base, noisy], claim).holds is None
     assert verdict([*base, *other_rows], claim).effects == ()
@@ -298,9 +301,12 @@ def test_claims_of_figures() -> None:
     votes = [
         row(name, h, mode="neighbour_vote") for name, h in (("LSH-SDiv", 0.6), ("LSH-Div", 0.3))
     ]
-    assert verdict([*base, *votes], "LSH-SDiv has a greater P@5 than LSH-Div, votes").holds is True
+    assert verdict(
+        [*base, *votes], f"LSH-SDiv has a greater P@5 than LSH-Div, votes, {HOME_BY_FOLDS}"
+    ).holds
     assert verdict(base, "LEML has a greater P@5 than Greedy").holds is True
-    assert verdict(high, "LEML has a greater R than LSH-SDiv, embedding").holds is False
+    greater_r = f"LEML has a greater R than LSH-SDiv, embedding, {HOME_BY_FOLDS}"
+    assert verdict(high, greater_r).holds is False
 
 
 def test_a_difference_between_seeds_decides_nothing() -> None:
@@ -308,15 +314,16 @@ def test_a_difference_between_seeds_decides_nothing() -> None:
     rival, seeds = row("LSH-Div", 0.5), np.array([[0.2], [-0.1], [0.1]])
     rows = [rival, replace(rival, case=Case("LSH-SDiv", "embedding", HOME_BY_FOLDS))]
     rows[1] = replace(rows[1], values={k: v[0] + seeds for k, v in rows[1].values.items()})
-    assert verdict(rows, "LSH-SDiv has a greater P@5 than LSH-Div, embedding").holds is None
+    claim = f"LSH-SDiv has a greater P@5 than LSH-Div, embedding, {HOME_BY_FOLDS}"
+    assert verdict(rows, claim).holds is None
     rows[1] = replace(rows[1], values=dict.fromkeys(rows[1].values, 0.8 + _NOISE + 0.1 * seeds))
-    assert verdict(rows, "LSH-SDiv has a greater P@5 than LSH-Div, embedding").holds is True
+    assert verdict(rows, claim).holds is True
 
 
 def test_verdicts_say_if_families_are_equivalent() -> None:
     """If two families draw the same hyperplanes, the verdict says so, and nothing is tested."""
     rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
-    claim = "LSH-SDiv has a greater P@5 than LSH-Div, embedding"
+    claim = f"LSH-SDiv has a greater P@5 than LSH-Div, embedding, {HOME_BY_FOLDS}"
     assert "same distribution" in verdict(rows, claim).sentence
     assert verdict(rows, claim).effects == ()
     assert "same distribution" not in verdict([row("LSH-SDiv", 0.6)], claim).sentence
@@ -362,19 +369,16 @@ def test_claims_of_times() -> None:
         timed("LSH-SDiv", "neighbour_vote", DEFAULT, 400),
     ]
     product, early = f"{claim} product with every label", f"{claim} search that ends early"
-    assert verdict([], f"{product}, embedding", times=times).holds is True
-    assert verdict([], f"{early}, embedding", times=times).holds is False
-    votes = verdict([], f"{product}, votes", times=times)
-    assert votes.holds is True
-    assert [effect.place for effect in votes.effects] == [HOME]
-    slow_default = [*times[:3], timed("LSH-SDiv", "embedding", DEFAULT, 400)]
-    assert verdict([], f"{product}, embedding", times=slow_default).word == "depends on the data"
+    assert verdict([], f"{product}, embedding, {HOME}", times=times).holds is True
+    assert verdict([], f"{product}, embedding, {DEFAULT}", times=times).holds is True
+    assert verdict([], f"{early}, embedding, {HOME}", times=times).holds is False
+    assert verdict([], f"{product}, votes, {HOME}", times=times).holds is True
     # The machine drifts by more than the difference between the methods.
     drift = np.array([[1.0], [0.5]])
     times[2] = times[2]._replace(microseconds=times[2].microseconds * 2 * drift)
-    assert verdict([], f"{product}, embedding", times=times).holds is None
+    assert verdict([], f"{product}, embedding, {HOME}", times=times).holds is None
     small = [time._replace(candidates=500) for time in times]
-    assert verdict([], f"{product}, embedding", times=small).effects == ()
+    assert verdict([], f"{product}, embedding, {HOME}", times=small).effects == ()
 
 
 def test_claims_of_times_of_other_families_at_size() -> None:
@@ -390,12 +394,15 @@ def test_claims_of_times_of_other_families_at_size() -> None:
         t._replace(microseconds=t.microseconds + (t.method == LSH_SDIV) * _NOISE) for t in times
     ]
     for mode in MODES.values():
-        slower = verdict([], f"LSH-SDiv is faster than PCA-Hash, {mode}, at its size", times=times)
-        faster = verdict([], f"LSH-SDiv is faster than LSH-Div, {mode}, at its size", times=times)
+        where = f"{mode}, {HOME}, at its size"
+        slower = verdict([], f"LSH-SDiv is faster than PCA-Hash, {where}", times=times)
+        faster = verdict([], f"LSH-SDiv is faster than LSH-Div, {where}", times=times)
         assert (slower.holds, faster.holds) == (False, True)
         assert faster.effects[0].size.value == pytest.approx(1.2, rel=0.01)
     times = [time._replace(same_as_lsh_div=time.method == LSH_SDIV) for time in times]
-    same = verdict([], "LSH-SDiv is faster than LSH-Div, embedding, at its size", times=times)
+    same = verdict(
+        [], f"LSH-SDiv is faster than LSH-Div, embedding, {HOME}, at its size", times=times
+    )
     assert same.effects == ()
     assert "same distribution" in same.sentence
 
@@ -403,13 +410,14 @@ def test_claims_of_times_of_other_families_at_size() -> None:
 def test_claims_of_times_of_other_families_on_data() -> None:
     """Times of the rows are paired by document and seed, and compared as ratios."""
     rows = [row("LSH-SDiv", 0.4, noise=_NOISE[::-1]), row("PCA-Hash", 0.5), row("LSH-Div", 0.3)]
-    faster = verdict(rows, "LSH-SDiv is faster than PCA-Hash, embedding")
+    pca, div = (f"LSH-SDiv is faster than {r}, embedding, {HOME_BY_FOLDS}" for r in _RIVALS)
+    faster = verdict(rows, pca)
     assert faster.holds is True
     assert faster.effects[0].size.value == pytest.approx(1.25, rel=0.01)
-    assert verdict(rows, "LSH-SDiv is faster than LSH-Div, embedding").holds is False
+    assert verdict(rows, div).holds is False
     rows[0] = replace(rows[0], same_as_lsh_div=True)
-    assert verdict(rows, "LSH-SDiv is faster than LSH-Div, embedding").effects == ()
-    assert verdict(rows, "LSH-SDiv is faster than PCA-Hash, embedding").holds is True
+    assert verdict(rows, div).effects == ()
+    assert verdict(rows, pca).holds is True
 
 
 def test_impossible_values_of_h_are_found() -> None:

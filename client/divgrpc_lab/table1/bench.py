@@ -140,7 +140,7 @@ class Bench:
     def growth(self, results: Mapping[str, Any]) -> "Growth":
         """Return the growth of the number of hashed points."""
         sizes, points, recalls, limits = results[self._name("growth")]
-        groups = self.data.pool_categories[:_GROWTH_QUERIES]
+        groups = self.data.pool_categories[_growth_rows(self.data)]
         return Growth.of(self.name, sizes, np.array(points).T, recalls, limits, groups)
 
     def _name(self, *parts: object) -> str:
@@ -349,6 +349,11 @@ def ball_counts(bench: Bench, seed: int, client: Client) -> IntArray:
     return np.stack([counts[name] for name in RETRIEVALS])
 
 
+def _growth_rows(data: Topics) -> IntArray:
+    """Return random rows of the pool, which is sorted by category in some sets."""
+    return np.random.default_rng(1).permutation(len(data.pool_categories))[:_GROWTH_QUERIES]
+
+
 def growing(bench: Bench, client: Client) -> tuple[list[int], list[Values], list[float], list[int]]:
     """Build indexes of growing parts of the points, and count the points hashed per query.
 
@@ -358,7 +363,7 @@ def growing(bench: Bench, client: Client) -> tuple[list[int], list[Values], list
     """
     data = bench.data
     order = np.random.default_rng(0).permutation(data.points.shape[0])
-    queries = data.pool[:_GROWTH_QUERIES]
+    queries = data.pool[_growth_rows(data)]
     options: dict[str, Any] = {"selector": "nearest", "k": 10, "timeout": 60}
     sizes, columns, recalls, limits = [], [], [], []
     for divisor in _SIZE_DIVISORS[-bench.plan.sizes :]:

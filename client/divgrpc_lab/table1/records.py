@@ -46,7 +46,8 @@ def records(report: Report) -> Iterator[Record]:
 def _h(rows: Sequence[Row]) -> Record:
     """Return h of the paper's methods on each data set, and then as the paper printed it."""
     lines = []
-    for data, method in product(dict.fromkeys(row.data for row in rows), METHODS):
+    methods = dict.fromkeys((*METHODS, *(row.case.method for row in rows)))
+    for data, method in product(dict.fromkeys(row.data for row in rows), methods):
         plain = ("NH", ONE_EXACT if method == "Rerank" else ALL)
         cells = {
             place: [number(r.h) for r in rows if _place(r) == (data, method, *place)]
@@ -67,13 +68,14 @@ def _place(row: Row) -> tuple[str, str, str, str]:
 
 
 def _home(items: Sequence[Raised]) -> Record:
-    """Return how home buckets change h, with a row for each method, family and stage."""
+    """Return h with home buckets and how they change h, for each method, family and stage."""
     cells: dict[str, dict[str, list[str]]] = {}
     for item in items:
         line = cells.setdefault(f"{item.method}, {item.hashing}", {})
-        line.setdefault(item.data, []).append(signed(item.difference.value))
+        text = f"{number(item.h)} ({signed(item.difference.value)})"
+        line.setdefault(item.data, []).append(text)
     sets = list(dict.fromkeys(item.data for item in items))
-    title = "Table 1: h with home buckets minus h without hashing, k = 10, 20 and 30"
+    title = "Table 1: h with home buckets (minus h without hashing), k = 10, 20 and 30"
     lines = [
         [name, *(" ".join(line.get(data, ())) for data in sets)] for name, line in cells.items()
     ]

@@ -58,8 +58,15 @@ _SAME: Final = (
     "distribution, and with the same seed the same hyperplanes. There is nothing to test there."
 )
 
-# The method, mode and setting of a case.
-_Place: TypeAlias = tuple[str, Mode, str]
+# The mode and the setting of the hashing methods that a claim compares.
+_Hashing: TypeAlias = tuple[Mode, str]
+_LITERAL: Final[tuple[_Hashing, ...]] = tuple(product(MODES, (HOME, HOME_BY_FOLDS)))
+_NO_HASHING: Final[_Hashing] = ("embedding", ALL_ITEMS)
+# By default, votes are counted among all documents, without hashing.
+_AT_SIZE: Final[tuple[_Hashing, ...]] = (
+    *(("embedding", setting) for setting in (HOME, DEFAULT)),
+    ("neighbour_vote", HOME),
+)
 
 
 def verdicts(
@@ -69,19 +76,23 @@ def verdicts(
 ) -> list[Verdict]:
     """Return the verdicts on the paper's claims, corrected together, in the paper's order."""
     claims = [
-        *(_above(rows, AT_FIVE, LSH_SDIV, "LSH-Div", mode) for mode in MODES),
-        *(_above(rows, "drank", LSH_SDIV, "LEML", mode) for mode in MODES),
-        *(_above(rows, "h_score", LSH_SDIV, rival, mode) for mode in MODES for rival in _RIVALS),
-        _above(rows, AT_FIVE, "LEML", "Greedy", "embedding"),
-        *(_above(rows, name, "LEML", LSH_SDIV, m) for name in ("recall", "f_score") for m in MODES),
+        *(_above(rows, AT_FIVE, LSH_SDIV, "LSH-Div", hashing) for hashing in _LITERAL),
+        *(_above(rows, "drank", LSH_SDIV, "LEML", hashing) for hashing in _LITERAL),
+        *(_above(rows, "h_score", LSH_SDIV, r, hashing) for r in _RIVALS for hashing in _LITERAL),
+        _above(rows, AT_FIVE, "LEML", "Greedy", _NO_HASHING),
+        *(
+            _above(rows, name, "LEML", LSH_SDIV, hashing)
+            for name in ("recall", "f_score")
+            for hashing in _LITERAL
+        ),
         *(
             _over_epsilon(curves, part, name, rival, mode)
             for part, name, rivals in _FIGURE
             for rival in rivals
             for mode in MODES
         ),
-        *(_speed_up(times, name, mode) for name in _SPEED_UPS for mode in MODES),
-        *(_faster(rows, rival, mode) for rival in _HASHED_RIVALS for mode in MODES),
+        *(_speed_up(times, name, hashing) for name in _SPEED_UPS for hashing in _AT_SIZE),
+        *(_faster(rows, rival, hashing) for rival in _HASHED_RIVALS for hashing in _LITERAL),
         *(_faster_at_size(times, rival, mode) for rival in _HASHED_RIVALS for mode in MODES),
     ]
     return [*judge(claims), h_is_possible()]
@@ -101,18 +112,25 @@ def h_is_possible() -> Verdict:
     )
 
 
-def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: Mode) -> Claim:
+def _above(
+    rows: Sequence[LabelRow], name: str, method: str, rival: str, hashing: _Hashing
+) -> Claim:
     """Claim that `method` has a greater figure than `rival` on every data set."""
-    pairs = list(_pairs(rows, method, rival, mode))
+    pairs = list(_pairs(rows, method, rival, hashing))
     contrasts = [
         Contrast(place, row.values[name] - rival_row.values[name])
         for place, row, rival_row in pairs
         if not np.isnan(row.values[name]).all() and not _is_same(row, rival_row)
     ]
-    where = f", {MODES[mode]}" if LSH_SDIV in (method, rival) else ""
+    where = "" if hashing == _NO_HASHING else f", {_text(hashing)}"
     more = _SAME if any(_is_same(row, rival_row) for _, row, rival_row in pairs) else ""
     text = f"{method} has a greater {LETTERS[name]} than {rival}{where}"
     return Claim(text, "The difference", contrasts, more)
+
+
+def _text(hashing: _Hashing) -> str:
+    mode, setting = hashing
+    return f"{MODES[mode]}, {setting}"
 
 
 def _is_same(row: LabelRow, rival_row: LabelRow) -> bool:
@@ -147,73 +165,64 @@ def _over_epsilon(
     return Claim(text, "The mean difference over ε", contrasts, figures + more)
 
 
-def _speed_up(times: Sequence[LabelTime], name: str, mode: Mode) -> Claim:
+def _speed_up(times: Sequence[LabelTime], name: str, hashing: _Hashing) -> Claim:
     """Claim that LSH-SDiv is as much faster than a method as the paper says, at its size."""
     rival, setting, goal = _SPEED_UPS[name]
-    text = f"{LSH_SDIV} is more than {goal:g} times as fast as {name}, {MODES[mode]}, at its size"
-    slow: _Place = (rival, "embedding", setting)
-    # By default, votes are counted among all documents, without hashing.
-    settings = (HOME, DEFAULT) if mode == "embedding" else (HOME,)
-    pairs: list[tuple[_Place, _Place]] = [(slow, (LSH_SDIV, mode, fast)) for fast in settings]
-    return _of_times(times, text, pairs, goal)
+    faster = f"{LSH_SDIV} is more than {goal:g} times as fast as {name}"
+    text = f"{faster}, {_text(hashing)}, at its size"
+    return _of_times(times, text, (rival, "embedding", setting), hashing, goal)
 
 
 def _faster_at_size(times: Sequence[LabelTime], rival: str, mode: Mode) -> Claim:
     """Claim that LSH-SDiv is faster than another family with home buckets, at the paper's size."""
-    text = f"{LSH_SDIV} is faster than {rival}, {MODES[mode]}, at its size"
-    return _of_times(times, text, [((rival, mode, HOME), (LSH_SDIV, mode, HOME))], 1.0)
+    text = f"{LSH_SDIV} is faster than {rival}, {_text((mode, HOME))}, at its size"
+    return _of_times(times, text, (rival, mode, HOME), (mode, HOME), 1.0)
 
 
 def _of_times(
     times: Sequence[LabelTime],
     text: str,
-    pairs: Sequence[tuple[_Place, _Place]],
+    slow: tuple[str, Mode, str],
+    hashing: _Hashing,
     goal: float,
 ) -> Claim:
-    """Claim that the second case of each pair is more than `goal` times as fast as the first."""
-    effect, contrasts = "Ratio of times on synthetic documents", []
+    """Claim that LSH-SDiv is more than `goal` times as fast as the case `slow`."""
+    effect = "Ratio of times"
     if not times or times[0].candidates < LABELS:
         return Claim(text, effect, [], f" A run of the whole form has {LABELS:,} labels.")
     by_case = {(time.method, time.mode, time.setting): time for time in times}
-    more = ""
-    for slow, fast in ((by_case.get(first), by_case.get(second)) for first, second in pairs):
-        if slow is None or fast is None:
-            continue
-        if fast.same_as_lsh_div and slow.method == "LSH-Div":
-            more = _SAME
-            continue
-        count = min(slow.documents, fast.documents)
-        ratios = slow.microseconds[:, :count] / fast.microseconds[:, :count]
-        contrasts.append(Contrast(fast.setting, np.log(ratios), goal=goal))
-    return Claim(text, effect, contrasts, more)
+    first, second = by_case.get(slow), by_case.get((LSH_SDIV, *hashing))
+    if first is None or second is None:
+        return Claim(text, effect, [])
+    if second.same_as_lsh_div and first.method == "LSH-Div":
+        return Claim(text, effect, [], _SAME)
+    count = min(first.documents, second.documents)
+    ratios = first.microseconds[:, :count] / second.microseconds[:, :count]
+    return Claim(text, effect, [Contrast("synthetic documents", np.log(ratios), goal=goal)])
 
 
-def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Claim:
+def _faster(rows: Sequence[LabelRow], rival: str, hashing: _Hashing) -> Claim:
     """Claim that LSH-SDiv is faster than another family on every data set."""
-    pairs = list(_pairs(rows, LSH_SDIV, rival, mode))
+    pairs = list(_pairs(rows, LSH_SDIV, rival, hashing))
     contrasts = [
         Contrast(place, np.log(rival_row.values[_TIME] / row.values[_TIME]), goal=1.0)
         for place, row, rival_row in pairs
         if not _is_same(row, rival_row)
     ]
     more = _SAME if any(_is_same(row, rival_row) for _, row, rival_row in pairs) else ""
-    return Claim(
-        f"{LSH_SDIV} is faster than {rival}, {MODES[mode]}", "Ratio of times", contrasts, more
-    )
+    text = f"{LSH_SDIV} is faster than {rival}, {_text(hashing)}"
+    return Claim(text, "Ratio of times", contrasts, more)
 
 
 def _pairs(
-    rows: Sequence[LabelRow], method: str, rival: str, mode: Mode
+    rows: Sequence[LabelRow], method: str, rival: str, hashing: _Hashing
 ) -> Iterator[tuple[str, LabelRow, LabelRow]]:
-    """Yield a place and the rows of two methods for every data set and literal setting."""
+    """Yield each data set and the rows of two methods on it."""
     by_case = {(row.data, row.case.method, row.case.mode, row.case.setting): row for row in rows}
-    settings = (HOME, HOME_BY_FOLDS) if LSH_SDIV in (method, rival) else (ALL_ITEMS,)
-    for data, setting in product(dict.fromkeys(row.data for row in rows), settings):
+    for data in dict.fromkeys(row.data for row in rows):
         first, second = (
-            by_case.get((data, name, "embedding", ALL_ITEMS))
-            if name in _EXHAUSTIVE
-            else by_case.get((data, name, mode, setting))
+            by_case.get((data, name, *(_NO_HASHING if name in _EXHAUSTIVE else hashing)))
             for name in (method, rival)
         )
         if first is not None and second is not None:
-            yield data if setting == ALL_ITEMS else f"{data}, {setting}", first, second
+            yield data, first, second
