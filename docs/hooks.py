@@ -26,7 +26,7 @@ FOLDER = ROOT / "docs" / "records"
 MARKER = re.compile(r"^\{\{ record ([a-z0-9-]+) \}\}$", re.MULTILINE)
 # Units and words that may occur in numeric cells.
 _UNITS = re.compile(r"\b(h|of|to|x|s|ms|us|MB|e)\b|(?<=\d)e(?=[-+]?\d)")
-_MOST_ROWS_SHOWN = 45
+_MOST_ROWS_SHOWN = 60
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":

@@ -122,11 +122,11 @@ def test_a_marker_becomes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_long_tables_are_folded() -> None:
-    """A table of more than 45 rows is collapsed under its title."""
-    rows = tuple((str(number),) for number in range(46))
+    """A table of more than 60 rows is collapsed under its title."""
+    rows = tuple((str(number),) for number in range(61))
     record = hook.Record("T", "c", "1234567", "2026-01-02", "M", (), ("n",), rows)
-    assert "<summary>T: 46 rows</summary>" in hook.render(record)
-    assert "<summary>" not in hook.render(dataclasses.replace(record, rows=rows[:45]))
+    assert "<summary>T: 61 rows</summary>" in hook.render(record)
+    assert "<summary>" not in hook.render(dataclasses.replace(record, rows=rows[:60]))
 
 
 @pytest.mark.parametrize(

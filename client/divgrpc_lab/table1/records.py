@@ -131,9 +131,9 @@ def _growth(growths: Sequence[Growth]) -> Record:
         [
             item.data,
             _exponent_text(item.exponent),
-            " ".join(f"{points:,.0f}" for points in item.hashed_points),
-            " ".join(f"{size:,}" for size in item.sizes),
-            " ".join(number(recall, 2) for recall in item.recalls),
+            f"{item.hashed_points[0]:,.0f} to {item.hashed_points[-1]:,.0f}",
+            f"{item.sizes[0]:,} to {item.sizes[-1]:,}",
+            f"{number(min(item.recalls), 2)} to {number(max(item.recalls), 2)}",
         ]
         for item in growths
     ]
