@@ -82,7 +82,7 @@ class Partition:
         coarse_halves, halves = self._halves
         nearest = np.full((kernels.COARSE_CELLS, len(points)), -1, np.int32)
         gains = np.full(nearest.shape, -np.inf, np.float32)
-        kernels.take_several(self.coarse @ points.T, coarse_halves, nearest, gains)
+        kernels.take_several(_products(self.coarse, points), coarse_halves, nearest, gains)
         starts, by_cell = kernels.group(nearest, len(self.coarse))
         gains[:] = -np.inf
         for top, (first, last) in enumerate(pairwise(starts.tolist())):
@@ -90,7 +90,7 @@ class Partition:
             at_once = _rows_at_once(cells.stop - cells.start)
             for at in range(first, last, at_once):
                 rows = by_cell[at : min(last, at + at_once)]
-                products = self.centres[cells] @ points[rows].T
+                products = _products(self.centres[cells], points[rows])
                 kernels.take_nearest_of(
                     products, halves[cells], cells.start, rows, numbers, gains[0]
                 )
@@ -160,7 +160,7 @@ def _refined(partition: Partition, sample: FloatArray) -> Partition:
 
 
 def _k_means(points: FloatArray, start_rows: IntArray) -> FloatArray:
-    """Run k-means from the points `firsts` as first centres; return the centres (c, m) float32.
+    """Run k-means from the points `start_rows` as first centres; return the centres (c, m) float32.
 
     Centres without points are dropped, so c may be less than the number of first centres.
     """
@@ -180,11 +180,18 @@ def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
 
     def assign(block: slice) -> None:
         gains = np.full(len(points[block]), -np.inf, np.float32)
-        kernels.take_nearest(centres @ points[block].T, halves, 0, numbers[block], gains)
+        kernels.take_nearest(_products(centres, points[block]), halves, 0, numbers[block], gains)
 
     for _ in on_all_cores(assign, _blocks(len(points), len(centres))):
         pass
     return numbers
+
+
+def _products(centres: FloatArray, points: FloatArray) -> FloatArray:
+    """Return the inner products (c, n) of centres (c, m) and points (n, m), all finite."""
+    # OpenBLAS may report an invalid value for finite numbers (numpy issue 24067).
+    with np.errstate(invalid="ignore"):
+        return np.asarray(centres @ points.T)
 
 
 def _blocks(points: int, centres: int) -> list[slice]:
