@@ -32,7 +32,7 @@ def records(report: Report) -> Iterator[Record]:
     """Yield the records of a run."""
     yield claims_record(
         "table1-claims",
-        "Table 1: claims, effects with intervals by categories, and corrected p",
+        "Table 1: claims, effects with intervals by categories and hash seeds, and corrected p",
         report.claims,
     )
     yield _h(report.rows)
