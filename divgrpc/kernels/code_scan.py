@@ -9,7 +9,7 @@ the point. If the index has no terms, or only signs are compared, the distance i
 
 import numpy as np
 
-from divgrpc.kernels.jit import allocating, kernel
+from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.projection import quantise, sign_code
 from divgrpc.kernels.records import SCAN_HAMMING, Levels
 from divgrpc.kernels.top_k import keep_nearest, keep_sample, kth_least, move_to_front
@@ -52,7 +52,7 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
     return settle_ties(rows, distances, count, estimates, plan, ids)
 
 
-@kernel
+@part
 def levels_of(margins, hamming, planes):
     """Round a query's `margins` (B,) float32 and return them as `Levels`, stored in `planes`.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numba
+from numba import types
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -119,11 +120,21 @@ def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no 
 
     `function` must not allocate arrays, because it is compiled without reference counting. Its
     caller must keep all arrays alive. Raises TypeError if it calls a function that allocates
-    arrays. If the name of `function` begins with "_", only kernels may call it, because a call from
-    Python crashes the process.
+    arrays. The first call raises TypeError if it returns an array: without reference counting, its
+    caller would free the array too early. If the name of `function` begins with "_", only kernels
+    may call it, because a call from Python crashes the process.
     """
     _refuse_array_makers(function)
-    return _compiled(function, _nrt=False)
+    dispatcher = _compiled(function, _nrt=False)
+    add_overload = dispatcher.add_overload
+
+    def add_checked(compiled: CompileResult) -> None:
+        if _has_array(compiled.signature.return_type):
+            raise TypeError(f"{function.__name__} returns an array: mark it as allocating or part")
+        add_overload(compiled)
+
+    dispatcher.add_overload = add_checked
+    return dispatcher
 
 
 def allocating(function: Callable[..., Any]) -> Any:
@@ -139,6 +150,13 @@ def part(function: Callable[..., Any]) -> Any:
     """
     _refuse_array_makers(function)
     return _compiled(function, inline="always")
+
+
+def _has_array(kind: types.Type) -> bool:
+    """Return whether a numba type is an array, or a tuple with an array in it."""
+    if isinstance(kind, types.BaseTuple):
+        return any(map(_has_array, kind))
+    return isinstance(kind, types.Array)
 
 
 def _refuse_array_makers(function: Callable[..., Any]) -> None:

@@ -302,6 +302,22 @@ def test_only_allocating_kernels_may_create_arrays() -> None:
             plain(ones)
 
 
+def test_kernels_without_reference_counts_may_not_return_arrays() -> None:
+    """Their callers would free an array that Python still uses."""
+
+    def same(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return numbers
+
+    def pair(numbers: npt.NDArray[np.int64]) -> tuple[int, tuple[npt.NDArray[np.int64], int]]:
+        return len(numbers), (numbers, 1)
+
+    numbers = np.arange(3)
+    assert jit.part(same)(numbers) is not None
+    for function in (same, pair):
+        with pytest.raises(TypeError, match=f"{function.__name__} returns an array"):
+            jit.kernel(function)(numbers)
+
+
 def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
     def callee(a: int, b: int) -> int:
         return a + b if b else a
