@@ -18,16 +18,6 @@ _IN_PROCESS: Final = ("crowding", "labels", "selectors", "large", "peers")
 _SERVER_RUNS: Final = ("service", "wire", "builds", "evaluate")
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):
     import_module(f"benchmarks.runs.{_module}")
-# Names of former runs that appear in older records, each with what replaces it.
-REPLACEMENTS: Final = {
-    "gain": "make table1",
-    "sparse-query": "make table1",
-    "label-dial": "make table2",
-    "label-speed": 'make table2 ARGS="--sets"',
-    "default-h": 'make bench ARGS="crowding --shares 0 --kinds hyperplanes"',
-    "dials": "the commit of its records",
-    "relaxing": "the commit of its record",
-}
 
 
 def main() -> None:
@@ -65,7 +55,6 @@ def _parser() -> argparse.ArgumentParser:
         options.add_argument("--record", default=argparse.SUPPRESS, **record)
         options.add_argument("--note", default=argparse.SUPPRESS, **note)
         run.add_options(options)
-    parser.epilog = "; ".join(f"{name} is retired: use {use}" for name, use in REPLACEMENTS.items())
     return parser
 
 
