@@ -167,9 +167,13 @@ def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> R
 
 
 def facts_of(plan: Plan) -> tuple[object, ...]:
-    """Return everything that results depend on, except the data."""
+    """Return all that the results of jobs depend on, except the data and names of the jobs.
+
+    The number of seeds is not part of it, so a later run may add seeds to the kept results.
+    """
     grids = [case.grid("auto") for case in (*WITHOUT_HASHING, *HASHING, *home.CASES)]
-    places = [place.options for place in home.places(plan.codes, plan.seeds, 1)]
+    places = [place.options for place in home.places(plan.codes, 1, 1)]
+    plan = replace(plan, seeds=1)
     return divgrpc.__version__, plan, grids, home.EPSILONS, places, RETRIEVALS, TIMED_DIALS
 
 

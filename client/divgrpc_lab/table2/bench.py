@@ -61,11 +61,17 @@ _LIMIT_MIN: Final = max(TOP_K, LabelGrid().neighbours)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The amount of work of a run: documents of each set, hash seeds, and bits x tables."""
+    """The amount of work of a run.
+
+    Each set has at most `documents` test documents. Methods with hashing are repeated with `seeds`
+    hash seeds. `shapes` are the numbers of bits and tables of the literal mode. The times in the
+    paper's size are measured in `rounds`.
+    """
 
     documents: int = 250
-    seeds: int = 3
+    seeds: int = 10
     shapes: tuple[Shape, ...] = (Shape(5, 20), PAPERS, Shape(20, 5))
+    rounds: int = 5
 
     def described(self) -> dict[str, str]:
         """Return the facts about the plan for a report."""

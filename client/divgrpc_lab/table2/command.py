@@ -32,7 +32,7 @@ from divgrpc_lab.table2.size import AtSize, label_times
 from divgrpc_lab.work import Job, Work, processes
 
 # A short run, which is enough to show that everything works.
-QUICK: Final = Plan(documents=40, seeds=2, shapes=(Shape(5, 20), PAPERS))
+QUICK: Final = Plan(documents=40, seeds=2, shapes=(Shape(5, 20), PAPERS), rounds=2)
 _DOCUMENTS_MIN: Final = 10
 # Size of the synthetic data set (documents, features, labels and test documents), and the rank of
 # its model.
@@ -104,7 +104,7 @@ def measure(
         results = work.run(jobs, executor)
     rows = [row for bench in benches for row in bench.rows(results)]
     curves = [point for bench in benches for point in bench.curves(results)]
-    at_size = AtSize(size, rank, plan.seeds)
+    at_size = AtSize(size, rank, plan.rounds)
     times = label_times(Work(folder, (version, at_size.facts())).run(at_size.jobs()))
     return Report(
         experiment.facts(begin, "one thread for each measurement", **plan.described()),
