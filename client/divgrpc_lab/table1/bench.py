@@ -60,7 +60,7 @@ class Plan:
     """
 
     per_category: int = 5
-    seeds: int = 3
+    seeds: int = 5
     codes: tuple[home.Code, ...] = home.codes(home.BITS, home.TABLES)
     ball_seeds: int = 25
     sizes: int = 5

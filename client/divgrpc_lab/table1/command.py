@@ -55,8 +55,8 @@ QUICK: Final = Plan(
     sizes=2,
     synthetic=(350, 300),
 )
-# Default of --builds. The study of each data set in the whole form needs up to 83.
-_BUILDS_MAX: Final = 300
+# Default of --builds. The study of each data set in the whole form needs up to 131.
+_BUILDS_MAX: Final = 500
 # An exhaustive method may take seconds per query on a busy machine.
 _TIMEOUT_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 600.0
@@ -68,7 +68,7 @@ def add_options(verb: argparse.ArgumentParser) -> None:
         "--per-category", type=int, metavar="N", help="Queries of a category (default 5)."
     )
     verb.add_argument(
-        "--seeds", type=int, metavar="N", help="Hash seeds to repeat with (default 3)."
+        "--seeds", type=int, metavar="N", help="Hash seeds to repeat with (default 5)."
     )
     verb.add_argument(
         "--bits", type=int, nargs="+", metavar="N", help="Bits of a key to try (default 6 8 10 12)."
