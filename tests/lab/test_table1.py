@@ -170,7 +170,7 @@ def test_help_names_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--seeds", "0"], "seeds must be at least 1"),
         (["--quick", "--seeds", "2"], "leave --seeds out"),
         (["--quick", "--bits", "8"], "leave --bits out"),
-        (["--builds", "1"], "needs 77 builds, and --builds allows 1"),
+        (["--builds", "1"], "needs 125 builds, and --builds allows 1"),
         (["--bits", "0"], "bits must be"),
         (["--sets", "newsgroups20"], "sets need their folder"),
     ],
