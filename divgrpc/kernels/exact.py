@@ -145,11 +145,11 @@ def _keep_least(nearest, count, n_nearest):
 
 @allocating
 def reach(vectors, query, bounds, n_nearest, distances):
-    """Return (stop, n_scored) so that the `n_nearest` nearest are among points 0 to stop - 1.
+    """Return (stop, n_scored) such that the `n_nearest` nearest are among points 0 to stop - 1.
 
     Points are sorted by length, longest first. The distances of the first `n_scored` points, at
     least LONG_ROWS_FACTOR * n_nearest, are written into `distances`. Points from `stop` on are too
-    short to be among the nearest or to tie with them. Arguments as for `score_longest`.
+    short to be among the nearest or to tie with them. The arguments are as for `score_longest`.
     """
     n = vectors.shape[0]
     n_scored = min(n, (LONG_ROWS_FACTOR * n_nearest + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)

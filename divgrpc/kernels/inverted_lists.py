@@ -2,9 +2,10 @@
 
 Each rare column, which few points store, has an inverted list of these points. If values are
 weighted by rarity (tf-idf), rare columns have the greatest weights. For a sparse query, the
-products over the rare columns are summed by reading the lists of the query's columns. The products
-over the common columns add up to at most the product of the lengths of query and point over these
-columns (Cauchy and Schwarz). Both sums together give a lower bound of each distance. Points whose
+products over the rare columns are summed by reading the lists of the query's columns. By the
+Cauchy-Schwarz inequality, the common columns add at most |q| |p|, where the norms of the query q
+and the point p are taken over these columns only. The exact sum and this bound give a lower bound
+of each distance. Points whose
 bound is too great to be among the nearest are skipped; the exact distances of the other points are
 computed from their stored rows.
 """

@@ -37,9 +37,9 @@ def project(dense, row, hyperplanes, projections):
 
 @kernel
 def project_sparse(indices, values, start, stop, hyperplanes, projections):
-    """Write the projections of a sparse query, which has elements start to stop - 1.
+    """Write the projections of a sparse query, given as elements start to stop - 1.
 
-    Elements are added in their stored order. Other arguments as for `project`.
+    Elements are added in their stored order. The other arguments are as for `project`.
     """
     projections[:] = np.float32(0)
     i = start

@@ -32,9 +32,9 @@ _WHOLE_BELOW = np.float32(1 << 24)
 def kth_least(values, k):
     """Return the element of `values` (m,) float32 that sorting would put at index `k`, 0 to m - 1.
 
-    No value may be nan. If all values are integers, as scores are, they are converted to int32,
+    No value may be NaN. If all values are integers, as scores are, they are converted to int32,
     because bisection over small integers takes few steps. Otherwise the bits of the floats are read
-    as int32; `_sortable` puts them into the order of the floats.
+    as int32, and `_sortable` maps them to integers that sort as the floats do.
     """
     keys, n_whole = np.empty(values.shape[0], np.int32), np.int32(0)
     if _whole_part(values[0]) == values[0]:

@@ -194,7 +194,7 @@ class IndexedLabels:
     ) -> Answers:
         """Return `answers` with the labels that get the most votes from `neighbours` (nq, k).
 
-        `neighbours` are row numbers of points, or -1 if a document has fewer than k neighbours.
+        `neighbours` are row numbers of points, and -1 where a document has fewer than k neighbours.
         `answers` hold the scores of the neighbours and the statistics of the search for them.
         """
         weights = np.ones(neighbours.shape, np.float32)

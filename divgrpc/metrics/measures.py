@@ -1,9 +1,9 @@
 """Metrics of judged results: relevance, diversity of sub-topics, and combinations of both.
 
-Each metric is computed over all k places and returns (nq,) float64, 0 to 1. The metrics of
-relevance are known in `ir_measures` as P@k, R@k, SetF, AP@k, RR and Success@k.
+Each metric is computed over all k ranks and returns (nq,) float64, 0 to 1. In `ir_measures`, the
+relevance metrics are called P@k, R@k, SetF, AP@k, RR and Success@k.
 
-The metrics of diversity count the sub-topics of relevant results. They are NaN if the relevant
+The diversity metrics count the sub-topics of relevant results. They are NaN if the relevant
 points of the query have no sub-topic. D and h are also NaN if these points have only one sub-topic.
 """
 

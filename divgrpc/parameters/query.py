@@ -2,7 +2,8 @@
 
 The core, the client and the server use the same class, so that each parameter has a single name and
 is checked in a single place. Some defaults depend on the number of points, on what Build measured,
-and on the limits of the work for a query. Errors are `InvalidArgumentError` with the field.
+and on the limits of the work for a query. Invalid values raise
+`InvalidArgumentError`, which names the field.
 """
 
 import math

@@ -18,8 +18,8 @@ from divgrpc.vectors import within_float32
 # only.
 _DISTANCE_ERROR: Final = 1e-12
 
-# Added to the distance limit of near-copies, because the float32 distance of two equal directions
-# may be this large.
+# Added to the distance limit for near-copies, because the computed float32 distance between two
+# equal directions can be this large.
 _SAME_DIRECTION: Final = 1e-6
 
 _SEARCHES: Final = {

@@ -52,7 +52,7 @@ class Call:
     batch: number of rows in one call, 1 to n.
     share: relative frequency of this kind among all kinds, above 0.
 
-    Raises `InvalidArgumentError` for a value out of range.
+    Raises `InvalidArgumentError` for an out-of-range value.
     """
 
     index: str

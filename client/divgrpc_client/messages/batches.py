@@ -104,9 +104,10 @@ def _ends(matrix: Matrix, row_bytes: int) -> list[int]:
 def _in_parts(
     ends: list[int], make: Callable[[int, int], RequestT], read: Callable[[ResponseT], ResultT]
 ) -> Exchange[RequestT, ResponseT, ResultT]:
-    """Request each part until one generation has answered all, and return the joined result.
+    """Request all parts, and repeat those that an older generation answered.
 
-    Returns None if the index is replaced in every round.
+    Returns the joined result if one generation has answered all parts, or None if the index is
+    replaced in every round.
     """
     parts: dict[int, ResultT] = {}
     for _ in range(_ROUNDS_MAX):

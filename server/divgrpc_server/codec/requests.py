@@ -1,7 +1,7 @@
 """Conversion of requests to the core's types: queries, documents, and the rows of an upload.
 
-Workers, builders and evaluators use this module. Fronts do not, because `divgrpc.vectors` imports
-the compiler. Errors name the field with its path in the .proto files, such as
+Workers, builders and evaluators use this module. Fronts do not, because it imports
+`divgrpc.vectors`, which loads Numba. Errors name the field with its path in the .proto files, such as
 ``queries.sparse.indices``.
 """
 
