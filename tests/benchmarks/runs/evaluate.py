@@ -39,11 +39,11 @@ def evaluate(options: Options) -> Iterator[Output]:
 
     "ratio" compares the time of a call with the time of its queries. The time of a call runs from
     sending the request to receiving the last row. The time of its queries is the sum of the query
-    times in the rows, divided by the number of workers. Each query is timed alone on one thread. A ratio of 1 means that nothing but
-    queries took time. "CPU ratio" divides the CPU time of all processes by the time of the queries;
-    other programs on the machine hardly change it. Of several rounds, the one with the lowest ratio
-    is shown. A small call has one query and one setting. The first call starts a process, which
-    later calls reuse.
+    times in the rows, divided by the number of workers. Each query is timed alone on one thread.
+    A ratio of 1 means that nothing but queries took time. "CPU ratio" divides the CPU time of all
+    processes by the time of the queries; other programs on the machine hardly change it. Of several
+    rounds, the one with the lowest ratio is shown. A small call has one query and one setting. The
+    first call starts a process, which later calls reuse.
     """
     [data] = topics.load([_DATA])
     # The pool holds rows that are not indexed, so they can serve as queries.
