@@ -252,8 +252,8 @@ class PoolCost:
     candidates: number of candidates.
     hash_limit: default limit of scored points for this number of candidates.
     n_probes: number of buckets or cells that are looked up, 0 for a search without them.
-    recall: fraction of the nearest `candidates` points that are among the hashed points. The value is
-        the lower end of a one-sided 95 % interval over queries that were not used in tuning.
+    recall: fraction of the nearest `candidates` points that are among the hashed points. The value
+        is the lower end of a one-sided 95 % interval over queries that were not used in tuning.
     points_scored: mean number of points per query that are scored exactly.
     codes_read: mean number of codes per query that are read.
     lists_read: mean number of buckets or cells per query that are read.
