@@ -7,10 +7,10 @@
 The first use of `Index` imports the compiled engine. Importing `divgrpc.types` or `divgrpc.errors`
 imports nothing heavier than numpy.
 
-The folders form layers, from lowest to highest: `types` and `kernels`, `parameters` and `metrics`,
+The folders form layers, from lowest to highest: `kernels`, `types`, `parameters` and `metrics`,
 `storage` and `hashing`, `search`, `labels`, `builder`, `evaluation`. A folder may import only lower
-layers. Every module may also import `errors`, `arrays`, `types`, `platforms` and `parallel`. No
-module may import the .proto modules, the server or the client.
+layers. The layers of the other modules are in pyproject.toml. No module may import the .proto
+modules, the server or the client.
 """
 
 from typing import TYPE_CHECKING, Any

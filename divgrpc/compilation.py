@@ -1,9 +1,9 @@
 """Compilation of all kernels in separate processes before their first use, with progress reports.
 
 The compiler uses one core, and half a gigabyte of memory stays allocated after a compilation. So if
-kernels are missing, this process starts two compiler processes (one on a single core), which work
-through the list of kernels from opposite ends, and loads the files that they write. If files cannot
-be written, it compiles each kernel itself when the kernel is first used.
+kernels are missing, this process starts two compiler processes (one on a single core) and loads the
+files that they write. Two compilers work through the list of kernels from opposite ends. If files
+cannot be written, this process compiles each kernel itself when the kernel is first used.
 """
 
 import contextlib
@@ -46,9 +46,10 @@ State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
 class Compilation:
     """Progress of a compilation: `ready` of `total` kernels exist, `seconds` after its start.
 
-    `state` is "started" first, then "running" in many reports, then "done" or "failed". It is
-    "uncached" in the only report if no file can be written. After "failed" and "uncached", this
-    process compiles each kernel when it is first used, and `reason` says why.
+    `state` is "started" first, then "running" in many reports, then "done" or "failed". If the
+    compilation cannot start, the only report has "uncached" (no file can be written) or "failed".
+    After "failed" and "uncached", this process compiles each kernel when it is first used, and
+    `reason` says why.
     """
 
     state: State

@@ -51,9 +51,9 @@ class Engine:
     """One generation of an index, in memory or memory-mapped from its folder. Thread-safe.
 
     manifest: description of the generation.
-    generation, rows, dims: number of the generation, of its points, and of their dimensions.
+    generation, rows, dims: the generation number, the number of points, and their dimensions.
     widest_row: maximum number of values that a point stores; `dims` for dense points.
-    defaults: values for calls without them, which `set_default` and `set_threshold` change.
+    defaults: parameters for calls that leave them out; `set_default` and `set_threshold` set them.
     labels: predicts labels; None if the index has no labels.
     """
 

@@ -22,8 +22,8 @@ class InvalidArgumentError(DivgrpcError, ValueError):
     """
 
     reason = "INVALID_ARGUMENT"
-    # The clients set these, also for errors that they find themselves. In process, the code is
-    # None.
+    # The clients set these attributes, also on errors that they detect themselves. In process,
+    # `code` is None.
     code: Any = None
     detail: str = ""
     field_violations: tuple[tuple[str, str], ...] = ()

@@ -115,7 +115,7 @@ class Index:
         target_recall: the share of the true nearest points that candidates should include, above 0
             and at most 1. Build tunes searches to reach this share, and `auto` uses only searches
             that reach it.
-        zero_vectors: what to do with a vector of zeros under cosine, because it has no direction.
+        zero_vectors: what to do under cosine with a vector of zeros, which has no direction.
             "reject" raises an error. "skip" leaves the vector out with a warning.
         seed: seed of all random choices; the same seed and points give the same index.
         labels: (n, L) label sets, dense or sparse; point i has label j if labels[i, j] is not 0.
@@ -152,8 +152,8 @@ class Index:
     def open(cls, path: Path | str) -> Self:
         """Open an index from its folder.
 
-        path: the folder of an index, or of one of its generations. The folder of an index opens its
-            current generation. The data directory of a server has one folder per index.
+        path: the folder of an index, to open its current generation, or the folder of one of its
+            generations. The data directory of a server has one folder per index.
 
         All checksums are verified. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.

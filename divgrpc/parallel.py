@@ -21,9 +21,9 @@ _thread = threading.local()
 def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
     """Call `work` with every item, on all cores, and yield the results in order.
 
-    The first exception of `work` is raised. All calls have ended when the iterator ends, even by an
-    exception. A nested call of this function runs on the calling thread, because all cores are
-    busy.
+    The first exception of `work` is raised. All calls have ended when the iterator ends, even if it
+    ends with an exception. A nested call of this function runs on the calling thread, because all
+    cores are busy.
     """
     cores = count_cores()
     if min(cores, len(items)) < 2 or hasattr(_thread, "busy"):

@@ -22,8 +22,8 @@ def _has_fine_thread_time() -> bool:
 
 
 # CPU time of the current thread, in seconds. CPU time excludes waits for a core and for the GIL, so
-# other threads do not change the measured time of a query. If the system has no clock of CPU time,
-# or a clock coarser than 1 us, `thread_seconds` is the wall clock `time.perf_counter`.
+# other threads do not change the measured time of a query. If the system has no such clock, or only
+# one coarser than 1 us, `thread_seconds` is the wall clock `time.perf_counter`.
 thread_seconds: Final = time.thread_time if _has_fine_thread_time() else time.perf_counter
 
 

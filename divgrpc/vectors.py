@@ -105,10 +105,10 @@ RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmat
 def as_rows(field_name: str, values: object, dims: int | None, *, single: bool = True) -> Rows:
     """Copy `values` to an (n, d) float32 matrix or to `SparseRows`.
 
-    Values may be infinite or NaN; `prepare` checks that. A single vector becomes a matrix of one
-    row, or is refused if `single` is false. Raises `InvalidArgumentError` with the field
-    `field_name` if `values` is not a matrix of `dims` columns. If `dims` is None, any number of
-    columns is allowed.
+    Infinite values and NaN are allowed here; `prepare` refuses them. A single vector becomes a
+    matrix of one row, or is refused if `single` is false. Raises `InvalidArgumentError` with the
+    field `field_name` if `values` is not a matrix of `dims` columns. If `dims` is None, any number
+    of columns is allowed.
     """
     if isinstance(values, SparseRows):
         rows: Rows = _check_sparse(field_name, values)

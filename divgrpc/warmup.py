@@ -83,7 +83,7 @@ class Warmed:
     """The result of `warm_ahead`.
 
     If `kept` is true, `folder` holds the compiled kernels; `kernels` is their number, `size_bytes`
-    their total size, and `processor` LLVM's name of the processor that they are compiled for.
+    their total size, and `processor` LLVM's name for the processor that they are compiled for.
     `compile_seconds` is None if no kernel was missing.
     """
 
@@ -184,8 +184,8 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
 def _compile_together(*, backwards: bool = False) -> None:
     """Compile the kernels that search many query rows at once.
 
-    Queries on a small index never call these kernels. One of two compiler processes compiles them
-    in reverse order (`backwards`), so that each is compiled once.
+    Queries on a small index never call these kernels. The second of two compiler processes compiles
+    them in reverse order (`backwards`), so that the two do not compile the same kernel.
     """
     register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
     plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields

@@ -29,7 +29,7 @@ _READY_PAUSE_SECONDS: Final = 0.1
 
 
 class Link(NamedTuple):
-    """A connection of a client, and what calls over it need.
+    """A connection of a client, and what its calls need.
 
     `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both define the same names.
     `idle_timeout` is the maximum time in seconds without a message in a stream.
@@ -112,12 +112,12 @@ async def wait_until_ready(take_link: Callable[[], Link], call: RpcCall) -> None
 async def _obstacle(link: Link, call: RpcCall, seconds: float | None) -> RpcError | None:
     """Watch the server's health for `seconds`, and return why it is not ready, or None if it is.
 
-    The code of the error is UNAVAILABLE if the reason is known, else DEADLINE_EXCEEDED. Other
-    errors are raised, because they do not pass: the server may lack the health service.
+    The returned error has the code UNAVAILABLE if the reason is known, else DEADLINE_EXCEEDED.
+    Other errors are raised, because they do not pass: the server may lack the health service.
     """
     has_answered = False
-    # The call does not wait for a connection, because gRPC would then report no reason why it
-    # cannot connect.
+    # The call does not use `wait_for_ready`, with which gRPC would not report why it cannot
+    # connect.
     statuses = link.connection.watch(WATCH_REQUEST, timeout=seconds, metadata=call.metadata)
     try:
         async for status in link.stack.iterate(statuses):
@@ -140,7 +140,7 @@ async def _obstacle(link: Link, call: RpcCall, seconds: float | None) -> RpcErro
 async def _stream(
     link: Link, call: RpcCall, messages: AsyncIterator[Any], due: Callable[[], bool]
 ) -> AsyncIterator[tuple[AsyncIterator[Any], Feed[Any]]]:
-    """Send messages while the block reads the responses; yield the responses and the feed.
+    """Send messages while the `with` block reads the responses; yield the responses and the feed.
 
     At the end the call is cancelled. The server owes a response while `due()` is true.
     """

@@ -343,8 +343,9 @@ class _Methods:
         relevant: for each row, the ids of the points that are relevant to it. It replaces
             categories.
         groups: (rows,) whole numbers, the group of each query. Intervals are over groups, and a
-            group lies wholly in one fold. Default: the categories, or each query alone.
-        folds: number of folds, at most one per group, for the best setting of each k; 0: no choice.
+            group lies wholly in one fold. Default: the categories if given, else each query alone.
+        folds: number of folds for choosing the best setting for each k, at most one per group; 0
+            makes no choice.
         set_default: store the best choice as the index's default for Query, and yield a row for it
             with figures of nested folds. The queries must fit one message.
         per_query: whether the rows also have the figures of every single query.
@@ -490,9 +491,9 @@ class Client(_Methods):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
-    of the whole call in seconds; its default is the client's `timeout`, or no deadline where that
-    does not apply. `request_id` is printable ASCII text that identifies the call in the server's
-    log.
+    of the whole call in seconds. Its default is the client's `timeout`, but Build, QueryStream and
+    evaluations have no deadline by default. `request_id` is printable ASCII text that identifies
+    the call in the server's log.
 
     Every method raises `RpcError` if its call fails, and `ClientStateError` after `close` or in a
     forked child. If an argument cannot be sent, it raises `InvalidArgumentError` with the code and

@@ -6,11 +6,12 @@ Miller, "Robust inference with multiway clustering", Journal of Business & Econo
 2011) without the term that they subtract, so intervals are more likely too wide than too narrow.
 `divgrpc.metrics` computes both variances and their degrees of freedom (CR2 for groups of queries).
 
-An interval has the half width sqrt(t_q^2 v_q + t_d^2 v_d), with the variance v and the critical t
-of the queries and of the draws (Banerjee, "Approximate confidence interval for linear functions of
-means of k populations when the population variances are not equal", Sankhya 22, 1960). It covers at
-least as often as it states. Satterthwaite's degrees of freedom for the sum of both variances would
-be too many in the tail that Holm's correction needs, because a few draws have few degrees.
+An interval has the half width sqrt(t_q^2 v_q + t_d^2 v_d), where v is the variance and t the
+critical value for the queries (q) and the draws (d) (Banerjee, "Approximate confidence interval for
+linear functions of means of k populations when the population variances are not equal", Sankhya 22,
+1960). It covers the mean at least as often as it states. Satterthwaite's method would give the sum
+of both variances too many degrees of freedom for the small p values that Holm's correction needs,
+because the variance over a few draws has few degrees.
 """
 
 from math import log

@@ -91,9 +91,9 @@ def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[s
 def plan_values(
     arguments: argparse.Namespace, minima: Mapping[str, int], more: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the options that set the amount of work and were given.
+    """Return the values of the given options that set the amount of work.
 
-    minima: the least value of each option with one number.
+    minima: the least value of each option that takes one number.
     more: the names of further options.
 
     Raises `InvalidArgumentError` for a number below its minimum, and for any of these options

@@ -183,8 +183,8 @@ def toy(seed: int = 0) -> Toy:
 
 def ask_toy(client: Client, points: Toy) -> dict[str, IntArray]:
     """Index the plane and return the ids that each method picks."""
-    # Hashing compares directions. At a height above the origin, every point of the plane has a
-    # different direction.
+    # Hashing compares directions. The plane lies at a height above the origin, so all its points
+    # have different directions.
     rows = np.vstack((points.points, points.query))
     rows = np.column_stack((rows, np.full(len(rows), TOY_HEIGHT, np.float32)))
     client.build("toy", rows[:-1], hash_family="lsh_sdiv")

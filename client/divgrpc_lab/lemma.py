@@ -40,9 +40,9 @@ _DIMS: Final = 32
 class Deviation(NamedTuple):
     """Deviations of the share of differing bits from p at l bits, and their bounds.
 
-    `of_one` and `of_all` are the deviations that one point, and that the worst of all points, stay
-    below in 95 % of the draws. `within` is the share of draws in which all points are within the
-    bound as printed, which is meant for one point.
+    In 95 % of the draws, one point deviates by at most `of_one`, and the worst of all points by at
+    most `of_all`. `within` is the share of draws in which all points are within the printed bound,
+    which is meant for one point.
     """
 
     bits: int
@@ -56,8 +56,8 @@ class Deviation(NamedTuple):
 class Retrieved(NamedTuple):
     """Means over queries and seeds of the points in home buckets with keys of l bits.
 
-    `near` and `far` are numbers of the query's own near and far points, `near_expected` and
-    `far_expected` what Eq. 5 predicts, and `points` all that were retrieved.
+    `near` and `far` are the numbers of the query's own near and far points. Eq. 5 predicts
+    `near_expected` and `far_expected` for them. `points` is the number of all retrieved points.
     """
 
     bits: int
@@ -99,8 +99,8 @@ def deviations(seed: int = 0) -> list[Deviation]:
 class Shells(NamedTuple):
     """Unit queries (nq, d), and points (n, d) at two distances from the queries.
 
-    `owners` (n,) int64 is the query that a point lies around, and `is_near` (n,) bool says at which
-    of the two distances.
+    `owners` (n,) int64 has the number of the query that each point lies around, and `is_near` (n,)
+    bool says whether the point is at the smaller distance.
     """
 
     queries: FloatArray

@@ -114,7 +114,7 @@ def without_options(words: Sequence[str], options: Iterable[str]) -> list[str]:
 def commit() -> str:
     """Return the short name of the commit, with a mark if tracked files had changes.
 
-    The first call decides, because a run writes records, which are tracked.
+    The first result is kept, because records that the run writes change tracked files.
     """
 
     def git(*arguments: str) -> str:

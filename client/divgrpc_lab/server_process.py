@@ -25,8 +25,7 @@ _SCRIPT: Final = (
 def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
     """Start a server, yield a function that waits for its address, and finally stop the server.
 
-    On Linux, the server also ends if the thread that started it does, because this process was
-    killed.
+    On Linux, the server also ends with the thread that started it, even if this process is killed.
 
     The function raises `UnavailableError` with the end of the server's log if the server does not
     start.

@@ -10,9 +10,9 @@ interval and a two-sided t test by groups of queries, because the queries of one
 other. The p values of all contrasts of a table are corrected together by Holm's method. If no claim
 has an effect, any claim is therefore decided with a probability of at most 5 %.
 
-A claim holds if the means of all its contrasts are above zero with a corrected p below 0.05. It
-does not hold if one mean is below zero with such a p, and depends on the data if another mean is
-above zero with such a p.
+A mean is decided if its corrected p is below 0.05. A claim holds if the means of all its contrasts
+are decided and above zero. It depends on the data if one decided mean is above zero and another
+below. It does not hold if a decided mean is below zero and no decided mean is above.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,11 +36,12 @@ _LOOKS: Final[dict[bool | None, tuple[str, Literal["good", "bad", "open"], str]]
 
 
 class Contrast(NamedTuple):
-    """The values of a test in one place, and the `groups` (m,) that depend on each other.
+    """The values of a test in one place, and the `groups` (m,) of the values.
 
     The values are (m,) or, for several draws of the hash functions, (draws, m); see
-    `divgrpc_lab.draws`. If `groups` is None, the values are independent. With a `goal`, the values
-    are logarithms of ratios, and the ratio is tested against the goal.
+    `divgrpc_lab.draws`. Values of the same group may depend on each other. If `groups` is None, all
+    values are independent. With a `goal`, the values are logarithms of ratios, and the ratio is
+    tested against the goal.
     """
 
     place: str

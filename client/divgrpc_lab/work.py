@@ -81,8 +81,8 @@ class Work:
 def processes() -> Iterator[Executor | None]:
     """Yield an executor with a process for each core, or None if there is only one core.
 
-    The processes are new, so that no thread or lock is copied, and end with this process, even if
-    it is killed.
+    The processes are spawned, not forked, so no thread or lock is copied. On Linux, they end with
+    this process even if it is killed.
     """
     cores = len(os.sched_getaffinity(0))
     if cores == 1:

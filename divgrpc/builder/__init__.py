@@ -1,6 +1,6 @@
 """Turns rows of points into a generation, and chooses and measures its parameters.
 
 This package contains the builder, the encoder, tuning, and the choice of a hash family. The modules
-of this package may import hashing, search, labels, kernels, parameters, storage and `compilation`,
-but not the engine or `divgrpc.Index`.
+of this package may import hashing, search, labels, kernels, parameters, storage, vectors and
+`compilation`, but not the engine or `divgrpc.Index`.
 """

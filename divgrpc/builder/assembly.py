@@ -6,9 +6,10 @@ A build assembles the index of its points. If the build has a label model, it al
 index of the label factors with the same steps.
 
 Trials on a sample of the points decide which family replaces `auto`. If there are at least
-`CELLS_ROWS_MIN` points, a trial measures the recall of `cells` when a query probes a quarter of the
-cells. If that recall is too low, or with fewer points, trials compare the recall of code scans of
-`lsh_div` and `lsh_sdiv`.
+`CELLS_ROWS_MIN` points, and the request sets neither tables nor bits, a trial measures the recall
+of `cells` when a query probes a quarter of the cells. If `cells` is not tried or its recall is too
+low, trials compare the recall of code scans of `lsh_div` and `lsh_sdiv`. With few points, or if
+`lsh_sdiv` would keep all dimensions, `lsh_div` is used without this comparison.
 """
 
 from collections.abc import Callable
@@ -194,8 +195,9 @@ def choose_family(
 ) -> tuple[HashFamily, str]:
     """Return the hash family for `points` (n, d), and the reason as text.
 
-    If the request names a family, that family is returned with an empty reason. Otherwise trials
-    decide. `queries` (m, d) are a sample of future queries; None makes them from points.
+    If the request names a family, that family is returned with an empty reason. Otherwise the
+    number of points, their dimensions and trials decide. `queries` (m, d) are a sample of future
+    queries; if None, queries are made from points.
     """
     if parameters.hash_family != "auto":
         return parameters.hash_family, ""

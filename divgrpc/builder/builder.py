@@ -267,8 +267,8 @@ def _column(name: str, values: object, rows: int) -> Array:
     try:
         numbers = np.asarray(values)
         with np.errstate(invalid="ignore"):
-            # The conversion changes numbers that are not whole or out of range. A comparison
-            # detects it.
+            # The conversion changes fractions and out-of-range numbers. The comparison below
+            # detects this.
             block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):

@@ -245,8 +245,8 @@ class _Encoder:
         with threadpool_limits(1, user_api="blas"):
             for start, _ in zip(starts, on_all_cores(hash_block, starts), strict=True):
                 rows_held += block
-                # Release pages rarely, because pages that other cores read must then be mapped
-                # again.
+                # Release pages rarely: pages that other cores are reading must be mapped again
+                # after each release.
                 if rows_held >= rows_held_max and start + block < self._rows:
                     rows_held = 0
                     self._release()

@@ -8,7 +8,7 @@ the distances have no such gap, T becomes so small that hardly any point has a n
 point with more than 60 neighbours within T is part of a cluster rather than one of several copies,
 so T is refused if too many points are in clusters.
 
-The usual limit of T is a twentieth of the mean squared distance between points. If the directions
+The usual limit for T is a twentieth of the mean squared distance between points. If the directions
 of points are evenly distributed, this limit corresponds to a cosine of 0.95. If at least a quarter
 of the points have near-copies, the limit is twice as large.
 """
@@ -50,8 +50,8 @@ def near_copy_threshold(
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, or a squared distance for `euclidean`.
 
-    `points` (n, d) have unit length under `cosine`. `report` is called with the numbers of rows
-    done and in all.
+    `points` (n, d) have unit length under `cosine`. `report` is called with the number of rows done
+    and the total number of rows.
     """
     metric, angular = parameters.metric, parameters.metric != "euclidean"
     rng = np.random.default_rng((parameters.seed, 5))
@@ -69,11 +69,11 @@ def near_copy_threshold(
 
 
 def _threshold(near: Distances, far: Distances, usual: float) -> float:
-    """Return the largest tried threshold with a gap above it, or 0 if no threshold has a gap.
+    """Return the largest tried threshold that has a gap above it and is not refused, or 0 if none.
 
     `near` (m, c) are squared distances from m points to themselves and to their nearest neighbours.
     `far` (m, o) are squared distances from the same m points to a sample of all points. `usual` is
-    the limit of the threshold unless many points have near-copies.
+    the limit for the threshold unless many points have near-copies.
     """
     for step in range(_STEPS_PER_HALVING * _HALVINGS):
         threshold = float(f"{_OVER_USUAL_MAX * usual * 2 ** (-step / _STEPS_PER_HALVING):.3g}")

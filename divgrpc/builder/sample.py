@@ -1,9 +1,9 @@
 """The sample of queries with which Build tunes and measures searches.
 
-For each query the sample also holds the true nearest points. Half of the queries are points of the
-index; a point is not counted among its own neighbours. The other half of the queries are halfway
-between two near points, so that the results also hold for queries that are not in the index. One
-third of the queries tune searches, and the other two thirds measure them.
+For each query the sample also holds the true nearest points. If the caller gives no queries, half
+of the queries are points of the index; a point is not counted among its own neighbours. The other
+half are halfway between two near points, so that the results also hold for queries that are not in
+the index. One third of the queries tune searches, and the other two thirds measure them.
 """
 
 from collections.abc import Callable

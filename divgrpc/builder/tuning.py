@@ -344,7 +344,8 @@ class _Curve:
     """Collects recalls for increasing numbers of probes, and chooses a number of probes.
 
     `choice` is the chosen number of probes, or 0 before a choice. `best` is the largest mean recall
-    so far, and the number of probes that reached it. It is chosen if more probes do not help.
+    so far, and the number of probes that reached it. If more probes do not help, this number is
+    chosen.
     """
 
     def __init__(self, target: float) -> None:

@@ -17,8 +17,8 @@ from divgrpc.metrics.comparing import check_groups
 from divgrpc.types import IntArray
 
 FOLDS: Final = 5
-# Maximum number of folds within the other folds of `winners_of`. Without it, the time would grow
-# with the square of the number of folds, and there can be as many folds as queries.
+# For each fold, `winners_of` merges the other folds into at most this many. Otherwise, the time
+# would grow with the square of the number of folds, and there can be as many folds as queries.
 _INNER_FOLDS_MAX: Final = 10
 
 
@@ -64,7 +64,7 @@ def deal_folds(
 
     groups: (nq,) whole numbers, the group of each query.
     folds: number of folds, 2 to the number of groups.
-    counted: (nq,) bool, the queries whose numbers the folds should balance first, by default all.
+    counted: (nq,) bool, the queries to divide evenly among the folds first; by default all.
 
     The largest group comes first, and each group goes to the fold with the fewest queries so far.
 
@@ -125,14 +125,15 @@ def winners_of(
 ) -> Iterator[Choice]:
     """Yield the best choice among the settings of each race, reported by nested folds.
 
-    kinds, races: the kind and the race of each of s settings. Races are
-        yielded in the order in which they first occur.
+    kinds, races: the kind and the race of each of s settings. Races are in the order in which they
+        first occur.
     h, folds: as in `choose_by_folds`; every fold must have queries with an h.
 
     The best of several choices looks better than it is, even if folds made each of them. Therefore,
     all choices are made again for each fold, on the other folds alone. The fold is reported at the
-    overall setting of the one that was best there. With two folds, the fold is reported at the
-    setting with the greatest mean on the other. More than ten other folds are merged into ten.
+    overall setting of the choice that is best on the other folds. With only two folds, it is
+    reported at the setting with the greatest mean on the other fold. More than ten other folds are
+    merged into ten.
 
     Varma and Simon, "Bias in error estimation when using cross-validation for model selection", BMC
     Bioinformatics 7 (2006).

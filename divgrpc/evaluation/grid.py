@@ -93,9 +93,9 @@ class Grid(_SettingsGrid[QueryParameters]):
     """Settings of a query, which are all combinations of the values of its axes.
 
     An axis may be any sequence. `limits` has pairs of a `hash_limit` and a `candidates_limit`. A
-    limit of None means the default limit, and 0 means no limit. An epsilon sets the `hash_limit` of
-    the pairs in which it is None. A value of None in `n_probes` means the number that Build tuned,
-    and in `epsilons` no epsilon. `seed` and `keep_duplicates` are the same in all settings. All
+    limit of None means the default limit, and 0 means no limit. If the `hash_limit` of a pair is
+    None, an epsilon sets it. None in `n_probes` means the number that Build tuned, and None in
+    `epsilons` means no epsilon. `seed` and `keep_duplicates` are the same in all settings. All
     other parameters have the defaults of `QueryParameters`.
 
     Raises `InvalidArgumentError`, with the name of the axis as the field, for an axis without

@@ -50,7 +50,7 @@ class Relevance:
         relevant: Sequence[npt.ArrayLike] | None,
         queries: int,
     ) -> "Relevance":
-        """Check the arguments of `evaluate`; exactly one of them must be set.
+        """Check `categories` and `relevant` of `evaluate`; exactly one of the two must be set.
 
         Raises `InvalidArgumentError` with the field categories or relevant.
         """
@@ -145,9 +145,9 @@ def evaluate(
 
     queries: (nq, d), dense or sparse.
     categories: (nq,), the category of each query. The points of this category are relevant.
-    relevant: the ids of the relevant points of each query, in place of `categories`.
-    groups: (nq,) whole numbers, the group of each query; by default its category, or each query
-        alone with `relevant`. Intervals and folds are over groups.
+    relevant: the ids of the relevant points of each query, instead of `categories`.
+    groups: (nq,) whole numbers, the group of each query. The default is its category or, with
+        `relevant`, a group for each query. Intervals and folds are over groups.
     grid: the settings to measure; by default those of `Grid()`.
     folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
         more folds than groups, and with one group no setting is chosen.

@@ -320,7 +320,7 @@ class Study(Generic[RowT]):
     def rows(self) -> list[RowT]:
         """Return a row for every setting, then a row for every choice.
 
-        If the task has `set_default`, the row of the winner follows, and it is made the default.
+        If the task has `set_default`, a row for each winner follows, and winners become defaults.
         """
         rows = self._tally.rows()
         if self._tally.task.set_default:

@@ -216,10 +216,10 @@ def principal_components(
 ) -> npt.NDArray[np.float64]:
     """Return the first `count` right singular vectors of vectors - centre, (d, count) float64.
 
-    For dense vectors of up to 2,048 dimensions, the singular vectors are computed as eigenvectors
-    of the second moments. Otherwise they are computed by randomised subspace iteration (Halko,
-    Martinsson and Tropp 2011). This iteration subtracts the centre from products instead of from
-    the vectors, so sparse vectors stay sparse.
+    For dense vectors of up to 2,048 dimensions, or if `count` is close to d, the singular vectors
+    are computed as eigenvectors of the second moments. Otherwise they are computed by randomised
+    subspace iteration (Halko, Martinsson and Tropp 2011). This iteration subtracts the centre from
+    products instead of from the vectors, so sparse vectors stay sparse.
     """
     dims = vectors.shape[1]
     width = min(dims, count + _OVERSAMPLING)
@@ -239,9 +239,9 @@ def principal_components(
 
 
 def _sample_rows(vectors: Rows, dims: int) -> int:
-    """Return the number of rows to compute components from; a sketch has `dims` columns.
+    """Return the number of rows to compute components from, for `dims` hashed dimensions.
 
-    Sparse rows have fewer values, because each stored value takes many times longer.
+    A sample of sparse rows has fewer values, because each stored value takes many times longer.
     """
     most = _SAMPLE_FLOATS // dims
     if isinstance(vectors, SparseRows):

@@ -1,10 +1,11 @@
 """The hash family `cells` is a two-level k-means partition of the points (Lloyd 1982).
 
-Points are clustered by their projections onto the first `width` hyperplanes, whose directions are a
-rotation of the principal components, or a random subspace of their space. So sparse points need not
-be made dense, and the projections of a query serve both for its code and to find its cells. To
-learn C cells, a sample of the points is divided into about sqrt(C) coarse cells. Each coarse cell
-is then divided into a number of cells in proportion to its points.
+Points are clustered by their projections onto the first `width` hyperplanes. The directions of the
+hyperplanes are a rotation of the principal components, or span a random subspace of their space.
+Because only projections are clustered, sparse points need not be made dense, and the projections of
+a query serve both for its code and to find its cells. To learn C cells, a sample of the points is
+divided into about sqrt(C) coarse cells. Each coarse cell is then divided into a number of cells in
+proportion to its points.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""Search of several queries together, which reads the points or codes once for all of them.
+"""Searches several queries together, and reads the points or codes once for all of them.
 
 The speed of a pass over all points, or over more codes than fit into the caches, is limited by
 memory. The kernels of this module therefore read the points or codes block by block, and keep for
-each query the nearest points read so far. The results are the same bits as if each query were
-searched alone. A query's row of `BatchScratch` can hold twice as many points as the query keeps,
-and one more block. If `Span.together` is set, `query.answer` continues from these rows.
+each query the nearest points read so far. The results are bit-identical to those of searching each
+query alone. A query's row of `BatchScratch` has room for twice as many points as the query keeps,
+plus one block. If `Span.together` is set, `query.answer` continues from these rows.
 
 The kernels take the registers of an `Index` and a `Scratch`, and plain tuples of the fields of
 `Plan` and `Queries`. They search `count` query rows, at most BATCH_QUERIES, from row `first` on.

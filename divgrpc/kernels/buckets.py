@@ -11,10 +11,10 @@ one order: by cost, then by mask, then by table. So the home buckets come first,
 of a query are 0.
 
 A heap generates the probes in this order. A mask whose highest rank is r has two children: one has
-r + 1 in place of r (shift), the other has r + 1 in addition (expand). Each mask has exactly one
-parent, which has a smaller mask and no greater cost. The heap starts with the empty mask of each
-table, so it yields every probe once and in order. The cost of a mask is always summed from rank 0
-upwards, so that rounding does not depend on the path to the mask.
+r + 1 instead of r (shift), the other has r + 1 in addition (expand). Each mask except the empty one
+has exactly one parent, which is a smaller mask of no greater cost. The heap starts with the empty
+mask of each table, so it yields every probe once and in order. The cost of a mask is always summed
+from rank 0 upwards, so that rounding does not depend on the path to the mask.
 """
 
 import numpy as np

@@ -5,9 +5,9 @@ the path of the sources, so a copy of the sources cannot use them. It loses its 
 two processes write at the same time.
 
 Here the name of the folder is a hash of everything that compiled code depends on: the sources of
-all kernels, the versions of the compiler, and the processor. The name of a file consists of the
-name of its function and a hash of the argument types. So a copy of the folder can be used in
-another environment.
+all kernels, the versions of Python, numpy, numba and llvmlite, and the processor. The name of a
+file consists of the name of its function and a hash of the argument types, the processor and the
+source file. So a copy of the folder can be used in another environment.
 
 A file starts with its length and checksum, so a damaged file is treated as missing. It is written
 under another name and then renamed, so two processes can write the same kernel at the same time.

@@ -1,8 +1,8 @@
 """Searches a k-means partition: finds the cells nearest to a query, then the points of these cells.
 
 The centres of the cells are vectors in the space of a query's first margins, which are computed for
-its code in any case. A scan of the codes of the centres finds candidate cells. Exact distances
-between the query and their centres then find the nearest.
+its code in any case. A scan of the codes of the centres finds candidate cells. The nearest of them
+are then found by the exact distances of their centres from the query.
 """
 
 import numpy as np
@@ -32,10 +32,10 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
     """Write the `n_cells` nearest cells into `scratch.numbers`; return their number.
 
     The cells are sorted by distance unless all cells are written. `code`: `QueryCode`; `cells`:
-    `Cells`; `scan`: `ScanScratch`; `scratch`: `CellScratch`. A distance is squared Euclidean minus
-    the squared length of the query or, if `product`, minus the dot product. Ties go to the lower
-    cell number. Exact distances are computed only for the RANKED_CELLS_RATIO * n_cells cells of
-    smallest estimated distance.
+    `Cells`; `scan`: `ScanScratch`; `scratch`: `CellScratch`. If `product` is set, a distance is the
+    negated dot product. Otherwise it is the squared Euclidean distance less the squared length of
+    the query. Ties go to the lower cell number. Exact distances are computed only for the
+    RANKED_CELLS_RATIO * n_cells cells of smallest estimated distance.
     """
     centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
     total = centres.shape[0]
@@ -66,7 +66,7 @@ def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
     """Write the `n_probes` nearest cells, or more if these hold fewer than `min_points` points.
 
     The cells are written into `scratch.numbers`. Returns the number of cells and the number of
-    points in them. Other arguments as for `rank_cells`.
+    points in them. The other arguments are as for `rank_cells`.
     """
     starts, numbers, total = cells.starts, scratch.numbers, cells.centres.shape[0]
     n_cells = min(n_probes, total)
@@ -85,11 +85,11 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
     """Write the points of the nearest cells into `candidates`, at most `plan.hash_limit`.
 
     If the cells hold more than `plan.hash_limit` points, the points whose codes are nearest to the
-    query are written. A scan reads all cells; SCAN_HAMMING uses only the signs of the query's
-    margins. Returns three numbers. The first is the number of points written. The second is the
-    number of cells probed, or 0 for a scan. The third is 0 if `candidates` is large enough.
-    Otherwise no points are written, and the third number is the number of points that `candidates`
-    must be able to hold. Arguments except `ids` are records.
+    query are written. A scan reads all cells. If `plan.search` is SCAN_HAMMING, it uses only the
+    signs of the query's margins. Returns three numbers. The first is the number of points written.
+    The second is the number of cells probed, or 0 for a scan. The third is 0 if `candidates` is
+    large enough. Otherwise no points are written, and the third number is the number of points that
+    `candidates` must be able to hold. All arguments except `ids` are records.
     """
     rows, estimates = candidates.rows, candidates.distances
     starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit

@@ -4,7 +4,8 @@ Codes are stored as (W, n), so the same word of consecutive points is contiguous
 compile to vector population counts. The score of a point is an integer and is the same on every
 machine. A larger score means a nearer point. Scores are added up in float32, which is exact because
 scores stay far below 2**24. The distance of a point is estimated from the score and the terms of
-the point. If the index has no terms, or only signs are compared, the distance is minus the score.
+the point. If the index has no terms, the distance is minus the score. If only signs are compared,
+it is the Hamming distance.
 """
 
 import numpy as np
@@ -70,10 +71,11 @@ def levels_of(margins, hamming, planes):
 def settle_ties(rows, distances, count, estimates, plan, ids):
     """Reduce rows[:count] to the `plan.hash_limit` nearest; return (tie_start, count).
 
-    `count` must be at least `plan.hash_limit`. Of estimates that tie for the last places, the rows
-    of smaller ids are kept. If `estimates` is false, distances are minus scores. Of scores that
-    tie, a seeded sample is kept if `plan.uniform` is set, otherwise all, even if that exceeds the
-    limit. The returned `count` is the number of rows kept; rows[tie_start:count] are the tied rows.
+    `count` must be at least `plan.hash_limit`. If `estimates` is true and estimates tie for the
+    last places, the rows with the smaller ids are kept. If `estimates` is false, distances are
+    integers. If these tie, a seeded sample of the tied rows is kept if `plan.uniform` is set.
+    Otherwise all tied rows are kept, even if that exceeds the limit. The returned `count` is the
+    number of rows kept; rows[tie_start:count] are the tied rows.
     """
     hash_limit = plan.hash_limit
     if estimates:
@@ -81,8 +83,8 @@ def settle_ties(rows, distances, count, estimates, plan, ids):
             keep_nearest(rows, distances, count, hash_limit, ids)
         return hash_limit, hash_limit
     limit = kth_least(distances[:count], hash_limit - 1)
-    # Scores are integers, so the rows at distances up to limit - 1 are exactly the rows nearer than
-    # the limit.
+    # The distances are integers, so the rows at distances up to limit - 1 are exactly the rows
+    # nearer than the limit.
     tie_start = move_to_front(rows, distances, 0, count, limit - np.float32(1))
     count = move_to_front(rows, distances, tie_start, count, limit)
     if plan.uniform:
@@ -95,7 +97,7 @@ def scan_codes(codes, terms, levels, stop, distances, minima):
     """Write the distances of the first `stop` points, and the minimum distance of each group.
 
     `minima` (ceil(n / BLOCK_POINTS) * BLOCK_GROUPS,) float32 gets inf for groups without points.
-    Other arguments as for `block_distances`.
+    The other arguments are as for `block_distances`.
     """
     for start in range(0, stop, BLOCK_POINTS):
         block = distances[start : min(stop, start + BLOCK_POINTS)]

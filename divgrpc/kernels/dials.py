@@ -68,8 +68,8 @@ def fall_off_step(points, candidates, count, k, limit, selection, factor, metric
     mean = sums[count] / count
     lead = sums[1] - mean
     odds = factor * ((nearest / n_different - mean) / lead if lead != 0.0 else 1.0)
-    # If fewer than k candidates are not near-copies, their mean relevance may be below the mean of
-    # all candidates. The dial is then 0.
+    # If fewer than k candidates remain without near-copies, the mean relevance of those that remain
+    # may be below `mean`. The dial is then 0.
     return math.floor(DIAL_STEPS * (odds / (1.0 + odds)) + 0.5) if odds > 0.0 else 0
 
 
@@ -81,7 +81,7 @@ def pick_within(points, candidates, costs, count, k, bound, rule, metric, select
     At step 0 the picks are the k nearest candidates, whatever the rule.
 
     `candidates`: `Candidates`; `costs` (count,) float32: the distances, scaled as the selector
-    needs them; `k` is at most `count`. Other arguments as for `greedy.greedy`.
+    needs them; `k` is at most `count`. The other arguments are as for `greedy.greedy`.
     """
     sums, apart = relevance_sums(candidates.distances, count, metric), selection.apart
     nearest, width = sums[k] / k, sums[k] / k - sums[count] / count

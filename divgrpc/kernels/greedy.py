@@ -108,7 +108,7 @@ def best_value(costs, apart, count, relevance, weight):
 
     `costs` and `apart` (count,) float32. Picks and near-copies have -inf in `apart`. Their value is
     therefore inf, or nan if `weight` is 0, so they are never returned. If no candidate is left, -1
-    is returned in place of a candidate.
+    is returned instead of a candidate.
     """
     best, least = -1, np.float32(np.inf)
     for start in range(0, count, _BLOCK_ROWS):
@@ -190,9 +190,9 @@ def _drop_copies(far, count, limit, standing, apart):
 def pick(points, ids, candidates, costs, pool, objective, selection, picks, gains):
     """Pick from a pool of nearest candidates, which is doubled while near-copies crowd it.
 
-    Returns four numbers: of picks, of near-copies among the picks, of near-copies of picks in the
-    pool, and of candidates in the pool. `candidates`: `Candidates` with `pool.total` entries; the
-    first `pool.size` are sorted. `costs` float32 is scratch memory. Other arguments as for
+    Returns four counts: the picks, the near-copies among the picks, the near-copies of picks in the
+    pool, and the candidates in the pool. `candidates`: `Candidates` with `pool.total` entries; the
+    first `pool.size` are sorted. `costs` float32 is scratch memory. The other arguments are as for
     `greedy`.
 
     If fewer than k candidates are not near-copies, the nearest near-copies complete the answer, so

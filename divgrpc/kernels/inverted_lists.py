@@ -4,10 +4,9 @@ Each rare column, which few points store, has an inverted list of these points. 
 weighted by rarity (tf-idf), rare columns have the greatest weights. For a sparse query, the
 products over the rare columns are summed by reading the lists of the query's columns. By the
 Cauchy-Schwarz inequality, the common columns add at most |q| |p|, where the norms of the query q
-and the point p are taken over these columns only. The exact sum and this bound give a lower bound
-of each distance. Points whose
-bound is too great to be among the nearest are skipped; the exact distances of the other points are
-computed from their stored rows.
+and the point p are taken over these columns only. The sum over the rare columns and this bound give
+a lower bound of each distance. A point is skipped if its lower bound is too great for it to be
+among the nearest. The exact distances of the other points are computed from their stored rows.
 """
 
 import math
@@ -28,7 +27,7 @@ _SQUARES_ERROR = 1e-12
 # A length is multiplied by this number, so that its float32 value is not below the true length.
 _LENGTH_ROUND_UP = 1.000001
 # Inverted lists are read only if the lists of a query hold less than 1 / LISTS_MIN_RATIO of all
-# stored values, and at most 1 / LISTS_MIN_RATIO of all points must be found.
+# stored values, and if the query needs at most 1 / LISTS_MIN_RATIO of all points.
 LISTS_MIN_RATIO = 4
 
 
@@ -102,7 +101,7 @@ def add_lists(squares, lists, columns, values, query, distances, sums):
 
     distances[i] becomes the distance of point i computed without the products over common columns.
     sums[i] becomes a lower bound of the true distance of point i. Both arrays are (n,) float32.
-    `squares`: `Points.squares`. Other arguments as for `score_listed`.
+    `squares`: `Points.squares`. The other arguments are as for `score_listed`.
     """
     starts, list_rows, list_values = lists.starts, lists.rows, lists.values
     for row in range(squares.shape[0]):

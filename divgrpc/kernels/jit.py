@@ -119,10 +119,10 @@ def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no 
     """Compile `function` at its first call, or load the code that an earlier process compiled.
 
     `function` must not allocate arrays, because it is compiled without reference counting. Its
-    caller must keep all arrays alive. Raises TypeError if it calls a function that allocates
-    arrays. The first call raises TypeError if it returns an array: without reference counting, its
-    caller would free the array too early. If the name of `function` begins with "_", only kernels
-    may call it, because a call from Python crashes the process.
+    caller must keep all arrays alive. Raises TypeError if `function` calls a function that
+    allocates arrays. If `function` returns an array, its first call raises TypeError: without
+    reference counting, the caller would free the array too early. If the name of `function` begins
+    with "_", only kernels may call it, because a call from Python crashes the process.
     """
     _refuse_array_makers(function)
     dispatcher = _compiled(function, _nrt=False)

@@ -36,9 +36,9 @@ def take_nearest(products, halves, first, numbers, gains):
 def take_several(products, halves, numbers, gains):
     """Find the COARSE_CELLS nearest centres of each point, nearest first.
 
-    They are written into `numbers` (COARSE_CELLS, n) int32 and `gains` (COARSE_CELLS, n) float32,
-    which the caller initialises to -1 and -inf. If there are fewer centres, the last rows of both
-    stay unchanged. Other arguments as for `take_nearest`.
+    Their numbers and gains are written into `numbers` int32 and `gains` float32, both
+    (COARSE_CELLS, n), which the caller initialises to -1 and -inf. If there are fewer centres, the
+    last rows of both stay unchanged. The other arguments are as for `take_nearest`.
     """
     for c in range(products.shape[0]):
         for point in range(products.shape[1]):
@@ -57,9 +57,9 @@ def take_several(products, halves, numbers, gains):
 def group(numbers, count):
     """Group points by cell, or by bucket of a hash table; return (starts, points).
 
-    numbers[:, i] are the cells of point i, `numbers` (l, n) int32; numbers below 0 are ignored. The
-    points of cell t, 0 to count - 1, are points[starts[t] : starts[t + 1]], ascending if l is 1.
-    `starts` is (count + 1,) int64, `points` int32.
+    Column i of `numbers` (l, n) int32 holds the cells of point i; numbers below 0 are ignored. For
+    t from 0 to count - 1, the points of cell t are points[starts[t] : starts[t + 1]], ascending if
+    l is 1. `starts` is (count + 1,) int64, `points` int32.
     """
     starts = np.zeros(count + 1, np.int64)
     for number in numbers.flat:

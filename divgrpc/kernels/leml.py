@@ -1,8 +1,9 @@
 """Loops that train LEML: sparse rows times a matrix, and the steps of conjugate gradients.
 
-Each kernel works on rows start to stop - 1, so threads can divide the rows among them. It reads its
-arrays only once, because they are larger than any cache. Inner loops run over columns, because the
-columns of a row are contiguous in memory. So every sum adds rows in ascending order.
+Each kernel works on rows start to stop - 1, so threads can divide the rows among them. It passes
+over these rows only once, because the arrays are larger than any cache. Inner loops run over
+columns, because the columns of a row are contiguous in memory. So every sum adds rows in ascending
+order.
 """
 
 import numpy as np

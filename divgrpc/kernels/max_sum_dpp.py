@@ -1,13 +1,13 @@
 """Selects greedily by max-sum diversification, and by a determinantal point process (DPP).
 
-Max-sum picks by the gain of Borodin, Lee and Ye (PODS 2012), which gives relevance half its weight.
+Max-sum picks by the gain of Borodin, Lee and Ye (PODS 2012), which halves the weight of relevance.
 If distances satisfy the triangle inequality, the greedy selection reaches at least half of the best
 sum.
 
-The DPP uses the greedy MAP algorithm of Chen, Zhang and Zhou (2018). The candidates have a matrix
-of similarities with ones on its diagonal. The remainder of a candidate is what is left of its
-diagonal 1 after its projection onto the picks is removed. Picking the candidate multiplies the
-determinant by its remainder. An incremental Cholesky factorisation keeps the remainders up to date.
+The DPP uses the greedy MAP algorithm of Chen, Zhang and Zhou (2018). The similarity matrix of the
+candidates has ones on its diagonal. The remainder of a candidate is 1 minus the squared length of
+its projection onto the picks. Picking the candidate multiplies the determinant by its remainder. An
+incremental Cholesky factorisation keeps the remainders up to date.
 A remainder can only decrease, so a candidate is updated only if its outdated value is the best so
 far (lazy greedy, Minoux 1978). Costs are ascending, so a step can end before it reaches most
 candidates.
@@ -41,7 +41,7 @@ def max_sum(points, rows, costs, count, k, relevance, selection, picks, gains):
     `costs` (count,) float32 are ascending; `relevance` float64 is the paper's lambda. Each step
     picks the candidate of greatest -lambda / 2 * cost + 2 (1 - lambda) / (k - 1) * sum of the
     square roots of its distances from the earlier picks. This value is written into `gains` (k,)
-    float32. If values are equal, the first candidate is picked. Other arguments as for
+    float32. If values are equal, the first candidate is picked. The other arguments are as for
     `greedy.greedy`.
     """
     k = min(k, count)
@@ -69,8 +69,8 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
     Each step picks the candidate of greatest -lambda * cost + (1 - lambda) * log(remainder). This
     value is written into `gains`. `similarity`: COSINE_OF_CHORD, COSINE_OF_ANGLE or
     RATIONAL_QUADRATIC; for RATIONAL_QUADRATIC, costs are divided by their mean. Remainders below
-    REMAINDER_MIN are replaced by REMAINDER_MIN, so candidates with such remainders differ by cost
-    only. Other arguments as for `max_sum`.
+    REMAINDER_MIN are replaced by REMAINDER_MIN, so candidates with such remainders differ only in
+    cost. The other arguments are as for `max_sum`.
     """
     k = min(k, count)
     unit = _mean(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
@@ -90,7 +90,7 @@ def determinant(points, rows, costs, count, k, relevance, similarity, picks, gai
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
             # A candidate whose remainder is below `volume_min` cannot be better than the best so
-            # far. The exact bound has exp(x) in place of 1 + x, which is cheaper and never greater.
+            # far. The exact bound has exp(x); 1 + x replaces it, being cheaper and never greater.
             rise = 1.0 + (price - best_price) / (1.0 - relevance)
             volume_min = _BELOW_ONE * best_remainder * rise
             while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > volume_min:

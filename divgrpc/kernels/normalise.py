@@ -66,9 +66,8 @@ def squares_sparse(indptr, values, result):
 def _largest(values):
     """Return the largest absolute value, and whether all values are finite.
 
-    If the bits of floats without their signs are read as integers, these integers sort as the
-    absolute values do, and those of inf and nan are the largest. The maximum of integers compiles
-    to vector instructions.
+    Without their sign bits, floats read as integers sort as the absolute values do, with inf and
+    nan last. The maximum of integers compiles to vector instructions.
     """
     largest = np.int32(0)
     for j in range(values.shape[0]):

@@ -3,10 +3,10 @@
 Under inner_product, the distance between two points is 1 - cosine, and `Points` has inverse
 lengths. Under the other metrics, it is the squared Euclidean distance.
 
-Candidates are decided in the order of their distance from the query, nearest first. If the distance
-of a candidate from an earlier kept candidate is at most a limit, the candidate is a near-copy of
-that kept candidate. Otherwise it is kept. Selectors choose from the kept candidates only.
-`keep_different` decides for every candidate. A selector that picks candidates one by one calls
+Candidates are ordered by their distance from the query, nearest first. If the distance of a
+candidate from an earlier kept candidate is at most a limit, the candidate is a near-copy of that
+kept candidate. Otherwise it is kept. Selectors choose from the kept candidates only.
+`keep_different` finds all kept candidates. A selector that picks candidates one by one calls
 `is_kept` only for the candidates that it would pick, which takes far fewer distances.
 """
 
@@ -146,7 +146,7 @@ def is_kept(points, rows, place, limit, standing, selection):
     `limit` float32 is the maximum distance between near-copies; `standing` (count,) int8 is the
     standing of each candidate. Whether a candidate is kept depends on whether earlier candidates
     within the limit are kept. Candidates that wait for the standing of an earlier candidate are
-    held on a stack. Other arguments as for `far_from`.
+    held on a stack. The other arguments are as for `far_from`.
     """
     if standing[place] != UNKNOWN:
         return standing[place] == ORIGINAL or standing[place] == PICK
@@ -198,7 +198,7 @@ def _first_near(points, rows, start, place, limit, standing, selection, sums):
 def keep_different(points, rows, count, limit, selection, places):
     """Write the positions of all kept candidates into `places` (count,) int64; return their number.
 
-    Other arguments as for `is_kept`.
+    The other arguments are as for `is_kept`.
     """
     standing, number = np.zeros(count, np.int8), 0
     for i in range(count):

@@ -92,8 +92,8 @@ def sketch(queries, query, places, sums):
     """Write the count sketch of query number `query` of `Queries` into row 0 of `sums` (1, m).
 
     `places` (d,) int32: if places[j] is not negative, dimension j is added to sum places[j];
-    otherwise it is subtracted from sum ~places[j]. Dimensions are added in ascending order, those
-    of a sparse query in their stored order. `sums` is float32.
+    otherwise it is subtracted from sum ~places[j]. Dimensions are added in ascending order, or in
+    their stored order if the query is sparse. `sums` is float32.
     """
     indptr = queries.indptr
     sums[:] = np.float32(0)

@@ -117,8 +117,8 @@ def trade_shares(points, rows, count, beta, tolerance, work_max, selection, cach
         step = min(1.0 - shares[taker], shares[giver])
         if bend * step > high - low:
             step = (high - low) / bend
-        # If a share reaches 0 or 1, set it to exactly that number, because rounding would leave it
-        # only close.
+        # If a share reaches 0 or 1, set it to exactly that number, because the computed sum may
+        # differ from it by a rounding error.
         shares[taker] = shares[taker] + step if step < 1.0 - shares[taker] else 1.0
         shares[giver] = shares[giver] - step if step < shares[giver] else 0.0
         fall += step * (high - low) - 0.5 * bend * step * step

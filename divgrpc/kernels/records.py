@@ -2,8 +2,8 @@
 
 When Python calls a kernel, numba takes three times as long to convert a NamedTuple as a plain
 tuple. So the kernels that every query calls take the arrays of `Index` and `Scratch` by address
-(`kernels.registers`) and the other records as plain tuples. Their first lines convert these:
-`plan = Plan(*plan)`. All other kernels take the records themselves.
+(`kernels.registers`) and the other records as plain tuples. Their first lines make records of these
+tuples: `plan = Plan(*plan)`. All other kernels take the records themselves.
 
 The annotation of an array gives its shape, and the name of the stored array if that is not the name
 of the field. Shapes use these letters:
@@ -12,7 +12,7 @@ of the field. Shapes use these letters:
 - d: number of dimensions.
 - q: number of queries.
 - k: number of results of a query.
-- m: number of values that a query is projected from: d, or the sums of the count sketch.
+- m: number of values that are projected for a query: d, or the number of sums of the count sketch.
 - B: number of hyperplanes, and so of projections.
 - W: number of 64-bit words in a code.
 - C: number of cells.
@@ -246,7 +246,7 @@ class SelectionScratch(NamedTuple):
     # Holds one sparse row at a time, written by `sparse.spread`; zeros between uses.
     dense: Annotated[Float32s, "1 d"]
     # (ceil(d / 64),) with one bit for each column, set if the row in `dense` stores this column
-    # (`sparse.marked_dot`), zeros between uses. Empty if points are dense or d is small.
+    # (`sparse.marked_dot`). All bits are 0 between uses. Empty if points are dense or d is small.
     marks: Annotated[UInt64s, "marks"]
 
 
@@ -254,7 +254,7 @@ class BatchScratch(NamedTuple):
     """Scratch memory of queries that are searched together (`kernels.batch`)."""
 
     rows: Annotated[Int32s, "q r"]  # rows of the points that each query keeps
-    distances: Annotated[Float32s, "q r"]  # exact distances, estimates, or minus the scores
+    distances: Annotated[Float32s, "q r"]  # exact, estimated or Hamming distances, or minus scores
     # Number of points kept for each query, or -1 if too many tie; the query is
     # then searched alone.
     counts: Annotated[Int64s, "q"]
@@ -298,8 +298,9 @@ class Plan(NamedTuple):
     relevance: np.float32  # the paper's lambda, 1 - diversity
     rule: int  # CORRECTED_RULE to MMR_RULE
     # Which points to keep if more points than hash_limit are found. With hash tables, True keeps a
-    # random sample of them, and False the points of the first buckets. Of the points that tie for
-    # the last places of a scan, True keeps a random sample, and False those of smallest distance.
+    # random sample of them, and False the points of the first buckets. If points tie for the last
+    # places of a scan without estimates, True keeps a random sample of them, and False those of
+    # smallest exact distance.
     uniform: bool
     seed: np.uint64  # seed of this sample
     product: bool  # distances from the query are minus dot products (metric inner_product)

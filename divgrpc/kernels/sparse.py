@@ -19,9 +19,9 @@ def marked_dot(indices, values, start, stop, dense, marks, sums):
     """Return the same bits as `gathered_dot` with row 0 of `dense` (1, d); skip unmarked columns.
 
     `marks` (ceil(d / 64),) uint64 has one bit for each column; `dense` is 0 in columns whose bit is
-    not set. Skipping is faster if there are so many columns that the marks fit into the processor's
-    cache but the dense row does not. `sums` (16,) float64 is scratch memory, which must hold zeros
-    before the call and holds zeros after it.
+    not set. Skipping is faster if the marks fit into the processor's cache but the dense row does
+    not. `sums` (16,) float64 is scratch memory, which must hold zeros before the call and holds
+    zeros after it.
     """
     whole = start + ((stop - start) & ~15)
     for i in range(start, whole):

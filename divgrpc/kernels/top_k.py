@@ -65,8 +65,8 @@ def kth_key(keys, k):
         # This is the mean of low and high, rounded down. It is not computed from low + high,
         # because this sum could overflow.
         middle = number((low & high) + ((low ^ high) >> number(1)))
-        # Count in 32 bits, as many as most keys have: with 64 bits a vector instruction would count
-        # half as many keys.
+        # Count in 32 bits, because most keys have 32 bits. With a 64-bit count, a vector
+        # instruction would process half as many keys.
         inside = np.int32(0)
         for i in range(keys.shape[0]):
             inside = np.int32(inside + (keys[i] <= middle))

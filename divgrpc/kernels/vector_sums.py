@@ -105,9 +105,9 @@ def gathered_dot(
     """Return the float64 dot product of a sparse row and row `row` of `dense`.
 
     The sparse row has elements start to stop - 1 of `indices` int32 and `values` float32; `dense`
-    is a C-contiguous float32 matrix. While summing, as many elements from `ahead` on, the first
-    element of the row to be read next, are prefetched in small steps. Prefetching them all at once
-    would delay the loads of the current row.
+    is a C-contiguous float32 matrix. Element `ahead` is the first of the row to be read next. From
+    there on, about as many elements as are summed are prefetched in small steps. Prefetching them
+    all at once would delay the loads of the current row.
     """
     if not _is_matrix(dense):
         return None

@@ -33,11 +33,12 @@ class Labelling(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelInputs:
-    """Checked inputs of a build for labels.
+    """Checked label inputs of a build.
 
-    `model` is "leml", a `LabelModel` or None. `parameters` apply to "leml". `names` (L,),
-    `hierarchy` (m, 2) and `roots` are those of `Index.build`. Raises `InvalidArgumentError` with
-    the field label_model, label_names, hierarchy or roots.
+    `model` is "leml", a `LabelModel` or None. `parameters` apply only to "leml". `names` (L,),
+    `hierarchy` (m, 2) and `roots` are the arguments `label_names`, `hierarchy` and `roots` of
+    `Index.build`. Raises `InvalidArgumentError` with the field label_model, label_names, hierarchy
+    or roots.
     """
 
     model: LabelModel | str | None = None
@@ -110,7 +111,7 @@ LabelPlan = LabelInputs
 def check_trained(model: object, names: Iterable[str]) -> None:
     """Raise `InvalidArgumentError` if `model` is not "leml" but `names` is not empty.
 
-    `names` are the training parameters that the caller set; the error is about the first.
+    `names` are the training parameters that the caller set; the error names the first of them.
     """
     for name in names:
         if model != "leml":
@@ -120,7 +121,7 @@ def check_trained(model: object, names: Iterable[str]) -> None:
 def _is_name(name: object) -> bool:
     """Return whether `name` is a string that UTF-8 can encode within the maximum size.
 
-    UTF-8 cannot encode one half of a surrogate pair.
+    UTF-8 cannot encode a lone surrogate.
     """
     if not isinstance(name, str):
         return False

@@ -193,7 +193,7 @@ def _squares(rows: FloatArray) -> Sums:
 
 
 def _over_rows(factors: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
-    """Run the kernel `update` on all rows of `like` (n, r), on all cores; return the sums (r,)."""
+    """Run the kernel `update` on all rows of `factors` (n, r), on all cores; return sums (r,)."""
     count = factors.shape[1]
     height = max(1, _UPDATED_NUMBERS // count)
     starts = range(0, len(factors), height)

@@ -1,15 +1,16 @@
-"""Choice of rank, regularisation and iterations by the precision of predictions on held-out rows.
+"""Chooses rank, regularisation and iterations by the precision of predictions on held-out rows.
 
 A random fifth of the training rows is held out, at most 2,500 rows. The model is trained on at most
-20,000 of the other rows. If these rows are only a sample of the other rows, features and labels
-that do not occur in the sample are dropped. The score of a setting is the mean of P@1, P@3 and P@5
-on the held-out rows. No test data is used.
+20,000 of the other rows. If these are only a sample of the other rows, labels (and features of
+sparse documents) that do not occur in the sample are dropped. The score of a setting is the mean of
+P@1, P@3 and P@5 on the held-out rows. No test data is used.
 
 The regularisations to try differ by factors of about three. The search begins at 1, the order of
 magnitude that suits rows of unit length. It tries stronger regularisations until the score drops.
 It tries weaker regularisations only if no stronger regularisation is better than 1. With the best
 regularisation, the search then tries half the rank, and chooses half the rank unless the score is
-lower. A trial ends when another iteration improves the score by too little.
+lower. Unless the number of iterations is given, a trial ends when another iteration improves the
+score by too little.
 """
 
 from collections.abc import Callable
@@ -60,11 +61,11 @@ class Trial:
 def choose(
     documents: Rows, labels: SparseRows, parameters: LabelParameters, tick: Tick
 ) -> tuple[Trial, tuple[Trial, ...]]:
-    """Choose those of rank, regularisation and iterations that `parameters` leave open.
+    """Choose the rank, regularisation and iterations unless `parameters` set them.
 
     Returns the chosen setting and all trials. If no trial is needed or possible, the score of the
-    setting is NaN. `documents` (n, d) include the constant feature. Sparse `documents` and `labels`
-    (n, L) have no empty column. `tick` is called with the finished share of the trials, 0 to 1.
+    setting is NaN. `documents` (n, d) include the constant feature. `labels` (n, L) and sparse
+    `documents` have no empty column. `tick` gets the finished share of the trials, 0 to 1.
     Raises `InvalidArgumentError` with the field rank if the rank exceeds n, d or L.
     """
     (rows, features), count = documents.shape, labels.shape[1]

@@ -169,7 +169,8 @@ class IndexedLabels:
     ) -> tuple[Answers, EffectiveParameters]:
         """Predict labels for `documents` (nq, d) in the mode `embedding`.
 
-        The ids of the answers are labels. `parameters` are filled in, and `documents` overwritten.
+        The ids of the answers are labels. The caller has filled in the defaults of `parameters`.
+        `documents` are overwritten.
         """
         effective = self.resolve(parameters)
         plan = self._plan(effective, parameters)

@@ -22,7 +22,7 @@ class TrainedLabels:
     """A trained `model`, and the `parameters` of its training with all values filled in.
 
     `losses` holds the loss after each iteration, decreasing. `trials` holds the settings that were
-    tried on held-out rows, none if all parameters were given or there are too few rows.
+    tried on held-out rows. It is empty if all parameters were given or there are too few rows.
     """
 
     model: LabelModel

@@ -1,10 +1,10 @@
 """Comparison of methods: means, intervals, tests, shares of a gain, and the Pareto front.
 
 Intervals and tests are by groups of queries, because queries of one group, such as a category, are
-alike. Every function takes `groups`, (nq,) whole numbers. By default each query is its own group.
-One method serves all of them: the standard error called CR2, which corrects for the share of each
-group in all queries, and Student's t with Satterthwaite's degrees of freedom. If all groups have
-the same size, this is the t test of the means of the groups.
+alike. The functions that compute them take `groups`, (nq,) whole numbers. By default each query is
+its own group. All these functions use the standard error called CR2, which corrects for the share
+of each group in all queries, and Student's t with Satterthwaite's degrees of freedom. If all groups
+have the same size, this is the t test of the group means.
 
 Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage
 samples", Survey Methodology 28 (2002); Imbens and Kolesar, "Robust standard errors in small
@@ -41,7 +41,7 @@ def mean_intervals(values: Values, groups: npt.ArrayLike | None = None) -> list[
     groups an interval may reach beyond the range of the metric.
 
     Raises `InvalidArgumentError`, with the field values, unless `values` has two dimensions, and
-    with the field groups for other than nq whole numbers.
+    with the field groups unless `groups` are nq whole numbers.
     """
     values = np.asarray(values, np.float64)
     if values.ndim != 2:
@@ -57,7 +57,7 @@ def mean_intervals(values: Values, groups: npt.ArrayLike | None = None) -> list[
 def without_nan(values: Values) -> tuple[Values, Values]:
     """Return arguments for `ratio_intervals` whose ratios are the means of columns (n, m).
 
-    The dividends (n, m) are `values` with 0 in place of NaN. The divisors (n, m) are 0 for NaN,
+    The dividends (n, m) are `values` with 0 instead of NaN. The divisors (n, m) are 0 for NaN,
     else 1.
     """
     applies = ~np.isnan(values)
@@ -80,8 +80,8 @@ def ratios_of_sums(
     gained, possible: (nq, m).
     groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
 
-    A query counts in a column if it has a value other than 0. The errors and the degrees are NaN
-    for fewer than two groups with such a query. Raises `InvalidArgumentError` with the field
+    A query counts in a column unless both of its values are 0. The errors and the degrees are NaN
+    if fewer than two groups have a query that counts. Raises `InvalidArgumentError` with the field
     groups.
     """
     pair = np.stack([np.asarray(side, np.float64) for side in (gained, possible)])
@@ -149,8 +149,8 @@ def holm(p_values: npt.ArrayLike) -> Values:
     hypothesis is rejected is below 5 %, however the tests depend on each other. NaN stays NaN and
     is not counted as a test.
 
-    Raises `InvalidArgumentError`, with the field p_values, for other shapes and values outside [0,
-    1].
+    Raises `InvalidArgumentError`, with the field p_values, unless `p_values` has one dimension and
+    all values are NaN or from 0 to 1.
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
     Statistics 6 (1979).
@@ -216,9 +216,9 @@ def pareto_front(
 
     Settings are taken in descending order of h. A setting is on the front if it is faster than all
     settings on the front with a higher h. Of settings with equal h, those that count as fast as the
-    fastest of them are on the front. So for each setting that is not on the front, there is one on
-    the front whose h is not lower and whose time is not longer. A setting with NaN is
-    never on the front.
+    fastest of them are on the front. A setting with NaN is never on the front. For any other
+    setting that is not on the front, there is one on the front whose h is not lower and whose time
+    does not count as longer.
 
     Raises `InvalidArgumentError`, with the field seconds, for other shapes.
 

@@ -51,7 +51,8 @@ def list_distances(
     rows: (nq, k) row numbers of `points`, -1 for a place without a result.
     metric: `cosine` gives squared distances between unit vectors, 0 to 4. `euclidean` gives squared
         distances. Under `inner_product` the distance between points is 1 - cosine, as in selectors.
-        There the distance to the query is NaN, because it would depend on the candidates.
+        The distance to the query is then NaN, because selectors scale it relative to all
+        candidates, and these are unknown here.
 
     The cosine of a zero vector with any other vector counts as 0. Raises `InvalidArgumentError`,
     with the field rows, for other shapes.
@@ -74,8 +75,8 @@ def list_distances(
 def objective(distances: ListDistances, diversity: float) -> Values:
     """Return the objective J (nq,) of each list; lower is better.
 
-    J = (1 - diversity) * to_query - diversity * mean. This is equation 1 of the paper with means in
-    place of sums. For k = 1 the second term is 0. J is NaN for a list with fewer than k results,
+    J = (1 - diversity) * to_query - diversity * mean. This is equation 1 of the paper with means
+    instead of sums. For k = 1 the second term is 0. J is NaN for a list with fewer than k results,
     because a shorter list could have a better J. J is always NaN under `inner_product`.
 
     Raises `InvalidArgumentError`, with the field diversity, unless `diversity` is from 0 to 1.

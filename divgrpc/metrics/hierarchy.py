@@ -10,8 +10,8 @@ labels. The merging factor MF, the level factor LF and drank are
     MF(l) = (|GFP(l)| - 1) / (|GFP(l + 1)| - 1),  LF(l) = 2 (h - l) / (h (h - 1))
     drank = sum of MF(l) LF(l) for l = h - 1 down to 1
 
-The sum ends at the first level with a single ancestor. drank is 0 for labels that share a parent,
-and 1 for labels that meet only at the root.
+The sum ends at the first level with a single ancestor. drank is 0 for labels on level h that share
+a parent, and 1 for labels that meet only at the root.
 
 Conventions of this module:
 - The hierarchy may be given as a directed graph, which may have cycles and nodes with several

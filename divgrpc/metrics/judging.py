@@ -105,8 +105,8 @@ class Judged:
     relevant: (nq, k) bool, whether the result is relevant.
     subtopics: (nq, k), the sub-topic of each relevant result, -1 at all other places.
     categories: (nq, k), the category of each result, -1 if it has none. If relevance is given by
-        lists of ids, this is 1 for relevant results and 0 for others. -1 also for empty places and
-        repeated ids.
+        lists of ids, this is 1 for relevant results and 0 for others. It is also -1 for empty
+        places and repeated ids.
     asked: (nq,), the category of each query, or 1 if relevance is given by lists of ids.
     relevant_total: (nq,), the number of relevant points of each query, at least 1.
     depths: (nq, k). Column j is the number of the query's sub-topics that have more than j relevant
@@ -132,7 +132,8 @@ class Judged:
 class Topics:
     """The relevant points of t topics, computed once to judge many results. Integers are int64.
 
-    `of_categories` makes a topic of each category, `of_relevant` one of each list of relevant ids.
+    `of_categories` makes a topic from each category, and `of_relevant` makes a topic from each list
+    of relevant ids.
 
     labels: categories and sub-topics of all n points.
     names: (t,) ascending, the category of each topic, or the number of its list.
@@ -160,10 +161,10 @@ class Topics:
 
     @classmethod
     def of_relevant(cls, relevant: Sequence[npt.ArrayLike], labels: PointCategories) -> Self:
-        """Make a topic of each list of ids in `relevant`.
+        """Make a topic from each list of ids in `relevant`.
 
-        Raises `InvalidArgumentError`, with the field relevant, for an empty list or an id of no
-        point.
+        Raises `InvalidArgumentError`, with the field relevant, for an empty list, and for an id
+        that no point has.
         """
         lists = [np.unique(_whole(ids, "relevant")) for ids in relevant]
         for number, ids in enumerate(lists):
@@ -272,7 +273,7 @@ def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
 def _grouped(
     topics: IntArray, points: IntArray, labels: PointCategories, count: int
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return the fields `keys`, `totals`, `pair_topics` and `pair_points` of `count` `Topics`.
+    """Return `keys`, `totals`, `pair_topics` and `pair_points` of `Topics` with `count` topics.
 
     The point in row points[i] belongs to topic number topics[i].
     """

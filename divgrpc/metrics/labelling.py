@@ -142,7 +142,8 @@ def inverse_propensities(
     documents: N, the number of training documents.
     a, b: A and B.
 
-    Raises `InvalidArgumentError` (documents) for fewer than 3, because C would not be positive.
+    Raises `InvalidArgumentError`, with the field documents, if `documents` is below 3, because C
+    would not be positive.
     """
     if documents < 3:
         raise invalid("documents", f"must be at least 3, got {documents}")
@@ -155,7 +156,7 @@ def propensity_scored_at(judged: JudgedLabels, inverse: Values) -> Values:
 
     `inverse` (L,) comes from `inverse_propensities`. As in published figures, the gains of all
     documents are summed and divided by the sum of their best possible gains. The result differs
-    from the mean over documents of the ratio of gain to best possible gain.
+    from the mean of the documents' own ratios.
     """
     total, best = (gains.sum(axis=0) for gains in propensity_gains(judged, inverse))
     return np.asarray(np.divide(total, best, out=np.zeros(len(best)), where=best > 0))

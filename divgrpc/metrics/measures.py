@@ -89,8 +89,8 @@ def subtopic_recall(judged: Judged) -> Values:
 def normalised_entropy(judged: Judged) -> Values:
     """Return D, 0 to 1: the normalised entropy of the sub-topics of the relevant results.
 
-    The entropy is divided by log m, where m is the number of the query's sub-topics. D is 0 without
-    a relevant result.
+    The entropy is divided by log m, where m is the number of the query's sub-topics. D is 0 if no
+    result is relevant.
 
     The definition follows the paper's section "Evaluation Criteria" with two changes. It adds the
     missing minus sign. It also uses the shares of sub-topics among the relevant results, because
@@ -120,7 +120,7 @@ def h_score(judged: Judged) -> Values:
 def h_of_means(judged: Judged) -> float:
     """Return the harmonic mean of the mean precision and the mean D.
 
-    The means are over the queries whose D is not NaN. The result is an upper bound of the mean of
+    The means are over the queries whose D is not NaN. The result is an upper bound on the mean
     `h_score`. Readers get this value if they compute h from the means in a table.
     """
     entropy = normalised_entropy(judged)
@@ -153,8 +153,8 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
 
     All sub-topics have equal weight. `alpha` is the probability that a relevant result satisfies
     the user, who then stops reading. As in TREC's ndeval, the value is divided by the value of a
-    list in which every result has every sub-topic. Lists of results with one sub-topic each stay
-    far below 1.
+    list in which every result has every sub-topic. Here a result has at most one sub-topic, so the
+    value stays below 1 if the query has several.
 
     Chapelle et al., "Expected reciprocal rank for graded relevance" (CIKM 2009).
 
@@ -169,7 +169,8 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
 def _gains(judgments: Judged, alpha: float) -> Values:
     """Return the gain of each place, (nq, k).
 
-    It is (1 - alpha)^j if the result's sub-topic occurs at j earlier places, 0 without a sub-topic.
+    The gain is (1 - alpha)^j if the result's sub-topic occurs at j earlier places, and 0 if the
+    result has no sub-topic.
     """
     if not 0 <= alpha <= 1:
         raise invalid("alpha", f"must be between 0 and 1, got {alpha}")

@@ -33,9 +33,10 @@ _check_label_fields: Final = FieldChecks(
 
 
 def as_metric(word: MetricWord) -> Metric:
-    """Return the metric that a name or alias stands for, in upper or lower case.
+    """Return the metric that an alias stands for; return any other value unchanged.
 
-    `l2` means `euclidean`; `ip` and `dot` mean `inner_product`. Unknown names are returned.
+    `l2` means `euclidean`; `ip` and `dot` mean `inner_product`. An alias may be in upper or
+    lower case.
     """
     # Look up strings only, because other values may not be hashable.
     metric = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word

@@ -1,8 +1,8 @@
-"""Checks of the fields of parameter dataclasses, which follow from the type hints.
+"""Checks of the fields of parameter dataclasses, by type hints and by check functions.
 
-A check also converts a valid value to a plain int, float or str of Python, because numpy's integers
-can overflow and numpy's types cannot be written as JSON. Errors are `InvalidArgumentError`
-with the field.
+A check also converts a valid value to a plain Python int, float or str, because numpy's integers
+can overflow and numpy's types cannot be written as JSON. For an invalid value it raises
+`InvalidArgumentError` with the field.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class FieldChecks:
 
     Fields with a `Literal` or bool hint are checked by their hint. Other fields are checked by the
     function of the same name in `checks`, if there is one. A field may be None if its hint allows
-    it. Default values are not checked, because that would take a noticeable part of a small query.
+    it. Default values are not checked, because that would noticeably slow down small queries.
     """
 
     def __init__(self, **checks: Check) -> None:

@@ -20,7 +20,7 @@ LIMITS: Final = {
     # higher for selectors that compare only their picks (`QueryParameters.most_compared`).
     "compared_candidates_max": 2_048,
     "compared_numbers_max": 2**30,
-    # Maximum number of columns of dense rows and of sparse rows. The limit of sparse rows is
+    # Maximum number of columns of dense rows and of sparse rows. The limit for sparse rows is
     # greater, because they take memory only for stored values.
     "dims_max": 65_536,
     "sparse_dims_max": 2**22,

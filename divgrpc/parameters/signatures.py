@@ -87,7 +87,7 @@ def spell_out(
 ) -> None:
     """Set the signature of `method` that `help` and tab completion show.
 
-    There `options` replace `**options`, and `names` replace types, as in `name_of`.
+    It shows `options` instead of `**options`, and `name_of(type, names)` instead of each type.
     """
     signature = inspect.signature(method)
     explicit = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -134,7 +134,8 @@ def spell_out_options(
 ) -> Callable[P, R]:
     """Add the `**options` of a method to its signature and its docstring, and return the method.
 
-    tables: dataclasses whose fields are the options, and other classes whose docstrings explain.
+    tables: dataclasses whose fields are the options, and other classes whose docstrings explain
+        options.
     names: names of types, as in `name_of`.
     """
     defaults = defaults_of(*filter(is_dataclass, tables))

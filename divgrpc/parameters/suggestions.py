@@ -1,6 +1,7 @@
 """Suggestions in errors about unknown names of parameters and unknown values.
 
-An error suggests the most similar name or value, or the equivalent of a foreign one in divgrpc.
+An error suggests the most similar name or value. For a name or value of another library, it
+suggests the equivalent in divgrpc.
 """
 
 import difflib
@@ -21,7 +22,7 @@ def _by_name(table: Mapping[T, str]) -> dict[str, T]:
     return {name: parameter for parameter, names in table.items() for name in names.split()}
 
 
-# The equivalents in divgrpc of names of parameters in other libraries. An error suggests the first
+# Parameter names of other libraries, with their equivalents in divgrpc. An error suggests the first
 # equivalent that the call accepts.
 _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = _by_name(
     {

@@ -7,13 +7,14 @@ influences a choice.
 
 Two builds on the same kind of processor choose the same searches. On another kind of processor,
 linear algebra may round hyperplanes differently, which can change the fourth digit of a recall. The
-choice changes only if a recall is that close to the target, or a cost that close to
+choice changes only if a recall is that close to the target, or if a cost is that close to
 CHEAPER_RATIO_MAX times another cost.
 
-The constants were fitted once to one thread of a server processor with AVX-512: the minimum of
-fifteen runs of each search alone, on 2,000 to 100,000 synthetic points of 32 to 512 dimensions, 20
-Newsgroups, and visual words of CIFAR-100. Predicted times differ from these times by at most a
-third. On another machine all constants change by about the same factor, which changes no choice.
+The constants were fitted once to times of each search alone, on one thread of a server processor
+with AVX-512. Each time is the minimum of fifteen runs. The data were 2,000 to 100,000 synthetic
+points of 32 to 512 dimensions, 20 Newsgroups, and visual words of CIFAR-100. Predicted times differ
+from these times by at most a third. On another machine all constants change by about the same
+factor, which changes no choice.
 """
 
 import bisect
@@ -38,8 +39,8 @@ _HASHED_PER_CANDIDATE: Final = 4
 
 # Nanoseconds that each query takes with any search.
 _CALL_NS: Final = 12_000.0
-# Additional nanoseconds if a query is hashed: for the query, and for each multiplication of a value
-# of the query by a value of a hyperplane.
+# Additional nanoseconds if a query is hashed: for the query, and for each multiplication of a query
+# value by a hyperplane value.
 _HASHING_NS: Final = 8_000.0
 _PROJECTION_NS: Final = 0.13
 # Nanoseconds to score a dense point in exact search, which reads points in the order of storage:
@@ -151,8 +152,8 @@ def choose(
 ) -> Search:
     """Return the cheapest search whose recall reaches the target; `exact` always reaches it.
 
-    Searches are compared in the order of `AUTO`. A later search is chosen only if it costs less
-    than CHEAPER_RATIO_MAX times the cost of the cheapest search so far.
+    Searches are compared in the order of `AUTO`, or `_AUTO_LABELS` for labels. A later search is
+    chosen only if it costs less than CHEAPER_RATIO_MAX times the cost of the choice so far.
     """
     searches = _AUTO_LABELS if sought == "labels" else AUTO
     best = searches[0]
@@ -223,10 +224,11 @@ class SearchTable:
     def at(self, candidates: int) -> tuple[Search, int]:
         """Return the search that `auto` chooses for `candidates`, and the number of probes.
 
-        The choice is the one for the smallest measured number that is at least `candidates`. Above
-        the greatest measured number, it is `scan` if `scan` is the choice for that number and
-        missed at most half as much recall there as the target allows, and `exact` otherwise. The
-        returned number of probes always belongs to the search `tables`.
+        The search is the choice for the smallest measured number that is at least `candidates`. If
+        `candidates` is above all measured numbers, the search is `scan` on two conditions: `scan`
+        is the choice for the greatest measured number, and there it missed at most half as much
+        recall as the target allows. Otherwise, the search is `exact`. The returned number of probes
+        always belongs to the search `tables`.
         """
         if not self._sizes:
             return self._otherwise
@@ -308,8 +310,8 @@ class SearchTable:
 def pool_of(limits: EffectiveParameters, rows: int) -> int:
     """Return the maximum number of candidates of a query.
 
-    The number is the smallest of `candidates_limit`, max(k, hash_limit / 4), and `rows`; a limit of
-    0 is none.
+    The number is the smallest of `candidates_limit`, max(k, hash_limit / 4), and `rows`. A limit of
+    0 means no limit.
     """
     candidates = limits.candidates_limit or rows
     if limits.hash_limit:

@@ -66,7 +66,7 @@ def factor_of(parameters: EffectiveParameters) -> float:
     if parameters.selector == "greedy":
         return _GREEDY_FACTORS[parameters.variant]
     if parameters.selector == "qp_relax":
-        # Divide by k - 1, because the objective of `qp_relax` is a sum over pairs, while the
-        # objectives of other selectors are averages.
+        # Divide by k - 1, because the objective of `qp_relax` has sums where J has means, so
+        # distances have about k - 1 times as much weight.
         return _RELAXED_FACTOR / max(1, parameters.k - 1)
     return _FACTORS.get(parameters.selector, 0.0)

@@ -2,7 +2,8 @@
 
 Each thread has its own scratch memory, so kernels write into it without a lock. The arrays for one
 kind of search are allocated when a query first uses that kind. They can hold all points of the
-index, except those for a search through cells, which grow when the probed cells hold more points.
+index, except for a search through cells: its arrays grow if the probed cells hold more points than
+fit.
 """
 
 from typing import Any, Final

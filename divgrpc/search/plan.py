@@ -13,9 +13,9 @@ from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
 
-# Added to `max_distance`, because rounding may make the distance of two equal directions greater
-# than 0, and a `max_distance` of 0 must not exclude points that differ from the query in length
-# only.
+# Added to `max_distance`, because rounding may make the distance between two equal directions
+# greater than 0, and a `max_distance` of 0 must not exclude points that differ from the query in
+# length only.
 _DISTANCE_ERROR: Final = 1e-12
 
 # Added to the distance limit for near-copies, because the computed float32 distance between two

@@ -17,7 +17,7 @@ is the duality gap. No solution is better than the current solution by more than
 The solver is the fully corrective form of Frank-Wolfe (Jaggi 2013) on a small set of working
 candidates. Between two passes, pairs of working candidates trade shares, each by an exact line
 search, until no trade decreases the objective by much. After each pass, the other candidates that
-violate optimality most join the set. Only the distances that trades read are computed.
+most violate optimality join the set. Only the distances that trades read are computed.
 """
 
 from dataclasses import dataclass, replace
@@ -75,7 +75,7 @@ class CandidateSet:
         return replace(self, rows=self.rows[places], costs=self.costs[places])
 
     def compact(self) -> "CandidateSet":
-        """Drop the columns in which no sparse candidate stores a value, to make means shorter.
+        """Drop the columns in which no sparse candidate stores a value, to shorten mean vectors.
 
         Dense candidates, and sparse ones that store at least as many values as there are columns,
         are returned unchanged.
@@ -102,8 +102,8 @@ class Relaxed:
     """A solution of Eq. 3.
 
     shares: (m,) float64 shares, whose sum is k.
-    gap: the duality gap divided by the range of the objective: from this solution to the worst
-        selection of k candidates that the solver met.
+    gap: the duality gap divided by the range of the objective, which extends from this solution
+        to the worst selection of k candidates that the solver met.
     """
 
     shares: Shares

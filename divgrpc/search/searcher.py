@@ -32,8 +32,8 @@ _BATCH_ROWS_MIN: Final = 3
 _BATCH_DIMS_MIN: Final = 64
 _BATCH_VECTOR_BYTES_MIN: Final = 2 << 20
 _BATCH_CODE_BYTES_MIN: Final = 48 << 20
-# Each of these rows may keep at most 1 / _BATCH_POINTS_RATIO of all points, and all rows of a full
-# batch together at most _BATCH_BYTES_MAX bytes.
+# Each row of a batch may keep at most 1 / _BATCH_POINTS_RATIO of all points. All rows of a full
+# batch together may keep at most _BATCH_BYTES_MAX bytes.
 _BATCH_POINTS_RATIO: Final = 4
 _BATCH_BYTES_MAX: Final = 4 << 20
 # Size of a kept point in bytes: its row number, int32, and its distance, float32.
@@ -104,9 +104,10 @@ class Searcher:
         """Return the plan of queries with these parameters.
 
         `probe_on`: if the probes of tables find fewer points than the maximum number of candidates,
-        make more probes, and then scan all codes. `retries`: maximum number of times that a query
-        row is searched again with greater limits because fewer than k of its candidates remain
-        without near-copies. `pool_limit`: maximum number of candidates that a pool grows to.
+        make more probes; if these find too few as well, scan all codes. `retries`: maximum number
+        of times that a query row is searched again with greater limits because fewer than k of its
+        candidates remain without near-copies. `pool_limit`: maximum number of candidates that a
+        pool grows to.
         """
         points = self._n_points
         plan_of = partial(
@@ -231,7 +232,7 @@ class Searcher:
     def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the hashed points of each query, unsorted.
 
-        Each query has at most `hash_limit` of them; 0 is no limit.
+        Each query has at most `hash_limit` of them; 0 means no limit.
         """
         room = parameters.hash_limit or self._n_points
         answers = empty_answers(len(queries), room, parameters)
@@ -286,8 +287,8 @@ class Searcher:
     def exact_together(self, plan: QueryPlan, *, sparse: bool) -> int:
         """Return the maximum number of query rows that an exact search answers together.
 
-        A batch of exact searches takes little longer than the search of one row. A batch of scans
-        takes longer, so 1 is returned for scans, and for rows that are answered one by one.
+        A batch of exact searches takes little longer than one exact search. This does not hold for
+        scans, so 1 is returned for them, and for rows that are answered one by one.
         """
         exact_search = plan.kernel.search == records.EXACT and not plan.one_by_one
         return BATCH_QUERIES if exact_search and self._batch_room(plan, sparse=sparse) else 1

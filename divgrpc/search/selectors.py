@@ -165,8 +165,8 @@ def select_different(
             break
         pool = min(2 * pool, len(candidates))
     fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
-    # Near-copies complete the answer. Their value is minus their distance from the query, or their
-    # share, 0, with `qp_relax`.
+    # Near-copies complete the answer. Their value is minus their distance from the query. With
+    # `qp_relax` it is their share, which is 0.
     values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
@@ -263,7 +263,7 @@ def qp_relax(candidates: CandidateSet, parameters: EffectiveParameters) -> Picks
 
     The objective to minimise is Eq. 1: lambda * sum of c - (1 - lambda) * sum over ordered pairs of
     d. The variant `printed` omits the factor 1 - lambda, as Eq. 3 in the paper does. The objective
-    J of greedy selection has means in place of these sums. So at the same dial, distances have
+    J of greedy selection has means instead of these sums. So at the same dial, distances have
     about k - 1 times as much weight in Eq. 1 as in J.
 
     Rounding takes the k largest shares (`top_k`, as in the paper). With `exchange`, it then

@@ -66,7 +66,7 @@ def damage_errors(subject: str) -> Iterator[None]:
     """Convert an `OSError` about an unreadable file to `IndexDamagedError`.
 
     The message begins with `subject`. Two kinds of errors are raised unchanged: errors about a
-    missing file, and errors because the process lacks file descriptors or memory.
+    missing file, and errors caused by a lack of file descriptors or memory.
     """
     try:
         yield
@@ -184,8 +184,8 @@ def map_array(
     """Map the data of a file; if the array has no elements, allocate it instead."""
     if 0 in shape:
         empty = np.empty(shape, dtype)
-        # In mode "r" the array is read-only like a mapping: kernels accept no other arrays of an
-        # index.
+        # In mode "r", make the array read-only like a mapping, because kernels accept only
+        # read-only arrays of an index.
         empty.setflags(write=mode != "r")
         return empty
     array = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)

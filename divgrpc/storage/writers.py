@@ -72,8 +72,8 @@ class MemoryStore:
         return Generation(dataclasses.replace(manifest, generation=1, arrays=entries), arrays)
 
 
-# Holds named arrays while a build writes them, by appending rows or in place. Both kinds
-# have begin, append, read, create and publish, with the same meaning.
+# A store holds named arrays while a build writes them, by appending rows or in place. Both classes
+# have the methods begin, append, read, create and publish, with the same meaning.
 Store: TypeAlias = MemoryStore | Staging
 
 

@@ -250,7 +250,7 @@ class PoolCost:
     """The cost of one kind of search for a given number of candidates, as Build measured it.
 
     candidates: number of candidates.
-    hash_limit: default limit of scored points for this number of candidates.
+    hash_limit: default limit on scored points for this number of candidates.
     n_probes: number of buckets or cells that are looked up, 0 for a search without them.
     recall: fraction of the nearest `candidates` points that are among the hashed points. The value
         is the lower end of a one-sided 95 % interval over queries that were not used in tuning.
@@ -468,10 +468,10 @@ class TrainingProgress(Progress):
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its 95 % interval, which is by groups of queries.
+    """A mean and the ends of its 95 % interval, computed by groups of queries.
 
-    All are NaN if the metric applies to no query. The ends are NaN if it applies to queries of one
-    group only.
+    All three are NaN if the metric applies to no query. The ends are NaN if the metric applies to
+    queries of one group only.
     """
 
     value: float
@@ -506,14 +506,15 @@ class EvaluateRow:
     empty: number of queries without results.
     short: number of queries with fewer than k results.
     on_front: whether the setting is on the Pareto front of mean h and median time at its k.
-    values: metrics of every query on request, (nq,) float64 each, NaN where one does not apply.
+    values: metrics of every query if the caller requested them, (nq,) float64 each. A value is NaN
+        if the metric does not apply to the query.
 
     by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
         other folds. In `metrics`, the queries of the fold have their values at this setting. Empty
         unless the row is a choice.
-    is_default: whether this choice is now the default of the index. Such a row follows those of all
-        choices. Each fold is reported at the setting that would be the default if it were chosen on
-        the other folds alone.
+    is_default: whether this choice is now the default of the index. Such a row comes after the rows
+        of all choices. In its `metrics`, the queries of each fold have their values at the setting
+        that would be the default if only the other folds existed.
     epsilon: epsilon of the setting, which sets `parameters.hash_limit`; None if it has none.
     """
 
@@ -538,8 +539,8 @@ class EvaluateRow:
 class EvaluateLabelRow:
     """The label predictions of one setting, or of a choice among settings by cross-validation.
 
-    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, with `goal` in
-        place of h.
+    number, generation, search, parameters, on_front, by_fold: as in `EvaluateRow`, with `goal`
+        instead of h.
     goal: `h_score` if the index has a hierarchy, else `f_score`.
     metrics: means over the documents of the values of `divgrpc.metrics.measure_labels`. `drank` and
         `h_score` are NaN if the index has no hierarchy.

@@ -12,11 +12,11 @@ of each field:
     map                            dict
     optional field that is unset   None
 
-An item of a repeated message may also be a tuple of the fields of the message, or the value of its
-only field. The conversions are cached for each pair of a dataclass and a message.
+An item of a repeated message may also be a tuple of the message's fields, or the value of its only
+field. The conversions are cached for each pair of a dataclass and a message.
 
-The string of an enum value is called its word: its name in lower case without the prefix of the
-enum, which is taken from the name of the value 0.
+The string of an enum value is called its word. It is the value's name in lower case, without the
+prefix of the enum. The prefix is the name of the value 0 without `UNSPECIFIED`.
 """
 
 from collections.abc import Callable
@@ -229,8 +229,8 @@ def _value_reader(field: FieldDescriptor, hint: Any, *, every_field: bool) -> Co
 def _item_reader(field: FieldDescriptor, hint: Any, *, every_field: bool = True) -> Convert | None:  # noqa: ANN401  # any type hint
     """Return the function that converts one value of a field, or None if no conversion is needed.
 
-    If the value becomes a dict, the dict leaves out unset fields. If `every_field` is true, unset
-    fields are None in the dict.
+    If the value becomes a dict, unset fields are None in it if `every_field` is true; otherwise
+    the dict leaves them out.
     """
     if field.enum_type is not None:
         words = _words(field.enum_type)

@@ -245,9 +245,10 @@ def warm(arguments: argparse.Namespace) -> int:
     start of a server compiles them. Only a computer that searches needs kernels. A client needs
     none.
 
-    The folder may be copied, because kernels do not depend on where divgrpc is installed. They are
-    compiled for the processor of this computer. To compile them for several processors, set these
-    variables to the oldest of the processors, both here and where the kernels are used:
+    The folder of kernels may be copied, because kernels do not depend on where divgrpc is
+    installed. They are compiled for the processor of this computer. To compile them for several
+    processors, set these variables to the oldest of the processors, both here and where the kernels
+    are used:
 
       NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= divgrpc warm
 

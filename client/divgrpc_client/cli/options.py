@@ -40,9 +40,9 @@ SPLIT: Final = (
 
 
 def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type
-    """Add a command that calls `run`; it has the name of `run` and its docstring as help.
+    """Add a command that calls `run`, is named after it and shows its docstring as help.
 
-    The examples at the end of the docstring stand at the end of the help, after the options.
+    The examples at the end of the docstring come last in the help, after the options.
     """
     text, heading, examples = (inspect.getdoc(run) or "").partition("Examples:\n")
     text = text.strip()

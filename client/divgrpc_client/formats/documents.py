@@ -60,8 +60,8 @@ class Documents:
         if len(unknown := np.flatnonzero(rows.indices >= info.dims)):
             row = int(np.searchsorted(rows.indptr, unknown[0], side="right")) - 1
             line, features = line_of(self.path, int(self.numbers[row]))
-            # The greatest feature in the line and the greatest column of the row are the same
-            # feature. Their difference is the number of the file's first feature.
+            # The greatest feature number in the line and the greatest column of the row mean the
+            # same feature. Their difference is the number of the file's first feature.
             greatest = max(features)
             first = greatest - int(rows.indices[rows.indptr[row + 1] - 1])
             raise InvalidArgumentError(
@@ -88,7 +88,7 @@ class Documents:
 
 
 def read_documents(path: Path, arguments: argparse.Namespace) -> Documents:
-    """Return the documents of a file that --split selects, all of them without --split.
+    """Return the documents of a file that --split selects, or all documents without --split.
 
     Labels come from --labels if given, else from the file itself.
 

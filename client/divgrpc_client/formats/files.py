@@ -1,7 +1,7 @@
-"""Reads vectors and their columns from .npy, .npz, .fvecs, svmlight and text files.
+"""Reads vectors, and columns such as categories, from .npy, .npz, .fvecs, svmlight and text files.
 
 .npy and .fvecs files are memory-mapped, so a file larger than memory can be sent. A faulty file
-raises `InvalidArgumentError`. Pickled objects are never read. The four arrays of scipy's .npz are
+raises `InvalidArgumentError`. Pickled objects are never read. Files of `scipy.sparse.save_npz` are
 read without scipy, because a client need not have it.
 """
 
@@ -163,7 +163,7 @@ def _from_npz(path: Path, key: str | None) -> Array | Csr:
 def _only_matrix(path: Path, archive: Mapping[str, Array]) -> Array | Csr:
     """Return scipy's matrix, else the only array of two dimensions.
 
-    An archive reads an array each time it is taken, so one at a time is in memory.
+    An archive reads an array each time it is taken, so only one array at a time is in memory.
     """
     if set(archive) >= _SCIPY_KEYS and archive["format"].ndim == 0:
         return _from_scipy(path, archive)

@@ -127,7 +127,7 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
 
 
 def line_of(path: Path, document: int) -> tuple[int, list[int]]:
-    """Return the line number of a document (counted from 0), and its features as written there.
+    """Return the line number of a document, and its features as written; documents count from 0.
 
     `read_labelled` must have accepted the file before.
     """
@@ -148,7 +148,7 @@ def widened(rows: Matrix, dims: int) -> Matrix:
 
 
 def canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: int) -> Csr:
-    """Sort the columns of every row and sum values of the same column.
+    """Sort the entries of every row by column, and sum repeated entries.
 
     `indptr` has shape (n + 1,) and dtype int64. `indices` and `data` have shape (nnz,), with
     entries in any order within a row. `cols` is the number of columns.

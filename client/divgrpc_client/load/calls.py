@@ -85,7 +85,7 @@ class Call:
     def messages(self, seed: int, room: int = BYTES_MAX) -> list[bytes]:
         """Return serialised requests, each with different rows of `vectors`.
 
-        Their total size is about `room` bytes at most. Raises `InvalidArgumentError` for a wrong
+        Their total size is at most about `room` bytes. Raises `InvalidArgumentError` for a wrong
         option.
         """
         make: Callable[..., Any] = requests.query
@@ -128,7 +128,7 @@ def read_mix(path: Path) -> list[Call]:
 
 
 def call_of(table: Mapping[str, Any], folder: Path) -> Call:
-    """Return the call that a table of a mix describes; its path is relative to `folder`.
+    """Return the call that a table of a mix describes; the data path is relative to `folder`.
 
     Raises `InvalidArgumentError` for a wrong value or file, and KeyError for a missing key.
     """

@@ -33,8 +33,8 @@ READY: Final = "ready"
 _RECORD: Final = struct.Struct("=dddHB")
 # Maximum sleep between two calls, because a generator notices a stop only after a sleep.
 _SLEEP_SECONDS_MAX: Final = 0.25
-# If a generator is more than this behind its schedule, it sends no further calls, and the run is
-# void.
+# A generator that is late sends no calls later than this after the end of its schedule. The run is
+# void if too few calls were sent.
 _BEHIND_SECONDS_MAX: Final = 5.0
 
 # Index of the kind of a call, and index of its message.
@@ -83,7 +83,7 @@ class Generator:
         self._stopped = True
 
     async def run(self, begin: float) -> tuple[bytes, float]:
-        """Send the calls from `begin` on, in monotonic seconds.
+        """Send the calls, beginning at the time `begin` of the monotonic clock.
 
         Return their records, an array of `SAMPLE` as bytes, and the share of the time, 0 to 1, for
         which this process ran or waited for a core.

@@ -66,8 +66,8 @@ class Run:
 
     def all_sent(self) -> bool:
         """Tell whether the generators made (almost) all calls that were due."""
-        # The number of calls in a Poisson schedule is random. Fewer calls than four standard
-        # deviations below the mean are practically impossible by chance.
+        # The number of calls in a Poisson schedule is random. By chance it is practically never
+        # more than four standard deviations below the mean.
         due = self.schedule.calls
         deviation = 4 * math.sqrt(due) if self.settings.poisson else 1
         calls_min = due * _SENT_SHARE_MIN - deviation

@@ -62,8 +62,8 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
     if trials:
         rates = [trial["rate"] for trial in trials if trial["held"]]
         report["search"] = {"objective": [], "rate": max(rates, default=0.0), "trials": [*trials]}
-        # The lowest rate that failed ended the search, because of the server or of the generator.
-        # The other figures of the report are those of another trial if a rate held.
+        # The lowest rate that failed limits the result, so `void` tells whether the generator made
+        # it fail. If a rate held, the other figures are of the trial at the highest such rate.
         failures = sorted((t for t in trials if not t["held"]), key=lambda t: float(t["rate"]))
         report["void"] = [
             f"at {trial['rate']:,.0f} calls a second, {reason}"
@@ -111,8 +111,8 @@ def judge(report: Report, run: Run, thresholds: Sequence[Threshold]) -> list[dic
     """Return the outcome of each threshold.
 
     If more than one call in a thousand failed, no bound on a latency holds, unless one of the
-    thresholds bounds the errors. Latencies leave out refused calls, and these may have been the
-    slow ones.
+    thresholds bounds the errors. Latencies leave out refused calls, which might have been slow if
+    the server had answered them.
     """
     has_failures = report["errors"] > _ERRORS_MAX
     too_many_errors = has_failures and all(t.name != "errors" for t in thresholds)

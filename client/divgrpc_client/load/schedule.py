@@ -3,8 +3,8 @@
 The expected number of arrivals up to a time is the integral of the rate up to that time. Each
 arrival has a number and is due when the integral reaches this number. In an even schedule the
 numbers are 0, 1, 2, ... In a Poisson schedule they are cumulative sums of unit exponentials. The
-arrivals are then an inhomogeneous Poisson process of exactly that rate (time rescaling; Cinlar,
-Introduction to Stochastic Processes, 1975, 4.7).
+arrivals are then an inhomogeneous Poisson process with exactly the rate of the schedule (time
+rescaling; Cinlar, Introduction to Stochastic Processes, 1975, 4.7).
 """
 
 import math
@@ -97,8 +97,8 @@ class Schedule:
         The same seed gives the same times.
         """
         draws, start = np.random.default_rng([seed, 0]), 0.0
-        # Rounding may leave a whole number of calls slightly too large. The factor prevents an
-        # additional arrival in that case.
+        # If `calls` should be a whole number, rounding may make it slightly larger. The factor
+        # prevents an additional arrival in that case.
         end = self.calls * (1 - 1e-12)
         while start < end:
             if poisson:

@@ -64,7 +64,7 @@ def run_load(
     settings: options of the run. Default: `Settings()`.
     closed: number of calls to keep in flight while the schedule lasts. The rates of the schedule
         are then ignored. 0 sends calls at the rates of the schedule.
-    objectives: bounds for a search of the highest rate that meets them. Each trial of the search
+    objectives: bounds for a search for the highest rate that meets them. Each trial of the search
         lasts as long as the schedule. The first trial has the first rate of the schedule, or its
         mean rate if it begins at 0.
     require: bounds on figures of the report, such as "p99<20ms". `thresholds` in the report tells
@@ -194,10 +194,10 @@ class Session:
     def find_highest_rate(
         self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
     ) -> tuple[Run, list[dict[str, Any]]]:
-        """Search the highest rate that holds, to 5 %, with trials of `seconds` from `begin` on.
+        """Find the highest rate that holds, to within 5 %; the first trial has the rate `begin`.
 
-        Return the run at the highest rate that held or, if no rate held, at the lowest rate, and
-        the outcomes of all trials.
+        Each trial lasts `seconds`. Return the run at the highest rate that held or, if no rate
+        held, at the lowest rate, and the outcomes of all trials.
         """
         low, high, rate = 0.0, math.inf, begin
         trials: list[dict[str, Any]] = []

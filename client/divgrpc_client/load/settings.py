@@ -10,7 +10,7 @@ from divgrpc_client.messages import arguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a load test; raises `InvalidArgumentError` for a value out of range.
+    """Settings of a load test; raises `InvalidArgumentError` for an out-of-range value.
 
     poisson: Send calls at random times.
     warm_up: Seconds of calls at the start that are not counted.

@@ -1,7 +1,7 @@
 """Thresholds, bounds on figures of a run: `p99<20ms`, `errors<0.1%`, `rate>=450`.
 
 p50, p99.9, max, mean   latency from the time a call was due (with --closed, sent), in us, ms or s
-errors                  share of calls that were not answered OK or not sent
+errors                  share of calls that were not sent or not answered OK
 rate                    number of calls per second that were answered OK
 """
 

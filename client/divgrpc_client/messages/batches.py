@@ -122,7 +122,7 @@ def _in_parts(
 
 
 class Pipeline:
-    """The state of one call of `query_stream`; raises like `query_batch`.
+    """The state of one call of `query_stream`; it raises the same errors as `query_batch`.
 
     Queries are numbered in the order in which they are sent. Answers may arrive in any order, and
     `accept` yields them in the order of the queries. Answers that arrive early are stored here.

@@ -200,7 +200,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
     def rows(self) -> list[RowT]:
         """Return the rows joined from several messages.
 
-        The list is empty if there was one message, because `take` has yielded its rows.
+        The list is empty if there was only one message, because `take` has already yielded its
+        rows.
         """
         if not self._answers:
             return []

@@ -134,7 +134,7 @@ def explained(table: type) -> dict[str, tuple[Any, str, object]]:
 def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
     """Give a method a signature with its `**options` spelled out, for `help` and completion.
 
-    The docstring also explains the other parameters that it does not explain itself.
+    Explanations of the parameters in `_OF_CALLS` are added to the docstring if it lacks them.
     """
     parameters = inspect.signature(method).parameters
     missing = (name for name in _OF_CALLS if name in parameters.keys() - explanations_of(method))

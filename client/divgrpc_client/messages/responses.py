@@ -33,11 +33,11 @@ class ServerInfo:
     version: version of divgrpc, such as "0.1.0".
     durable: whether indexes are kept when the server stops.
     fronts: number of processes that accept connections.
-    workers_ready, workers: number of worker processes that are ready, and of all.
+    workers_ready, workers: number of ready worker processes, and of all worker processes.
     kernels_ready: whether the kernels of every worker are compiled.
     limits: limits of requests by name, as in `divgrpc.parameters.LIMITS`.
     versions: versions of Python and of libraries by name.
-    kernels_compiled, kernels_total: number of kernels that are compiled, and of all. Both are 0
+    kernels_compiled, kernels_total: number of compiled kernels, and of all kernels. Both are 0
         until the server knows the numbers.
     """
 

@@ -140,7 +140,8 @@ def _table(
 ) -> page.Table:
     """Return a table of rows, grouped by k, with the greatest h of each group marked.
 
-    The setting comes before `heads`, with those details that vary between `all_rows`.
+    The columns of the setting come before `heads`. They include the details that vary between
+    `all_rows`.
     """
     heads = (*_SETTING, *varied(all_rows), *heads)
     bodies = []
@@ -303,8 +304,9 @@ def _trade_offs(rows: Sequence[EvaluateRow]) -> list[page.Figures]:
 def _places(rows: Sequence[EvaluateRow]) -> dict[int, str]:
     """Return the search and limits of each setting by its number, for charts and the grid.
 
-    Rows do not tell which limits are defaults. But a grid has the same limits for all methods,
-    diversities and k, in the same order. So limits that differ between them are defaults.
+    Rows do not tell which limits are defaults. But for every method, diversity and k, a grid tries
+    the same pairs of limits in the same order. So if the limits at one place in this order differ,
+    they are defaults.
     """
     places: dict[tuple[str, ...], int] = {}
     columns: dict[tuple[str, int], list[EvaluateRow]] = {}

@@ -152,8 +152,8 @@ class Section:
 class Page:
     """A page: title, sections, an introductory paragraph and a line of facts.
 
-    The caller gives `facts` such as date, version and machine. No others are added, so a page has
-    no date unless it is given.
+    The caller gives `facts` such as date, version and machine. No others are added, so a page shows
+    a date only if the caller gives one.
     """
 
     title: str

@@ -153,7 +153,7 @@ class FirstStatus:
     """Saves the status with which the server ended a stream.
 
     If a server refuses a stream while the client is still writing, grpc.aio receives the status,
-    then a write fails, and grpc.aio replaces the status by INTERNAL (grpc issue 36066).
+    then a write fails, and grpc.aio replaces the status with INTERNAL (grpc issue 36066).
     Done-callbacks run before the replacement, so a done-callback saves the status.
     """
 

@@ -64,13 +64,13 @@ class ChannelSettings:
         options: list[ChannelOption] = [
             # Without this option, equal channels share one connection and thus one server process.
             ("grpc.use_local_subchannel_pool", 1),
-            # Pings keep connections alive: load balancers drop an idle connection after some
-            # minutes without notice.
+            # Pings keep connections alive: load balancers silently drop a connection that has been
+            # idle for some minutes.
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # The client reconnects to a restarted server within a second. gRPC's default maximum is
-            # two minutes.
+            # The client reconnects to a restarted server within a second. By default, gRPC may wait
+            # for two minutes.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.enable_retries", int(self.retries)),

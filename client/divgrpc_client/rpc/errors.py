@@ -1,7 +1,7 @@
 """Errors of failed calls.
 
-Every failure of a call is an `RpcError`. If a core error has the server's reason, the
-`RpcError` is also an instance of its class. So `except IndexNotFoundError` works the same over
+Every failure of a call is an `RpcError`. If the core has an error class for the server's reason,
+the `RpcError` is also an instance of that class. So `except IndexNotFoundError` works the same over
 gRPC and in process.
 """
 

@@ -84,7 +84,8 @@ class Split:
 def read(folder: Path, name: str) -> Split:
     """Read one of the data sets.
 
-    The training and validation parts are joined. Features that are measurements are standardised.
+    The training and validation parts are joined. If the features are measurements, they are
+    standardised.
     """
     hierarchy, prefix = _SETS[name]
     path = folder / f"{name}.npz"

@@ -14,7 +14,7 @@ labels. The synthetic documents have:
   label. Within a topic or label, the position of a word is proportional to the square of a uniform
   random number, so the first words are the most frequent.
 
-Words have random numbers and are weighted like visual words. The structure of the data is also
+Words are numbered at random and weighted like visual words. The structure of the data is also
 available as a label model of rank r, the planted model. Every topic has a random direction in r
 dimensions, with a falling spectrum, and every label has a direction near its topic. The
 feature map sends a word to the direction of its topic or label, and a background word to 0. So a
@@ -213,7 +213,7 @@ class _Vocabulary:
     ) -> None:
         of_background, of_topics = (int(share * features) for share in _SHARES_OF_WORDS)
         # Words are ordered by owner: labels, topics, background. `_ends` has the boundaries between
-        # the words of the labels and topics.
+        # the words of consecutive labels and topics.
         of_labels = features - of_background - of_topics
         self._ends = np.concatenate(
             (_even(of_labels, labels), of_labels + _even(of_topics, topics)[1:])

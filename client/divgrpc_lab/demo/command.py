@@ -76,8 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         copies = demo_copies.copy_images(data.images[data.index_rows], data.digits[data.index_rows])
         target = wait_for_address()
         with Client(target, timeout=10.0) as client:
-            # Run both builds at the same time, because most of the time of a build is the start of
-            # a process.
+            # Run both builds at the same time, because a build spends most of its time starting a
+            # process.
             with ThreadPoolExecutor() as threads:
                 builds = (
                     threads.submit(demo_copies.build, client, copies),

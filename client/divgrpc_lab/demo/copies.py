@@ -18,8 +18,8 @@ from divgrpc_lab.demo.queries import Answers, K, ask, print_answers
 
 INDEX: Final = "copies"
 COPIES: Final = 10
-# Standard deviation of the noise of a pixel, whose values are from 0 to 16. Two copies of an image
-# have a cosine of 0.97 to 1. Two different images seldom have more than 0.95.
+# Standard deviation of the noise added to each pixel. Pixels have values from 0 to 16. Two copies
+# of an image have a cosine of 0.97 to 1. Two different images seldom have more than 0.95.
 NOISE: Final = 0.6
 QUERIES: Final = 50
 _BLOCKS: Final = 2
@@ -67,7 +67,7 @@ def build(client: Client, copies: Copies) -> None:
 def show(out: Console, client: Client, copies: Copies) -> list[Block]:
     """Query for plain nearest neighbours and with the defaults; print figures, return images.
 
-    A copy of an image that an earlier result shows is boxed.
+    A result that shows the same image as an earlier result is boxed.
     """
     rows = copies.rows
     queries = HyperplaneQueries(copies.vectors[rows], copies.digits[rows])

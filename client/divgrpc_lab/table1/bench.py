@@ -83,8 +83,8 @@ class Timed(NamedTuple):
 class Bench:
     """Measures one data set and its queries.
 
-    `jobs` are the measurements by name. The other methods make rows of their results. Raises
-    `InvalidArgumentError` for data with fewer than two categories to ask for.
+    `jobs` are the measurements by name. The other methods turn the results of jobs into rows.
+    Raises `InvalidArgumentError` for data with fewer than two categories to ask for.
     """
 
     def __init__(self, data: Topics, plan: Plan) -> None:
@@ -253,9 +253,9 @@ _GROWTH_RECALL: Final = 0.3
 class Spread(NamedTuple):
     """The distribution of the ranks of retrieved points within the exact ball around a query.
 
-    `retrieval` is one of `RETRIEVALS`. `ball` is the number of points in the ball. `counts`
-    (seeds, BINS) has the number of retrieved
-    points of all queries in each tenth of the ball, the nearest tenth first, for each hash seed.
+    `retrieval` is one of `RETRIEVALS`. `ball` is the number of points in the ball. `counts` (seeds,
+    BINS) has, for each hash seed, the number of points that all queries retrieved from each tenth
+    of the ball, the nearest tenth first.
     """
 
     data: str
@@ -317,7 +317,7 @@ def ball_size(data: Topics) -> int:
 
 
 def ball_counts(bench: Bench, seed: int, client: Client) -> IntArray:
-    """Return the retrieved points (retrievals, BINS) in each tenth of the exact ball, for one seed.
+    """Return counts (retrievals, BINS) of points retrieved from tenths of the ball, for one seed.
 
     The ball of a query consists of the nearest points by an exact search. Points are retrieved from
     tables of LSH-Div. The counts are sums over the first query of each category. If the retrieved

@@ -139,9 +139,9 @@ def raises(rows: Sequence[Row], figure: str, method: str, stage: str) -> Claim:
 def nearest_is_best(rows: Sequence[Row], stage: str = "") -> Claim:
     """Return the claim that nearest neighbours with hashing have the greatest h.
 
-    The rivals are the paper's other methods at `stage` or, without a stage, with hashing or without
-    at any stage. Folds choose the best row of nearest neighbours and the best rival, by other
-    queries than the reported ones.
+    The rivals are the paper's other methods, with or without hashing. If `stage` is given, only
+    rows at this stage are compared. Folds choose the best row of nearest neighbours and the best
+    rival, using queries other than the reported ones.
     """
     values: dict[str, list[Contrast]] = defaultdict(list)
     names: list[str] = []
@@ -213,7 +213,7 @@ def limits_save_greedy(rows: Sequence[Row]) -> Claim:
 def fewer_bits(codes: Sequence[Coded]) -> Claim:
     """Return the claim that LSH-SDiv needs fewer bits and tables than LSH-Div for the same h.
 
-    Then LSH-SDiv has a greater h with as many bits and tables, which is what is tested.
+    If so, LSH-SDiv has a greater h with as many bits and tables. The contrast tests this.
     """
     return Claim(
         "LSH-SDiv needs fewer bits and tables than LSH-Div",
@@ -269,8 +269,8 @@ def uniform(spreads: Sequence[Spread]) -> Claim:
 def grows_slowly(growths: Sequence[Growth]) -> Claim:
     """Return the claim that hashed points grow as n^(1/(1+epsilon)), so more slowly than n.
 
-    A set in which recall changes with the size is not tested, because fewer hashed points may then
-    be due to lower recall.
+    A set in which recall varies too much with the size is not tested, because fewer hashed points
+    may then be due to lower recall.
     """
     contrasts, sentences = [], []
     for item in growths:
@@ -349,10 +349,10 @@ def _cells(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 def _best_by_folds(h: Values, groups: IntArray) -> tuple[int, Values]:
-    """Return the best of rows (s, seeds, nq) over all queries, and the h (seeds, nq) of the folds.
+    """Return the number of the best row over all queries, and the h (seeds, nq) of the folds.
 
-    The row of a fold is the best one on the other folds by the mean over seeds. With one group
-    there is no choice, and the first row is taken.
+    `h` is (rows, seeds, nq). The row of a fold is the best one on the other folds by the mean over
+    seeds. With one group there is no choice, and the first row is taken.
     """
     count = len(np.unique(groups))
     if count == 1:
@@ -376,8 +376,8 @@ class Gain(NamedTuple):
 
     `share` is None if the gain of the best method is too small. `times_best`, `times_greedy` and
     `times_exact_pass` are speed-ups over the best method, over greedy on all points, and over
-    greedy after one exact pass. `margin` (seeds, nq) is the gain less 0.9 of the gain of the best
-    method, and `row` and `best` are the compared rows.
+    greedy after one exact pass. `margin` (seeds, nq) is the gain minus 0.9 times the gain of the
+    best method, and `row` and `best` are the compared rows.
     """
 
     data: str

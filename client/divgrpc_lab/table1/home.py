@@ -2,8 +2,8 @@
 
 Hyperplanes are independent Gaussian draws. A query looks up its own bucket in each table and no
 other, and the selector sees every retrieved point. Folds choose bits, tables, epsilon and the
-diversity with the best h, as the paper tunes all parameters for h. This includes nearest
-neighbours.
+diversity with the best h, even for nearest neighbours, because the paper tunes all parameters for
+h.
 """
 
 from collections.abc import Iterable, Sequence
@@ -90,7 +90,7 @@ class Place(NamedTuple):
 
 
 def codes(bits: Iterable[int], tables: Iterable[int]) -> tuple[Code, ...]:
-    """Return the paper's code and all other codes, in ascending order of cost.
+    """Return the paper's code and all pairs of `bits` and `tables`, in ascending order of cost.
 
     Raises `InvalidArgumentError` for numbers that Build refuses.
     """
@@ -140,7 +140,7 @@ def measure(
 
 
 def rows(data: str, results: dict[Place, list[list[Answer]]], categories: IntArray) -> list[Row]:
-    """Return a row for each family, method and k, by the paper's code and by a chosen code.
+    """Return rows with the paper's code and with a chosen code, for each family, method and k.
 
     `results` has the result of `measure` for every index.
     """

@@ -64,7 +64,7 @@ class Plan:
     """The amount of work of a run.
 
     Each set has at most `documents` test documents. Methods with hashing are repeated with `seeds`
-    hash seeds. `shapes` are the numbers of bits and tables of the literal mode. The times in the
+    hash seeds. `shapes` are the numbers of bits and tables of the literal mode. The times at the
     paper's size are measured in `rounds`.
     """
 
@@ -81,8 +81,8 @@ class Plan:
 def facts(plan: Plan) -> tuple[object, ...]:
     """Return all that the results of jobs depend on, except the data and names of the jobs.
 
-    An edit of a dial, a limit or an option of a build changes the facts, so that `Work` uses no
-    result from before it.
+    If a dial, a limit or a build option is edited, the facts change, so `Work` does not reuse older
+    results.
     """
     with_hashing = product(FAMILIES, MODES, (HOME, TUNED_PROBES, DEFAULT))
     cases = [*WITHOUT_HASHING, *BY_HIERARCHY, *(Case(*parts) for parts in with_hashing)]
@@ -113,8 +113,9 @@ class AtEpsilon(NamedTuple):
 class LabelBench:
     """One data set and some of its test documents, drawn with a fixed seed.
 
-    `model` is the first job, and `jobs` are the measurements by name. The other methods make rows
-    of their results. `described` has the facts about the data and the documents for a report.
+    `model` is the first job, and `jobs` are the measurements by name. The other methods turn the
+    results of jobs into rows. `described` has the facts about the data and the documents for a
+    report.
     """
 
     def __init__(self, split: Split, plan: Plan) -> None:
@@ -275,7 +276,7 @@ class LabelBench:
 
 
 def _epsilon_grid(mode: Mode, count: int, epsilon: float) -> LabelGrid:
-    """Return a search through tables with the hash_limit of an epsilon for `count` rows.
+    """Return a grid for `tables` with the hash_limit that an epsilon gives for `count` rows.
 
     There is no threshold, and the diversity is fixed.
     """

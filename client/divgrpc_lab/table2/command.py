@@ -90,8 +90,8 @@ def measure(
 ) -> Report:
     """Measure the data sets, then the times on a synthetic data set of `size`.
 
-    Jobs of the data sets run in a process for each core. Nothing runs beside the times at the
-    paper's size. Finished measurements are kept in `folder`.
+    Jobs of the data sets run in a process for each core. Nothing else runs while the times on the
+    synthetic data set are measured. Finished measurements are kept in `folder`.
     """
     begin, version = time.monotonic(), divgrpc.__version__
     benches = [LabelBench(split, plan) for split in sets]

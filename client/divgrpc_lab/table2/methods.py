@@ -156,7 +156,7 @@ class LabelRow:
     """The figures of a case on one data set, with all parameters chosen by folds for each seed.
 
     values: (seeds, nq) by name: the paper's figures, `precision_at_5`, the share `scored`, and
-        `microseconds`. P@5 has the parameters that are chosen among those without a threshold.
+        `microseconds`. For P@5, parameters are chosen only among those without a threshold.
     answers: the answer of the best setting of each seed on all documents.
     candidates: the number of labels or documents that could be scored.
     same_as_lsh_div: whether there are as many components as dimensions, so that LSH-SDiv and

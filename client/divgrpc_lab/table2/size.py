@@ -54,8 +54,8 @@ _SLOW_DOCUMENTS: Final = 20
 class LabelTime(NamedTuple):
     """Times (rounds, nq) of each document in microseconds, P@5, and the share of candidates scored.
 
-    P@5 and the share are means over the rounds. `candidates` is the number of labels, or in the
-    mode `neighbour_vote` of documents, that could be scored. `same_as_lsh_div` is as in `LabelRow`.
+    P@5 and the share are means over the rounds. `candidates` is the number of labels that could be
+    scored (documents in the mode `neighbour_vote`). `same_as_lsh_div` is as in `LabelRow`.
     """
 
     method: str

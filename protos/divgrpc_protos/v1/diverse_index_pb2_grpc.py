@@ -152,8 +152,8 @@ class DiverseIndexServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EvaluateLabels(self, request, context):
-        """Evaluates PredictLabels in the same way, using documents whose labels are known. It can make
-        the best thresholds the index's defaults for PredictLabels.
+        """Evaluates PredictLabels as Evaluate evaluates Query, using documents whose labels are
+        known. It can make the best thresholds the index's defaults for PredictLabels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
