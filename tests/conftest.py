@@ -22,7 +22,7 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
-# A shell lets commands in the background ignore SIGINT. Programs that tests start would inherit
+# A shell starts background commands with SIGINT ignored. Programs that tests start would inherit
 # this, and Ctrl-C would not end them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

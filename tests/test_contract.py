@@ -166,7 +166,7 @@ def test_names_follow_the_rules(files: list[pb.FileDescriptorProto]) -> None:
         for message in _messages(file):
             assert PASCAL.fullmatch(message.name), message.name
             # For every `optional` field, protoc adds a oneof whose name begins with an underscore.
-            # Without the underscore it must follow the rule too.
+            # The rest of the name must follow the rule too.
             names = [f.name for f in message.field]
             names += [o.name.removeprefix("_") for o in message.oneof_decl]
             for name in names:

@@ -151,8 +151,8 @@ def test_lock_holds_every_dependency() -> None:
 def test_lock_files_of_the_demonstration_are_parts_of_the_whole() -> None:
     """The two lock files pin what users and an editable install need, at the main file's versions.
 
-    Both files are installed together, so they do not overlap. The first file has the packages that
-    compile kernels.
+    Both files are installed together, so no package is in both. The first file has the packages
+    that compile kernels.
     """
     whole = _pinned("requirements.lock")
     engine, demo = _pinned("requirements-engine.lock"), _pinned("requirements-demo.lock")

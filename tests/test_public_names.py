@@ -74,9 +74,9 @@ _INTERNAL: Final = {
     *("Index.", "Index.engine", "Call.messages", "Schedule.arrivals"),
     *("Schedule.times", "Step.times", "Threshold.holds"),
 }
-# The record of a public name. A function has its signature, a constant has None, and a class has
-# its attributes. The signature of a class is under "". An exception has the classes that catch it
-# under "except".
+# The record of a public name: the signature of a function, None for a constant, and the attributes
+# of a class. A class has its signature under "". An exception has the classes that catch it under
+# "except".
 Description: TypeAlias = "str | dict[str, str | None] | None"
 
 

@@ -44,7 +44,7 @@ def _cores() -> int:
 class Config:
     """The options of the server; the help text of each option explains it.
 
-    Raises `InvalidArgumentError`, which names the option, for a value out of range.
+    Raises `InvalidArgumentError`, which names the option, for an out-of-range value.
     """
 
     listen: str = _option("127.0.0.1:50051", "host:port to listen on; port 0 takes a free one")

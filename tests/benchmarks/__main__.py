@@ -1,7 +1,7 @@
 """python -m benchmarks [RUN] [--record FILE [--note TEXT]]: run benchmarks and print their tables.
 
-Each benchmark prints its tables. Without the name of a run, all benchmarks run except the long
-ones. `--help` after a name lists the options of that run.
+Each benchmark prints its tables. Without RUN, all benchmarks run except the long ones. `--help`
+after a name lists the options of that benchmark.
 """
 
 import argparse

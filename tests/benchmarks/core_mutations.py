@@ -114,7 +114,7 @@ def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutan
 def statements_of(path: str, clone: Path) -> Iterator[list[Mutant]]:
     """Yield the possible changes of each statement that can be changed.
 
-    The body of a compound statement belongs to the statements in the body.
+    Changes in the body of a compound statement belong to the statements in the body.
     """
     source = (clone / path).read_bytes()
     starts = [0]
@@ -175,8 +175,8 @@ def _mutant(path: str, source: bytes, starts: Sequence[int], node: ast.AST) -> M
 def tests_of(path: str, clone: Path) -> list[str]:
     """Return the paths of the tests of a source file.
 
-    If a folder mirrors the folder of the source file, this is the folder. Otherwise these are the
-    files directly in `tests/core`.
+    This is the folder that mirrors the folder of the source file. If there is no such folder, these
+    are the files directly in `tests/core`.
     """
     source = Path(path)
     folder = "tests" / Path("core", *source.parts[1:-1])

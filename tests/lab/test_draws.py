@@ -84,8 +84,8 @@ def test_intervals_cover_the_mean(by_query: float, by_draw: float) -> None:
 def test_intervals_cover_the_mean_of_groups(sizes: list[int], by_draw: float) -> None:
     """95 % intervals cover the true mean in at least 91 % of 600 simulations.
 
-    In the least favourable case, very unequal groups that differ much, the intervals of
-    `divgrpc.metrics` for one draw cover it in 93 %.
+    The least favourable case has groups that differ much and have very unequal sizes. In this case,
+    the intervals of `divgrpc.metrics` for one draw cover the mean in 93 % of simulations.
     """
     rng = np.random.default_rng(4)
     groups = np.repeat(np.arange(len(sizes)), sizes)

@@ -183,7 +183,8 @@ def answer(h: Values, threshold: float | None, shape: str) -> Answer:
 def test_settings_are_chosen_on_other_documents() -> None:
     """Each document has the values of the setting that is best on the other folds.
 
-    P@5 is chosen among the settings without a threshold, and missing labels count as wrong.
+    For P@5, the choice is among the settings without a threshold, and missing labels count as
+    wrong.
     """
     h = np.random.default_rng(0).random((3, 23))
     thresholds = (None, 0.1, None)

@@ -228,7 +228,7 @@ def away(points: Points, cells: Cells, cell: int, query_margins: Floats) -> floa
 def nearest_cells(points: Points, cells: Cells, query: Floats, count: int) -> list[int]:
     """Return the `count` nearest cells, nearest first.
 
-    Only cells with the nearest estimated centres are compared exactly, CHOICE times `count`.
+    Only the CHOICE * `count` cells with the nearest estimated centres are compared exactly.
     """
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     numbers, limit = list(range(len(cells.centres))), CHOICE * count

@@ -39,9 +39,9 @@ def fixed_order_distance(a: Singles, b: Singles) -> np.float32:
 def _fixed_order_sum(terms: Singles) -> np.float32:
     """Add up terms in the core's order.
 
-    Blocks of 16 terms go in turn to four accumulators of 16 lanes. If the last one to three blocks
-    do not fill all four accumulators, they go to the first one. Then the accumulators are added in
-    pairs, and the lanes are folded in halves. The last terms, fewer than 16, are added one by one.
+    Blocks of 16 terms go in turn to four accumulators of 16 lanes. The one to three blocks that may
+    be left over go to the first one. Then the accumulators are added in pairs, and the lanes are
+    folded in halves. The last terms, fewer than 16, are added one by one.
     """
     sums = np.zeros((4, 16), np.float32)
     blocks = len(terms) // 16
@@ -297,7 +297,7 @@ def collision_probability(distance: float) -> float:
 def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
     """Return the least number of tables that find a point at this distance often enough.
 
-    All of them together miss it with at most the failure probability.
+    Together, the tables miss the point with at most the failure probability.
     """
     whole_key = collision_probability(distance) ** n_bits
     return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
@@ -327,8 +327,9 @@ def reach(
 ) -> tuple[int, int]:
     """Return how many leading rows hold the `count` largest products, and how many are scored.
 
-    If skipping rows is not worthwhile, return the number of all rows and 0. This is the case if the
-    bound halfway is at least half the first bound, or if more than one row in 32 would be scored.
+    If skipping rows is not worthwhile, return the number of all rows and 0. This is the case if
+    there are no bounds, if the middle bound is at least half the first bound, or if more than one
+    row in 32 would be scored.
     """
     block, looked_at = 256, 8
     few = 32 * max(looked_at * count, block) <= len(rows)

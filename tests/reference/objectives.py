@@ -26,8 +26,8 @@ def gap_closed(value: float, nearest: float, exhaustive: float) -> float:
 def loss(relevances: Sequence[float], places: Sequence[int]) -> float:
     """Return the share of the candidates' relevance that the picks lose; 0 if all are equal.
 
-    `relevances` are those of all candidates, nearest first. `places` are the positions of the picks
-    among the candidates.
+    `relevances` has the relevance of every candidate, nearest first. `places` are the positions of
+    the picks among the candidates.
     """
     nearest = sum(relevances[: len(places)]) / len(places)
     every = sum(relevances) / len(relevances)

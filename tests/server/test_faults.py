@@ -141,8 +141,8 @@ def limited(pid: int, kind: int, limit: int) -> Iterator[None]:
 def await_front(stub: DiverseIndexStub, calls: int = 1) -> None:
     """Wait until the front has received `calls` queries that the stub has sent.
 
-    Queries wait in a queue of their own. The front takes one query from it for each call of another
-    method, so as many calls of GetServerInfo suffice.
+    Queries wait in a queue of their own. For each call of another method, the front takes one query
+    from this queue, so `calls` calls of GetServerInfo suffice.
     """
     for _ in range(calls):
         stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=30)

@@ -132,7 +132,7 @@ def _task_options(request: Request) -> dict[str, Any]:
 
 
 def _grid_options(request: Request) -> dict[str, Any]:
-    """Return the fields of the grid that the request sets.
+    """Return the grid fields that the request sets.
 
     Raises `InvalidArgumentError`, which names the field, for an invalid value or an empty grid.
     """

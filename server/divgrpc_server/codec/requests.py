@@ -1,8 +1,8 @@
 """Conversion of requests to the core's types: queries, documents, and the rows of an upload.
 
 Workers, builders and evaluators use this module. Fronts do not, because it imports
-`divgrpc.vectors`, which loads Numba. Errors name the field with its path in the .proto files, such
-as ``queries.sparse.indices``.
+`divgrpc.vectors`, which loads Numba. Errors name the field by its path in the .proto files, such as
+``queries.sparse.indices``.
 """
 
 from collections.abc import Mapping

@@ -29,9 +29,9 @@ from divgrpc_server.logging.logs import AccessLog, Logger
 _CANCEL_SECONDS: Final = 1.0
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
-    # Four times `message_bytes_max`, so that gRPC accepts most messages above `message_bytes_max`,
-    # and `service` can refuse them with an error that names an alternative. The error with which
-    # gRPC refuses a message gives only sizes.
+    # Four times `message_bytes_max`, so that gRPC accepts most messages above `message_bytes_max`
+    # and `service` can refuse them with an error that names an alternative. gRPC's own error gives
+    # only sizes.
     ("grpc.max_receive_message_length", 4 * LIMITS["message_bytes_max"]),
     # Ping idle callers, to detect those whose machine is gone. Allow callers to ping as often as
     # common client libraries do; by default gRPC treats more than one ping in five minutes as

@@ -15,8 +15,8 @@ refused because of its deadline. For example, a worker that answers a batch for 
 answers small calls in between.
 
 Queries of streams are never refused. A stream waits with its next query until the front has room,
-and flow control slows down its caller. Streams hold at most half of the calls and of the bytes of
-the queue, so that they leave room for unary calls. Streams that wait are served in the order of
+and flow control slows down its caller. Streams hold at most half of the queue's calls and half of
+its bytes, so that they leave room for unary calls. Streams that wait are served in the order of
 their arrival, so a large query waits until it fits and is not overtaken by smaller ones.
 """
 
@@ -119,7 +119,7 @@ class Admission:
             )
 
     async def wait_for_room(self, size: int) -> None:
-        """Wait until a stream may submit a query, which it must do before it waits for anything.
+        """Wait until a stream may submit a query; it must submit the query before its next await.
 
         A stream does not wait if no stream holds a query and none waits.
         """

@@ -186,7 +186,8 @@ class Jobs:
         seconds. If the caller leaves or the deadline passes, the call is cancelled, and its process
         exits.
 
-        Raises `RefusedError` with the status that the process returned, and errors of the front.
+        Raises `RefusedError` with the status that the process returned, or an error of the front
+        itself, such as `LateError` or `UnavailableError`.
         """
         upload = _Upload(job.read, self._config.upload_idle)
         header = await upload.read()

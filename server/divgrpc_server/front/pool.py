@@ -1,10 +1,10 @@
 """The worker pool: calls wait here for a worker, and are retried if their worker dies.
 
-Theory of operation. A call waits in one of three queues: small calls, large calls, whose packet
-needs a memfd, and suspects. Small calls that wait together are sent in one packet, so higher load
-makes packets larger rather than more frequent. Credits (see `packets`) limit the work that a worker
-holds. All other calls wait in the queues, so that any free worker can take them and so that callers
-can withdraw them.
+Theory of operation. A call waits in one of three queues, for small calls, for large calls (their
+packets need a memfd) and for suspects. Small calls that wait together are sent in one packet, so
+higher load makes packets larger rather than more frequent. Credits (see `packets`) limit the work
+that a worker holds. All other calls wait in the queues, so that any free worker can take them and
+so that callers can withdraw them.
 
 When a worker dies, any of its unanswered calls may be the cause, so all of them become suspects.
 The pool reserves one worker and sends it one suspect at a time, so a second death identifies the
@@ -70,7 +70,7 @@ class WorkerLink:
         # The number of packets of each kind that may still be sent. It is negative while a lent
         # credit is spent, because the previous batch has not ended.
         self.credits = dict(_CREDITS)
-        # `loan` is 1 while a credit is lent, that is from before the last slice of a batch until
+        # `loan` is 1 while a credit is lent, that is, from before the last slice of a batch until
         # the batch ends. Otherwise it is 0.
         self.loan = 0
         self.outstanding: dict[int, PoolCall] = {}

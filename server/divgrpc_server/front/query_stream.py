@@ -4,7 +4,7 @@ One task reads messages and submits them. The task of the call writes answers as
 query is in flight from the moment it is read until its answer is written. The window is the maximum
 number of queries in flight. While the window or the front's queue is full, no message is read, so
 gRPC's flow control slows down a caller that sends too fast or reads too slowly. So no query of a
-stream is refused because the server has too much to do.
+stream is refused for lack of room.
 """
 
 import asyncio

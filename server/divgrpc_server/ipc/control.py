@@ -109,7 +109,7 @@ def hello(config: Config, root: Path, serial: int) -> Message:
 def enter() -> Process:
     """Set up this process as a child of the supervisor, and wait for its identity.
 
-    A terminal or an init system sends signals that end a server to every process. The child ignores
+    To end a server, a terminal or an init system signals all of its processes. The child ignores
     these signals, because workers must first answer the running calls. Only the supervisor ends a
     child.
     """

@@ -1,11 +1,11 @@
 """How builders and evaluators receive a call from the supervisor and serve it.
 
 Theory of operation. The main thread serves the call. A second thread waits until the front or the
-supervisor closes its socket. The front closes its socket if the call is cancelled, its connection
-is lost or its deadline passes. The second thread then exits the process immediately. This is always
-safe, because storage publishes with a single rename and survives a crash at any time. The second
-thread is stopped before the outcome is logged and sent, because an exit during a write would leave
-an incomplete line in the log.
+supervisor closes its socket. The front closes its socket if the call is cancelled, if the caller's
+connection is lost, or if the deadline passes. The second thread then exits the process immediately.
+This is always safe, because storage publishes with a single rename and survives a crash at any
+time. The second thread is stopped before the outcome is logged and sent, because an exit during a
+write would leave an incomplete line in the log.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Frames that a front exchanges with a builder or an evaluator.
 
 A frame consists of a length, a kind and a payload. Frames are sent over a stream socket. Between
-the caller and the disk, data is buffered only in this socket, whose buffer is small, so an upload
-cannot run ahead of the build.
+front and builder, data is buffered only in this socket, whose buffer is small, so an upload cannot
+run ahead of the build.
 """
 
 import asyncio

@@ -13,11 +13,11 @@ not outlive the packet. Deadlines are in seconds of `time.monotonic`, a clock th
 a machine share.
 
 Flow is controlled by credits. A front spends a credit for each packet, and the worker returns the
-credit when it is ready for another packet. Packets of small requests have `SMALL_CREDITS` credits
-and packets of large requests `LARGE_CREDITS`, so that large requests do not delay small ones. If
-the last slice of a large batch is expected to be short, the worker lends the front one more credit
-before that slice, so that the next batch arrives in time. When the batch ends, the worker returns
-its credit and takes the lent credit back.
+credit when it is ready for another packet. For each worker, a front has `SMALL_CREDITS` credits for
+packets of small requests and `LARGE_CREDITS` for packets of large requests, so that large requests
+do not delay small ones. If the last slice of a large batch is expected to be short, the worker
+lends the front one more credit before that slice, so that the next batch arrives in time. When the
+batch ends, the worker returns its credit and takes the lent credit back.
 """
 
 import contextlib

@@ -39,7 +39,7 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
 # A child that has not exited this many seconds after the grace period for its calls is killed.
 _EXIT_SECONDS: Final = 3.0
-# An evaluator exits after it was idle for this many seconds. It does not exit earlier, because
+# An evaluator exits after it has been idle for this many seconds. It does not exit earlier, because
 # starting an evaluator takes a second.
 _EVALUATOR_IDLE_SECONDS: Final = 60.0
 # If the limit on jobs is reached, a new job waits up to this many seconds for another job to end.

@@ -38,8 +38,9 @@ _ALIVE_SECONDS: Final = 1.0
 # The worker reads packets at most this many times before it answers. Fewer reads are enough to
 # receive all packets that the credits of a front allow.
 _READS_MAX: Final = 16
-# If this worker is answering more than this number of a front's batches in slices, it returns no
-# credits to the front. The next packets then wait at the front, where another worker can take them.
+# While this worker answers more than this number of a front's batches in slices, it returns no
+# small credits to the front. The next small packets then wait at the front, where another worker
+# can take them.
 _BATCHES_MAX: Final = 1
 _QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST)
 

@@ -109,7 +109,7 @@ class Batch(ABC, Generic[ResultT]):
         """Start to answer from `index`; return the reply if the rows fit in a single slice.
 
         Otherwise returns None, and `answer_slice` must be called. Raises the core's errors, and
-        `ReplyTooLargeError` before any row is answered.
+        `ReplyTooLargeError`, if possible before any row is answered.
         """
         results.check_reply_size(len(self._rows), self._resolve(index))
         if self._pace.stop() == len(self._rows):
@@ -238,8 +238,8 @@ def parse(request: Request, log: Logger) -> QueryBatch | PredictionBatch | Reply
             message = predict_pb2.PredictLabelsRequest.FromString(request.payload)
             return PredictionBatch(request, requests.parse_prediction(message))
         if op == Op.STREAM:
-            # Until the message is parsed, its correlation id is unknown. An error is then the error
-            # of a unary call, which ends the stream.
+            # Until the message is parsed, its correlation id is unknown. An error is then reported
+            # as for a unary call, which ends the stream.
             op = Op.QUERY
             item = query_pb2.QueryStreamRequest.FromString(request.payload)
             op, correlation_id = Op.STREAM, item.correlation_id

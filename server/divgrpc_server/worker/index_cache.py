@@ -167,9 +167,9 @@ class IndexCache:
     def _renew(self, name: str, entry: _Entry, stamp: Stamp) -> None:
         """Update an entry to the current generation.
 
-        If an engine of the current generation was prepared, the entry uses it. Otherwise, if the
-        entry has this generation open already, it keeps it and reads its defaults again. Otherwise,
-        a thread opens the generation.
+        If an engine of the current generation was prepared, the entry uses it. If the entry already
+        has this generation open, only the defaults are read again. Otherwise, a thread opens the
+        generation.
         """
         engine = self._prepared.pop(name, None)
         if engine is not None and engine.manifest == entry.serving_manifest():

@@ -1,12 +1,12 @@
-"""Other libraries in comparisons, hnswlib, faiss and pyversity, and our selectors.
+"""The libraries to compare with (hnswlib, faiss and pyversity), and our selectors.
 
 A finder returns candidates for a query. Finders are built on all cores and searched on one thread.
 An effort is a tuple of settings that decide how much work a search does, such as ef or nprobe.
 Efforts are tried in ladders, in ascending order of work, until the results are good enough.
 
 A selector picks k of the candidates. All selectors get favourable settings. They know that rows
-have unit length, and their dials are set so that they do well in J. The gains of MSD at a known
-dial are those of J. MMR has no such dial, so dials around the target are tried.
+have unit length, and their dials are set so that they do well in J. MSD has the gains of J at a
+known dial (`msd_dial`). MMR has no such dial, so dials around the target are tried.
 """
 
 import importlib.util
@@ -100,7 +100,7 @@ class Graph(_Finder):
 class Faiss(_Finder):
     """A faiss index with squared distances: an inverted file, refined codes, or a graph.
 
-    axes: the parameters that the numbers of an effort set. "ef" is given as a multiple of the
+    axes: the parameter that each number of an effort sets. "ef" is given as a multiple of the
         number of candidates. "nprobe" is the number of lists to search. "k_factor" is the number of
         points, as a multiple of the candidates, that are refined by exact distances.
     """
@@ -144,9 +144,9 @@ Finder: TypeAlias = Graph | Faiss
 def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return for each kind of faiss index its factory string and its axes (see `Faiss`).
 
-    The strings depend on the data. Product quantisers have as many parts as faiss' guidelines take
-    at 128 dimensions, or the greatest common divisor of this number and `dims`. The number of
-    inverted lists is about four times the root of n, but every list has at least 39 points.
+    The strings depend on the data. The number of parts of a product quantiser is the greatest
+    common divisor of `dims` and the number in faiss' guidelines for 128 dimensions. IVF has about 4
+    sqrt(rows) inverted lists and IVF-PQ has 1,024, but at most one list per 39 points.
     """
     most = max(1, rows // 39)
     lists = min(most, 1 << round(math.log2(4 * rows**0.5)))

@@ -2,7 +2,7 @@
 
 All requests are serialised before the measurement starts, to keep the cost of the caller low. A
 closed loop sends a call only after an earlier call was answered. It slows down together with the
-server, which is fine for measuring the cost per call. Open loops are those of `divgrpc load`.
+server, which is fine for measuring the cost per call. Open loops are in `divgrpc_client.load`.
 """
 
 import asyncio

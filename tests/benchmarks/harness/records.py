@@ -36,7 +36,7 @@ def write(
 ) -> list[Path]:
     """Write a record per table, to NAME.json, NAME-2.json and so on, and return the paths.
 
-    `words` are the arguments of the run, `notes` facts about it that the tables do not show.
+    `words` are the arguments of the run, and `notes` are facts that the tables do not show.
     """
     paths = []
     for number, table in enumerate(tables, start=1):

@@ -84,7 +84,7 @@ def mean_objective(
 
 
 def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: float) -> float:
-    """Return the objective of MMR, negated, as a mean over queries; lower is better.
+    """Return the mean negated objective of MMR over all queries; lower is better.
 
     The objective is the sum of the gains of all steps. A step gains (1 - diversity) times the inner
     product with the query, minus diversity times the greatest inner product with an earlier pick.

@@ -129,9 +129,9 @@ def build(options: Options) -> Iterator[Output]:
 
     "Hashing" is the time of the stage of that name, as the caller sees it in the progress events.
     It is compared with the product of all points with 256 hyperplanes on all cores. "The whole" is
-    the time from the first byte sent until the index is serving. It is compared with reading the
+    the time from the start of the call until the index is serving. It is compared with reading the
     file, hashing it, and writing and syncing points and codes. Every round measures all families in
-    turn. A figure is the best of all rounds. The build in process is measured once.
+    turn. Both comparisons use the best of all rounds. The build in process is measured once.
     """
     count, dims = options.points, options.dims
     random = np.random.default_rng(0)

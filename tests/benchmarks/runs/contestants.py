@@ -4,9 +4,9 @@ A contestant finds candidates at some effort and picks k of them at some dial. F
 number of candidates, the best dial for J is chosen on exact nearest neighbours of tuning queries,
 which are not reported. All contestants with this selector use it.
 
-Numbers of candidates are tried in ascending order. The first is the greatest that cannot close the
-target share of the gap even with exact candidates. For each number, the effort is raised until the
-target is reached, because more effort only takes more time.
+Numbers of candidates are tried in ascending order, starting with the greatest one that cannot close
+the target share of the gap even with exact candidates. For each number, the effort is raised until
+the target is reached, because more effort only takes more time.
 """
 
 import time
@@ -187,7 +187,8 @@ class Entry:
 class Target:
     """The share of the gap to close with k picks.
 
-    `scale` is for the reported queries; `tuning` and `pool` are for the tuning queries.
+    `scale` has the mean objectives of the reported queries, and `tuning` has the same for the
+    tuning queries. `pool` has the nearest points of the tuning queries.
     """
 
     k: int
@@ -285,9 +286,9 @@ class Target:
 def finalists(entries: Sequence[Entry], share: float, most: int) -> tuple[float, list[Entry]]:
     """Return the share of the gap to compare at, and the entries to be timed.
 
-    The share is lowered to what both our best contestant and the best pair can close. For each
-    name, the `most` fastest entries that close this share are timed. If no entry of a name closes
-    the share, the entry that closes most is timed.
+    If our best contestant or the best `Pair` cannot close the share, it is lowered until both can.
+    For each name, the `most` fastest entries that close this share are timed. If no entry of a name
+    closes the share, the entry that closes most is timed.
     """
     kinds = {entry.name: [item for item in entries if item.name == entry.name] for entry in entries}
     reach = {name: max(entry.gap for entry in kind) for name, kind in kinds.items()}

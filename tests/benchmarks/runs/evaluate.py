@@ -37,10 +37,10 @@ _PAUSE_SECONDS: Final = 0.005
 def evaluate(options: Options) -> Iterator[Output]:
     """Time of Evaluate calls, and of queries to a server that runs one.
 
-    "ratio" compares the time of a call with the time of its queries. The time of a call runs from
-    sending the request to receiving the last row. The time of its queries is the sum of the query
-    times in the rows, divided by the number of workers. Each query is timed alone on one thread.
-    A ratio of 1 means that nothing but queries took time. "CPU ratio" divides the CPU time of all
+    "ratio" is the time of a call times the number of workers, divided by the time of its queries.
+    The time of a call runs from sending the request to receiving the last row. The time of its
+    queries is the sum of the query times in the rows. Each query is timed alone on one thread. A
+    ratio of 1 means that nothing but queries took time. "CPU ratio" divides the CPU time of all
     processes by the time of the queries; other programs on the machine hardly change it. Of several
     rounds, the one with the lowest ratio is shown. A small call has one query and one setting. The
     first call starts a process, which later calls reuse.

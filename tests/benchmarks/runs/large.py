@@ -71,8 +71,8 @@ def large(options: Options) -> Iterator[Output]:
     on one thread. They take turns with an index of 100,000 points built with `auto`, so that both
     times of a ratio come from the same minutes.
 
-    faiss IVF has about four times the root of n lists and runs no selector. It gets the smallest
-    number of probes with the same recall.
+    faiss IVF has about 4 sqrt(n) inverted lists and runs no selector. It gets the smallest number
+    of probes that reaches the same recall.
 
     "On top" counts all bytes except the vectors: codes, tables or cells, external ids, and the
     scratch memory of two workers. "memory MB" is the peak memory of the build without file pages.

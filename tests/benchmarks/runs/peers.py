@@ -209,10 +209,10 @@ def _row(entry: Entry, share: float) -> Row:
 
 
 def compare(entries: Sequence[Entry], share: float) -> Iterator[Row]:
-    """Yield comparisons of our fastest entries with the fastest other entries; all close the gap.
+    """Yield comparisons of our fastest entries with the fastest others; all close `share`.
 
-    Time per query is compared as a ratio. Build time and memory in addition to the vectors are
-    compared with those of hnswlib in the fastest pair with pyversity.
+    Time per query is compared as a ratio. Build time, and memory beyond the vectors, are compared
+    with hnswlib's in the fastest pair of hnswlib and pyversity.
     """
     closing = {entry.name: entry for entry in entries if entry.gap >= share}
 

@@ -65,8 +65,8 @@ def service(options: Options) -> Iterator[Output]:
     A closed loop measures the server's CPU time per call. Then an open loop at half the rate that
     the hand-written service can reach measures latency, from the moment when a call was due. Each
     figure is from the quietest round. A family that does not close the share is not compared. The
-    p99 is left out if the service did not answer at this rate, or if the caller could not send at
-    it.
+    p99s are not compared if a service did not answer at this rate, or if the caller could not send
+    at it.
     """
     absent = libraries.missing("hnswlib", "pyversity")
     if absent:
@@ -155,9 +155,10 @@ def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
 def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> Iterator[Row]:
     """Yield a row for each entry from its loops; the last entry is the hand-written service.
 
-    "times per CPU" is the number of calls per second of server CPU, divided by the same number of
+    "times per CPU" is the number of calls per second of server CPU, divided by the same number for
     the hand-written service. "of its p99" is the p99 divided by the p99 of the hand-written
-    service. Both are None if one of the two services does not close the gap or does not answer.
+    service. Both are None if one of the two services does not close the gap. "of its p99" is also
+    None if one does not answer at the offered rate.
     """
     closed = [min(loads, key=lambda load: sum(load.cpu.values())) for loads, _ in loops]
     reports = [min(reports, key=lambda report: report["latency"]["p99"]) for _, reports in loops]

@@ -80,8 +80,9 @@ def wire(options: Options) -> Iterator[Output]:
     """CPU time per call and latency of the server, compared with an empty echo and with in process.
 
     All programs run at the same time on the loopback interface and take turns. A row is from its
-    quietest round. This is the round with the least CPU per call. With a single call in flight it
-    is the round with the least p50, because a worker that stays awake then uses more CPU.
+    quietest round, which is the round with the least CPU per call. With a single call in flight, it
+    is the round with the least p50, because the CPU then depends on how long the worker polls
+    between calls.
 
     Server CPU is the sum over fronts and workers. The access log is on. The echo exchanges messages
     of the same sizes as Query. The floor of a call is the CPU of the echo plus the CPU of the same

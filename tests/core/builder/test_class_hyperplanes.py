@@ -1,6 +1,6 @@
 """Hyperplanes that a build learns from points, and the search that `auto` chooses with them.
 
-A build of sparse points uses the learned hyperplanes in place of dense queries when it measures its
+A build of sparse points uses the learned hyperplanes instead of dense queries when it measures its
 searches.
 """
 

@@ -15,7 +15,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.types import Choice, FloatArray, HashFamily, Points
 from divgrpc.vectors import Rows, SparseRows
 
-# The trial uses all points because they are so few. CANDIDATES and HASH_LIMIT are the limits of a
+# The trial uses all points because there are so few. CANDIDATES and HASH_LIMIT are the limits of a
 # default query.
 ROWS, QUERIES, DIMS, COMPONENTS = 2_200, 60, 384, 16
 CANDIDATES, HASH_LIMIT = 200, 800

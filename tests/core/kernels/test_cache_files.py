@@ -1,7 +1,7 @@
 """Where compiled kernels are cached, how damaged files are found, and what a process reports.
 
-Compiling all kernels takes too long for a test. Therefore each test copies the cache folder of this
-test run, in which one small kernel is missing or damaged.
+Compiling all kernels takes too long for a test. Therefore tests copy the complete cache folder of
+this test run, and remove or damage one small kernel in the copy.
 """
 
 import os

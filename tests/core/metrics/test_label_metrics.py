@@ -43,8 +43,8 @@ def test_every_metric_by_hand() -> None:
     # three. Five labels occur.
     assert metrics.coverage_at(lists).tolist() == [1 / 5, 3 / 5, 4 / 5]
     inverse = np.arange(1.0, COUNT + 1)
-    # The best list has 2 and 1 for the first document (3 + 2), and 7, 5 and 2 for the second (8 + 6
-    # + 3).
+    # The best list is labels 2 and 1 for the first document (3 + 2), and labels 7, 5 and 2 for the
+    # second (8 + 6 + 3).
     expected = [1 / 11, (1 + 2 + 6) / 19, (1 + 2 + 6 + 3) / 22]
     assert metrics.propensity_scored_at(lists, inverse).tolist() == pytest.approx(expected)
 

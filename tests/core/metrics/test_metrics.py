@@ -90,8 +90,8 @@ FULL = {"precision": 0.4, "recall": 1, "subtopic_recall": 1, "n_call": 0, "alpha
     ("ids", "labels", "expected"),
     [
         *[(ids, LABELS, dict.fromkeys(ALL, 0)) for ids in ([10, 11], [-1, -1], [10, -1])],
-        # These lists have more places than there are points, or repeat results, which then count as
-        # wrong.
+        # These lists have more places than there are points, or repeat a result. Repetitions count
+        # as wrong.
         ([*range(20), *[-1] * 5], LABELS, FULL),
         ([0, 0, 0, 0], LABELS, {"precision": 0.25}),
         ([0, 0, 0, 10, 11], LABELS, {"majority_accuracy": 0}),

@@ -78,7 +78,7 @@ def test_dense_and_sparse_queries_give_the_same_answer(
             assert same_bytes(dense, sparse)
             continue
         # Inverted lists speed up only sparse queries of sparse points, so `auto` may choose another
-        # search for each. All other parameters agree.
+        # search for them than for dense queries. Only `search` and `n_probes` may differ.
         assert (search, kind) == ("auto", "sparse")
         search_fields = {name: getattr(dense.parameters, name) for name in ("search", "n_probes")}
         assert replace(sparse.parameters, **search_fields) == dense.parameters

@@ -17,8 +17,9 @@ class Stack:
     def __call__(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
         """Make a client, call one of its methods and return the result.
 
-        `settings` are the arguments of the client, or None for its defaults; otherwise the timeout
-        is long enough for a busy machine. `on_result` is called with every result of a stream.
+        `settings` are the arguments of the client. Unless they set a timeout, it is long enough for
+        a busy machine. If `settings` is None, the client has its defaults. `on_result` is called
+        with every result of a stream.
         """
         settings = options.pop("settings", {})
         settings = {} if settings is None else {"timeout": 30.0} | settings

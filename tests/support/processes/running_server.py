@@ -15,8 +15,8 @@ import grpc
 
 START_SECONDS = 120.0  # a first start compiles every kernel
 STOP_SECONDS = 20.0
-# A script that runs a program in its own place (`exec`). Linux kills the program if its parent
-# dies. SIGINT works even if the tests run in the background of a shell, where it is ignored.
+# A script that replaces itself with a program (`exec`). Linux kills the program if its parent dies.
+# SIGINT works even if a shell runs the tests in the background with SIGINT ignored.
 _TIE = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG

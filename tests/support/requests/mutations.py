@@ -4,8 +4,8 @@ A server with two workers gets valid requests of every method, in which fields a
 at random. A request depends only on the seed and its number, so `--only NUMBER` sends it again.
 These are violations:
 
-- a call ends with a status of an internal fault (UNKNOWN, INTERNAL, DATA_LOSS), of a process that
-  died (UNAVAILABLE, CANCELLED) or of a call that hung (DEADLINE_EXCEEDED);
+- a call ends with a status that indicates an internal fault (UNKNOWN, INTERNAL, DATA_LOSS), a dead
+  process (UNAVAILABLE, CANCELLED) or a call that hung (DEADLINE_EXCEEDED);
 - a worker or a front is replaced;
 - queries sent before and after give different answers.
 
