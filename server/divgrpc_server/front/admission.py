@@ -4,9 +4,8 @@ Theory of operation. A limit on the length of the queue is not enough. Above cap
 would wait in the queue until shortly before its deadline. Workers would then answer callers that
 have left, and few answers would arrive in time. So the front measures the pace of the queue, in
 seconds per answered call. It refuses a call immediately if the expected wait exceeds half of the
-time to the call's deadline. The other half of the time is a reserve for work that the pace does not
-include. Such work is in packets that workers already hold, and in queries that take longer than
-earlier queries. Calls without a deadline are admitted up to the limits.
+time to the call's deadline. The other half of the time is a reserve, because later queries may take
+longer than earlier ones. Calls without a deadline are admitted up to the limits.
 
 Small and large packets have separate credits, so the pace of each kind is measured separately. It
 is measured only while the kind is full, which means that workers are running and none can accept a
