@@ -171,7 +171,7 @@ def normals(
 
     A target is 1 for the points of a category and -1 for all other points. `products` (n, n) are
     the inner products of `points` (n, d). The penalty is the mean squared length of the points. No
-    bias is fitted, because it would not change the ranking. Points of zeros give an empty result.
+    bias is fitted, because it would not change the ranking. All-zero points give an empty result.
     """
     penalty = np.trace(products) / len(points) or 1.0
     weights = linalg.solve(products + penalty * np.eye(len(points)), targets, assume_a="pos")

@@ -69,11 +69,11 @@ def near_copy_threshold(
 
 
 def _threshold(near: Distances, far: Distances, usual: float) -> float:
-    """Return the largest tried threshold that has a gap above it and is not refused, or 0 if none.
+    """Return the largest tried threshold that passes all checks, such as a gap above it, or 0.
 
     `near` (m, c) are squared distances from m points to themselves and to their nearest neighbours.
-    `far` (m, o) are squared distances from the same m points to a sample of all points. `usual` is
-    the limit for the threshold unless many points have near-copies.
+    `far` (m, o) are squared distances from the same m points to a sample of all points. A threshold
+    above `usual` passes only if many points have near-copies.
     """
     for step in range(_STEPS_PER_HALVING * _HALVINGS):
         threshold = float(f"{_OVER_USUAL_MAX * usual * 2 ** (-step / _STEPS_PER_HALVING):.3g}")

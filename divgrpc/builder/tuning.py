@@ -37,9 +37,9 @@ _UNUSED_SEARCH_QUERIES: Final = 32
 _PARALLEL_ROWS_MAX: Final = 1_000_000
 # Each number of probes to try is this many times the number before.
 _PROBES_GROWTH: Final = 2
-# No more probes are tried in three cases. The number of probes has reached 4 times the number with
-# the best recall so far. The recall has fallen below 90 % of the best. A search hashes over 30 % of
-# the points, so that a scan is faster.
+# Trials of more probes stop when the number of probes reaches 4 times the number with the best
+# recall so far, when the recall falls below 90 % of the best, or when a search hashes over 30 % of
+# the points, because a scan is then faster.
 _PROBES_OVER_BEST_MAX: Final = 4
 _RECALL_OF_BEST_MIN: Final = 0.9
 _SHARE_OF_POINTS_MAX: Final = 0.3

@@ -1,7 +1,8 @@
 """The hash family `cells` is a two-level k-means partition of the points (Lloyd 1982).
 
 Points are clustered by their projections onto the first `width` hyperplanes. The directions of the
-hyperplanes are a rotation of the principal components, or span a random subspace of their space.
+hyperplanes are rotated principal components, or span a random subspace of the space that the
+principal components span.
 Because only projections are clustered, sparse points need not be made dense, and the projections of
 a query serve both for its code and to find its cells. To learn C cells, a sample of the points is
 divided into about sqrt(C) coarse cells. Each coarse cell is then divided into a number of cells in
@@ -132,8 +133,7 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     ]
 
     def part(top: int) -> FloatArray:
-        # A coarse cell without points of the sample gets one cell, which has the centre of the
-        # coarse cell.
+        # A coarse cell without sample points becomes one cell with the same centre.
         if not len(members[top]):
             return coarse[top : top + 1]
         return _k_means(sample[members[top]], firsts[top])

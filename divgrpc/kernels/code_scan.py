@@ -244,7 +244,7 @@ def take_least(distances, minima, stop, k, rows):
 
 @kernel
 def score_block(codes, planes, start, distances):
-    """Write minus the scores of points start to start + m - 1 into `distances` (m,) float32.
+    """Write the negated scores of the m points from `start` on into `distances` (m,) float32.
 
     A score is a sum over the set bits of a code. Each set bit adds the query's four-bit level for
     this bit, times the weight of the word that contains the bit. `planes` (5, W) uint64 are those

@@ -137,9 +137,9 @@ def keep_sample(rows, start, stop, size, ids, seed):
 def take_nearest(distances, k, rows):
     """Write the positions of the `k` smallest of `distances` (n,) float32 into `rows` (n,) int32.
 
-    More than `k` positions may be written, because all distances that tie with the k-th smallest
-    are included, and sometimes a few more. The distances at these positions are moved to the front
-    of `distances`. Returns the number of rows written. `k` is 1 to n.
+    More than `k` positions may be written: all distances that tie with the k-th smallest are
+    included, and some or all larger distances may be. The distances at these positions are moved to
+    the front of `distances`. Returns the number of rows written. `k` is 1 to n.
     """
     n = distances.shape[0]
     groups = (n + _GROUP_ROWS - 1) // _GROUP_ROWS

@@ -65,9 +65,9 @@ def build(client: Client, copies: Copies) -> None:
 
 
 def show(out: Console, client: Client, copies: Copies) -> list[Block]:
-    """Query for plain nearest neighbours and with the defaults; print figures, return images.
+    """Query once for plain nearest neighbours and once with the defaults; return images.
 
-    A result that shows the same image as an earlier result is boxed.
+    Figures are printed. A result that shows the same image as an earlier result is boxed.
     """
     rows = copies.rows
     queries = HyperplaneQueries(copies.vectors[rows], copies.digits[rows])

@@ -161,9 +161,9 @@ class Row:
     """The result of a method at a stage with one hash family, at one k on one data set.
 
     `family` is "NH" without hashing. `parameters` are the best parameters over all queries with the
-    first hash seed. `code` has their numbers of bits and tables in the paper's literal mode, and is
-    otherwise empty. `draws` has the figures (seeds, nq) and the time of each query with each hash
-    seed, and `values` (nq,) their means over the seeds. `categories` (nq,) has the category that
+    first hash seed. In the paper's literal mode, `code` gives the numbers of bits and tables;
+    otherwise it is empty. `draws` (seeds, nq) has the figures and the time of each query for each
+    hash seed. `values` (nq,) has the means over the seeds. `categories` (nq,) has the category that
     each query asks for. `figures` has the means of `values`, with intervals by categories.
     `h_seeds` has the mean h of each seed. `short` counts the lists with fewer than k results over
     all seeds. `microseconds` is the median over seeds of the median over queries.

@@ -71,7 +71,7 @@ class Child:
         loop.add_reader(self._pidfd, self._reap)
 
     def send(self, message: control.Message, end: socket.socket | None = None) -> None:
-        """Send a message, with the socket `end` if it is set; `end` is closed in this process.
+        """Send a message, along with the socket `end` if given, and close `end` in this process.
 
         A child whose channel is full is killed. If the child is gone, nothing is sent, and its exit
         resolves `exited`.

@@ -5,8 +5,8 @@ An effort is a tuple of settings that decide how much work a search does, such a
 Efforts are tried in ladders, in ascending order of work, until the results are good enough.
 
 A selector picks k of the candidates. All selectors get favourable settings. They know that rows
-have unit length, and their dials are set so that they do well in J. MSD has the gains of J at a
-known dial (`msd_dial`). MMR has no such dial, so dials around the target are tried.
+have unit length, and their dials are set so that they do well in J. At a known dial (`msd_dial`),
+MSD has the same gains as J. MMR has no such dial, so dials around the target are tried.
 """
 
 import importlib.util

@@ -66,10 +66,10 @@ def large(options: Options) -> Iterator[Output]:
     """Growth of the cost with the number of points, up to ten million synthetic points, and faiss.
 
     The cost of a query is the cost of finding its 50 nearest points. For several numbers of probes
-    around the number that Build tuned, the search is widened until 50 candidates hold 0.95 of the
-    nearest points on average. The fastest of these widths counts. Queries are timed one at a time
-    on one thread. They take turns with an index of 100,000 points built with `auto`, so that both
-    times of a ratio come from the same minutes.
+    around the number that Build tuned, the number of hashed points is raised until the 50
+    candidates contain 95 % of the 50 nearest points on average. The fastest of these settings
+    counts. Queries are timed one at a time on one thread. They alternate with queries to an index
+    of 100,000 points built with `auto`, so that both times of a ratio come from the same minutes.
 
     faiss IVF has about 4 sqrt(n) inverted lists and runs no selector. It gets the smallest number
     of probes that reaches the same recall.
