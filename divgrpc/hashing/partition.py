@@ -2,11 +2,10 @@
 
 Points are clustered by their projections onto the first `width` hyperplanes. The directions of the
 hyperplanes are rotated principal components, or span a random subspace of the space that the
-principal components span.
-Because only projections are clustered, sparse points need not be made dense, and the projections of
-a query serve both for its code and to find its cells. To learn C cells, a sample of the points is
-divided into about sqrt(C) coarse cells. Each coarse cell is then divided into a number of cells in
-proportion to its points.
+principal components span. Because only projections are clustered, sparse points need not be made
+dense, and the projections of a query serve both for its code and to find its cells. To learn C
+cells, a sample of the points is divided into about sqrt(C) coarse cells. Each coarse cell is then
+divided into a number of cells in proportion to its points.
 """
 
 import math

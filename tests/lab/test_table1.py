@@ -14,8 +14,8 @@ from divgrpc.metrics import PointCategories
 from divgrpc_lab.__main__ import main
 from divgrpc_lab.data.topics import DATA_VARIABLE, HyperplaneQueries, Topics
 from divgrpc_lab.table1 import home
-from divgrpc_lab.table1.bench import RETRIEVALS, Bench
-from divgrpc_lab.table1.command import QUICK
+from divgrpc_lab.table1.bench import RETRIEVALS, Bench, Plan
+from divgrpc_lab.table1.command import QUICK, facts_of
 from divgrpc_lab.table1.methods import HASHING, HOME_METHODS, WITHOUT_HASHING
 from divgrpc_lab.table1.paper import KS, METHODS
 from support.checks.timeouts import alarm
@@ -138,6 +138,14 @@ def test_one_category_is_refused() -> None:
     data = Topics("small", "0", points, labels, points, np.zeros(4, np.int64))
     with pytest.raises(InvalidArgumentError, match="small has fewer than two categories"):
         Bench(data, QUICK)
+
+
+def test_kept_results_serve_a_run_with_more_seeds() -> None:
+    """The number of seeds changes no job, but every other part of the plan does."""
+    facts = facts_of(Plan(seeds=2))
+    assert facts_of(Plan(seeds=5)) == facts
+    for other in (Plan(per_category=4), Plan(codes=home.codes([8], [5])), Plan(ball_seeds=9)):
+        assert facts_of(other) != facts
 
 
 def test_codes_and_builds_of_a_study() -> None:
