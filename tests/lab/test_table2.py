@@ -1,6 +1,7 @@
 """`divgrpc_lab table2` on a small data set, and the verdicts on its claims."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from divgrpc_lab.data.topics import DATA_VARIABLE
 from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, plain
 from divgrpc_lab.table2 import bench, methods, size
 from divgrpc_lab.table2 import claims as label_claims
-from divgrpc_lab.table2.bench import EPSILONS, AtEpsilon, LabelBench, Plan
+from divgrpc_lab.table2.bench import EPSILONS, FOLD_EPSILONS, AtEpsilon, LabelBench, Plan
 from divgrpc_lab.table2.claims import LSH_SDIV
 from divgrpc_lab.table2.methods import (
     ALL_ITEMS,
@@ -160,8 +161,9 @@ def test_without_a_hierarchy_there_is_no_h(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_home_buckets_are_one_for_each_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Home buckets score less than tuned probes, and folds over one shape choose that shape."""
+    """Home buckets score less than tuned probes, and folds over one setting choose that setting."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    monkeypatch.setattr(bench, "FOLD_EPSILONS", ())
     (split,) = load([DIGITS])
     rows, _ = measured(LabelBench(split, Plan(documents=12, seeds=1, shapes=(PAPERS,))))
     by_case = {(row.case.method, row.case.mode, row.case.setting): row for row in rows}
@@ -171,6 +173,33 @@ def test_home_buckets_are_one_for_each_table(monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < home_row.scored < probe_row.scored
     np.testing.assert_array_equal(home_row.values[AT_FIVE], fold_row.values[AT_FIVE])
     assert home_row.answers[0].shape == "10 x 10"
+
+
+def test_folds_choose_epsilon_for_home_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only folds may choose the limit of an epsilon, and they choose the best setting."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    (split,) = load([DIGITS])
+    label_bench = LabelBench(split, Plan(documents=12, seeds=1, shapes=(PAPERS,)))
+    results = Work(None, "").run(label_bench.jobs(label_bench.model()))
+    [name] = [name for name in results if "LSH-Div, 0" in name]
+    by_limit: dict[int, list[Answer]] = {}
+    for item in results[name]["neighbour_vote"][HOME]["answers"]:
+        by_limit.setdefault(Answer(*item).hash_limit, []).append(Answer(*item))
+    rule = [math.ceil(2 * split.documents.shape[0] ** (1 / (1 + e))) for e in FOLD_EPSILONS]
+    assert list(by_limit) == [0, *rule]
+    scored = [np.mean(answers[0].array("scored")) for answers in by_limit.values()]
+    assert scored[0] >= scored[1] > scored[2]
+    by_setting = {
+        row.case.setting: row
+        for row in label_bench.rows(results)
+        if (row.case.method, row.case.mode) == ("LSH-Div", "neighbour_vote")
+    }
+    assert by_setting[HOME].answers[0].hash_limit == 0
+    best = max(
+        (answer for answers in by_limit.values() for answer in answers),
+        key=lambda answer: float(answer.array("h_score").mean()),
+    )
+    assert by_setting[HOME_BY_FOLDS].answers[0] == best
 
 
 def answer(h: Values, threshold: float | None, shape: str) -> Answer:
@@ -208,6 +237,7 @@ def test_settings_are_chosen_on_other_documents() -> None:
         (methods, "_COMPONENTS_MAX", 100),
         (bench, "EPSILON_DIAL", 0.1),
         (bench, "EPSILONS", (1.0,)),
+        (bench, "FOLD_EPSILONS", (1.0,)),
     ],
 )
 def test_results_before_an_edit_are_not_used(

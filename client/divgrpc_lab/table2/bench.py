@@ -48,6 +48,8 @@ from divgrpc_lab.table2.methods import (
 from divgrpc_lab.work import Job
 
 EPSILONS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+# The epsilons that folds choose from, beside no limit; Table 1 has the same.
+FOLD_EPSILONS: Final = (0.5, 1.0)
 # Diversity of the curves against epsilon. It is fixed so that only epsilon varies.
 EPSILON_DIAL: Final = 0.3
 # Figures of the curves: the paper's P, D and h, with P of five labels.
@@ -93,6 +95,7 @@ def facts(plan: Plan) -> tuple[object, ...]:
         [build_options(family, shape, 0, MANY) for family, shape in product(FAMILIES, shapes)],
         (_LABEL_MODEL, _MODEL),
         [(epsilon, _epsilon_grid("embedding", MANY, epsilon)) for epsilon in EPSILONS],
+        [(epsilon, _limit(MANY, epsilon)) for epsilon in FOLD_EPSILONS],
     )
 
 
@@ -155,7 +158,7 @@ class LabelBench:
             at = [results[self._name(family, seed, PAPERS)] for seed in seeds]
             for mode in MODES:
                 parts = {
-                    HOME: [result[mode][HOME] for result in at],
+                    HOME: [_without_limit(result[mode][HOME]) for result in at],
                     HOME_BY_FOLDS: self._folded(results, family, mode),
                     TUNED_PROBES: [result[mode][TUNED_PROBES] for result in at],
                     DEFAULT: [results[self._name(family, DEFAULT)][mode]],
@@ -186,7 +189,7 @@ class LabelBench:
         return [*WITHOUT_HASHING, *(BY_HIERARCHY if self._has_hierarchy else ())]
 
     def _folded(self, results: Mapping[str, Any], family: str, mode: Mode) -> list[Any]:
-        """Return the results of the home buckets at all numbers of bits, for each seed."""
+        """Return the results of the home buckets of all shapes and epsilons, for each seed."""
         results_by_seed = []
         for seed in self._seeds(family):
             names = [self._name(family, seed, shape) for shape in self._plan.shapes]
@@ -224,7 +227,10 @@ class LabelBench:
         index = self._built(model, options)
         result: dict[str, Any] = {}
         for mode in MODES:
-            grid = Case(family, mode, HOME).grid(n_probes=(tables_of(index, mode),))
+            limits = [0, *(_limit(self._count(index, mode), e) for e in FOLD_EPSILONS)]
+            grid = Case(family, mode, HOME).grid(
+                n_probes=(tables_of(index, mode),), limits=tuple((limit, 0) for limit in limits)
+            )
             result[mode] = {HOME: self._measured(index, mode, grid, str(shape))}
             if shape == PAPERS:
                 grid_of_probes = Case(family, mode, TUNED_PROBES).grid()
@@ -236,11 +242,9 @@ class LabelBench:
         self, index: Index, mode: Mode, grid: LabelGrid, shape: str = ""
     ) -> dict[str, Any]:
         """Return the answers of a grid, and the facts about the index that a row has."""
-        section = index.engine.manifest.labels
-        factors = section.index if section is not None and mode == "embedding" else None
         return {
             "answers": self._answers(index, grid, shape),
-            "candidates": index.rows if factors is None else factors.rows,
+            "candidates": self._count(index, mode),
             "same": keeps_all_components(index, mode),
         }
 
@@ -251,9 +255,13 @@ class LabelBench:
         return [Answer.of(row, shape) for row in rows]
 
     def _at(self, index: Index, mode: Mode, epsilon: float) -> Answer:
-        count = self._split.labels.shape[1] if mode == "embedding" else index.rows
-        [answer] = self._answers(index, _epsilon_grid(mode, count, epsilon))
+        grid = _epsilon_grid(mode, self._count(index, mode), epsilon)
+        [answer] = self._answers(index, grid)
         return answer
+
+    def _count(self, index: Index, mode: Mode) -> int:
+        """Return the number of labels or documents that a mode can score."""
+        return self._split.labels.shape[1] if mode == "embedding" else index.rows
 
     def _row(self, case: Case, results: list[Any]) -> LabelRow:
         """Return the row of a case; `results` has the result of `_measured` for each seed."""
@@ -280,7 +288,17 @@ def _epsilon_grid(mode: Mode, count: int, epsilon: float) -> LabelGrid:
 
     There is no threshold, and the diversity is fixed.
     """
-    limit = max(_LIMIT_MIN, math.ceil(2 * count ** (1 / (1 + epsilon))))
     return Case("LSH-SDiv", mode, TUNED_PROBES).grid(
-        limits=((limit, 0),), diversities=(EPSILON_DIAL,), thresholds=(None,)
+        limits=((_limit(count, epsilon), 0),), diversities=(EPSILON_DIAL,), thresholds=(None,)
     )
+
+
+def _limit(count: int, epsilon: float) -> int:
+    """Return the paper's number of points to hash among `count`, at least what a list needs."""
+    return max(_LIMIT_MIN, math.ceil(2 * math.pow(count, 1 / (1 + epsilon))))
+
+
+def _without_limit(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of `LabelBench._measured` with the answers without a hash_limit alone."""
+    answers = [answer for answer in result["answers"] if not Answer(*answer).hash_limit]
+    return {**result, "answers": answers}

@@ -2,8 +2,8 @@
 
 Rows are compared by the differences of their values for each document and hash seed. Hashing
 methods are compared in the paper's literal mode, once with ten bits and once with the number of
-bits chosen by folds. Folds choose it for h, because the paper tunes all parameters for h, or for f
-if a set has no hierarchy.
+bits and epsilon chosen by folds. Folds choose them for h, because the paper tunes all parameters
+for h, or for f if a set has no hierarchy.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,11 +2,12 @@
 
 A setting defines which labels are scored, or which documents in the mode `neighbour_vote`. The
 settings `home` and `home, folds` are the paper's literal mode: independent Gaussian hyperplanes,
-100 projections in all, at most 200 components, the home bucket of each table, and no limits.
+100 projections in all, at most 200 components, and the home bucket of each table.
 
 everything      all of them, by exact search; the paper's LEML and MMR
-home            ten tables of ten bits, home buckets only
-home, folds     100 projections, with the number of bits chosen by folds, home buckets only
+home            ten tables of ten bits, home buckets only, no limits
+home, folds     100 projections, home buckets only; folds choose the number of bits and epsilon,
+                or no limit
 tuned probes    ten tables of ten bits, with as many buckets as Build found necessary
 default         the defaults of Build and predict_labels; `auto` may be an exact search if there is
                 little to hash
@@ -27,7 +28,7 @@ from divgrpc_lab.draws import mean_over_draws
 
 ALL_ITEMS: Final = "everything"
 HOME: Final = "10 x 10, home buckets"
-HOME_BY_FOLDS: Final = "bits by folds, home buckets"
+HOME_BY_FOLDS: Final = "by folds, home buckets"
 TUNED_PROBES: Final = "10 x 10, tuned probes"
 DEFAULT: Final = "default"
 

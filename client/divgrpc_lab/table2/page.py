@@ -24,7 +24,7 @@ from divgrpc_lab.data.documents import DIGITS
 from divgrpc_lab.draws import mean_over_draws
 from divgrpc_lab.experiment import NOT_THE_PAPERS_DATA, interval_text, records_table
 from divgrpc_lab.table2.bench import AtEpsilon
-from divgrpc_lab.table2.methods import AT_FIVE, FIGURES, MODES, TOP_K, LabelRow
+from divgrpc_lab.table2.methods import AT_FIVE, FIGURES, HOME_BY_FOLDS, MODES, TOP_K, LabelRow
 from divgrpc_lab.table2.paper import PAPER_ROWS, impossible
 from divgrpc_lab.table2.size import LabelTime
 from divgrpc_lab.verdicts import Verdict, verdict_table
@@ -40,12 +40,12 @@ _READING: Final = (
     "drank of all predicted labels, wrong ones included, unlike D of images. h is the mean of each "
     "document's h; 2PD/(P+D) is of the means, and never below h. Intervals are 95 % over documents "
     "and hash seeds; below P@5 stands the range of the seeds. Folds choose the dial, the threshold "
-    "and in one setting the number of bits, never on the reported documents: by h, or by f without "
-    "a hierarchy. Hashed rows are greedy. The settings with home buckets are the paper's literal "
-    "mode: 100 independent Gaussian projections, 200 components at most, one bucket of each table, "
-    "every retrieved point seen by the selector. Claims are judged by these two settings. On sets "
-    "this small, folds choose few bits, which score half of the labels or more: h does not count "
-    "time. "
+    "and in one setting the number of bits and ε, never on the reported documents: by h, or by f "
+    "without a hierarchy. Hashed rows are greedy. The settings with home buckets are the paper's "
+    "literal mode: 100 independent Gaussian projections, 200 components at most, one bucket of "
+    "each table. The selector sees every retrieved point, unless folds choose an ε that limits "
+    "them. Claims are judged by these two settings. On sets this small, folds choose few bits, "
+    "which score half of the labels or more: h does not count time. "
     "Embedding searches label factors; votes are those of ten training documents. Scored is the "
     "share of all labels, or documents, whose score was computed. Times are medians of whole "
     "predictions, one at a time on one thread, in processor time. Other measurements run beside "
@@ -136,12 +136,20 @@ def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
             *(_figure(row, name) for name in FIGURES),
             _of_means(row),
             Cell(f"{best.diversity:g}" if best.diversity else "", detail=threshold),
-            Cell(f"{row.scored:.1%}", detail=f"{best.search} {best.shape}".strip()),
+            Cell(f"{row.scored:.1%}", detail=_searched(row)),
             charts.time_words(row.microseconds),
         ]
     if method in PAPER_ROWS:
         *figures, time = PAPER_ROWS[method].texts()
         yield ["the paper's own", "", *figures, "", "", time]
+
+
+def _searched(row: LabelRow) -> str:
+    """Return the search of the best setting, with its shape and limit where folds chose them."""
+    best = row.answers[0]
+    words = f"{best.search} {best.shape}".strip()
+    is_limited = row.case.setting == HOME_BY_FOLDS and best.hash_limit > 0
+    return f"{words}, limit {best.hash_limit:,}" if is_limited else words
 
 
 def _at_five(row: LabelRow) -> Cell:
