@@ -1,9 +1,10 @@
 """Compilation of all kernels in separate processes before their first use, with progress reports.
 
-The compiler uses one core, and half a gigabyte of memory stays allocated after a compilation. So if
-kernels are missing, this process starts two compiler processes (one on a single core) and loads the
-files that they write. Two compilers work through the list of kernels from opposite ends. If files
-cannot be written, this process compiles each kernel itself when the kernel is first used.
+A compiler uses one core, and half a gigabyte of memory stays allocated after a compilation. So if
+kernels are missing, this process starts two compiler processes and loads the files that they write.
+The two processes work through the list of kernels from opposite ends. On a machine with one core,
+only one compiler process is started. If files cannot be written, this process compiles each kernel
+itself when the kernel is first used.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Progress of a compilation: `ready` of `total` kernels exist, `seconds` after its start.
+    """Progress of a compilation: `ready` of `total` kernels exist, `seconds` after the start.
 
     `state` is "started" first, then "running" in many reports, then "done" or "failed". If the
     compilation cannot start, the only report has "uncached" (no file can be written) or "failed".
@@ -63,7 +64,7 @@ Report = Callable[[Compilation], None]
 
 
 def expected_seconds() -> int:
-    """Return roughly how many seconds a compilation takes on this machine if it is idle."""
+    """Return roughly how many seconds a compilation of all kernels takes on an idle machine."""
     return _ONE_CORE_SECONDS if count_cores() < 2 else _TWO_CORES_SECONDS
 
 
@@ -134,9 +135,9 @@ def disable() -> None:
 
 
 def compile_ahead(report: Report) -> bool:
-    """Compile missing kernels in other processes; return whether all compiled files now exist."""
+    """Compile missing kernels in other processes; return whether all kernels now have files."""
     if cache_files.is_warm():
-        # `remove_unused` reads this time, because file systems may not record when files are read.
+        # `remove_unused` reads this time. File systems may not record when files are read.
         with contextlib.suppress(OSError):
             os.utime(cache_files.cache_folder())
         return True
@@ -167,7 +168,7 @@ def compile_ahead(report: Report) -> bool:
 
 
 def _compile_under_lock(tick: Callable[[], None]) -> str:
-    """Compile, or wait while another process compiles; return the error, or "" on success."""
+    """Compile, after waiting while another process compiles; return the error, "" on success."""
     with open(cache_files.cache_folder() / "lock", "ab") as lock:
         for _ in _poll_while_files_come(tick):
             try:
@@ -183,7 +184,7 @@ def _compile_under_lock(tick: Callable[[], None]) -> str:
 
 
 def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
-    """Yield ten times a second until no file was written for `_STALL_SECONDS_MAX`."""
+    """Yield ten times a second, until no kernel was added for `_STALL_SECONDS_MAX` seconds."""
     ready, since = cache_files.count_ready(), time.monotonic()
     while time.monotonic() - since < _STALL_SECONDS_MAX:
         yield
@@ -201,7 +202,7 @@ def _run_compilers(tick: Callable[[], None]) -> str:
             compilers = [stack.enter_context(_compiler(end, errors)) for end in _ENDS[:cores]]
         except OSError as error:
             return str(error)
-        # Wait only for the first compiler, because it goes through the whole list.
+        # Wait only for the first compiler, which goes through the whole list of kernels.
         for _ in _poll_while_files_come(tick):
             if compilers[0].poll() is not None:
                 break

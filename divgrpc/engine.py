@@ -5,8 +5,9 @@ A query takes these steps:
 1. `divgrpc.vectors` checks the query rows and scales them for the metric.
 2. `SearchTable.resolve` fills in default parameters and replaces `auto` by a search.
 3. `divgrpc.kernels.batch` searches for many rows at once if that is faster.
-4. For each row, the kernel in `divgrpc.kernels.query` finds and scores candidates, and selects.
-5. The engine puts the output arrays of the kernel into a `QueryResult`.
+4. For each row, the kernel in `divgrpc.kernels.query` finds and scores candidates. The kernel also
+   runs the selectors `nearest`, `greedy` and `mmr`. `divgrpc.search.selectors` runs the others.
+5. The engine puts the output arrays into a `QueryResult`.
 """
 
 import functools
@@ -53,8 +54,8 @@ class Engine:
     manifest: description of the generation.
     generation, rows, dims: the generation number, the number of points, and their dimensions.
     widest_row: maximum number of values that a point stores; `dims` for dense points.
-    defaults: parameters for calls that leave them out; `set_default` and `set_threshold` set them.
-    labels: predicts labels; None if the index has no labels.
+    defaults: values of parameters that calls leave out. `set_default` and `set_threshold` set them.
+    labels: the object that predicts labels; None if the index has no labels.
     """
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
@@ -119,7 +120,7 @@ class Engine:
             self.defaults = IndexFolder(self._folder).set_defaults(self.manifest, **changes)
 
     def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
-        """Predict labels as `Index.predict_labels` does, without the default threshold."""
+        """Predict labels as `Index.predict_labels` does, but ignore the index's thresholds."""
         labels = self.labels_or_error()
         rows = document_rows(documents, self.dims)
         parameters = parameters.filled(hierarchy=labels.has_hierarchy)
@@ -137,11 +138,11 @@ class Engine:
     def predict_one_by_one(
         self, documents: Rows, parameters: PredictParameters
     ) -> tuple[IntArray, Values, Values]:
-        """Predict labels for one document at a time and time each, for evaluations.
+        """Predict labels for one document at a time, and measure each time, for evaluations.
 
-        Returns the labels (nq, top_k) int64 that `predict` would return. Also returns the number of
-        labels or neighbours (nq,) that were scored exactly, and the CPU time (nq,) of this thread
-        in microseconds, both float64.
+        Returns the labels (nq, top_k) int64 that `predict` would return. Also returns two float64
+        arrays (nq,): for each document, the number of labels or neighbours that were scored
+        exactly, and the CPU time of this thread in microseconds.
         """
         labels = np.empty((len(documents), parameters.top_k), np.int64)
         scored_counts, seconds = np.empty(len(documents)), np.empty(len(documents))
@@ -169,7 +170,8 @@ class Engine:
     ) -> QueryResult:
         """Answer `queries` as `Index.query` does, with all parameters in one object.
 
-        An index of sparse points treats dense queries as hyperplanes, or as points if `as_points`.
+        On an index of sparse points, `auto` takes the search for dense queries from measurements
+        with normals of hyperplanes or, if `as_points`, with points.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(queries) <= LIMITS["query_rows_max"]:
@@ -208,8 +210,8 @@ class Engine:
     ) -> EffectiveParameters:
         """Return `parameters` with every default of this index filled in.
 
-        Only whether `queries` are dense or sparse matters. None stands for queries of the same kind
-        as the points. Raises the errors that `answer` would raise for `parameters`.
+        Of `queries`, it matters only whether they are dense or sparse. None stands for queries of
+        the same kind as the points. Raises the errors that `answer` would raise for `parameters`.
         """
         sparse = queries is None or _is_sparse(queries)
         return self._plan(parameters, dense=not sparse).parameters
@@ -217,7 +219,7 @@ class Engine:
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
     ) -> int:
-        """Return how many rows can share one exact search, 1 if each row has its own search."""
+        """Return how many query rows can share one exact search; 1 if no rows can share one."""
         sparse = _is_sparse(queries)
         plan = self._plan(parameters, dense=not (as_points or sparse))
         return self._searcher.exact_together(plan, sparse=sparse)
@@ -236,7 +238,7 @@ class Engine:
     def _warn_like_points(
         self, queries: Rows, parameters: QueryParameters
     ) -> tuple[WarningInfo, ...]:
-        """Warn if `auto` searches for hyperplanes although a dense query may be a point."""
+        """Warn if `auto` treats dense queries as hyperplanes although one may be a point."""
         if self.manifest.auto_search_dense is None or isinstance(queries, SparseRows):
             return ()
         plans = [self._plan(parameters, dense=dense) for dense in (False, True)]
@@ -283,7 +285,7 @@ class Engine:
     def answer_one_by_one(
         self, queries: RowsLike, parameters: QueryParameters
     ) -> tuple[IntArray, Values]:
-        """Answer one row at a time and time each row, for evaluations.
+        """Answer one row at a time, and measure the time of each row, for evaluations.
 
         Returns the ids (nq, k) int64 that `answer` would return. Also returns the CPU time (nq,)
         float64 of this thread for the search and selection of each row, in microseconds.
@@ -301,7 +303,7 @@ class Engine:
 
     @functools.cached_property
     def topics(self) -> Topics:
-        """Categories of the points, by which evaluations judge results; may be empty."""
+        """Categories and sub-topics of the points, for evaluations; empty if there are none."""
         columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
         # Without stored ids, the id of a point is its row number.
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
@@ -323,7 +325,7 @@ def _is_sparse(queries: RowsLike | None) -> bool:
 
 
 def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Concatenate `parts`, and also return the offsets of the parts (len(parts) + 1,).
+    """Return the concatenated `parts`, and the offsets of the parts (len(parts) + 1,).
 
     If `parts` is empty, both arrays are empty.
     """

@@ -1,8 +1,9 @@
 """Exceptions that divgrpc raises deliberately; all derive from `DivgrpcError`.
 
 The `reason` of a class is the code that gRPC callers receive. The server maps each class to a gRPC
-status (`divgrpc_server.codec.statuses`). A message names the argument, what is wrong with it and
-how to fix it. Servers send messages to callers, so a message contains no path and no traceback.
+status (`divgrpc_server.codec.statuses`). A message about an argument names the argument and says
+what is wrong. Servers send messages to callers, so messages should contain neither paths nor
+tracebacks.
 """
 
 from typing import Any, ClassVar
@@ -15,15 +16,15 @@ class DivgrpcError(Exception):
 
 
 class InvalidArgumentError(DivgrpcError, ValueError):
-    """An argument is invalid for every index.
+    """An argument is invalid, in itself or for this index.
 
-    `field` is the name of the argument as the caller wrote it, such as ``"diversity"``. Errors of
-    the gRPC clients also have the attributes of `divgrpc_client.RpcError`.
+    `field` is the name of the argument, such as ``"diversity"``. Errors of the gRPC clients also
+    have the attributes of `divgrpc_client.RpcError`.
     """
 
     reason = "INVALID_ARGUMENT"
-    # The clients set these attributes, also on errors that they detect themselves. In process,
-    # `code` is None.
+    # The clients set these attributes, even on errors that they detect themselves. Without a
+    # client, `code` is None.
     code: Any = None
     detail: str = ""
     field_violations: tuple[tuple[str, str], ...] = ()
@@ -79,7 +80,7 @@ class IndexExistsError(DivgrpcError):
 
 
 class BuildUnderWayError(DivgrpcError):
-    """Another build of the same index is under way."""
+    """Another process is building or changing the same index."""
 
     reason = "BUILD_UNDER_WAY"
 
@@ -91,7 +92,7 @@ class IndexChangedError(DivgrpcError):
 
 
 class IndexDamagedError(DivgrpcError):
-    """Files of an index are missing, too short, or changed."""
+    """Files of an index are missing, unreadable, too short, or changed."""
 
     reason = "INDEX_DAMAGED"
 
@@ -103,7 +104,7 @@ class OtherFormatError(DivgrpcError):
 
 
 class LimitExceededError(DivgrpcError):
-    """A limit on rows, bytes or concurrent builds is exceeded."""
+    """A limit is exceeded, such as a limit on rows, bytes, memory or concurrent calls."""
 
     reason = "LIMIT_EXCEEDED"
 

@@ -110,11 +110,11 @@ class Index:
         centred: subtract the mean of the points before hashing; not with inner_product.
         n_tables: number of hash tables, 1 to 256; not with cells. Default: chosen by Build.
         n_bits: number of bits of a bucket's key, 1 to 24; not with cells. Default: chosen by Build.
-        n_components: number of principal components for lsh_sdiv, pca_hash and cells, at most d.
-            Default: chosen by Build.
-        target_recall: the share of the true nearest points that candidates should include, above 0
-            and at most 1. Build tunes searches to reach this share, and `auto` uses only searches
-            that reach it.
+        n_components: number of principal components for lsh_sdiv, pca_hash and cells, at most d or,
+            if d is above 8,192, at most 4,096. Default: chosen by Build.
+        target_recall: the share of a query's true nearest points that its candidates should
+            include, above 0 and at most 1. Build tunes searches to reach this share, and `auto`
+            uses only searches that reach this share.
         zero_vectors: what to do under cosine with a vector of zeros, which has no direction.
             "reject" raises an error. "skip" leaves the vector out with a warning.
         seed: seed of all random choices; the same seed and points give the same index.
@@ -218,7 +218,8 @@ class Index:
         """Set values for the parameters that a `query` leaves out.
 
         default: the values; None removes them. If the index has a folder, the values are stored in
-            the folder, and every process that serves the index uses them immediately.
+            the folder. Servers of the index then use them at once; other `Index` objects use them
+            only if they are opened later.
 
         Raises `IndexChangedError` if a newer generation is current, and `BuildUnderWayError` during
         a build of the index.
@@ -230,7 +231,7 @@ class Index:
 
         threshold: the minimum score of a label or, in the mode `neighbour_vote`, the minimum share
             of the votes; None removes the threshold. The threshold is stored like the values of
-            `set_default`. `choose_threshold` in `divgrpc.evaluation.label_running` can choose it.
+            `set_default`. `divgrpc.evaluation.label_running.choose_threshold` can choose one.
         mode: the mode of `predict_labels` that the threshold applies to.
 
         Raises the errors of `set_default`, `InvalidArgumentError` for an invalid threshold, and

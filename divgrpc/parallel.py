@@ -1,4 +1,4 @@
-"""Parallel work on threads, which pays because kernels and matrix products release the GIL."""
+"""Parallel work on threads; it saves time because kernels and matrix products release the GIL."""
 
 import functools
 import os
@@ -12,18 +12,18 @@ from divgrpc.platforms import count_cores
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-# Maximum number of queued items per core. All builds of a process share the pool, so a longer queue
-# of one build would delay the other builds.
+# Maximum number of queued items per core. All builds of a process share the pool of threads, so a
+# longer queue of one build would delay the other builds.
 _QUEUED_ITEMS_PER_CORE: Final = 4
 _thread = threading.local()
 
 
 def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
-    """Call `work` with every item, on all cores, and yield the results in order.
+    """Call `work` with every item, on all cores, and yield the results in the order of the items.
 
-    The first exception of `work` is raised. All calls have ended when the iterator ends, even if it
-    ends with an exception. A nested call of this function runs on the calling thread, because all
-    cores are busy.
+    The exception of the first item that fails is raised. When the iterator ends, even with an
+    exception, all calls of `work` have ended. A nested call of this function runs on the calling
+    thread, because all cores are busy.
     """
     cores = count_cores()
     if min(cores, len(items)) < 2 or hasattr(_thread, "busy"):

@@ -28,7 +28,7 @@ thread_seconds: Final = time.thread_time if _has_fine_thread_time() else time.pe
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use; all cores if the system cannot limit them."""
+    """Return how many cores this process may use; all cores if the system does not tell."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

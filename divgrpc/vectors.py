@@ -1,8 +1,8 @@
 """Check dense or sparse rows from callers, copy them to float32, and scale them for the metric.
 
-Under the metric cosine, rows are scaled to unit length, and a row of zeros is refused because it
-has no direction. Under the other metrics rows are not scaled, but their length is limited to
-`LENGTH_MAX`, so that sums of squares do not overflow float32.
+Under the metric cosine, rows are scaled to unit length. A row of zeros has no direction: queries
+refuse it, and a build refuses or skips it. Under the other metrics rows are not scaled, but their
+length is limited to `LENGTH_MAX`, so that sums of squares do not overflow float32.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
 
-# Maximum Euclidean length of a row. float32 can hold the sum of ten million squares of it.
+# Maximum Euclidean length of a row. float32 can hold the sum of the squares of ten million such
+# lengths.
 LENGTH_MAX: Final = 1e15
 _TAKE_ROWS: Final = 256
 _BLOCK_ROWS_MAX: Final = 8_192
@@ -124,9 +125,10 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
 def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) -> int:
     """Check `rows`, and under cosine scale them in place to unit length.
 
-    Returns the number of the first row of zeros under cosine, or -1. Raises `InvalidArgumentError`
-    with the field `field_name` if a row has a value that is not finite. Under other metrics, also
-    raises it if a row is longer than `LENGTH_MAX`. Error messages number the rows from `first_row`.
+    Under cosine, returns the number of the first row of zeros; without such a row and under other
+    metrics, returns -1. Raises `InvalidArgumentError` with the field `field_name` if a row has a
+    value that is not finite or, under metrics other than cosine, is longer than `LENGTH_MAX`. Error
+    messages number the rows from `first_row`.
     """
     if metric == "cosine":
         if isinstance(rows, SparseRows):
@@ -198,7 +200,7 @@ def concatenate_rows(parts: list[Rows]) -> Rows:
 
 
 def block_rows(rows: Rows) -> int:
-    """Return the number of rows in a block of at most 8,192 rows and 2**23 stored values."""
+    """Return how many of `rows` fit in a block of at most 8,192 rows and about 2**23 values."""
     return max(1, min(_BLOCK_ROWS_MAX, _BLOCK_NUMBERS_MAX // mean_width(rows)))
 
 
@@ -240,14 +242,14 @@ def any_number(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def lengths(rows: Rows) -> FloatArray:
-    """Return the Euclidean length of each row, (n,) float32; infinite if the square overflows."""
+    """Return the Euclidean length of each row, (n,) float32; infinite if its square overflows."""
     if isinstance(rows, SparseRows):
         squares = np.empty(len(rows))
         normalise.squares_sparse(read_only(rows.indptr), read_only(rows.values), squares)
         with np.errstate(over="ignore"):
             return np.sqrt(squares.astype(np.float32))
     result = np.empty(len(rows), np.float32)
-    # Arrays are read-only, because numba would compile a kernel once more for writable arrays.
+    # Pass a read-only array, because numba would compile the kernel once more for a writable one.
     normalise.lengths(read_only(rows), result)
     return result
 

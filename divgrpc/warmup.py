@@ -65,7 +65,7 @@ def warm_kernels() -> None:
     `divgrpc.compilation.report_to`, or otherwise to standard error.
     """
     compilation.ensure()
-    # Garbage collection would take a tenth of the time of a compilation.
+    # During a compilation, garbage collection would take a tenth of the time.
     is_on = gc.isenabled()
     gc.disable()
     try:
@@ -82,9 +82,9 @@ def warm_kernels() -> None:
 class Warmed:
     """The result of `warm_ahead`.
 
-    If `kept` is true, `folder` holds the compiled kernels; `kernels` is their number, `size_bytes`
-    their total size, and `processor` LLVM's name for the processor that they are compiled for.
-    `compile_seconds` is None if no kernel was missing.
+    `kept` says whether `folder` holds all compiled kernels. `kernels` is the number of kernels,
+    `size_bytes` the total size of their files, and `processor` LLVM's name for the processor that
+    they are compiled for. `compile_seconds` is None if no kernel was missing.
     """
 
     folder: Path
@@ -128,9 +128,9 @@ def warm_ahead(*, quiet: bool = False) -> Warmed:
 def compile_kernels(end: str, folder: str) -> None:
     """Compile kernels in a separate process, from the "first" or the "last" `end` of the list.
 
-    The parent process looks for the compiled files in `folder`. If this process would write them to
-    another folder, or if `end` is "first" and some could not be written, it prints the reason to
-    standard error and exits with status 1.
+    The parent process looks for the compiled files in `folder`. This process prints an error to
+    standard error and exits with status 1 in two cases: if it would write the files to another
+    folder, or if `end` is "first" and some files could not be written.
     """
     # Only the parent uses this work, so this process must not outlive the parent.
     end_with_parent()
@@ -185,7 +185,7 @@ def _compile_together(*, backwards: bool = False) -> None:
     """Compile the kernels that search many query rows at once.
 
     Queries on a small index never call these kernels. The second of two compiler processes compiles
-    them in reverse order (`backwards`), so that the two do not compile the same kernel.
+    them in reverse order (`backwards`), so that both processes rarely compile the same kernel.
     """
     register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
     plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields
@@ -196,7 +196,7 @@ def _compile_together(*, backwards: bool = False) -> None:
 def _compile_beside() -> None:
     """Compile kernels that `query.answer` calls, in the second of two compiler processes.
 
-    The first process compiles them in the order of the calls, the second in reverse order.
+    The first process compiles these kernels in the order of the calls, the second in reverse order.
     """
     index = record_of(records.Index, {}, {"d": 4, "m": 4})
     memory = Memory(4, 1, (4, 64))

@@ -6,9 +6,10 @@
         result = client.query("images", queries, k=10, diversity=0.3)
 
 This package holds both clients and, in `cli`, the command line. It may import grpc, protobuf,
-numpy, and the core's types, parameters, errors, metrics, `evaluation` and `search.results`. The
-command line, tables and reports may also import rich and jinja2. It may not import numba, scipy or
-the core's engine. Only the command line imports `divgrpc.warmup`, where the engine is installed.
+numpy, and the types, parameters, errors, metrics, `evaluation` and `search.results` of the core
+(the package `divgrpc`). The command line, tables and reports may also import rich and jinja2. The
+client may not import numba, scipy or the core's engine. The only exception is the command `divgrpc
+warm`, which imports `divgrpc.warmup`.
 """
 
 from typing import TYPE_CHECKING, Any, Final

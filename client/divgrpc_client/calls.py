@@ -23,13 +23,13 @@ MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
 ResultT = TypeVar("ResultT")
 
-# Pause between two attempts to reach a server that is not up. Such a server may refuse a connection
-# at once, and without a pause the loop would keep a core busy.
+# Pause of `wait_until_ready` between two attempts. If the server is not running, connections may be
+# refused at once. Without a pause, the loop of attempts would keep a core busy.
 _READY_PAUSE_SECONDS: Final = 0.1
 
 
 class Link(NamedTuple):
-    """A connection of a client, and what its calls need.
+    """A connection of a client, with the gRPC stack and the time limit of its streams.
 
     `stack` is the module `rpc.async_stack` or `rpc.sync_stack`. Both define the same names.
     `idle_timeout` is the maximum time in seconds without a message in a stream.
@@ -40,12 +40,12 @@ class Link(NamedTuple):
     idle_timeout: float
 
     def method(self, call: RpcCall) -> Any:  # noqa: ANN401  # of either stack
-        """Return the method of the stub that a call is made with."""
+        """Return the method of the gRPC stub for a call."""
         return getattr(self.connection.stub, call.method)
 
 
 class Feed(Generic[MessageT]):
-    """A request stream that keeps the error of the caller's data.
+    """A stream of requests that stores an exception raised by the caller's data.
 
     gRPC iterates over the requests in its own task or thread. An exception that the caller's data
     raises there would only be logged. A feed ends the stream instead and keeps the exception in
@@ -58,7 +58,7 @@ class Feed(Generic[MessageT]):
         self.failure: Exception | None = None
 
     async def requests(self) -> AsyncIterator[MessageT]:
-        """Yield the requests, as gRPC takes them."""
+        """Yield the requests; after an exception, store it and end the stream."""
         try:
             async for request in self._requests:
                 self._on_request()
@@ -77,7 +77,10 @@ async def close(pool: ConnectionPool[Any]) -> None:
 async def ask_all(
     link: Link, call: RpcCall, exchange: Exchange[MessageT, AnswerT, ResultT]
 ) -> ResultT:
-    """Send the requests of an exchange one at a time and return the result of the exchange."""
+    """Send the requests of an exchange one at a time and return the result of the exchange.
+
+    An exchange is a generator that yields requests and receives answers (`messages.batches`).
+    """
     try:
         request = next(exchange)
         while True:
@@ -95,7 +98,8 @@ async def ask_all(
 async def wait_until_ready(take_link: Callable[[], Link], call: RpcCall) -> None:
     """Wait until the server's health service reports SERVING.
 
-    Raises `UnavailableError` after the deadline, chained to the last known obstacle.
+    Raises `UnavailableError` if the server is not ready at the deadline. Its `__cause__` is the
+    last error with the code UNAVAILABLE, or the first error if none has this code.
     """
     obstacle: RpcError | None = None
     while True:
@@ -110,10 +114,11 @@ async def wait_until_ready(take_link: Callable[[], Link], call: RpcCall) -> None
 
 
 async def _obstacle(link: Link, call: RpcCall, seconds: float | None) -> RpcError | None:
-    """Watch the server's health for `seconds`, and return why it is not ready, or None if it is.
+    """Watch the server's health for `seconds`; return why it is not ready, or None if it is ready.
 
     The returned error has the code UNAVAILABLE if the reason is known, else DEADLINE_EXCEEDED.
-    Other errors are raised, because they do not pass: the server may lack the health service.
+    Other errors are raised, because waiting would not help. For example, the server may lack the
+    health service.
     """
     has_answered = False
     # The call does not use `wait_for_ready`, with which gRPC would not report why it cannot
@@ -191,7 +196,10 @@ async def query(
     pipeline: Pipeline,
     queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
 ) -> AsyncGenerator[QueryResult, None]:
-    """Send queries and yield their results in order; at most `in_flight` queries await results."""
+    """Send the items of `queries`, and yield their results in the order of the items.
+
+    At most `pipeline.in_flight` items await results at the same time.
+    """
     window = link.stack.Window(pipeline.in_flight)
     has_ended = False
 

@@ -1,8 +1,9 @@
 """The two clients, which have the same methods over gRPC's sync stack and over grpc.aio.
 
 A method prepares its messages and passes them to a coroutine function in `calls`. `Client` runs the
-coroutine to its end at once, because on the sync stack it never suspends. In `AsyncClient`, the
-methods that return one result are coroutine functions, so they do nothing until they are awaited.
+coroutine to its end at once, because coroutines never suspend on the sync stack. In `AsyncClient`,
+the methods that return one result are coroutine functions, so they do nothing until they are
+awaited.
 """
 
 from collections.abc import (
@@ -88,7 +89,7 @@ class Method(Generic[P, SyncT, AsyncT]):
         self, client: None, owner: "type[AsyncClient]"
     ) -> "Callable[Concatenate[AsyncClient, P], AsyncT]": ...
     def __get__(self, client: object, owner: type) -> object:
-        """Do nothing: only type checkers read this, and methods are plain functions."""
+        """Do nothing: only type checkers use this class, and methods are plain functions."""
 
 
 _NAMES_OF_ONE: list[str] = []
@@ -112,7 +113,10 @@ def many_results(
 
 
 def _copy_methods(client: type) -> None:
-    """Give a client copies of the methods that bear its name, which errors and `help` show."""
+    """Give a client class its own copies of the methods of `_Methods`.
+
+    The qualified names of the copies begin with the name of the class, for errors and `help`.
+    """
     for name, method in vars(_Methods).items():
         if isinstance(method, FunctionType):
             copy = FunctionType(
@@ -126,7 +130,10 @@ def _copy_methods(client: type) -> None:
 
 
 def _make_asynchronous(client: type) -> None:
-    """Turn methods that return one result into coroutine functions, and declare the iterators."""
+    """Turn methods that return one result into coroutine functions.
+
+    Declare that the other methods return asynchronous iterators.
+    """
     for name in _NAMES_OF_ONE:
         setattr(client, name, _awaiting(getattr(client, name)))
     for name in _NAMES_OF_MANY:
@@ -167,10 +174,12 @@ class _Methods:
         """Set the options of a client; it connects at its first call.
 
         target: the server's host:port, such as "localhost:50051".
-        channels: number of connections, used in turn. Each connection reaches one front process of
-            the server, so a server with several front processes needs several connections.
-        timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. It does not
-            apply to Build, QueryStream and evaluations, which have no deadline by default.
+        channels: number of connections, used in turn. Each connection reaches one front process (a
+            process of the server that accepts connections). So a server with several front
+            processes needs several connections.
+        timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build,
+            QueryStream and evaluations have no deadline by default. `wait_until_ready` has its own
+            default.
         idle_timeout: Build, QueryStream and evaluations fail with DEADLINE_EXCEEDED if no message
             is sent or received for this many seconds while the client waits for the server.
         retries: whether calls that only read are repeated if the server is unavailable. A call has
@@ -207,7 +216,7 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[BuildOptions],
     ) -> IndexInfo:
-        """Build an index on the server, which then serves it, and return its description.
+        """Build an index that the server then serves, and return the description of the index.
 
         name: 1 to 63 characters from a-z, 0-9, _ and -. The first must be a letter or digit.
         vectors: (rows, dims) numbers: an array, memory-mapped or not, or a sparse matrix of scipy.
@@ -216,11 +225,11 @@ class _Methods:
             0 to rows-1.
         categories, subtopics: (rows,) whole numbers, -1 for none. Evaluate uses them to judge
             results.
-        labels: (rows, L), dense or sparse. A nonzero number gives the row the label of its column.
+        labels: (rows, L), dense or sparse. A nonzero number at (i, j) gives row i the label j.
         label_model: "leml" trains a model that predicts labels. A ready model is given as a pair of
             label factors (L, r) and feature map (dims, r), or as a `divgrpc.labels.LabelModel`.
             Default: no model; labels are then predicted by the votes of neighbours.
-        label_names: (L,) texts of at most 1,024 bytes.
+        label_names: (L,) texts of at most 1,024 bytes each.
         hierarchy: (m, 2) edges from parent to child. The nodes 0 to L-1 are the labels.
         roots: the root nodes of the hierarchy.
         replace: replace an existing index of this name. If False, an existing name raises
@@ -259,14 +268,14 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
     ) -> QueryResult:
-        """Return `k` results for each row of `queries`, near the row and different from each other.
+        """Return up to `k` results per row of `queries`, near the row and unlike one another.
 
         queries: (rows, dims), or (dims,) for one row. Dense and sparse queries are accepted by
             dense and sparse indexes alike.
 
         Rows that do not fit one message are sent in several. All rows of the result come from one
-        generation of the index. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the
-        index is replaced repeatedly during the call.
+        generation (one build) of the index. Raises `IndexNotFoundError`, and `RpcError` with
+        ABORTED if the index is replaced repeatedly during the call.
         """
         return self._ask("Query", batches.query_batch(name, queries, options), timeout, request_id)
 
@@ -281,7 +290,7 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[PredictOptions],
     ) -> LabelResult:
-        """Return `top_k` labels for each document, relevant to it and different from each other.
+        """Return up to `top_k` labels per document, relevant to it and unlike one another.
 
         name: the index, which must have been built with labels.
         documents: (rows, dims), or (dims,) for one document, dense or sparse.
@@ -335,24 +344,24 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[GridOptions],
     ) -> Iterator[EvaluateRow]:
-        """Measure every setting of a grid on `queries`, and yield a row of figures for each.
+        """Measure every setting of a grid on `queries`, and yield a row of figures per setting.
 
         queries: (rows, dims), dense or sparse.
         categories: (rows,) whole numbers. The points of a query's category are relevant to the
             query.
-        relevant: for each row, the ids of the points that are relevant to it. It replaces
-            categories.
+        relevant: for each row, the ids of the points that are relevant to it. Set either
+            `relevant` or `categories`.
         groups: (rows,) whole numbers, the group of each query. Intervals are over groups, and a
             group lies wholly in one fold. Default: the categories if given, else each query alone.
-        folds: number of folds for choosing the best setting for each k, at most one per group; 0
-            makes no choice.
-        set_default: store the best choice as the index's default for Query, and yield a row for it
-            with figures of nested folds. The queries must fit one message.
+        folds: number of folds for choosing the best setting of each method and search at each k. At
+            most one fold per group is used; 0 makes no choice.
+        set_default: store the best choice as the index's default for Query, and yield a row for
+            this choice with figures of nested folds. The queries must fit one message.
         per_query: whether the rows also have the figures of every single query.
         progress: called with a `divgrpc.types.Progress` during the evaluation.
 
-        Rows come in the order of the grid, in which k varies slowest. A row for each choice
-        follows, whose `by_fold` is set. The evaluation is cancelled if the caller stops iterating.
+        Rows come in the order of the grid, in which k varies slowest. Rows for the choices follow,
+        with `by_fold` set. The evaluation is cancelled if the caller stops iterating.
         Raises `IndexNotFoundError`, and `UnfitIndexError` if categories are given and the index has
         none.
         """
@@ -381,21 +390,23 @@ class _Methods:
         request_id: str | None = None,
         **options: Unpack[LabelGridOptions],
     ) -> Iterator[EvaluateLabelRow]:
-        """Measure every setting of a grid on labelled `documents`, and yield a row for each.
+        """Measure every setting of a grid on labelled `documents`, and yield a row per setting.
 
         name: the index, which must have been built with labels.
         documents: (rows, dims), dense or sparse.
-        labels: (rows, L), dense or sparse. A nonzero number marks a true label of the row.
+        labels: (rows, L), dense or sparse. A nonzero number at (i, j) makes j a true label of row
+            i.
         groups: (rows,) whole numbers, the group of each document, as in `evaluate`. Default: each
             document alone.
-        folds: number of folds for choosing the best setting; 0 makes no choice.
-        set_default: store the threshold of the best choice of each mode in the index, and yield a
-            row for it.
+        folds: number of folds for choosing the best setting of each mode, selector and search at
+            each top_k; 0 makes no choice.
+        set_default: for each mode, store the threshold of the best choice in the index, and yield a
+            row for this choice.
         per_document: whether the rows also have the figures and the predicted labels of every
             document.
         progress: called with a `divgrpc.types.Progress` during the evaluation.
 
-        Rows come in the order of the grid. A row for each choice follows, whose `by_fold` is set.
+        Rows come in the order of the grid. Rows for the choices follow, with `by_fold` set.
         Raises `IndexNotFoundError` and `UnfitIndexError`.
         """
         flags = {"folds": folds, "set_default": set_default, "per_document": per_document}
@@ -409,7 +420,7 @@ class _Methods:
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> IndexInfo:
-        """Return an index's parameters, the choices and measurements of its build, and its arrays.
+        """Return the parameters and arrays of an index, and what its build chose and measured.
 
         Raises `IndexNotFoundError`.
         """
@@ -444,7 +455,7 @@ class _Methods:
     def server_info(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
-        """Return the version, workers, limits and kernel state of the server."""
+        """Return the server's version, workers and limits, and whether its kernels are compiled."""
         request = index_pb2.GetServerInfoRequest()
         exchange = batches.single(request, lambda answer: from_message(answer, ServerInfo))
         return self._ask("GetServerInfo", exchange, timeout, request_id)
@@ -481,7 +492,7 @@ class _Methods:
         return self._stack.run(calls.ask_all(self._link(), call, exchange))
 
     def _link(self) -> calls.Link:
-        """Return the next connection, with what calls over it need."""
+        """Return a `Link` over the next connection."""
         connection = self._pool.take()
         connection.check_owner()
         return calls.Link(self._stack, connection, self._idle_timeout)
@@ -491,15 +502,15 @@ class Client(_Methods):
     """Client of a divgrpc server; its methods may be called from any thread.
 
     Methods share three arguments. `name` is the name of an index. `timeout` is the maximum duration
-    of the whole call in seconds. Its default is the client's `timeout`, but Build, QueryStream and
-    evaluations have no deadline by default. `request_id` is printable ASCII text that identifies
-    the call in the server's log.
+    of the whole call in seconds. Its default is the client's `timeout`, except that Build,
+    QueryStream and evaluations have no deadline and `wait_until_ready` has 30 s. `request_id` is
+    printable ASCII text that identifies the call in the server's log.
 
     Every method raises `RpcError` if its call fails, and `ClientStateError` after `close` or in a
     forked child. If an argument cannot be sent, it raises `InvalidArgumentError` with the code and
     the field that the server's error would have. If the core has a class for an error of the
-    server, the `RpcError` is an instance of that class too, so `except IndexNotFoundError` works as
-    it does in process.
+    server, the `RpcError` is an instance of that class too. So `except IndexNotFoundError` works
+    here as it does with an index in the same process.
     """
 
     def __enter__(self) -> Self:
@@ -512,8 +523,8 @@ class Client(_Methods):
 class AsyncClient(_Methods):
     """Client of a divgrpc server for asyncio; it belongs to the event loop of its first call.
 
-    It has the options and methods of `Client` and raises its errors. Await the results, and iterate
-    `query_stream`, `evaluate` and `evaluate_labels` with `async for`.
+    It has the options and methods of `Client` and raises the same errors. Await results, and
+    iterate `query_stream`, `evaluate` and `evaluate_labels` with `async for`.
     """
 
     _stack = async_stack

@@ -11,7 +11,7 @@ critical value for the queries (q) and the draws (d) (Banerjee, "Approximate con
 linear functions of means of k populations when the population variances are not equal", Sankhya 22,
 1960). It covers the mean at least as often as it states. Satterthwaite's method would give the sum
 of both variances too many degrees of freedom for the small p values that Holm's correction needs,
-because the variance over a few draws has few degrees.
+because the variance over a few draws has few degrees of freedom.
 """
 
 from math import log

@@ -23,7 +23,7 @@ from divgrpc_lab.data.topics import DATA_VARIABLE
 from divgrpc_lab.records import Record, command, commit, write_records
 from divgrpc_lab.verdicts import Verdict, print_verdicts
 
-# The first sentence of the output and of the page of both tables.
+# The first sentence of the output and of the page of all commands except the demonstration.
 NOT_THE_PAPERS_DATA: Final = (
     "This is not the paper's data: its ImageNet images (Table 1) and LSHTC3 documents (Table 2) "
     "are not measured, so directions can be compared but values cannot."
@@ -34,23 +34,23 @@ _NUMBER_STARTS: Final = ("", *"-+0123456789")
 
 
 def add_options(verb: argparse.ArgumentParser, name: str, *, has_sets: bool = True) -> None:
-    """Add the options of a run that measures data sets, which are named if it `has_sets`."""
+    """Add the options of a run that measures data sets; --sets is added only if `has_sets`."""
     verb.add_argument(
         "--data",
         metavar="FOLDER",
-        help="The folder of the data sets ($DIVGRPC_DATA; digits without it).",
+        help="The folder of the data sets (default $DIVGRPC_DATA, else scikit-learn's digits).",
     )
     text = "Measure these sets (default all)."
     if has_sets:
         verb.add_argument("--sets", nargs="*", metavar="SET", help=text)
     verb.set_defaults(sets=None)
-    text = "Keep finished measurements here, and take those that an earlier run kept."
+    text = "Keep finished measurements here, and reuse those that an earlier run kept."
     verb.add_argument("--work", type=Path, metavar="FOLDER", help=text)
     page = Path(f"{name}.html")
     text = f"Write the page here (default {page})."
     verb.add_argument("--out", type=Path, default=page, help=text)
     verb.add_argument("--json", type=Path, metavar="FILE", help="Write all figures as JSON.")
-    text = "Write the tables of the site here, as docs/records has them."
+    text = "Write the tables of the site to this folder, in the form of docs/records."
     verb.add_argument("--records", type=Path, metavar="FOLDER", help=text)
     text = "A fact for the records, such as a busy machine; may be repeated."
     verb.add_argument("--note", action="append", default=[], metavar="TEXT", help=text)
@@ -66,8 +66,8 @@ def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[s
     """Return the names of the data sets to measure, by default all `choices`.
 
     Creates the folders of the output files, so that a folder that cannot be created is reported
-    before the work. Raises `InvalidArgumentError` for an unknown name, and for a data set that is
-    not in the folder.
+    before the work. Raises `InvalidArgumentError` for an unknown name, for a data set that is not
+    in the folder, and for --sets without a folder.
     """
     folder = data_folder(arguments)
     names = list(choices) if arguments.sets is None else arguments.sets
@@ -84,14 +84,14 @@ def set_names(arguments: argparse.Namespace, choices: Collection[str]) -> list[s
         path.parent.mkdir(parents=True, exist_ok=True)
     if arguments.records is not None:
         arguments.records.mkdir(parents=True, exist_ok=True)
-        commit()  # of the code that measures, not of an edit during the run
+        commit()  # is cached, so that an edit during the run does not count
     return list(names)
 
 
 def plan_values(
     arguments: argparse.Namespace, minima: Mapping[str, int], more: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the values of the given options that set the amount of work.
+    """Return the options on the command line that set the amount of work, by name.
 
     minima: the least value of each option that takes one number.
     more: the names of further options.
@@ -111,7 +111,7 @@ def plan_values(
 
 
 def warn_of_digits(out: Console, more: str = "") -> None:
-    """Print a warning that the digits are used in place of the data sets."""
+    """Print a warning that the digits replace the data sets; `more` ends its sentence."""
     text = (
         f"No data: neither --data nor {DATA_VARIABLE} names a folder, so this is measured on the "
         f"digits of scikit-learn, which proves nothing about the paper's claims{more}."
@@ -140,14 +140,14 @@ def finish(
     *,
     records: Iterable[Record] = (),
 ) -> None:
-    """Print the verdicts and write the page, all figures with --json, and records if wanted."""
+    """Print the verdicts and write the page; --json adds all figures, --records the records."""
     print_verdicts(out, claims)
     out.print(", ".join(page.facts), style="dim")
     if arguments.json is not None:
         text = json.dumps(plain(figures), allow_nan=False)
         arguments.json.write_text(text + "\n", encoding="utf-8")
     if arguments.records is not None:
-        # The first fact is the date, which a record has of its own.
+        # Leave out the first fact, the date, because a record has its own field for it.
         notes = [*page.facts[1:], *arguments.note]
         has_data = bool(data_folder(arguments))
         words = command(arguments.words, has_data=has_data)
@@ -159,8 +159,8 @@ def finish(
 def plain(value: Any) -> Any:
     """Return a value ready for JSON.
 
-    Records become dictionaries. Arrays become lists, rounded to five decimals. NaN becomes None,
-    and infinity becomes a string.
+    Named tuples and dataclasses become dictionaries. Numbers of NumPy are rounded to five decimals,
+    and arrays become lists. NaN becomes None, and infinity becomes a string.
     """
     if hasattr(value, "_asdict"):
         value = value._asdict()
@@ -198,7 +198,7 @@ def interval_text(interval: Interval) -> str:
 
 
 def _cell(value: object) -> Cell:
-    """Return a cell with a value, in which floats have three significant digits."""
+    """Return a cell with a value; floats have three digits, or no decimals from 100 up."""
     if isinstance(value, Interval):
         return Cell(f"{value.value:.3f}", detail=f"{value.low:.3f} to {value.high:.3f}")
     if isinstance(value, tuple):

@@ -1,8 +1,8 @@
 """Draw the paper's figures again: points in a plane, seven queries, and the lemma.
 
 The first figure is a plane with two classes of sub-clusters. It shows the points that four methods
-pick for one query: nearest neighbours, greedy over all points, greedy after hashing, and greedy
-over as many of the nearest points as hashing passes on. The second figure shows the ten results of
+pick for one query: nearest neighbours, greedy over all points, greedy over the points that hashing
+retrieves, and greedy over as many exact nearest points. The second figure shows the ten results of
 seven queries for even or odd digits, with wrong results boxed. A server computes the results of
 both figures. The last figures show the paper's lemma (`divgrpc_lab.lemma`). Data, hashes and draws
 are seeded, so every run gives the same bytes.
@@ -78,26 +78,27 @@ _TOY_TEXT: Final = (
     f"The last panel is greedy over the exact nearest {_TOY_LIMIT} points. It shows how much of "
     "LSH-SDiv comes from the limit, which is below the 240 points of class A, and not from "
     "hashing. "
-    "Distances, in the plane, are means over the picks and over pairs of them."
+    "Distances are measured in the plane. They are means over picks, or over pairs of picks."
 )
 _LEMMA_TEXT: Final = (
     "The lemma: the share of bits in which a point differs from the query lies near p, the angle "
-    f"between them divided by π, for each of {lemma.LEMMA_POINTS} points at the same distance. Its "
-    "bound holds for one point. For all points at once it needs log(2m/δ) in place of log(2/δ); as "
-    f"printed, with δ = {lemma.DELTA}, all points are within it less often than in "
+    f"between them divided by π, for each of {lemma.LEMMA_POINTS} points at the same distance. The "
+    "printed bound holds for one point. A bound for all m points at once needs log(2m/δ) in place "
+    f"of log(2/δ). With δ = {lemma.DELTA}, all points are within the printed bound in fewer than "
     f"{1 - lemma.DELTA:.0%} of the draws."
 )
 _RETRIEVED_TEXT: Final = (
-    "Algorithm 1 does not compare shares of bits: a point is retrieved if its key is the query's "
-    f"in one of {lemma.TABLES} tables. Each of {lemma.QUERIES} queries has {lemma.NEAR} near "
-    f"points at distance {lemma.RADII[0]:g} and {lemma.FAR} far points at {lemma.RADII[1]:g}, so "
-    f"ε is {lemma.EPSILON:g}; the last column is the paper's n^(1/(1+ε)) for all points. Longer "
-    "keys keep far points out and lose near ones, as Eq. 5 predicts, so points are not retrieved "
-    "with one probability at all distances."
+    "Algorithm 1 does not compare shares of bits: a point is retrieved if it has the query's key "
+    f"in at least one of {lemma.TABLES} tables. Each of {lemma.QUERIES} queries has {lemma.NEAR} "
+    f"near points at distance {lemma.RADII[0]:g} and {lemma.FAR} far points at "
+    f"{lemma.RADII[1]:g}, so "
+    f"ε is {lemma.EPSILON:g}. The last column is the paper's n^(1/(1+ε)) for the number n of all "
+    "points. Longer keys keep far points out and lose near ones, as Eq. 5 predicts. So the "
+    "probability of being retrieved depends on the distance."
 )
 _LEAD: Final = (
-    f"{NOT_THE_PAPERS_DATA} Nearest neighbours, a greedy that sees every point, hashing before it, "
-    "and the paper's lemma."
+    f"{NOT_THE_PAPERS_DATA} Nearest neighbours, greedy over all points, greedy after hashing, and "
+    "the paper's lemma."
 )
 _DIGITS_TEXT: Final = (
     "Queries are hyperplanes that ask for even or odd digits; the five digits of a kind are its "
@@ -116,7 +117,10 @@ class Toy(NamedTuple):
 
 
 class SevenQueries(NamedTuple):
-    """The digits, the queries, and the results (nq, k) and diversity of each method."""
+    """The digits, seven queries, and for each method the ids (7, K) of its results and its dial.
+
+    A dial is a value of `diversity`.
+    """
 
     data: digits.Digits
     queries: HyperplaneQueries

@@ -1,12 +1,12 @@
-"""Measures the paper's lemma and the retrieval that it should justify, with their bounds.
+"""Measures the paper's lemma, and the retrieval that the lemma should justify.
 
-The lemma bounds how far the share of differing bits of a point lies from p = arccos(cosine) / pi.
-The paper states it for all points at one distance and proves it for one point. For m points
-together, log(2 / delta) must become log(2m / delta).
+The lemma bounds the difference between p = arccos(cosine) / pi and the share of bits in which a
+point differs from the query. The paper states the lemma for all points at one distance, and proves
+it for one point. For m points together, log(2 / delta) must become log(2m / delta).
 
-Algorithm 1 does not compare shares of bits. It requires equal keys. So the second figure counts the
-near and the far points that the home buckets of an index hold. It compares them with the numbers
-that Eq. 5 predicts and with the paper's n^(1/(1+epsilon)).
+Algorithm 1 does not compare shares of bits. It requires equal keys. So near and far points are
+counted in the home buckets of an index, which are the query's own bucket in each table. The counts
+are compared with the numbers that Eq. 5 predicts and with the paper's n^(1/(1+epsilon)).
 """
 
 import math
@@ -40,9 +40,9 @@ _DIMS: Final = 32
 class Deviation(NamedTuple):
     """Deviations of the share of differing bits from p at l bits, and their bounds.
 
-    In 95 % of the draws, one point deviates by at most `of_one`, and the worst of all points by at
-    most `of_all`. `within` is the share of draws in which all points are within the printed bound,
-    which is meant for one point.
+    95 % of the deviations of single points are at most `of_one`. In 95 % of the draws the worst of
+    all points deviates by at most `of_all`. `within` is the share of draws in which all points are
+    within the printed bound, which is meant for one point.
     """
 
     bits: int
@@ -54,7 +54,7 @@ class Deviation(NamedTuple):
 
 
 class Retrieved(NamedTuple):
-    """Means over queries and seeds of the points in home buckets with keys of l bits.
+    """Mean numbers of points in home buckets, over queries and seeds, for keys of `bits` bits.
 
     `near` and `far` are the numbers of the query's own near and far points. Eq. 5 predicts
     `near_expected` and `far_expected` for them. `points` is the number of all retrieved points.
@@ -69,7 +69,7 @@ class Retrieved(NamedTuple):
 
 
 def share_of_bits(distance: float) -> float:
-    """Return p, the probability that a bit of two unit vectors differs (the paper's Eq. 5)."""
+    """Return p (Eq. 5), the probability that two unit vectors at a distance differ in a bit."""
     return math.acos(1 - distance**2 / 2) / math.pi
 
 
@@ -120,7 +120,7 @@ class Shells(NamedTuple):
 
 
 def retrieved(seed: int = 0) -> list[Retrieved]:
-    """Measure how many near and far points of each query its home buckets hold."""
+    """Return the mean numbers of points in the home buckets of a query, for each `KEY_BITS`."""
     shells = Shells.draw(np.random.default_rng(seed))
     items = []
     for bits in KEY_BITS:
@@ -132,7 +132,7 @@ def retrieved(seed: int = 0) -> list[Retrieved]:
 
 
 def rule(points: int) -> float:
-    """Return n^(1/(1+epsilon)), to which the paper says that matches are proportional."""
+    """Return n^(1/(1+epsilon)); the paper says that the number of matches is proportional to it."""
     return float(points ** (1 / (1 + EPSILON)))
 
 
@@ -154,7 +154,7 @@ def draw_deviations(items: list[Deviation]) -> Chart:
 
 
 def draw_retrieved(items: list[Retrieved]) -> Chart:
-    """Draw the shares of near and far points that home buckets hold, and those predicted."""
+    """Draw the shares of near and far points in home buckets, and the shares by Eq. 5."""
     curves = [
         Curve(name, [(item.bits, getattr(item, field) / count) for item in items], look)
         for look, (name, field, count) in enumerate(
@@ -196,7 +196,7 @@ def _deviations(
 
 
 def _counts(shells: Shells, bits: int, seed: int) -> Values:
-    """Return the numbers (3, nq) of near points, far points and all points of one index."""
+    """Return the numbers (3, nq) of retrieved near points, far points and all points."""
     index = Index.build(
         shells.points,
         hash_family="lsh_div",

@@ -31,10 +31,10 @@ _LEAD: Final = (
     "Functions (Rao, Jain, Jawahar, 2015) about its Tables 1 and 2, with the verdict of this run."
 )
 _READING: Final = (
-    "A claim is tested in every place of the column where, usually a data set. The interval is "
-    "95 % by groups: categories of queries, or documents, and hash seeds. Holm's method corrects "
-    "the p values of each table on its own, so if no claim of a table had an effect, a verdict of "
-    f"that table would be decided in at most 5 % of runs. A corrected p below {LEVEL:g} decides."
+    'A claim is tested in every place of the column "where", usually a data set. The 95 % interval '
+    "is by groups (categories of queries, or documents) and by hash seeds. Holm's method corrects "
+    "the p values of each table on its own. So if no claim of a table had an effect, at most 5 % "
+    f"of runs would decide a verdict of that table. A corrected p below {LEVEL:g} decides."
 )
 # Facts that are the same for both tables.
 _SHARED_FACTS: Final = ("date", "divgrpc", "Python")

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from divgrpc_lab.verdicts import Effect, Verdict, p_text
 
 _ROOT: Final = Path(__file__).parents[2]
-# Options about files, with values that differ from machine to machine.
+# Options that a recorded command leaves out. Names of files differ from machine to machine, and a
+# record has its own field for notes.
 _FILE_OPTIONS: Final = ("--data", "--work", "--json", "--out", "--records", "--note")
 
 
@@ -58,7 +59,7 @@ def record_text(record: Record, command: str, notes: Sequence[str]) -> str:
 
 
 def claims_record(name: str, title: str, verdicts: Sequence[Verdict]) -> Record:
-    """Return a record with a row for each claim, and a column for each place of its effects."""
+    """Return a record with a row for each claim, and a column for each place of an effect."""
     places = list(dict.fromkeys(e.place for verdict in verdicts for e in verdict.effects))
     rows = []
     for verdict in verdicts:

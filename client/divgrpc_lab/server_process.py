@@ -27,8 +27,8 @@ def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
 
     On Linux, the server also ends with the thread that started it, even if this process is killed.
 
-    The function raises `UnavailableError` with the end of the server's log if the server does not
-    start.
+    The yielded function raises `UnavailableError` with the end of the server's log if the server
+    does not start.
     """
     with tempfile.TemporaryDirectory(prefix="divgrpc-lab-") as folder:
         ready, log = Path(folder, "ready"), Path(folder, "log")

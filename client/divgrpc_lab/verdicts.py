@@ -1,18 +1,19 @@
 """Verdicts on claims: a claim holds, does not hold, depends on the data, or cannot be told.
 
-The verdict is "not tested" if no contrast of the claim has a p value, for example because all its
-queries are in one group. A claim that all means are zero is never confirmed: it "does not hold" or
-"is not rejected".
-
 A claim is tested by a contrast in each place, which is usually a data set. A contrast has a number
 for each query. The mean of these numbers is above zero if the claim is true. The mean has an
 interval and a two-sided t test by groups of queries, because the queries of one group resemble each
-other. The p values of all contrasts of a table are corrected together by Holm's method. If no claim
-has an effect, any claim is therefore decided with a probability of at most 5 %.
+other. The p values of all contrasts of a table are corrected together by Holm's method. So if no
+claim has an effect, the probability that any of them is decided is at most 5 %.
 
 A mean is decided if its corrected p is below 0.05. A claim holds if the means of all its contrasts
 are decided and above zero. It depends on the data if one decided mean is above zero and another
-below. It does not hold if a decided mean is below zero and no decided mean is above.
+below. It does not hold if a decided mean is below zero and no decided mean is above. Otherwise it
+cannot be told.
+
+The verdict is "not tested" if no contrast of the claim has a p value, for example because all
+queries are in one group. A claim that all means are zero is never confirmed: it "does not hold" or
+"is not rejected".
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,8 +54,8 @@ class Contrast(NamedTuple):
 class Claim(NamedTuple):
     """A claim that is true if the means of all `contrasts` are above zero, or above their goals.
 
-    `effect` says what a mean is, and `more` ends the sentence with the evidence. If `is_null`, the
-    claim says that all means are zero. A test can reject such a claim but cannot confirm it.
+    `effect` says what a mean is, and `more` follows the sentence with the evidence. If `is_null`,
+    the claim says that all means are zero. A test can reject such a claim but cannot confirm it.
     """
 
     text: str
@@ -67,9 +68,9 @@ class Claim(NamedTuple):
 class Effect(NamedTuple):
     """The size of an effect in one place, with a p value before and after Holm's correction.
 
-    `groups` is the number of groups. With one group, the ends of the interval and both p values
-    are NaN. If `is_ratio`, the size is a ratio. `side` is True if the effect is surely in favour of
-    the claim, False if it is surely against it, and None if that is not known.
+    `groups` is the number of groups. With fewer than two groups, the ends of the interval and both
+    p values are NaN. If `is_ratio`, the size is a ratio. `side` is True if the mean is decided and
+    above zero or its goal, False if it is decided and not above, and None if it is not decided.
     """
 
     place: str
@@ -163,7 +164,7 @@ def _verdict(claim: Claim, effects: tuple[Effect, ...]) -> Verdict:
 
 
 def p_text(p: float) -> str:
-    """Return a p value with two digits, and "none" if there was no test."""
+    """Return a p value with two significant digits, or "none" if there was no test."""
     if np.isnan(p):
         return "none"
     return "below 1e-6" if p < 1e-6 else f"{p:.2g}"  # as printed

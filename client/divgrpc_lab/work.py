@@ -25,7 +25,7 @@ Job: TypeAlias = Callable[[], Any]
 
 
 class Work:
-    """The results of jobs in `folder`, or in memory only if it is None.
+    """Runs jobs and keeps their results in `folder`; keeps none if `folder` is None.
 
     `facts` describes everything that the results depend on. Results of a run with other facts are
     not used.
@@ -40,8 +40,8 @@ class Work:
     def run(self, jobs: Mapping[str, Job], executor: Executor | None = None) -> dict[str, Any]:
         """Run the jobs that have no kept result, show progress, and return all results by name.
 
-        A result consists of lists, dictionaries and numbers. With an `executor`, jobs run on its
-        threads or processes, and each result is kept as soon as its job ends; the jobs must not
+        A result consists of lists, dictionaries, texts and numbers. With an `executor`, jobs run on
+        its threads or processes, and each result is kept as soon as its job ends; the jobs must not
         depend on each other, and those for processes must be picklable. After an error, waiting
         jobs are dropped.
         """
@@ -69,7 +69,7 @@ class Work:
             return json.load(file)
 
     def _keep(self, name: str, text: str) -> None:
-        """Write a result under a temporary name, so that a kill never leaves half a result."""
+        """Write a temporary file and rename it, so that a kill never leaves half a result."""
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
             file.write(gzip.compress(text.encode()))
         path = self._path(name)
@@ -112,7 +112,7 @@ def _text(job: Job) -> str:
 
 
 class _Progress:
-    """Prints each finished job on the error output, with the time that the others will take."""
+    """Prints each finished job on the error output, with an estimate of the remaining time."""
 
     def __init__(self, total: int, missing: int) -> None:
         self._total, self._missing, self._done = total, missing, 0

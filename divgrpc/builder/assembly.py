@@ -1,6 +1,7 @@
 """Assembly makes stored points searchable.
 
-It chooses a hash family, encodes points, tunes searches, and describes the result in a manifest.
+Assembly chooses a hash family, encodes points, tunes searches, and describes the result in a
+manifest.
 
 A build assembles the index of its points. If the build has a label model, it also assembles an
 index of the label factors with the same steps.
@@ -37,8 +38,9 @@ from divgrpc.vectors import Rows, SparseRows, draw_numbers, mean_width, take
 # A trial uses at most 4,096 points that store at most 2**21 values.
 _TRIAL_ROWS_MAX: Final = 4_096
 _TRIAL_NUMBERS_MAX: Final = 1 << 21
-# A default query has 200 candidates. A trial reduces this number in the ratio of its sample to all
-# points, but to no fewer than 10 candidates. Scans of a trial hash at most 4 points per candidate.
+# A default query has 200 candidates. A trial reduces this number in the ratio of sampled points to
+# all points, but to no fewer than 10 candidates. Scans of a trial hash at most 4 points per
+# candidate.
 _DEFAULT_CANDIDATES: Final = 200
 _CANDIDATES_MIN: Final = 10
 _HASHED_PER_CANDIDATE: Final = 4
@@ -62,11 +64,11 @@ def assemble(
 ) -> Manifest:
     """Encode `points` (n, d) into `store`, tune searches, and return the manifest.
 
-    The manifest still lacks the number of the generation and the array entries. The names of arrays
-    in the store begin with `prefix`. `queries` (m, d) are a sample of future queries; if None,
-    queries are made from points. `categories` (n,) are the categories of the points. `report` is
-    called with the stage, the number of rows done, and the total number of rows. Raises
-    `InvalidArgumentError` for parameters that do not fit the points.
+    The manifest still lacks the number of the generation, the warnings, the labels and the array
+    entries. The names of arrays in the store begin with `prefix`. `queries` (m, d) are a sample of
+    future queries; if None, queries are made from points. `categories` (n,) are the categories of
+    the points. `report` is called with the stage, the number of rows done, and the total number of
+    rows (0 if unknown). Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
     encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
@@ -114,7 +116,7 @@ def _tune_for_dense(
     points = searcher.points
     # A dense query on sparse points is assumed to be the normal of a hyperplane. Such a query asks
     # for the points with the largest inner products. The metric euclidean does not rank points by
-    # inner products, so it is not tuned for such queries.
+    # inner products, so searches under this metric are not tuned for such queries.
     if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
         return None, ()
     queries, origin = dense_queries(points, categories, parameters.seed)
@@ -222,7 +224,7 @@ def choose_family(
 
 
 class _Trial:
-    """Builds small indexes of one sample of the points, one per family, for the same queries."""
+    """Builds a small index of one sample for each family, and searches with the same queries."""
 
     def __init__(self, parameters: BuildParameters, points: Rows, queries: Rows | None) -> None:
         count = max(_CANDIDATES_MIN, _TRIAL_NUMBERS_MAX // mean_width(points))
@@ -240,7 +242,8 @@ class _Trial:
         """Build a small index of `family` and return the recall of `search` in it.
 
         Recall is the share of the true nearest points that are among the hashed points, averaged
-        over queries. For `cells`, a query probes a quarter of the cells without a hash limit.
+        over queries. Hashed points are those that a search finds before it scores points. For
+        `cells`, a query probes a quarter of the cells without a hash limit.
         """
         parameters = replace(self._parameters, hash_family=family)
         encoding = encode_points(MemoryStore(), parameters, self._points, lambda *_: None)

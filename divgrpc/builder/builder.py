@@ -1,7 +1,8 @@
-"""The builder collects rows in blocks and then makes a generation from them.
+"""The builder collects rows in blocks and makes a generation (one build of an index) of them.
 
-It writes each block to the store at once, so that memory holds only one block. Under cosine, rows
-are scaled to unit length first. `build` assembles the index (`assembly`) and publishes it.
+The builder writes each block to the store before it takes the next one. With a store on disk,
+memory therefore holds only one block. Under cosine, rows are scaled to unit length first. `build`
+assembles the index (`assembly`) and publishes it.
 """
 
 import contextlib
@@ -55,7 +56,7 @@ def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store,
 class IndexBuilder:
     """Collects rows with `append` or `append_all`; `build` then makes the generation.
 
-    `expected_rows` is the total number of rows, or None if it is not known. This number is used to
+    `expected_rows` is the total number of rows, or None if it is not known. The number is used to
     reserve disk space and to report progress. `labels` are the inputs for labels other than the
     label rows. Raises `LimitExceededError` if `expected_rows` exceeds the maximum size of an index.
     """
@@ -95,9 +96,9 @@ class IndexBuilder:
 
         `ids`, `categories` and `subtopics` are (m,) integers. `labels` (m, L) is dense or sparse;
         row i has label j if labels[i, j] is not 0. Each of these four arguments must be given in
-        every call or in none. Raises `InvalidArgumentError` with the name of the argument as its
-        `field`; for an invalid vector the message gives its row number, counted over all calls.
-        Raises `LimitExceededError` for too many rows.
+        every call or in none. Raises `InvalidArgumentError` with the name of the argument as the
+        field. For a vector that cannot be scaled or is not finite, the message gives the row
+        number, counted over all calls. Raises `LimitExceededError` for too many rows.
         """
         block = as_rows("vectors", vectors, self._dims, single=False)
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
@@ -126,7 +127,7 @@ class IndexBuilder:
         self._report("receiving", self._rows_received, self._expected_rows)
 
     def append_all(self, vectors: object, **columns: object) -> None:
-        """Add all rows as `append` does, but copy only one block of rows at a time."""
+        """Add all rows as `append` does; dense vectors are copied one block of rows at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
             # Check the whole matrix first, because blocks of a malformed matrix may look valid.
             vectors = as_rows("vectors", vectors, None, single=False)
@@ -144,7 +145,10 @@ class IndexBuilder:
             self.append(vectors[block], **{name: part[block] for name, part in parts.items()})
 
     def build(self) -> Generation:
-        """Build and publish; raises `InvalidArgumentError` without rows or with duplicate ids."""
+        """Build and publish a generation.
+
+        Raises `InvalidArgumentError` without rows, with duplicate ids, or for unfit label inputs.
+        """
         if self._rows_received == self._rows_skipped:
             raise invalid("vectors", "must have at least one row that is kept")
         points = self._read_points()
@@ -166,8 +170,8 @@ class IndexBuilder:
 
     @property
     def _stores_ids(self) -> bool:
-        # If rows may be skipped, ids are stored, because rows after a skipped one get lower
-        # numbers.
+        # If rows may be skipped, ids are stored, because the rows after a skipped row get lower row
+        # numbers than the caller gave them.
         return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
@@ -211,7 +215,7 @@ class IndexBuilder:
         )
 
     def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
-        """Check and scale `block` in place for the metric; return a mask or slice to keep."""
+        """Check and scale `block` in place for the metric; return a mask or slice of kept rows."""
         zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_received)
         if zero < 0:
             return slice(None)
@@ -268,7 +272,7 @@ def _column(name: str, values: object, rows: int) -> Array:
         numbers = np.asarray(values)
         with np.errstate(invalid="ignore"):
             # The conversion changes fractions and out-of-range numbers. The comparison below
-            # detects this.
+            # detects such a change.
             block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):

@@ -1,12 +1,14 @@
 """Makes dense queries from sparse points, so that a build can tune searches for such queries.
 
-Users query sparse points with other points, or with models learned from many points. In the paper
-the queries are normals of hyperplanes that separate one category from the rest. Such a dense normal
-is unlike any point, so a search that is tuned on points may miss its nearest points.
+Users query sparse points with other points, or with linear models learned from many points. In the
+paper the queries are normals of hyperplanes that separate one category from the rest. Such a dense
+normal is unlike any point, so a search that is tuned with points as queries may miss the points
+nearest to a normal.
 
 If the points have categories, ridge regression learns such normals, each from half of a sample. The
 dual problem is solved, because it is smaller when there are more columns than points (Saunders,
-Gammerman and Vovk 1998). Without categories, queries are means of points from broad groups.
+Gammerman and Vovk 1998). Without suitable categories, queries are means of points from broad
+groups.
 """
 
 from dataclasses import replace
@@ -30,11 +32,13 @@ _CLASS_ROWS_MIN: Final = 10
 # Up to 8 random halves of the sample are drawn. Each half gives up to 16 hyperplanes.
 _HALVES_MAX: Final = 8
 _CLASSES_PER_HALF: Final = 16
-# One draw divides the sample into 4 broad groups. In narrower groups, the nearest points of means
-# would be easier to find than those of a point, and the measured recall too high.
+# One draw divides the sample into 4 broad groups. With narrower groups, the points nearest to a
+# mean would be easier to find than those nearest to a point, so the measured recall would be too
+# high.
 _GROUPS_PER_DRAW: Final = 4
 _MEAN_ROWS_MAX: Final = 30
-# Columns with a value in more than 1/8 of the points are multiplied as dense, 2,048 at a time.
+# Columns with a value in more than 1/8 of the points are multiplied as dense columns, at most 2,048
+# at a time.
 _COMMON_COLUMN_SHARE: Final = 1 / 8
 _DENSE_COLUMNS_PER_STEP: Final = 2_048
 
@@ -89,12 +93,12 @@ def class_hyperplanes(
 
 
 def group_means(points: SparseRows, seed: int) -> FloatArray:
-    """Return means (m, d) float32, each of at most 30 `points` (n, d) of a group, at unit length.
+    """Return m means (m, d) float32 of at most 30 `points` (n, d) each, scaled to unit length.
 
-    Each draw picks four random points of a sample as leaders. Every point of the sample joins the
-    leader with which it has the largest cosine, which gives four groups. At most `QUERIES_MAX`
-    means with at most 2**24 values in all are returned. Groups of fewer than ten points are left
-    out, so the result may be empty.
+    Each draw picks four random points of a sample as leaders. Every nonzero point of the sample
+    joins the leader with which it has the largest cosine. So a draw gives four groups. At most
+    `QUERIES_MAX` means with at most 2**24 values in all are returned. Groups of fewer than ten
+    points are left out, so the result may be empty.
     """
     rng = np.random.default_rng((seed, 6))
     sample = _scaled(take(points, _sample_rows(points, rng))).matrix
@@ -134,9 +138,9 @@ def _unit(rows: FloatArray) -> FloatArray:
 
 
 def _scaled(rows: Rows) -> SparseRows:
-    """Divide all values by the largest value, so that no square underflows.
+    """Divide all values by the largest absolute value, so squares of tiny data do not underflow.
 
-    This does not change the normals.
+    The directions of normals and means stay the same.
     """
     assert isinstance(rows, SparseRows)  # noqa: S101  # `take` keeps the kind of its rows
     largest = np.abs(rows.values).max(initial=0)

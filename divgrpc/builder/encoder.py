@@ -1,7 +1,7 @@
 """The encoder computes the arrays that searches use: hyperplanes, codes, and tables or cells.
 
-It reads the points in blocks, and fills arrays in place in the store. A build on disk therefore
-needs only a few blocks of private memory for each core, whatever the number of points.
+The encoder reads the points in blocks, and fills arrays in place in the store. A build on disk
+therefore keeps only a few blocks of points for each core in private memory.
 
 A margin of a point is its inner product with a hyperplane's normal, minus a threshold. A code
 stores the margins of a point with a few bits each.
@@ -43,16 +43,19 @@ Report = Callable[[str, int, int], None]
 # 2**19 margins (2 MiB) stay in the cache of the core until they are encoded.
 _BLOCK_MARGINS: Final = 2**19
 _BLOCK_NUMBERS: Final = 2**20
-# With at most this many dimensions, hyperplanes are drawn with one BLAS thread, as fast as two.
+# With at most this many dimensions, hyperplanes are drawn with one BLAS thread, which is as fast as
+# two threads.
 _ONE_THREAD_DIMS_MAX: Final = 512
-# The sample for the centre and the spread has 2**22 values, but at least 256 rows.
+# The sample for the centre and the spread (`_spread`) has at most 2**22 values or 256 rows,
+# whichever is more.
 _SAMPLE_NUMBERS: Final = 1 << 22
 _SAMPLE_ROWS_MIN: Final = 256
-# The spread is measured with 8,192 rows of the sample, each compared with 256 other rows.
+# The spread is measured with at most 8,192 rows of the sample. Each row is compared with about 256
+# of these rows, the anchors.
 _SPREAD_ROWS_MAX: Final = 1 << 13
 _SPREAD_ANCHORS: Final = 256
-# Maximum number of sparse points that get inverted lists, because the lists take nearly as much
-# memory as the points.
+# An index of more sparse points than this gets no inverted lists, because the lists take nearly as
+# much memory as the points.
 LISTED_ROWS_MAX: Final = 2**18
 # A column with a value in more than this share of the points is common. It gets no list.
 COMMON_COLUMN_SHARE: Final = 0.6
@@ -60,7 +63,7 @@ COMMON_COLUMN_SHARE: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The arrays by name, the parameters with defaults filled in, and the bits of a code."""
+    """The arrays by name, the parameters with defaults filled in, and the bits per code."""
 
     arrays: dict[str, Array]
     parameters: BuildParameters
@@ -142,7 +145,11 @@ class _Encoder:
         return int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
 
     def measure(self) -> None:
-        """Store the squared lengths of sparse points, and inverse lengths under inner_product."""
+        """Store squared lengths and inverted lists of sparse points.
+
+        Under inner_product, also store the inverse length of each point, and `length_bounds` if the
+        points are dense.
+        """
         if isinstance(self._points, SparseRows):
             squares = self._create("squares", np.float64, (self._rows,))
             normalise.squares_sparse(self._points.indptr, self._points.values, squares)
@@ -177,9 +184,9 @@ class _Encoder:
             )
 
     def _store_length_bounds(self, points: FloatArray) -> None:
-        """Store for each block an upper bound on the lengths of the points from it to the end.
+        """For each block, store an upper bound on the lengths of its points and all later points.
 
-        `kernels.exact.score_longest` uses these bounds.
+        A block has `BOUND_ROWS` points. `kernels.exact.score_longest` uses these bounds.
         """
         longest = []
         for start in range(0, self._rows, BOUND_ROWS):
@@ -209,7 +216,10 @@ class _Encoder:
         self._release()
 
     def _fit_to_sample(self, *, fit: bool) -> None:
-        """Set the centre from a sample of the points; if `fit`, also the number of components."""
+        """Fit the centre and, if `fit`, the number of components to a sample of the points.
+
+        If hashing is centred or the metric is inner_product, the centre stays as it is.
+        """
         count = min(self._rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // self._dims))
         rng = np.random.default_rng((self.parameters.seed, 3))
         sample = take(self._points, draw_numbers(self._rows, count, rng))
@@ -225,7 +235,9 @@ class _Encoder:
     def hash(self, cells: "_Cells | None" = None) -> None:
         """Write the codes and scan terms of all rows, and with `cells` the cell of each row.
 
-        With `cells`, a code encodes the difference between a point and its cell's centre.
+        Scan terms are the numbers with which a scan estimates distances from codes
+        (`codes.pack_terms`). Under cosine, scan terms are written only with `cells`. With `cells`,
+        a code encodes the difference between a point and its cell's centre.
         """
         self._create("codes", np.uint64, (self.bits // hyperplanes.WORD_BITS, self._rows))
         if cells or self.parameters.metric != "cosine":
@@ -269,7 +281,7 @@ class _Encoder:
         codes.encode(margins, self.arrays["codes"], first)
 
     def hash_into_cells(self) -> None:
-        """Learn a partition, hash the points, and sort the codes by cell."""
+        """Learn a partition, hash the points, and sort codes and scan terms by cell."""
         self._report("cells", 0, self._rows)
         dims = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
         width = min(dims, self._planes)
@@ -297,7 +309,7 @@ class _Encoder:
         self._put("cell_rows", order)
 
     def _store_centres(self, cells: _Cells) -> None:
-        """Store the centres, and the codes and scan terms with which a query ranks them."""
+        """Store the centres, and their codes and scan terms, with which a query ranks the cells."""
         # Subtracting the mean of the centres does not change how a query ranks the centres.
         margins = cells.margins - cells.margins.mean(axis=0)
         words = (self.bits // hyperplanes.WORD_BITS, len(margins))
@@ -368,9 +380,9 @@ class _Encoder:
     ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
         """Subtract margins of centres from `margins` (m, B) in place; return levels and scan terms.
 
-        Let q be a query, x a point, and c the centre of the cell of x. Let b be the code of x - c,
-        multiplied by the point's factor from `codes.stretches`. Then the products q b and c b
-        approximate q (x - c) and c (x - c).
+        `margins` are overwritten. Let q be a query, x a point, and c the centre of the cell of x.
+        Let b be the code of x - c, multiplied by the point's factor from `codes.stretches`. Then
+        the products q b and c b approximate q (x - c) and c (x - c).
 
         The squared distance |q - x|^2 equals |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), which is
         about |q - c|^2 + (|x - c|^2 + 2 c b) - 2 q b. The first scan term of x is the sum in
@@ -412,7 +424,7 @@ class _Encoder:
         self._create(name, array.dtype, array.shape)[...] = array
 
     def _put_joined(self, name: str, parts: list[Array]) -> None:
-        """Store the concatenation of one-dimensional arrays without a copy of it in memory."""
+        """Store the concatenation of one-dimensional arrays, without a second copy in memory."""
         whole = self._create(name, parts[0].dtype, (sum(map(len, parts)),))
         start = 0
         for part in parts:
@@ -423,7 +435,8 @@ class _Encoder:
 def _spread(points: FloatArray) -> FloatArray:
     """Return the variance of differences between near points along each principal component, (d,).
 
-    These stand for the differences between points and centres of cells, which are not learned yet.
+    These differences stand for those between points and centres of cells, because the centres are
+    not learned yet. `points` (n, d) are centred.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
     rows = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)

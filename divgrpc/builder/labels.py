@@ -1,6 +1,6 @@
 """The label part of a build stores labels, trains a model, and indexes the label factors.
 
-It writes these arrays:
+This part of a build writes these arrays:
 
     label_sets.indptr, .indices     the labels of every point, as compressed sparse rows
     feature_map, label_offset       the embedding of documents (`divgrpc.labels.model`)
@@ -8,10 +8,11 @@ It writes these arrays:
     label_names.bytes, .ends        all names in UTF-8, concatenated, and the end offset of each
     label_tree.parents, .depths     the hierarchy as a tree (`divgrpc.metrics.LabelTree`)
 
-The points of the label index are the label factors. Its hash family, tables and seed are those that
-were requested for the main index. The factors are sorted by decreasing length, and their ids are
-their labels. Because factors are sorted, an exact search can stop early if only a few factors are
-long (`divgrpc.kernels.exact.score_longest`).
+The points of the label index are the label factors. Its hash family, hyperplanes, tables and seed
+are those that were requested for the main index, except numbers that do not fit the rank. The
+factors are sorted by decreasing length, and the id of a factor is its label. Because factors are
+sorted, an exact search can stop early if only a few factors are long
+(`divgrpc.kernels.exact.score_longest`).
 """
 
 from collections.abc import Callable
@@ -60,7 +61,8 @@ class LabelBuilder:
     def check(self, labels: object, rows: int) -> SparseRows:
         """Check `labels` (rows, L), dense or sparse, and return them as sparse rows.
 
-        Row i has label j if labels[i, j] is not 0. Raises `InvalidArgumentError` (labels).
+        Row i has label j if labels[i, j] is not 0. Raises `InvalidArgumentError` with the field
+        labels.
         """
         block = as_rows("labels", labels, self._label_count)
         if len(block) != rows:
@@ -111,9 +113,9 @@ class LabelBuilder:
     def count_labels(self, dims: int) -> int | None:
         """Return the number of labels, or None if the build has no labels.
 
-        Raises `InvalidArgumentError` with the name of the argument as its `field` if the labels,
-        the model and the names differ in number, or if the model does not embed documents of `dims`
-        dimensions.
+        Raises `InvalidArgumentError` with the name of the argument as the field if the labels of
+        the points, the model and the names have different numbers of labels, if needed labels are
+        missing, or if the model does not embed documents of `dims` dimensions.
         """
         model, names = self._inputs.model, self._inputs.names
         if self._label_count is None and self._inputs.is_empty:
@@ -200,7 +202,7 @@ class LabelBuilder:
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)
 
     def _check_zeros(self, zeros: int, count: int) -> None:
-        """Raise an error if all `count` label factors are zeros; warn if `zeros` of them are."""
+        """Raise an error if all `count` label factors are zeros; warn if some (`zeros`) are."""
         if zeros == count:
             raise invalid("label_model", "must have label factors that are not all zeros")
         if zeros:
@@ -220,7 +222,7 @@ class LabelBuilder:
 
 
 def _factor_parameters(request: BuildParameters, rank: int) -> BuildParameters:
-    """Return the parameters of `request`, changed to fit the `rank` columns of the label index."""
+    """Return the parameters of the label index: those of `request`, changed to fit the `rank`."""
     components = min(request.n_components or rank, rank)
     n_tables, n_bits = request.n_tables, request.n_bits
     if request.hash_family == "pca_hash":

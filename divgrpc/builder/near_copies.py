@@ -1,16 +1,17 @@
-"""Build measures the default `duplicate_threshold`, within which two points are near-copies.
+"""Build measures the default `duplicate_threshold`; two points within it are near-copies.
 
 A fixed distance does not suit every index. Copies of one text may be farther apart than unrelated
 points of another index, such as points on a map or in a tight cluster. But near-copies of a point
-are separated from its other neighbours by a gap in the distances. The threshold is therefore a
-squared distance T such that few points have a neighbour at a squared distance between T and 2 T. If
-the distances have no such gap, T becomes so small that hardly any point has a neighbour within T. A
-point with more than 60 neighbours within T is part of a cluster rather than one of several copies,
-so T is refused if too many points are in clusters.
+are separated from the point's other neighbours by a gap in the distances. The threshold is
+therefore a squared distance T such that few points have a neighbour at a squared distance between T
+and 2 T. If the distances have no such gap, T becomes so small that hardly any point has a neighbour
+within T. A point with more than 60 neighbours within T is part of a cluster rather than one of
+several copies, so T is refused if too many points are in clusters.
 
-The usual limit for T is a twentieth of the mean squared distance between points. If the directions
-of points are evenly distributed, this limit corresponds to a cosine of 0.95. If at least a quarter
-of the points have near-copies, the limit is twice as large.
+The usual limit for T is a twentieth of a weighted mean of the squared distances between points. If
+the directions of points are evenly distributed, this limit corresponds to a cosine of 0.95. If at
+least a quarter of the points have near-copies, the limit is twice as large. Under `cosine` and
+`inner_product`, distances are between points scaled to unit length, and T is returned as a cosine.
 """
 
 from collections.abc import Callable
@@ -26,16 +27,17 @@ from divgrpc.vectors import Rows, SparseRows, draw_numbers, take
 # Neighbours are counted for 256 points. The mean squared distance is over pairs of 500 points.
 _SAMPLE_ROWS: Final = 256
 _SPREAD_ROWS: Final = 500
-# T has a gap above it if at most this share of the points have a neighbour between T and 2 T.
+# There is a gap above T if at most this share of the points have a neighbour between T and 2 T.
 _GAP_SHARE_MAX: Final = 0.1
 # A point with over 60 neighbours within T is in a cluster. T is refused if over 75 % of points are.
 _COPIES_MAX: Final = 60
 _CLUSTER_SHARE_MAX: Final = 0.75
-# For a point in a cluster, neighbours are counted among a sample of 4,096 points. The point has a
-# neighbour between T and 2 T if over 1.1 times as many of them are within 2 T as within T.
+# For a point in a cluster, neighbours are counted among a sample of 4,096 points. The point counts
+# as having a neighbour between T and 2 T if over 1.1 times as many points of the sample are within
+# 2 T as within T.
 _COUNTED_ROWS: Final = 4_096
 _CLUSTER_GROWTH_MAX: Final = 1.1
-# The thresholds to try begin with the largest and are halved 15 times, in 4 steps for each halving.
+# Thresholds are tried from the largest down, over 15 halvings in 4 steps for each halving.
 _STEPS_PER_HALVING: Final = 4
 _HALVINGS: Final = 15
 # T may be up to twice the usual limit if at least 25 % of the points have a near-copy.
@@ -69,7 +71,7 @@ def near_copy_threshold(
 
 
 def _threshold(near: Distances, far: Distances, usual: float) -> float:
-    """Return the largest tried threshold that passes all checks, such as a gap above it, or 0.
+    """Return the largest tried threshold that passes the checks of this module, or 0 if none does.
 
     `near` (m, c) are squared distances from m points to themselves and to their nearest neighbours.
     `far` (m, o) are squared distances from the same m points to a sample of all points. A threshold
@@ -122,7 +124,7 @@ def _distances(
 
 
 def _between(rows: Rows, columns: Rows, *, angular: bool) -> Distances:
-    """Return squared distances between `rows` and `columns`; if `angular`, at unit length."""
+    """Return squared distances of `rows` and `columns`, scaled to unit length if `angular`."""
     if isinstance(rows, SparseRows) and isinstance(columns, SparseRows):
         matrices = [part.matrix.astype(np.float64) for part in (rows, columns)]
         products = np.asarray((matrices[0] @ matrices[1].T).toarray())

@@ -1,9 +1,10 @@
 """The sample of queries with which Build tunes and measures searches.
 
 For each query the sample also holds the true nearest points. If the caller gives no queries, half
-of the queries are points of the index; a point is not counted among its own neighbours. The other
-half are halfway between two near points, so that the results also hold for queries that are not in
-the index. One third of the queries tune searches, and the other two thirds measure them.
+of the queries are points of the index. Such a point is not counted among its own neighbours. The
+other half are halfway between two near points if possible, so that the results also hold for
+queries that are not in the index. One third of the queries tune searches, and the other two thirds
+measure them.
 """
 
 from collections.abc import Callable
@@ -38,8 +39,8 @@ class Sample:
 
     `gains` (m, t) float32 measure how near each of these points is; larger is nearer. Under
     `euclidean`, a gain is minus half the squared distance, up to a constant for each query. Under
-    other metrics, it is the inner product. `between` (m,) bool marks the queries that are not
-    points.
+    other metrics, it is the inner product. `between` (m,) bool is false for the queries that were
+    drawn as points, and true for all others.
     """
 
     queries: Rows
@@ -57,7 +58,7 @@ class Sample:
         *,
         queries: Rows | None = None,
     ) -> "Sample":
-        """Draw queries; find for each query the `most` nearest points and points that tie.
+        """Draw queries; find for each query the `most` nearest points and some that may tie.
 
         Queries are drawn from `queries` (m, d) if given, and otherwise made from the points.
         `report` is called with the number of points done and the total number of points.
@@ -66,7 +67,7 @@ class Sample:
         rng = np.random.default_rng((seed, 1))
         source = points if queries is None else queries
         rows = rng.choice(len(source), min(SAMPLE_QUERIES, len(source)), replace=False)
-        # The row numbers of queries that are points, which must not count as their own neighbours.
+        # The row numbers of the queries that are points, because a point is not its own neighbour.
         own_rows = np.full(len(rows), _NO_ROW)
         if queries is None:
             order = np.argsort(rows)
@@ -113,10 +114,11 @@ class Sample:
         numbers: IntArray,
         sizes: tuple[int, ...],
     ) -> list[tuple[npt.NDArray[np.float64], int]]:
-        """Search with the queries of indices `numbers`; return for each its recalls and a count.
+        """Search with the queries of indices `numbers`; return recalls and a count for each query.
 
         The recalls (s,) belong to the s `sizes`. A recall is the share of the `size` nearest points
-        that are among the hashed points of the query. The count is the number of hashed points.
+        that are among the hashed points of the query, which the search finds before it scores
+        points. The count is the number of hashed points.
         """
         hashed_rows = searcher.hashed(self.queries[numbers], parameters)
         searcher.release()
@@ -132,8 +134,8 @@ class Sample:
     ) -> npt.NDArray[np.float64]:
         """Return for each of the `sizes` the share of the nearest points that `marks` (n,) selects.
 
-        Points that tie with the last of the nearest points may replace it. Without points the share
-        is 1.
+        Points that tie with the last of the nearest points also count, up to a share of 1. If there
+        are no nearest points, the share is 1.
         """
         truth, gains = self.truth[number], self.gains[number]
         shares = np.ones(len(sizes))
@@ -162,8 +164,8 @@ def _move_halfway(
     products = np.where(rows[:, np.newaxis] == partners, -np.inf, products)
     nearest = products.argmax(axis=1)
     best = products[np.arange(len(rows)), nearest]
-    # Opposite vectors have no direction between them, so the query is moved only towards a point
-    # with which its inner product is positive.
+    # Opposite vectors have no direction between them. So, except under euclidean, a query is moved
+    # only towards a point with which it has a positive inner product.
     mask = mask & (np.isfinite(best) if metric == "euclidean" else best > 0)
     share = np.where(mask, 0.5, 0.0).astype(np.float32)[:, np.newaxis]
     if isinstance(queries, SparseRows) and isinstance(near, SparseRows):
@@ -224,10 +226,10 @@ def nearest_rows(
 
 
 def _right_factor(points: Rows, queries: Rows, metric: Metric) -> tuple[FloatArray, Any]:
-    """Return the vector to subtract from the points, and the right factor of their products."""
+    """Return the vector to subtract from the points, and the factor to multiply them by."""
     centre = np.zeros(points.shape[1], np.float32)
     if isinstance(queries, SparseRows):
-        # Queries stay sparse, because as dense wide rows they could take a gigabyte.
+        # Queries stay sparse, because wide queries could take a gigabyte as dense rows.
         return centre, sparse.csr_array(queries.matrix.T)
     if isinstance(points, SparseRows):
         return centre, np.ascontiguousarray(queries.T)

@@ -33,7 +33,7 @@ _BATCH_QUERIES_MAX: Final = 16
 _BATCH_MARKS_MAX: Final = 1 << 20
 # Number of queries used to measure a search that `auto` never uses.
 _UNUSED_SEARCH_QUERIES: Final = 32
-# With more points, queries run one at a time, because each keeps pages of points in memory.
+# With more points, queries run one at a time, because each query keeps pages of points in memory.
 _PARALLEL_ROWS_MAX: Final = 1_000_000
 # Each number of probes to try is this many times the number before.
 _PROBES_GROWTH: Final = 2
@@ -53,7 +53,7 @@ _RETRIED_PROBE_FACTORS: Final = (1.0, 1.5, 2.2)
 _RETRIED_RECALL_GAP_MAX: Final = 0.1
 # A scan that may end early first scores this many rows per candidate (`kernels.exact.reach`).
 _FIRST_ROWS_PER_CANDIDATE: Final = 8
-# If a pool is larger than the default pool, its default hash limit is at least 5/4 of the pool.
+# For a pool larger than the default pool, the default hash limit is at least 5/4 of the pool.
 _LARGE_POOL_QUARTERS_MIN: Final = 5
 # Hash limits to try, in quarters of the default limit.
 _LIMIT_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
@@ -82,10 +82,10 @@ def tune(
     None, queries are made from points. `report` is called at least once for each batch of queries,
     with the number of rows done and the total number of rows (0 if unknown).
 
-    The hash limit is the smallest limit with which a scan reaches the target recall, at most four
-    times the default limit. If no limit reaches the target, the default limit is chosen. The number
-    of probes is approximately the smallest number that reaches the target. If no number reaches the
-    target, the number with the best recall is chosen.
+    The hash limit is the smallest of a few limits with which a scan reaches the target recall. The
+    limits to try are one to four times the default limit. If no limit reaches the target, the
+    default limit is chosen. The number of probes is approximately the smallest number that reaches
+    the target. If no number reaches the target, the number with the best recall is chosen.
     """
     measurement = _Measurement(searcher, parameters, report, queries)
     costs = measurement.costs()
@@ -103,7 +103,7 @@ def tune(
 def lower_bound(shares: _Shares) -> _Shares:
     """Return lower bounds (s,) of the means of the columns of `shares` (m, s).
 
-    Each is the lower end of a one-sided 95 % confidence interval.
+    A bound is the lower end of a one-sided 95 % confidence interval or, if m is 1, the mean.
     """
     mean = shares.mean(axis=0)
     if len(shares) < 2:
@@ -157,15 +157,15 @@ class _Measurement:
         return SearchCost(search, default.recall, round(microseconds, 1), pools)
 
     def _exact(self, numbers: IntArray) -> list[PoolCost]:
-        """Count what exact searches read, which inverted lists or bounds on lengths may reduce."""
+        """Count the points and list entries that exact searches read, on average over queries."""
         costs: list[PoolCost] = []
         for pool in POOLS:
             queries = self.sample.queries[numbers]
             entries = self._searcher.entries_listed(queries, min(pool, self._rows))
             points = np.full(len(numbers), float(self._rows))
             if entries.any() or self._searcher.ends_early:
-                # The selector is left at its default although picks are not used, because the
-                # selector `nearest` would search for fewer candidates.
+                # The selector is left at its default although its picks are not used, because with
+                # the selector `nearest` the search would be for fewer candidates.
                 query = QueryParameters(k=1, candidates_limit=pool, search="exact")
                 plan = self._searcher.plan(query.resolve(self._rows, "exact", 1, self.sought))
                 points = self._searcher.answer(queries, plan).stats[2].astype(float)
@@ -181,7 +181,7 @@ class _Measurement:
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
             points = min(self._limits[place], self._rows)
             if self._searcher.ends_early and not self.shape.cells:
-                # As in an exact search, points too short to be among the nearest are skipped.
+                # Such a scan first scores the longest points, to skip points too short to be near.
                 points += _FIRST_ROWS_PER_CANDIDATE * pool
             counts = (points, self._rows + lists, lists, 0)
             costs.append(self._pool(place, 0, recall, counts))
@@ -241,8 +241,9 @@ class _Measurement:
     def _tune_limit(self, place: int) -> int:
         """Return the smallest hash limit with which a scan reaches the target, or the default.
 
-        The tuning queries choose a limit. If the measuring queries do not reach the target with
-        this limit, the next limits are tried with the measuring queries.
+        The limits to try are those of `_LIMIT_QUARTERS`. The tuning queries choose one of them. If
+        the measuring queries do not reach the target with this limit, the next limits are tried
+        with the measuring queries.
         """
         default = self._limits[place]
         limits = [default * quarters // 4 for quarters in _LIMIT_QUARTERS]
@@ -327,9 +328,10 @@ class _Measurement:
         return np.stack(recalls), np.array(counts, float)
 
     def _default_limit(self, pool: int) -> int:
-        """Return the default hash limit: four times the pool, or less for a large pool.
+        """Return the default hash limit, usually four times the pool; less for a large pool.
 
-        Only queries with a high dial have a large pool, whose last candidates change few picks.
+        Only queries with a high dial (value of `diversity`) have a large pool by default. The last
+        candidates of a large pool change few picks.
         """
         if pool > POOLS[self.default_place]:
             return max(_LARGE_POOL_QUARTERS_MIN * pool // 4, self._limits[self.default_place])

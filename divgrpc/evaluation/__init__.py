@@ -1,4 +1,4 @@
-"""Evaluations, which measure the quality and the time of many settings on a caller's own queries.
+"""Evaluations measure the quality and the time of many settings on a caller's own queries.
 
 This package contains grids of settings, cross-validation, and evaluations of queries and of
 predicted labels. It may import every other package of divgrpc. Only `label_running` may import an

@@ -1,6 +1,7 @@
 """Cross-validation of settings.
 
-The setting for a query is chosen on other queries only, or else the reported h would be too high.
+The figures reported for a query are those at a setting that was chosen on other queries. Otherwise,
+the reported h would be too high.
 """
 
 import heapq
@@ -17,8 +18,8 @@ from divgrpc.metrics.comparing import check_groups
 from divgrpc.types import IntArray
 
 FOLDS: Final = 5
-# For each fold, `winners_of` merges the other folds into at most this many. Otherwise, the time
-# would grow with the square of the number of folds, and there can be as many folds as queries.
+# For each fold, `winners_of` merges the other folds into at most this many folds. Otherwise, the
+# time would grow with the square of the number of folds, and there can be as many folds as queries.
 _INNER_FOLDS_MAX: Final = 10
 
 
@@ -66,7 +67,9 @@ def deal_folds(
     folds: number of folds, 2 to the number of groups.
     counted: (nq,) bool, the queries to divide evenly among the folds first; by default all.
 
-    The largest group comes first, and each group goes to the fold with the fewest queries so far.
+    Groups are dealt in descending order of their counted queries, then of all their queries. Each
+    group goes to the fold with the fewest counted queries so far. Among such folds, the one with
+    the fewest queries takes the group.
 
     Raises `InvalidArgumentError` with the field groups, or with the field folds for fewer than two
     folds and for more folds than groups.
@@ -89,13 +92,14 @@ def deal_folds(
 
 
 def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
-    """Choose for each fold the setting with the greatest mean h on the other folds.
+    """Choose for each fold, and overall, the setting with the greatest mean h.
 
     h: (s, nq), the h of each query at each of s settings, NaN for queries without an h. Among
         equally good settings the first is chosen, so order settings by cost.
     folds: (nq,), the fold of each query, from `deal_folds`.
 
-    Raises `InvalidArgumentError` without settings, or if the queries outside a fold have no h.
+    The setting for a fold is chosen on the other folds. Raises `InvalidArgumentError` if `h` has no
+    settings or another shape, or if no query outside a fold has an h.
     """
     h = np.asarray(h, np.float64)
     if h.ndim != 2 or not len(h) or h.shape[1] != len(folds):
@@ -108,8 +112,8 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
 def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterator[Choice]:
     """Yield a choice among the settings of each kind.
 
-    `kinds` has the kind of each of s settings. Choices are in the order in which their kinds first
-    occur in `kinds`. `h` and `folds` are as in `choose_by_folds`.
+    `kinds` has the kind of each of s settings. Settings of one kind compete. Choices are in the
+    order in which their kinds first occur in `kinds`. `h` and `folds` are as in `choose_by_folds`.
     """
     by_kind: dict[Hashable, list[int]] = {}
     for number, kind in enumerate(kinds):
@@ -125,15 +129,15 @@ def winners_of(
 ) -> Iterator[Choice]:
     """Yield the best choice among the settings of each race, reported by nested folds.
 
-    kinds, races: the kind and the race of each of s settings. Races are in the order in which they
-        first occur.
+    kinds, races: the kind and the race of each of s settings. A race is a set of settings among
+        which one default is chosen. Races are in the order in which they first occur.
     h, folds: as in `choose_by_folds`; every fold must have queries with an h.
 
-    The best of several choices looks better than it is, even if folds made each of them. Therefore,
-    all choices are made again for each fold, on the other folds alone. The fold is reported at the
-    overall setting of the choice that is best on the other folds. With only two folds, it is
-    reported at the setting with the greatest mean on the other fold. More than ten other folds are
-    merged into ten.
+    The best of several choices looks better than it is, even if each choice was made by folds.
+    Therefore, all choices are made again for each fold, on the other folds alone. The fold is
+    reported at the overall setting of the choice that is best on the other folds. With only two
+    folds, each fold is reported at the setting with the greatest mean on the other fold. More than
+    ten other folds are merged into ten.
 
     Varma and Simon, "Bias in error estimation when using cross-validation for model selection", BMC
     Bioinformatics 7 (2006).

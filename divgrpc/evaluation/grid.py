@@ -1,7 +1,8 @@
 """Grids of settings for evaluations.
 
-A grid has several axes. An axis is a list of values of one parameter. Every combination of
-values is a setting. `Grid` has settings of queries, `LabelGrid` settings of label predictions.
+A grid has several axes. An axis is a list of values of one parameter, or of pairs of limits. Every
+combination of values is a setting. `Grid` has settings of queries, and `LabelGrid` has settings of
+label predictions.
 """
 
 from abc import ABC, abstractmethod
@@ -51,13 +52,13 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
         self.settings()
 
     def settings(self) -> list[ParametersT]:
-        """Return the distinct settings; the first axis varies slowest.
+        """Return the distinct settings; the first axis of `_axes` varies slowest.
 
         Settings that differ only in a parameter that has no effect are one setting. For example,
         `diversity` has no effect on the selector `nearest`, `variant` has an effect on `greedy` and
-        `qp_relax` only, and `rounding` on `qp_relax` only. `n_probes` has an effect on the search
-        `tables` only, which `auto` may choose. `sampling` has an effect only if the search has a
-        hash limit and is not `exact`.
+        `qp_relax` only, and `rounding` on `qp_relax` only. `n_probes` has an effect only if the
+        search is `tables`, or `auto`, which may choose `tables`. `sampling` has an effect only if
+        the search has a hash limit and is not `exact`.
         """
         return list(dict.fromkeys(map(self._effective, self._combinations())))
 
@@ -84,13 +85,13 @@ class _SettingsGrid(ABC, Generic[ParametersT]):
 
     @abstractmethod
     def _effective(self, setting: ParametersT) -> ParametersT:
-        """Return the setting with default values for all parameters that have no effect."""
+        """Return the setting with a fixed value for each parameter that has no effect."""
 
 
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid(_SettingsGrid[QueryParameters]):
-    """Settings of a query, which are all combinations of the values of its axes.
+    """Settings of a query: all combinations of the values of the axes.
 
     An axis may be any sequence. `limits` has pairs of a `hash_limit` and a `candidates_limit`. A
     limit of None means the default limit, and 0 means no limit. If the `hash_limit` of a pair is
@@ -100,8 +101,8 @@ class Grid(_SettingsGrid[QueryParameters]):
 
     Raises `InvalidArgumentError`, with the name of the axis as the field, for an axis without
     values and for values that `QueryParameters` refuses, such as a limit below a value in `ks`. The
-    field is epsilons if there is an epsilon and no pair that it applies to. For more combinations
-    than the limit `grid_settings_max`, the field is grid.
+    field is epsilons if an epsilon is given although every pair sets `hash_limit`. For more
+    combinations than the limit `grid_settings_max`, the field is grid.
     """
 
     selectors: tuple[Selector, ...] = ("nearest", "greedy")
@@ -154,7 +155,7 @@ class Grid(_SettingsGrid[QueryParameters]):
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelGrid(_SettingsGrid[PredictParameters]):
-    """Settings of a label prediction, which are all combinations of the values of its axes.
+    """Settings of a label prediction: all combinations of the values of the axes.
 
     `limits` and `n_probes` are as in `Grid`. A threshold of None means no threshold, even if the
     index has a default threshold. The selector `hierarchy` needs an index with a label hierarchy.
@@ -198,7 +199,7 @@ class LabelGrid(_SettingsGrid[PredictParameters]):
 
 
 def check_storable(settings: Iterable[QueryParameters]) -> None:
-    """Raise `InvalidArgumentError` if the default of an index cannot hold each of the settings."""
+    """Raise `InvalidArgumentError` if an index cannot store one of the settings as its default."""
     for setting in settings:
         if (setting.epsilon, setting.n_probes, setting.sampling) != (None, None, "uniform"):
             raise invalid("set_default", "stores no epsilon, n_probes or sampling: set none")

@@ -7,8 +7,8 @@
 of labels are too high for training documents.
 
 `neighbour_vote` implements the paper's "Majority" for documents. The points of the index are
-training documents. A query finds neighbours of a document, and each neighbour votes for all its
-labels.
+training documents. A query finds neighbours of a document, and each neighbour votes for every label
+that it has.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import EvaluateLabelRow, IntArray, LabelPrediction, Progress
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, query_rows
 
-# Number of quantiles of the scores that `choose_threshold` tries as thresholds by default.
+# Maximum number of quantiles of the scores that `choose_threshold` tries by default.
 QUANTILES: Final = 20
 NEIGHBOURS: Final = 10
 _BLOCK_ROWS: Final = 1_000
@@ -52,25 +52,25 @@ def evaluate_labels(
     per_document: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> Iterator[EvaluateLabelRow]:
-    """Measure every setting of `grid` on `documents` (nq, d), and yield a row for each.
+    """Measure every setting of `grid` on `documents` (nq, d), and yield a row for each setting.
 
     documents: (nq, d), dense or sparse.
     labels: (nq, L), the true labels. A document has label j if column j is not 0.
-    groups: (nq,) whole numbers, the group of each document; by default each is its own. Intervals
-        and folds are over groups.
+    groups: (nq,) whole numbers, the group of each document; by default each document is its own
+        group. Intervals and folds are over groups.
     grid: the settings to measure; by default those of `LabelGrid()`.
     folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
         more folds than groups, and with one group no setting is chosen.
     set_default: store the threshold of each mode's best choice in the index, and yield a row for
-        it.
+        each of these choices.
     per_document: include the figures of every document in the rows.
     progress: called with a `Progress` at the start and after each block of documents.
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
-    each choice. A choice is made for every combination of mode, selector, search and top_k. If the
-    index has a hierarchy, the choice is the diversity, limits, n_probes and threshold with the
-    greatest mean h. Otherwise it is those with the greatest mean f-score. With `set_default`, a row
-    for the best choice of each mode follows. Nested folds keep its figures from being too high.
+    each choice. A choice is made for every combination of mode, selector, search and top_k. The
+    choice is the diversity, limits, n_probes and threshold with the greatest mean h or, if the
+    index has no hierarchy, with the greatest mean f-score. With `set_default`, a row for the best
+    choice of each mode follows. Nested folds keep the figures of this row from being too high.
 
     Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
     `UnfitIndexError` if the index lacks the model, the labels or the hierarchy that a setting
@@ -148,7 +148,7 @@ class ChosenThreshold:
 
     threshold: the threshold with the greatest mean of `measure` over all documents.
     measure: `h_score` if the index has a hierarchy, else `f_score`.
-    value: the mean of the measure if each fold uses its threshold in `by_fold`.
+    value: the mean of the measure if the documents of each fold use its threshold in `by_fold`.
     plain: the mean of the measure without a threshold.
     by_fold: for each fold, the best threshold for the documents of the other folds.
     """
@@ -174,7 +174,7 @@ def choose_threshold(
 
     documents: (nq, d), dense or sparse.
     labels: (nq, L), the true labels, dense or sparse. A document has label j if column j is not 0.
-    thresholds: the thresholds to try; by default 20 quantiles of all predicted scores.
+    thresholds: the thresholds to try; by default at most 20 quantiles of all predicted scores.
     folds: number of cross-validation folds, 2 to nq.
     keep: store the threshold in the index as the default for the mode of `parameters`.
 
@@ -232,7 +232,7 @@ def _values(labels: IntArray, truth: SparseRows, tree: LabelTree | None) -> Valu
 
 
 def _quantiles(scores: Values) -> Values:
-    """Return at most `QUANTILES` different quantiles of the scores, including the minimum."""
+    """Return at most `QUANTILES` different quantiles, including the minimum; 0 without scores."""
     if not len(scores):
         return np.zeros(1)
     shares = np.linspace(0, 1, QUANTILES, endpoint=False)
@@ -259,8 +259,8 @@ def neighbour_vote(
     weighted: weight each vote by the similarity of the neighbour.
     parameters: how to find neighbours; the default finds ten.
 
-    Among labels with equal shares the smaller label comes first. Raises `InvalidArgumentError` with
-    the field documents, labels or top_k.
+    Labels with equal shares are ordered by label number. Raises `InvalidArgumentError` with the
+    field documents, labels or top_k.
     """
     engine = index.engine
     truth = as_labels(labels, engine.rows)

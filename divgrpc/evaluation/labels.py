@@ -30,20 +30,21 @@ from divgrpc.types import EvaluateLabelRow, Interval
 LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_score")
 # Names of the figures of a document at a setting.
 LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
-# The first columns of a table of figures. They are followed by a column for each rank, which holds
-# the labels that were selected at this rank.
+# The first columns of a table of figures (see `Tally`). A column for each rank follows, with the
+# label that was selected at this rank for each document.
 WORK_COLUMNS: Final = ("drank", "scored", "microseconds")
 # Maximum number of labels that an evaluation predicts at all settings together. The evaluation
 # stores 8 bytes for each predicted label until it ends.
 LABELS_MAX: Final = 10_000_000
-# Maximum number of labels that an evaluation predicts at one setting. Judging one takes 80 bytes.
+# Maximum number of labels that an evaluation predicts at one setting. Judging a label takes 80
+# bytes.
 JUDGED_MAX: Final = 1_000_000
-# Maximum sum of top_k over all settings, because each rank takes four intervals.
+# Maximum sum of top_k over all settings, because a result row has four intervals for each rank.
 RANKS_MAX: Final = 20_000
 # Minimum number of points for `inverse_propensities`.
 _POINTS_MIN: Final = 3
 # Upper bounds of the size of a result row in a message. A rank takes four intervals. A document
-# takes nine numbers, an offset, and a varint per label. The headroom covers the rest.
+# takes nine numbers, an offset, and a varint for each label. The headroom covers the rest.
 _RANK_BYTES: Final = 160
 _DOCUMENT_BYTES: Final = 80
 _LABEL_BYTES: Final = 4
@@ -151,7 +152,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
 
 def documents_per_message_max(top_k: int) -> int:
-    """Return the maximum number of documents whose result row always fits in a message.
+    """Return the maximum number of documents for which a result row always fits in a message.
 
     The result row has the values and the `top_k` labels of every document.
     """

@@ -28,7 +28,7 @@ COLUMNS: Final = (*METRICS, "microseconds", "found")
 # fold must include a query with an h.
 LEAST_WITH_H: Final = GROUPS_MIN
 
-# Queries are a dense array (nq, d) or a sparse matrix. The code uses only their shape and slices.
+# Queries are a dense array (nq, d) or a sparse matrix (nq, d).
 Queries = Any
 
 
@@ -36,7 +36,7 @@ Queries = Any
 class Relevance:
     """The relevant points of nq queries, in one of two forms.
 
-    categories: (nq,) int64, the category of each query, whose points are relevant.
+    categories: (nq,) int64, the category of each query. The points of this category are relevant.
     relevant: the ids of the relevant points of each query.
     """
 
@@ -77,7 +77,8 @@ class Relevance:
     def topics(self, index: "Engine") -> tuple[Topics, IntArray]:
         """Return the topics, and the name of each query's topic (nq,).
 
-        Raises `InvalidArgumentError` (categories or relevant) for a category or an id of no point.
+        Raises `InvalidArgumentError`, with the field categories or relevant, for a category or an
+        id that no point has.
         """
         if self.categories is not None:
             try:
@@ -92,14 +93,14 @@ class Relevance:
 class QueryTally(Tally[EvaluateRow]):
     """Tables of the figures of queries, one for each setting, and result rows from the tables.
 
-    A table is (len(COLUMNS), nq).
+    A table is (len(COLUMNS), nq), as in `Tally`.
     """
 
     table_columns = COLUMNS
     choice_fields = ("selector", "variant", "rounding", "search", "k")
 
     def default(self) -> QueryDefault:
-        """Return the setting of the winner, after `rows` has found it."""
+        """Return the winning setting, to be stored as the default; call `rows` first."""
         setting = self.settings[self.winners[0].overall]
         options = {field.name: getattr(setting, field.name) for field in fields(QueryDefault)}
         return QueryDefault(**options | {"diversity": setting.dial})
@@ -116,7 +117,8 @@ class QueryTally(Tally[EvaluateRow]):
         return EvaluateRow(
             **self._row_fields(setting, columns),
             metrics={
-                # Replace each ratio by `mean`, because the ratio's last digit may differ.
+                # Replace each ratio by `mean`, because the ratio may differ from `mean` in the last
+                # digit.
                 name: interval._replace(value=mean(columns[name]))
                 for name, interval in zip(METRICS, intervals, strict=True)
             },
@@ -141,28 +143,30 @@ def evaluate(
     per_query: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> Iterator[EvaluateRow]:
-    """Measure every setting of `grid` on `queries` (nq, d), and yield a row for each.
+    """Measure every setting of `grid` on `queries` (nq, d), and yield a row for each setting.
 
     queries: (nq, d), dense or sparse.
     categories: (nq,), the category of each query. The points of this category are relevant.
     relevant: the ids of the relevant points of each query, instead of `categories`.
-    groups: (nq,) whole numbers, the group of each query. The default is its category or, with
-        `relevant`, a group for each query. Intervals and folds are over groups.
+    groups: (nq,) whole numbers, the group of each query. By default the group is the category or,
+        with `relevant`, each query is its own group. Intervals and folds are over groups.
     grid: the settings to measure; by default those of `Grid()`.
     folds: number of cross-validation folds, 2 to nq, or 0 to choose no setting. There are never
         more folds than groups, and with one group no setting is chosen.
-    set_default: make the best choice the index's default for Query, and yield a row for it.
+    set_default: make the best choice the index's default for Query, and yield a row for this
+        choice.
     per_query: include the figures of every query in the rows.
     progress: called with a `Progress` at the start and after each block of queries.
 
     The rows of all settings come first, in the order of the grid. They are followed by a row for
     each choice. A choice is made for every combination of selector, variant, rounding, search and
     k. The choice is the diversity, limits, epsilon, n_probes and sampling with the greatest mean h.
-    With `set_default`, a row for the best choice follows. Nested folds keep its figures from being
-    too high.
+    With `set_default`, a row for the best choice follows. Nested folds keep the figures of this row
+    from being too high.
 
-    Before any work, raises `InvalidArgumentError` with the field for an invalid argument, and
-    `UnfitIndexError` if the index lacks categories or sub-topics.
+    Before any work, raises `InvalidArgumentError` with the field for an invalid argument. Raises
+    `UnfitIndexError` if the index lacks the categories or, with `set_default`, if fewer than two
+    groups have a query with two or more relevant sub-topics.
     """
     if hasattr(queries, "tocsr"):
         queries = queries.tocsr()
@@ -216,7 +220,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
             "set_default needs two groups of queries with two or more relevant sub-topics",
         )
     limit = LIMITS["k_candidates_dims_max"]
-    # Limit k * k * width, because the comparison of all pairs of results reads this many numbers.
+    # Limit k * k * width: comparing all pairs of results of a query reads this many numbers.
     if max(task.widths()) ** 2 * index.widest_row > limit:
         raise InvalidArgumentError(
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {limit}"

@@ -5,9 +5,9 @@ study divides the work into blocks. A block is a range of queries or documents a
 Several threads can measure blocks at the same time, because kernels release the GIL. The figures of
 each block are stored in a `Tally`, which makes the result rows at the end.
 
-If an evaluation is too large for one request, the client splits it into several requests, and
-stores the figures of the responses in its own tally. Because clients import this module, it must
-not import any dependency but numpy.
+If an evaluation is too large for one request, the client splits the evaluation into several
+requests, and stores the figures of the responses in a tally of its own. Because clients import this
+module, it must not import any dependency but numpy.
 """
 
 import threading
@@ -33,12 +33,13 @@ STAGE: Final = "evaluating"
 # Target duration of a block in seconds. With longer blocks, threads would end at different times,
 # and progress would be rarer. Shorter blocks would have more overhead.
 _BLOCK_SECONDS: Final = 0.1
-# Number of rows in the first block of a setting, before the time of a row is known.
+# Number of rows in a block while the time of a row at its setting is not yet known.
 _FIRST_ROWS: Final = 16
 _BLOCK_ROWS_MAX: Final = 512
 # Maximum number of results in a block, which are in memory at the same time.
 _BLOCK_RESULTS_MAX: Final = 2**15
-# Median times of the same setting in several evaluations differ by some 3 % on a quiet machine.
+# Two median times within this share of each other count as equal. On a quiet machine, the median
+# times of one setting differ by some 3 % between evaluations.
 TIME_TOLERANCE: Final = 0.1
 
 RowT = TypeVar("RowT", bound=EvaluateRow | EvaluateLabelRow)
@@ -54,8 +55,9 @@ class Task:
         never more folds than groups, and with one group no setting is chosen.
     set_default: make the best choice the index's default. This needs folds and a single k.
     per_row: include `values` in the result rows.
-    groups: (rows,) int64, the group of each row. Rows of one group, such as a category, are alike,
-        so intervals count groups, and folds keep a group together. None makes each row a group.
+    groups: (rows,) int64, the group of each row. Rows of one group, such as a category, are alike.
+        So intervals count groups instead of rows, and folds keep a group together. None makes each
+        row a group.
 
     Raises `InvalidArgumentError` with the field.
     """
@@ -100,7 +102,7 @@ class Task:
         return np.arange(self.rows) if self.groups is None else np.asarray(self.groups, np.int64)
 
     def widths(self) -> list[int]:
-        """Return the number of results for each row, k or top_k, at each setting."""
+        """Return for each setting the maximum number of results for a row, k or top_k."""
         return [int(getattr(setting, self.width_field)) for setting in self.grid.settings()]
 
     def bounded(self) -> Self:
@@ -143,13 +145,15 @@ class Resolution:
 class Tally(ABC, Generic[RowT]):
     """Tables of figures, one for each setting, and result rows from the tables.
 
-    A table is (columns, n) for n queries or documents. A subclass defines the columns.
+    A table is an array (columns, n) for n queries or documents: each column of figures is a row of
+    the array. A subclass defines the columns.
     """
 
     # Names of the columns of a table. If `has_labels`, a column for each predicted label follows.
     table_columns: ClassVar[tuple[str, ...]]
     has_labels: ClassVar[bool] = False
-    # Settings with equal values of these form a group. One setting of each group is chosen.
+    # Settings with equal values of these fields are of one kind. One setting of each kind is
+    # chosen.
     choice_fields: ClassVar[tuple[str, ...]]
 
     def __init__(self, task: Task, resolution: Resolution) -> None:
@@ -174,7 +178,7 @@ class Tally(ABC, Generic[RowT]):
         return np.stack(columns if labels is None else [*columns, *labels.T])
 
     def rows(self) -> list[RowT]:
-        """Return a row for every setting, then for every choice, then for every winner."""
+        """Return a row for every setting, then one for every choice, then one for every winner."""
         goals, times = self._goals_and_times()
         front = fronts(self.task.widths(), goals, times)
         self._choose(goals)
@@ -195,10 +199,10 @@ class Tally(ABC, Generic[RowT]):
         return rows
 
     def _choose(self, goals: Values) -> None:
-        """Make a choice among the settings of each kind, and find the winner for the default.
+        """Make a choice among the settings of each kind, and find the winners for the defaults.
 
-        In an evaluation of queries there is one winner. In an evaluation of labels there is one for
-        each mode, because each mode has its own default threshold.
+        A winner is the best of several choices. An evaluation of queries has one winner. An
+        evaluation of labels has one for each mode, because each mode has its own default threshold.
         """
         folds = self._folds(~np.isnan(goals[0]))
         if folds is None:
@@ -213,7 +217,7 @@ class Tally(ABC, Generic[RowT]):
         """Return the fold (n,) of each row, or None if no setting is chosen.
 
         `with_goal` (n,) says to which rows the goal applies. A choice needs two groups with such
-        rows, because the rows outside of each fold must include one.
+        rows, because the rows outside of each fold must include such a row.
         """
         groups = self.task.group_of_row
         count = len(np.unique(groups[with_goal]))
@@ -250,7 +254,7 @@ class Tally(ABC, Generic[RowT]):
 
     @abstractmethod
     def _columns(self, table: Values) -> dict[str, Values]:
-        """Return figures by name, (n,) each, which include the goal and `microseconds`."""
+        """Return the goal, `microseconds` and other figures of a table by name, (n,) each."""
 
     @abstractmethod
     def _ratios(self, table: Values) -> tuple[Values, Values]:
@@ -258,14 +262,15 @@ class Tally(ABC, Generic[RowT]):
 
     @abstractmethod
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> RowT:
-        """Return the result row of a table, with defaults for the fields that only choices set."""
+        """Return the result row of a table, with defaults for the fields that `rows` sets."""
 
 
 class Study(Generic[RowT]):
     """A checked evaluation on an open index.
 
     Several threads may call `work` at the same time. `measure` returns the figures (columns, m) of
-    a slice of m rows at a setting. `store_default` makes the chosen setting the index's default.
+    a slice of m rows at a setting. `store_default` takes the result rows, and stores what the
+    winners chose as defaults of the index.
     """
 
     def __init__(
@@ -292,7 +297,7 @@ class Study(Generic[RowT]):
 
     @property
     def progress(self) -> Progress:
-        """The progress of the study, in which a query or document counts once per setting."""
+        """The progress of the study. A query or document counts once per setting."""
         count, seconds = self._rows_done, time.monotonic() - self._start_seconds
         seconds_left = seconds * (self._total - count) / count if count else None
         return Progress(STAGE, count, self._total, seconds_left)
@@ -320,7 +325,7 @@ class Study(Generic[RowT]):
     def rows(self) -> list[RowT]:
         """Return a row for every setting, then a row for every choice.
 
-        If the task has `set_default`, a row for each winner follows, and winners become defaults.
+        If the task has `set_default`, a row for each winner follows, and the defaults are stored.
         """
         rows = self._tally.rows()
         if self._tally.task.set_default:
@@ -351,10 +356,10 @@ class Study(Generic[RowT]):
 
 
 def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]:
-    """Return a mask (s,) of the settings that are on the Pareto front of mean h and median time.
+    """Return a mask (s,) of the settings on the Pareto front of mean h and median time.
 
-    Only settings of the same k are compared. Times within `TIME_TOLERANCE` count as equal. `h` and
-    `times` are (s, n).
+    `h` and `times` (s, n) are the figures of n queries at each of s settings. Only settings of the
+    same k are compared. Times within `TIME_TOLERANCE` count as equal.
     """
     means = np.array([mean(column) for column in h])
     medians = np.median(times, axis=1)
@@ -366,7 +371,7 @@ def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]
 
 
 def _chosen_table(tables: Sequence[Values], choice: Choice) -> Values:
-    """Return a table of the figures of every row at the setting that was chosen for its fold."""
+    """Return a table in which each query or document has the figures at the choice for its fold."""
     table = np.empty_like(tables[choice.members[0]])
     for member in choice.members:
         at_member = choice.at == member

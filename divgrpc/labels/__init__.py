@@ -3,9 +3,10 @@
     trained = train(documents, labels)
     prediction = trained.model.predict(queries, top_k=5)
 
-This package contains LEML training (`training`), the label model (`model`), and prediction with an
-index (`prediction`). The modules of this package may import search, hashing, parameters, storage,
-metrics, kernels and vectors, but not the builder, the engine or `divgrpc.Index`.
+The main modules are `training` (LEML, a label model of low rank), `model` (the label model), and
+`prediction` (prediction with an index). The modules of this package may import search, hashing,
+parameters, storage, metrics, kernels and vectors, but not the builder, the engine or
+`divgrpc.Index`.
 """
 
 from divgrpc.labels.model import LabelModel

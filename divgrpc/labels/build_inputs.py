@@ -1,4 +1,4 @@
-"""The label inputs of a build, except the label rows, which are given with the points."""
+"""The label inputs of a build, except the labels of the points, which come with the points."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -63,8 +63,8 @@ class LabelInputs:
     def from_keywords(cls, seed: int, **labelling: Unpack[Labelling]) -> Self:
         """Create inputs from keyword arguments of `Index.build`; `seed` is the seed of training.
 
-        Raises the errors of the constructor and of `LabelParameters`. Also raises
-        `InvalidArgumentError` for a training parameter if the model is not "leml".
+        Raises the errors of the constructor, of `LabelModel.of_factors` and of `LabelParameters`.
+        Also raises `InvalidArgumentError` for a training parameter if the model is not "leml".
         """
         training: dict[str, Any] = dict(labelling)
         model = training.pop("label_model", None)

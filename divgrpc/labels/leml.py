@@ -19,9 +19,9 @@ nor the step for V can increase F.
 
 The columns of the initial H are the leading right singular vectors of XᵀY, found by randomised
 subspace iteration (Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review
-2011). These columns are orthonormal, so the first feature map is the ridge regression of the
-projected labels. After two iterations predictions for new documents hardly improve; many more
-iterations overfit.
+2011). These columns are orthonormal, so the first feature map solves a ridge regression for the
+labels projected onto these columns. After two iterations predictions for new documents hardly
+improve; many more iterations overfit.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,8 @@ _OVERSAMPLED_COLUMNS: Final = 10
 _POWER_ITERATIONS: Final = 2
 # Conjugate gradients stop when the residual falls to this share (1 %) of the initial residual.
 _RESIDUAL_SHARE: Final = 1e-2
-# They also stop at this share of the right-hand side, about the precision of float32.
+# Conjugate gradients also stop when the residual falls to this share of the right-hand side, about
+# the precision of float32.
 _RIGHT_SIDE_SHARE: Final = 1e-6
 # A block of columns has at most 2**26 values (256 MiB). Conjugate gradients keep four blocks.
 _BLOCK_NUMBERS: Final = 2**26
@@ -119,7 +120,7 @@ class Alternation:
         return self.loss
 
     def _separate_columns(self) -> FloatArray:
-        """Rotate both factors so that HᵀH is diagonal; return its diagonal (r,), descending."""
+        """Rotate both factors so that HᵀH is diagonal; return the diagonal (r,), descending."""
         scales, rotation = np.linalg.eigh(second_moments(self.label_factors))
         rotation = rotation[:, ::-1].astype(np.float32)
         for factors in (self.label_factors, self.feature_map):
@@ -167,7 +168,8 @@ class Alternation:
         label_squares = 0.0
         for rows in _row_blocks(image):
             halves = image[rows] @ root.T
-            # The inner product of the label factors and the image, which the loss subtracts.
+            # Add up the inner product of the label factors and the image. The loss subtracts this
+            # product.
             label_squares += float(np.vdot(halves, halves))
             self.label_factors[rows] = halves @ root
         squares = float(_squares(self.feature_map).sum())
@@ -193,7 +195,10 @@ def _squares(rows: FloatArray) -> Sums:
 
 
 def _over_rows(factors: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
-    """Run the kernel `update` on all rows of `factors` (n, r), on all cores; return sums (r,)."""
+    """Run the kernel `update` on all rows of `arrays`, on all cores; return its sums (r,).
+
+    `factors` (n, r) gives the number of rows n and the number of sums r.
+    """
     count = factors.shape[1]
     height = max(1, _UPDATED_NUMBERS // count)
     starts = range(0, len(factors), height)

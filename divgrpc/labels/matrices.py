@@ -1,8 +1,9 @@
 """Products of documents X (n, d) and labels Y (n, L) with matrices of few columns, for LEML.
 
-Sparse matrices stay sparse. Each product reads the stored values of X, of Y or of a transposed
-copy, and divides the rows among all cores. If d is small, XᵀX (d, d) is computed once. A step of
-conjugate gradients is then one dense product, about thirty times faster than two sparse products.
+Sparse matrices stay sparse. A product with a sparse matrix reads the stored values of the matrix or
+of its transposed copy, and divides the rows among all cores. If d is small, XᵀX (d, d) is computed
+once. A step of conjugate gradients is then one dense product, about thirty times faster than two
+sparse products.
 """
 
 from itertools import pairwise
@@ -24,7 +25,8 @@ Matrix: TypeAlias = FloatArray | SparseRows
 # 32 values in the time that a sparse product needs for one stored value.
 _MOMENT_COLUMNS_MAX: Final = 4_096
 _MOMENTS_PER_STORED_MAX: Final = 32
-# If X stores at least this share of its values, XᵀX is computed from dense blocks of rows.
+# If a sparse X stores at least this share of its n x d values, XᵀX is computed from dense blocks of
+# rows.
 _DENSE_SHARE_MIN: Final = 1 / 16
 _BLOCK_ROWS: Final = 8_192
 # Approximate number of stored values that one thread multiplies at a time.

@@ -1,8 +1,9 @@
 """The label model computes a score for every label of a document from two factors.
 
 The score of label l for document x is h_l · (Vᵀx + offset), where h_l is row l of the label factors
-and V is the feature map. A trained model scales documents to unit length, and its offset is the row
-of V that belongs to a constant feature. Factors that a caller provides are used without scaling.
+and V is the feature map. A trained model scales documents to unit length. Its offset was learned as
+the row of V for a constant feature. A model of factors that a caller provides scales documents only
+if `unit_rows` is set, and its offset is zero.
 """
 
 from dataclasses import dataclass
@@ -69,10 +70,12 @@ class LabelModel:
         """Return Vᵀx + offset (nq, r) float32 for `documents` (nq, d), dense or sparse.
 
         The embedding of a document of zeros is the offset. Raises `InvalidArgumentError` with the
-        field documents for a wrong number of columns or for values that are not finite.
+        field documents for a wrong number of columns, for values that are not finite and, without
+        `unit_rows`, for rows longer than `vectors.LENGTH_MAX`.
         """
         rows = as_rows("documents", documents, self.dims)
-        # Both metrics raise errors for values that are not finite; "cosine" also scales the rows.
+        # Both metrics refuse values that are not finite. "cosine" also scales the rows, and
+        # "inner_product" also refuses rows that are too long.
         prepare("documents", rows, "cosine" if self.unit_rows else "inner_product")
         return np.asarray(multiply(rows, self.feature_map) + self.offset)
 
@@ -83,7 +86,8 @@ class LabelModel:
 
         Labels with a score below `threshold` are left out. Labels with equal scores are ordered by
         label number. The result is exact, so it is the reference for approximate searches. Raises
-        the errors of `embed`, and `InvalidArgumentError` with the field top_k if it is below 1.
+        the errors of `embed`, and `InvalidArgumentError` with the field top_k unless `top_k` is an
+        int of at least 1.
         """
         embedded = self.embed(documents)
         width = check_top_k(top_k, self.label_count)

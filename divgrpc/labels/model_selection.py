@@ -1,4 +1,4 @@
-"""Chooses rank, regularisation and iterations by the precision of predictions on held-out rows.
+"""Chooses the rank, regularisation and iterations of LEML by the precision on held-out rows.
 
 A random fifth of the training rows is held out, at most 2,500 rows. The model is trained on at most
 20,000 of the other rows. If these are only a sample of the other rows, labels (and features of
@@ -6,11 +6,11 @@ sparse documents) that do not occur in the sample are dropped. The score of a se
 P@1, P@3 and P@5 on the held-out rows. No test data is used.
 
 The regularisations to try differ by factors of about three. The search begins at 1, the order of
-magnitude that suits rows of unit length. It tries stronger regularisations until the score drops.
-It tries weaker regularisations only if no stronger regularisation is better than 1. With the best
-regularisation, the search then tries half the rank, and chooses half the rank unless the score is
-lower. Unless the number of iterations is given, a trial ends when another iteration improves the
-score by too little.
+magnitude that suits documents of unit length. It tries stronger regularisations until the score
+drops. It tries weaker regularisations only if no stronger regularisation is better than 1. Unless
+the rank is given, the search then tries half the rank with the best regularisation, and chooses
+half the rank unless the score is lower. Unless the number of iterations is given, a trial ends when
+another iteration improves the score by too little.
 """
 
 from collections.abc import Callable
@@ -99,8 +99,8 @@ def _climb(trial: Callable[[float, int], Trial], rank: int) -> Trial:
     for step in (1, -1):
         for regularisation in REGULARISATIONS[_FIRST + step :: step]:
             candidate = trial(regularisation, rank)
-            # A weaker regularisation must raise the score for the search to continue. A stronger
-            # regularisation may lower it a little.
+            # The search for weaker regularisations continues only while the score rises. The search
+            # for stronger ones continues even if the score falls a little.
             if candidate.score <= best.score - (_SCORE_DROP_MIN if step > 0 else 0):
                 break
             best = max(best, candidate, key=lambda trial: trial.score)
@@ -138,7 +138,10 @@ class _HeldOut:
         self.trials: list[Trial] = []
 
     def trial(self, regularisation: float, rank: int) -> Trial:
-        """Train until an iteration gains too little; return the trial of the best iteration."""
+        """Train until an iteration gains too little; return the trial of the best iteration.
+
+        If the number of iterations is given, train for this number instead.
+        """
         factors, iterations = self._factors[:, :rank].copy(), self._parameters.iterations
         training = Alternation(
             self._products, factors, regularisation, self._parameters.inner_iterations

@@ -4,8 +4,9 @@ In the mode `embedding`, the feature map turns a document into a vector of r val
 factors are indexed like points. A search of this label index finds the labels whose factors have
 the largest inner products with the vector, and a selector picks among these labels.
 
-In the mode `neighbour_vote`, the points nearest to the document vote for their labels. The score of
-a label is its share of the votes, so a label that all neighbours have scores 1.
+In the mode `neighbour_vote`, a query finds points near the document, its neighbours. Each neighbour
+votes for its own labels. The score of a label is its share of the votes. A label that all
+neighbours have gets the score 1.
 
 In both modes, the selector `hierarchy` picks among the best labels (`divgrpc.search.branches`).
 """
@@ -54,13 +55,13 @@ _VOTED_PER_LABEL: Final = 10
 
 
 class IndexedLabels:
-    """The labels of a generation: label sets of its points, a model, names, and a hierarchy.
+    """The labels of one build of an index: label sets of the points, a model, names, a hierarchy.
 
     Each of these four parts may be missing.
     """
 
     def __init__(self, arrays: Mapping[str, Array], section: LabelSection, metric: Metric) -> None:
-        """Take the arrays and the label section of a generation, and the `metric` of its points."""
+        """Take the arrays and the label section of a build, and the `metric` of its points."""
         self._arrays = arrays
         self._section = section
         self._metric: Metric = metric
@@ -82,7 +83,7 @@ class IndexedLabels:
 
     @cached_property
     def _branches(self) -> Branches:
-        """The hierarchy in the form that the selector uses; raises KeyError without a hierarchy."""
+        """The hierarchy for the selector `hierarchy`; raises KeyError if the index has none."""
         return Branches.of(*self._tree_arrays(), self.count)
 
     def _tree_arrays(self) -> tuple[Array, Array]:
@@ -134,7 +135,7 @@ class IndexedLabels:
         if parameters.least is None:
             return effective
         # The distance limit excludes labels with a score below the threshold, so that they are not
-        # passed to the selector. A distance is minus the score, which is an inner product.
+        # passed to the selector. A score is an inner product, and a distance is minus the score.
         return replace(effective, max_distance=-parameters.least)
 
     def check(self, documents: Rows) -> None:
@@ -158,7 +159,7 @@ class IndexedLabels:
         return self._searcher.exact_together(plan, sparse=False)
 
     def _plan(self, effective: EffectiveParameters, parameters: PredictParameters) -> QueryPlan:
-        """Plan the search for labels; for the selector `hierarchy`, it returns all candidates."""
+        """Plan the search for labels, which returns all candidates for the selector `hierarchy`."""
         if parameters.by_hierarchy:
             candidates = effective.candidates_limit or self.count
             effective = replace(effective, k=min(candidates, self.count))
@@ -255,7 +256,7 @@ def weigh(scores: FloatArray, counts: CountArray, metric: Metric) -> FloatArray:
     Row i has counts[i] neighbours. The remaining entries of the row get the weight 0. Under
     euclidean, a neighbour at the squared distance c has the weight 1 / (1 + c/s), where s is the
     mean of c over the neighbours. Under cosine and inner_product, the weight of a neighbour is its
-    cosine or inner product with the document, or 0 if that is negative.
+    cosine or inner product with the document, or 0 if this value is negative.
     """
     valid = np.arange(scores.shape[1]) < counts[:, None]
     scores = np.where(valid, scores, 0)

@@ -21,8 +21,9 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows
 class TrainedLabels:
     """A trained `model`, and the `parameters` of its training with all values filled in.
 
-    `losses` holds the loss after each iteration, decreasing. `trials` holds the settings that were
-    tried on held-out rows. It is empty if all parameters were given or there are too few rows.
+    `losses` holds the loss after each iteration. `trials` holds the settings that were tried on
+    held-out rows. There are none if rank, regularisation and iterations were given, or with too few
+    rows.
     """
 
     model: LabelModel
@@ -37,7 +38,7 @@ def train(
     parameters: LabelParameters | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TrainedLabels:
-    """Train LEML on `documents` X (n, d) and `labels` Y (n, L), each sparse or dense.
+    """Train LEML (`labels.leml`) on `documents` X (n, d) and `labels` Y (n, L), sparse or dense.
 
     Rows of X are scaled to unit length, and a constant feature is appended. Document i has label j
     if Y[i, j] is not 0. `on_progress` is called several times per iteration, and may raise an error
@@ -77,8 +78,8 @@ def _train(
         raise invalid(
             "regularisation", f"must be lower, {best.regularisation:g} leaves no factors but zeros"
         )
-    # Features and labels that no document has were left out of training. Insert zeros for them,
-    # because regularisation would make their rows zero.
+    # Features of sparse documents, and labels, that no document has were left out of training.
+    # Insert zeros for them, because regularisation would make their rows zero.
     feature_map = _insert_zeros(training.feature_map, used_features, features)
     factors = _insert_zeros(training.label_factors, used_labels, labels)
     model = LabelModel(factors, feature_map[:-1], feature_map[-1], unit_rows=True)
@@ -127,7 +128,7 @@ class _Reports:
         self._loss: float | None = None
 
     def choosing(self, share: float) -> None:
-        """Report the finished `share` of the maximum number of trials of "choosing"."""
+        """Report the finished `share` of the maximum number of trials in the stage "choosing"."""
         self._on_progress(TrainingProgress("choosing", round(share * self._rows), self._rows))
 
     def begin(self, iterations: int) -> None:

@@ -8,8 +8,8 @@
 Most metrics take judged results and return one float64 per query. NaN means that the metric does
 not apply to the query. Means and intervals skip queries with NaN.
 
-All measures of quality belong in this package. It may import numpy, `divgrpc.types` and
-`divgrpc.errors`. It may not import scipy or numba, because clients use it without scipy and numba.
+All measures of quality belong in this package. The package may import numpy, `divgrpc.types` and
+`divgrpc.errors`, but not scipy or numba, because clients use the package without these two.
 """
 
 from divgrpc.metrics.comparing import (

@@ -1,10 +1,11 @@
 """Comparison of methods: means, intervals, tests, shares of a gain, and the Pareto front.
 
-Intervals and tests are by groups of queries, because queries of one group, such as a category, are
-alike. The functions that compute them take `groups`, (nq,) whole numbers. By default each query is
-its own group. All these functions use the standard error called CR2, which corrects for the share
-of each group in all queries, and Student's t with Satterthwaite's degrees of freedom. If all groups
-have the same size, this is the t test of the group means.
+Intervals and tests treat groups of queries as independent, not single queries, because queries of
+one group, such as a category, are alike. The functions for intervals and tests take `groups`, (nq,)
+whole numbers. By default each query is its own group. All these functions use the standard error
+called CR2, which corrects for the share of each group in all queries, and Student's t with
+Satterthwaite's degrees of freedom. If all groups have the same size, the test is the t test of the
+group means.
 
 Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage
 samples", Survey Methodology 28 (2002); Imbens and Kolesar, "Robust standard errors in small
@@ -47,7 +48,8 @@ def mean_intervals(values: Values, groups: npt.ArrayLike | None = None) -> list[
     if values.ndim != 2:
         raise invalid("values", "must be (queries, metrics)")
     intervals = ratio_intervals(*without_nan(values), groups)
-    # Replace the ratio by `mean`, because the ratio's last digit may differ.
+    # Replace the ratio by `mean`, because the last digit of the ratio may differ from that of
+    # `mean`.
     return [
         interval._replace(value=mean(column))
         for interval, column in zip(intervals, values.T, strict=True)
@@ -55,10 +57,10 @@ def mean_intervals(values: Values, groups: npt.ArrayLike | None = None) -> list[
 
 
 def without_nan(values: Values) -> tuple[Values, Values]:
-    """Return arguments for `ratio_intervals` whose ratios are the means of columns (n, m).
+    """Return dividends and divisors for `ratio_intervals`.
 
-    The dividends (n, m) are `values` with 0 instead of NaN. The divisors (n, m) are 0 for NaN,
-    else 1.
+    Their ratios are the means of the columns of `values` (n, m), without NaN. The dividends (n, m)
+    are `values` with 0 instead of NaN. The divisors (n, m) are 0 for NaN, else 1.
     """
     applies = ~np.isnan(values)
     return np.where(applies, values, 0.0), applies.astype(np.float64)
@@ -110,8 +112,9 @@ def ratio_intervals(
     gained, possible: (nq, m).
     groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
 
-    A ratio is NaN if both sums are 0. A query counts unless both of its values are 0. With fewer
-    than two groups the ends are NaN. Raises `InvalidArgumentError` with the field groups.
+    A ratio is NaN if both sums are 0. A query counts in a column unless both of its values are 0.
+    With fewer than two groups the ends are NaN. Raises `InvalidArgumentError` with the field
+    groups.
     """
     ratios, errors, degrees = ratios_of_sums(gained, possible, groups)
     widths = errors * np.array([critical_t(value) for value in degrees.tolist()])
@@ -195,8 +198,9 @@ def gain_share_interval(
 
     groups: (nq,) whole numbers, the group of each query; by default each query is its own group.
 
-    If `best` gains almost nothing over `nearest`, the interval means little, so report the possible
-    gain before its share. With fewer than two groups the ends are NaN.
+    If `best` gains almost nothing over `nearest`, the interval means little. So report this
+    possible gain, `best` - `nearest`, before its share. With fewer than two groups the ends are
+    NaN.
     """
     gain, possible = _gains(values, nearest, best)
     applies = ~np.isnan(gain + possible)
@@ -215,12 +219,12 @@ def pareto_front(
         1 + `tolerance` times the shorter one, because measured times vary by chance.
 
     Settings are taken in descending order of h. A setting is on the front if it is faster than all
-    settings on the front with a higher h. Of settings with equal h, those that count as fast as the
-    fastest of them are on the front. A setting with NaN is never on the front. For any other
-    setting that is not on the front, there is one on the front whose h is not lower and whose time
-    does not count as longer.
+    settings on the front with a higher h. Of such settings with equal h, only those that count as
+    fast as the fastest of them are on the front. A setting with NaN is never on the front. For any
+    other setting X that is not on the front, a setting on the front has at least the h of X, and
+    its time does not count as longer.
 
-    Raises `InvalidArgumentError`, with the field seconds, for other shapes.
+    Raises `InvalidArgumentError`, with the field seconds, if `h` or `seconds` has another shape.
 
     Papadimitriou and Yannakakis, "On the approximability of trade-offs", FOCS (2000).
     """
@@ -239,7 +243,7 @@ def pareto_front(
 
 
 def _gains(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> Values:
-    """Return the gain and the possible gain of each query as an array (2, nq)."""
+    """Return values - nearest and best - nearest for each query, as an array (2, nq)."""
     arrays = [np.asarray(array, np.float64) for array in (values, nearest, best)]
     middle, low, high = np.atleast_2d(*np.broadcast_arrays(*arrays))
     return np.concatenate([middle - low, high - low])
@@ -255,6 +259,6 @@ def _group_sums(columns: Values, groups: npt.ArrayLike) -> Values:
 
 
 def check_groups(groups: npt.NDArray[Any], queries: int) -> None:
-    """Raise `InvalidArgumentError`, with the field groups, unless they are (queries,) integers."""
+    """Raise `InvalidArgumentError` (groups) unless `groups` are integers of shape (queries,)."""
     if groups.shape != (queries,) or (groups.dtype.kind not in "iu" and groups.size):
         raise invalid("groups", f"must be {queries} whole numbers, one for each query")

@@ -12,14 +12,15 @@ from divgrpc.types import IntArray, Metric
 
 # A dense array (n, d) or a scipy sparse matrix, which this module must not import.
 Rows = Any
-# A block of lists holds at most this many vector components and inner products: 8 MiB each.
+# A block of several result lists has at most this many components of dense vectors, and at most
+# this many inner products: 8 MiB each.
 _BLOCK_NUMBERS: Final = 2**20
 # Inner products of dense rows are computed in steps of at most this many multiplications.
 _STEP_MULTIPLICATIONS: Final = 2**26
 # Inner products of sparse rows are computed in steps of at most this many products.
 _STEP_SPARSE_PRODUCTS: Final = 2**17
-# Maximum number of sparse rows in a block. Sparse rows are multiplied with all rows of their block,
-# including rows of other lists, so larger blocks would waste work.
+# Maximum number of sparse rows in a block of several lists. Sparse rows are multiplied with all
+# rows of their block, including rows of other lists, so larger blocks would waste work.
 _BLOCK_SPARSE_ROWS: Final = 256
 
 
@@ -51,11 +52,11 @@ def list_distances(
     rows: (nq, k) row numbers of `points`, -1 for a place without a result.
     metric: `cosine` gives squared distances between unit vectors, 0 to 4. `euclidean` gives squared
         distances. Under `inner_product` the distance between points is 1 - cosine, as in selectors.
-        The distance to the query is then NaN, because selectors scale it relative to all
-        candidates, and these are unknown here.
+        The distance to the query is then NaN, because selectors scale this distance relative to all
+        candidates, and the candidates are unknown here.
 
-    The cosine of a zero vector with any other vector counts as 0. Raises `InvalidArgumentError`,
-    with the field rows, for other shapes.
+    The cosine of a zero vector with any vector counts as 0. Raises `InvalidArgumentError`, with the
+    field rows, if `rows` has another shape or k is 0.
     """
     rows = np.asarray(rows, np.int64)
     if rows.ndim != 2 or not rows.shape[1]:
@@ -89,9 +90,10 @@ def objective(distances: ListDistances, diversity: float) -> Values:
 
 
 def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
-    """Return the distances of g lists as an array (3, g).
+    """Return the distances of g result lists as an array (3, g).
 
-    The rows: mean distance to the query, mean and minimum distance between results.
+    The rows of the array are the mean distance to the query, the mean distance between results, and
+    the minimum distance between results.
     """
     valid = rows >= 0
     vectors = points[np.maximum(rows, 0).ravel()].astype(np.float64)

@@ -15,11 +15,11 @@ a parent, and 1 for labels that meet only at the root.
 
 Conventions of this module:
 - The hierarchy may be given as a directed graph, which may have cycles and nodes with several
-  parents. A breadth-first search prunes it to a tree. The depth of a node is the minimum number of
-  edges from a root to the node. If a node has several parents one level above, the parent with the
-  smallest id is kept. Several roots become children of a common root.
-- A label is unknown if no root reaches it, or if it is outside 0 to L - 1. Unknown labels are
-  ignored. A label that occurs twice counts once.
+  parents. A breadth-first search prunes it to a tree. Several roots become children of a common
+  root. The depth of a node is the minimum number of edges from the root of the tree to the node. If
+  a node has several parents one level above, the parent with the smallest id is kept.
+- A label is unknown if no path leads from a root to it, or if its number is outside 0 to L - 1.
+  Unknown labels are ignored. A label that occurs twice counts once.
 - h is the depth of the deepest label. On levels deeper than its own, a label counts as its own
   ancestor.
 - drank is 0 for fewer than two labels. If h is 1, LF is 0 / 0, and drank is 1 for two or more
@@ -40,7 +40,7 @@ from divgrpc.types import IntArray
 _NONE: Final = -1
 # Maximum number of labels that `drank` handles at a time.
 _BLOCK_LABELS: Final = 2**20
-# Maximum number of levels in a hierarchy, which limits the size of the array `LabelTree.ancestors`.
+# Maximum number of levels in a hierarchy. This limits the size of the array `LabelTree.ancestors`.
 # The categories of Wikipedia have about twenty levels.
 _LEVELS_MAX: Final = 255
 
@@ -72,8 +72,9 @@ class LabelTree:
         Nodes are integers from 0 up, and nodes 0 to `label_count` - 1 are the labels. By default
         every node that has children and no parents is a root.
 
-        Raises `InvalidArgumentError`, with the field hierarchy, for edges or roots that are not
-        integers from 0 up, for a graph without a root, and for more than 255 levels.
+        Raises `InvalidArgumentError`, with the field hierarchy, for edges that are not integers
+        from 0 up, for roots that are not nodes, for a graph without a root, and for more than 255
+        levels.
         """
         above, below = _edges(parents, children)
         nodes = max(label_count, int(max(above.max(initial=-1), below.max(initial=-1))) + 1)

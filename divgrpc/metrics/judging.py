@@ -3,7 +3,7 @@
 Conventions of all metrics:
 - An empty place (-1) counts as a wrong result.
 - An id that occurs twice in a list counts only at its first place, because results are a set: the
-  paper's Algorithm 1 collects R_q from several tables.
+  paper's Algorithm 1 collects points from several tables.
 - A relevant point without a sub-topic (-1) counts as relevant, but adds no sub-topic.
 - A query without any relevant point is refused, because all its results would be equally bad.
 """
@@ -49,7 +49,7 @@ class PointCategories:
         subtopics: npt.ArrayLike | None = None,
         ids: npt.ArrayLike | None = None,
     ) -> Self:
-        """Check the integers of each point and return them as `PointCategories`.
+        """Check the categories, sub-topics and ids of the points, and return `PointCategories`.
 
         categories, subtopics: (n,), negative for a point that has none. None means that
             no point has one.
@@ -104,13 +104,13 @@ class Judged:
 
     relevant: (nq, k) bool, whether the result is relevant.
     subtopics: (nq, k), the sub-topic of each relevant result, -1 at all other places.
-    categories: (nq, k), the category of each result, -1 if it has none. If relevance is given by
-        lists of ids, this is 1 for relevant results and 0 for others. It is also -1 for empty
-        places and repeated ids.
+    categories: (nq, k), the category of each result, -1 for a result without a category. If
+        relevance is given by lists of ids, 1 for relevant results and 0 for other results. In both
+        cases, -1 for empty places and repeated ids.
     asked: (nq,), the category of each query, or 1 if relevance is given by lists of ids.
     relevant_total: (nq,), the number of relevant points of each query, at least 1.
     depths: (nq, k). Column j is the number of the query's sub-topics that have more than j relevant
-        points, so column 0 is the number of all its sub-topics.
+        points. So column 0 is the number of all sub-topics of the query.
     found: (nq,), the number of distinct results.
     """
 
@@ -139,8 +139,9 @@ class Topics:
     names: (t,) ascending, the category of each topic, or the number of its list.
     keys: topic * n + row for every point of every topic, in ascending order.
     totals: (t,), the number of points in each topic.
-    pair_topics, pair_points: arrays with an entry for each pair of a topic and one of its
-        sub-topics: the number of the topic, and the number of its points in the sub-topic.
+    pair_topics, pair_points: (p,), with an entry for each pair of a topic and one of its
+        sub-topics. The entries are the number of the topic, and the number of points that the topic
+        has in the sub-topic.
     lists: whether topics are lists of ids.
     """
 
@@ -178,7 +179,7 @@ class Topics:
         return cls(labels, names, *_grouped(topics, points, labels, len(names)), lists=True)
 
     def numbers(self, asked: IntArray) -> IntArray:
-        """Return the topic number (nq,) of each category in `asked` (nq,).
+        """Return the topic number (nq,) of each category (or number of a list) in `asked` (nq,).
 
         Raises `InvalidArgumentError`, with the field asked, for a category that no point has.
         """
@@ -230,8 +231,8 @@ def judge(ids: IntArray, asked: IntArray, labels: PointCategories) -> Judged:
     asked: (nq,) the category of each query.
     labels: categories and sub-topics of all points.
 
-    Raises `InvalidArgumentError`, with the field asked, for a category that no point has, and with
-    the field ids for an id that no point has.
+    Raises `InvalidArgumentError`, with the field asked for a category that no point has or a wrong
+    number of categories, and with the field ids for an id that no point has.
     """
     names = _whole(asked, "asked")
     return Topics.of_categories(labels).judge(as_lists(ids, len(names), "asked"), names)
@@ -257,8 +258,8 @@ def judge_relevant(
 def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
     """Count how often the label at each place of `labels` (nq, k) occurs in its row.
 
-    Returns two int64 arrays (nq, k). The first counts the occurrences at earlier places, the second
-    those in the whole row. Both are 0 at places with a negative label.
+    Returns two int64 arrays (nq, k). The first counts the occurrences at earlier places. The second
+    counts all occurrences in the row. Both are 0 at places with a negative label.
     """
     keys = labels - labels.min(initial=0)
     keys += np.arange(len(labels))[:, None] * (keys.max(initial=0) + 1)

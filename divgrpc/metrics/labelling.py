@@ -7,7 +7,8 @@ The `..._at` functions return a metric of the first j places for every j from 1 
 count as wrong labels, as is usual in extreme classification. The `set_...` functions measure all
 predicted labels as a set, which may have any size, for instance after a threshold was applied.
 
-All metrics of a document without true labels are 0, because every label predicted for it is wrong.
+For a document without true labels every predicted label is wrong. So the metrics of this document
+are 0, except the diversity of its predicted labels.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,8 @@ from divgrpc.metrics.judging import Mask, Values, as_lists, earlier_and_total, i
 from divgrpc.metrics.measures import harmonic_mean
 from divgrpc.types import IntArray
 
-# Default parameters A and B of `inverse_propensities`, which most publications use. Jain, Prabhu
-# and Varma (2016) use 0.5 and 0.4 for Wikipedia, and 0.6 and 2.6 for Amazon.
+# Default parameters A and B of `inverse_propensities`. Most publications use these values. Jain,
+# Prabhu and Varma (2016) use 0.5 and 0.4 for Wikipedia, and 0.6 and 2.6 for Amazon.
 PROPENSITY: Final = (0.55, 1.5)
 
 
@@ -118,8 +119,8 @@ def recall_at(judged: JudgedLabels) -> Values:
 def ndcg_at(judged: JudgedLabels) -> Values:
     """Return nDCG@1 to nDCG@k (nq, k), 0 to 1.
 
-    A right label has a gain of 1, divided by log2(1 + rank). The sum of these gains is divided by
-    the sum for the best possible list.
+    A right label has a gain of 1, divided by log2(1 + rank). The sum of the gains of the first j
+    labels is divided by the sum for the best possible j labels.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (TOIS 2002).
     """

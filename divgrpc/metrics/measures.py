@@ -1,10 +1,12 @@
 """Metrics of judged results: relevance, diversity of sub-topics, and combinations of both.
 
-Each metric is computed over all k ranks and returns (nq,) float64, 0 to 1. In `ir_measures`, the
-relevance metrics are called P@k, R@k, SetF, AP@k, RR and Success@k.
+Each metric is computed over all k ranks and returns (nq,) float64, 0 to 1. In the package
+`ir_measures`, the relevance metrics are called P@k, R@k, SetF, AP@k, RR and (`n_call` with n = 1)
+Success@k.
 
 The diversity metrics count the sub-topics of relevant results. They are NaN if the relevant
-points of the query have no sub-topic. D and h are also NaN if these points have only one sub-topic.
+points of the query have no sub-topic. D (`normalised_entropy`) and h (`h_score`) are also NaN if
+these points have only one sub-topic.
 """
 
 from collections.abc import Callable
@@ -54,7 +56,7 @@ def reciprocal_rank(judged: Judged) -> Values:
 def n_call(judged: Judged, n: int) -> Values:
     """Return 1 if at least `n` results are relevant, else 0.
 
-    Chen and Karger, "Less is more" (SIGIR 2006), call it k-call at n. Raises
+    Chen and Karger, "Less is more" (SIGIR 2006), call this metric k-call at n. Raises
     `InvalidArgumentError`, with the field n, unless `n` is from 1 to k.
     """
     if not 1 <= n <= judged.k:
@@ -79,7 +81,7 @@ def subtopic_recall(judged: Judged) -> Values:
     """Return the share of the query's sub-topics that occur among its relevant results, 0 to 1.
 
     Zhai, Cohen and Lafferty, "Beyond independent relevance" (SIGIR 2003). The paper's tables have
-    it in the column SR, and ndeval calls it strec.
+    this metric in the column SR, and ndeval calls it strec.
     """
     earlier, _ = earlier_and_total(judged.subtopics)
     first = (judged.subtopics >= 0) & (earlier == 0)
@@ -154,7 +156,7 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
     All sub-topics have equal weight. `alpha` is the probability that a relevant result satisfies
     the user, who then stops reading. As in TREC's ndeval, the value is divided by the value of a
     list in which every result has every sub-topic. Here a result has at most one sub-topic, so the
-    value stays below 1 if the query has several.
+    value stays below 1 if the query has several sub-topics.
 
     Chapelle et al., "Expected reciprocal rank for graded relevance" (CIKM 2009).
 

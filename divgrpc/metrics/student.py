@@ -6,7 +6,7 @@ from typing import Final
 
 _LEVEL: Final = 0.05
 _PRECISION: Final = 1e-15
-# The fraction of `_fraction` needs some sqrt(degrees) terms.
+# Maximum number of terms of the continued fraction. About sqrt(degrees) terms are needed.
 _TERMS_MAX: Final = 100_000
 
 
@@ -54,7 +54,7 @@ def critical_t(degrees: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
+    """Return the continued fraction of the incomplete beta function at `x`, by Lentz's method."""
     product = ratio = 1 / (1 - (a + b) * x / (a + 1))
     upper = 1.0
     for m in range(1, _TERMS_MAX):

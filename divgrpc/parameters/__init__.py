@@ -2,7 +2,7 @@
 
 This package contains dataclasses that check what callers pass, and the limits of requests. It may
 import `divgrpc.types` and `divgrpc.errors`. It may not import modules that compute, such as
-kernels, because the client imports this package.
+`divgrpc.kernels`, because the client imports this package.
 """
 
 from divgrpc.parameters.build import (

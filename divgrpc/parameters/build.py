@@ -66,7 +66,7 @@ class BuildOptions(TypedDict, total=False):
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildParameters:
-    """How an index is built. If a parameter is None, Build chooses its value for the points.
+    """How an index is built. If a parameter is None, Build chooses a value that suits the points.
 
     metric: Distance measure; l2 means euclidean, ip and dot mean inner_product.
     hash_family: How to divide space into buckets or cells; auto lets Build choose.
@@ -75,8 +75,9 @@ class BuildParameters:
     n_tables: Number of hash tables, 1 to 256; not with cells. Build chooses the default.
     n_bits: Number of bits in the key of a bucket, 1 to 24; not with cells. Build chooses the
         default.
-    n_components: Number of principal components of the points that hashing uses, at most the number
-        of dimensions. Build chooses the default.
+    n_components: Number of principal components of the points that lsh_sdiv, pca_hash and cells
+        use, at most the number of dimensions or, above 8,192 dimensions, 4,096. Build chooses the
+        default.
     target_recall: Minimum share of the true nearest points that must be among a query's candidates
         with the search auto, above 0 and at most 1.
     zero_vectors: Whether to reject or to skip zero vectors under cosine.
@@ -109,7 +110,9 @@ class BuildParameters:
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelParameters:
-    """How the label model LEML is trained. If a parameter is None, held-out rows decide its value.
+    """How the label model LEML is trained (Yu et al. 2014).
+
+    If a parameter is None, Build chooses its value by predicting the labels of held-out rows.
 
     rank: Number of columns of the label factors, 1 to 4,096; the default is chosen on held-out
         rows.
@@ -118,7 +121,8 @@ class LabelParameters:
     iterations: Maximum number of training iterations, 1 to 1,000; the default is chosen on held-out
         rows.
     inner_iterations: Maximum number of conjugate gradient steps in each iteration, 1 to 1,000.
-    tolerance: Stop training when an iteration reduces the loss by a smaller share, 0 to below 1.
+    tolerance: Stop training when an iteration reduces the loss by less than this share, 0 to below
+        1.
     seed: Seed of random draws; the same seed gives the same model.
     """
 

@@ -1,8 +1,8 @@
 """Checks of the fields of parameter dataclasses, by type hints and by check functions.
 
 A check also converts a valid value to a plain Python int, float or str, because numpy's integers
-can overflow and numpy's types cannot be written as JSON. For an invalid value it raises
-`InvalidArgumentError` with the field.
+can overflow and numpy's types cannot be written as JSON. For an invalid value, the check raises
+`InvalidArgumentError` with the name of the field.
 """
 
 import dataclasses
@@ -16,16 +16,17 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 from divgrpc.errors import invalid
 from divgrpc.parameters.suggestions import refuse_word
 
-# A function of an object, the name of a field and its value, which raises if the value is invalid.
+# A function of an object, the name of a field and its value. Raises an error for an invalid value.
 Check: TypeAlias = Callable[[object, str, Any], None]
 
 
 class FieldChecks:
     """Checks all fields of a dataclass.
 
-    Fields with a `Literal` or bool hint are checked by their hint. Other fields are checked by the
-    function of the same name in `checks`, if there is one. A field may be None if its hint allows
-    it. Default values are not checked, because that would noticeably slow down small queries.
+    Fields with a `Literal` or bool hint are checked by their hint. Any other field is checked by
+    the function of the same name in `checks`, if there is one. A field may be None if its hint
+    allows None. Default values are not checked, because that would noticeably slow down small
+    queries.
     """
 
     def __init__(self, **checks: Check) -> None:

@@ -13,10 +13,10 @@ LIMITS: Final = {
     "k_times_candidates_max": 100_000_000,
     # The selector dpp stores k times candidates float64 numbers.
     "dpp_k_times_candidates_max": 10_000_000,
-    # Maximum of k times candidates times dims, which a selector handles in a few seconds.
+    # Maximum of k times candidates times dims. A selector handles that many in a few seconds.
     "k_candidates_dims_max": 2**35,
     # Near-copies are found among candidates by comparing all pairs, which takes candidates squared
-    # times dims steps. The next two values limit the candidates and the steps. The limits are
+    # times dims steps. The next two values limit the candidates and the steps. Both limits are
     # higher for selectors that compare only their picks (`QueryParameters.most_compared`).
     "compared_candidates_max": 2_048,
     "compared_numbers_max": 2**30,
@@ -32,7 +32,8 @@ LIMITS: Final = {
     "chunk_bytes": 2**20,
     "page_size_max": 1_000,
     "grid_settings_max": 1_000,
-    # Maximum of settings times queries of an evaluation, which stores about 150 bytes for each.
+    # Maximum of settings times queries (or documents) in an evaluation. Each such pair takes about
+    # 150 bytes.
     "evaluate_queries_max": 1_000_000,
     # Limits of label models and predictions.
     "rank_max": 4_096,

@@ -22,10 +22,10 @@ from divgrpc.types import (
 
 DEFAULT_TOP_K: Final = 5
 DEFAULT_NEIGHBOURS: Final = 10
-# Default dials. At these dials no P@k in the benchmark `label-dial` is more than 1 % lower than at
-# dial 0. In the mode `embedding`, the default is `_HIERARCHY_DIAL` with the selector `hierarchy`,
-# and `_PLAIN_DIAL` with any other selector. In the mode `neighbour_vote`, the default is
-# `_VOTE_DIAL`, because diverse neighbours raise P@k.
+# Default dials (values of `diversity`). At these dials no precision P@k in the benchmark
+# `label-dial` is more than 1 % lower than at dial 0. In the mode `embedding`, the default is
+# `_HIERARCHY_DIAL` with the selector `hierarchy`, and `_PLAIN_DIAL` with any other selector. In the
+# mode `neighbour_vote`, the default is `_VOTE_DIAL`, because diverse neighbours raise P@k.
 _HIERARCHY_DIAL: Final = 0.05
 _PLAIN_DIAL: Final = 0.0
 _VOTE_DIAL: Final = 0.3
@@ -55,7 +55,7 @@ class PredictOptions(TypedDict, total=False):
 @with_suggestions
 @dataclass(frozen=True, kw_only=True)
 class PredictParameters:
-    """How labels are predicted. None means a default that depends on the index.
+    """How labels are predicted. None stands for a default, which may depend on the index.
 
     In the mode `embedding` the search finds labels in the same way as a query finds points. In the
     mode `neighbour_vote` a query finds the `neighbours` of the document. Each neighbour votes for
@@ -75,15 +75,16 @@ class PredictParameters:
         selector hierarchy, and 0 with other selectors.
     selector: How to pick labels; the default is hierarchy if the index has one, else greedy.
     search: How to find labels, or neighbours in the mode neighbour_vote.
-    hash_limit: Maximum number of labels to score exactly, at least top_k; 0 means no limit.
+    hash_limit: Maximum number of labels to score exactly, at least top_k; 0 means no limit. In the
+        mode neighbour_vote, it counts points and is at least neighbours.
     candidates_limit: Number of best labels that the selector picks from, at least top_k; 0 means no
-        limit.
+        limit. In the mode neighbour_vote, it counts points and is at least neighbours.
     mode: How to find candidate labels, by their factors or by votes of neighbours.
     neighbours: Number of neighbours that vote in the mode neighbour_vote, 1 to 1,000.
     vote: How to weight votes in the mode neighbour_vote.
     seed: Seed of random draws; the same seed gives the same answer.
-    n_probes: Number of buckets or cells to look up with the search tables, 1 or more. The default
-        is tuned by Build.
+    n_probes: Number of buckets or cells to look up with the search tables, 1 or more. Build tunes
+        the default.
     """
 
     top_k: int = DEFAULT_TOP_K
@@ -123,7 +124,7 @@ class PredictParameters:
             k=self.top_k if by_embedding else self.neighbours,
             diversity=self.dial,
             selector=selector,
-            # Use this variant of Algorithm 1, because the paper's Table 2 follows it.
+            # The paper's Table 2 follows this variant of Algorithm 1.
             variant="corrected",
             search=self.search,
             hash_limit=self.hash_limit,

@@ -31,9 +31,9 @@ from divgrpc.types import (
 )
 
 DEFAULT_K: Final = 10
-# The default dial. It does not lower h compared with diversity 0. If the points have no
-# near-copies, it loses at most 2 % of the mean relevance. `make bench ARGS="crowding"` measures
-# both.
+# The default dial (value of `diversity`). Compared with dial 0, it does not lower h, the harmonic
+# mean of precision and diversity of topics. If the points have no near-copies, it loses at most 2 %
+# of the mean relevance. `make bench ARGS="crowding"` measures both.
 DEFAULT_DIVERSITY: Final = 0.15
 DEFAULT_VARIANT: Final[Variant] = "marginal"
 _check_fields: Final = FieldChecks(
@@ -48,21 +48,25 @@ _check_fields: Final = FieldChecks(
 )
 _ONE_DIAL: Final = "diversity and lose_at_most both set the dial: set one of the two"
 CODE_BITS: Final = 256
-# Near-copies have at least this cosine if points spread in all directions (see `near_copies`).
+# If points spread in all directions, near-copies usually have at least this cosine (see
+# `divgrpc.builder.near_copies`).
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
-# If many candidates are near-copies, the pool grows to this multiple of candidates_limit.
+# The pool holds the candidates that a selector picks from. If many of them are near-copies, it may
+# grow to this multiple of candidates_limit.
 POOL_GROWTH: Final = 4
-# The pool grows only while k times its size is at most this value: about 0.2 s of selection.
+# The pool grows only while k times its size is at most this value, with which selection takes about
+# 0.2 s.
 POOL_WORK: Final = 1 << 20
 # The default candidates_limit at dial 1, divided by the default at dial 0.
 MOST_CANDIDATES_GROWTH: Final = 4.25
-# If fewer than k candidates are distinct and the caller set no limit, the search is repeated with
-# both limits multiplied by SEARCH_GROWTH, at most SEARCHES_AGAIN times.
+# If fewer than k candidates are distinct and no limit is set, the search is repeated with both
+# default limits multiplied by SEARCH_GROWTH, at most SEARCHES_AGAIN times.
 SEARCH_GROWTH: Final = 4
 SEARCHES_AGAIN: Final = 2
 # `lose_at_most` chooses from this many dials above 0: 1/32, 2/32, ... 1.
 DIAL_STEPS: Final = 32
-# The work limit assumes this many passes of qp_relax over all candidates, not one per result.
+# The limit on work assumes that qp_relax makes this many passes over all candidates. For other
+# selectors it assumes one pass per result.
 RELAX_PASSES: Final = 100
 # Minimum defaults of candidates_limit and hash_limit. Sparse points need more hashed points,
 # because their codes are less precise. Predictions need fewer candidates, because they return few
@@ -91,7 +95,8 @@ def named_over_default(
 ) -> Mapping[str, Any]:
     """Return the parameters of a call, completed by the index's defaults.
 
-    A default limit below the `k` of the call is ignored.
+    A default limit below the `k` of the call is ignored. The default `diversity` is ignored if the
+    call sets `lose_at_most`, and the default `hash_limit` if the call sets `epsilon`.
     """
     if default is None:
         return options
@@ -150,30 +155,31 @@ class QueryParameters:
     diversity: Balance of nearness and diversity, 0 to 1. 0 returns the nearest points, 1 ignores
         nearness, and auto chooses a value for each query. The paper's lambda is 1 - diversity.
     selector: How to pick the k results from the candidates.
-    variant: The version of the paper's Algorithm 1 that greedy and qp_relax follow.
+    variant: The version of the paper's Algorithm 1 that greedy follows. With qp_relax, printed
+        weights distances by 1 instead of diversity.
     search: How to find the points that are scored exactly. auto takes the search that was cheapest
-        in Build's measurements.
+        at the target recall in Build's measurements.
     hash_limit: Maximum number of points to score exactly, at least k; 0 means no limit. Default:
-        the greater of 4 max(200, 10 k) and 1.25 candidates_limit, or more if Build's tuning needs
-        it. If candidates_limit is set or points are sparse, the default is 4 candidates_limit.
+        the greater of 4 max(200, 10 k) and 1.25 candidates_limit. If candidates_limit is set or
+        points are sparse, the default is 4 candidates_limit. Build's tuning may raise the default.
     epsilon: Set hash_limit by the paper's rule, ceil(2 n^(1/(1+epsilon))) for n points; above 0.
     candidates_limit: Number of nearest points that the selector picks from, at least k; 0 means no
         limit. Default: max(200, 10 k), times min(4.25, max(1, 25 diversity^2)).
-    max_distance: Maximum squared distance of a result, 0 or more. Under cosine it is the distance
-        between unit vectors, 0 to 4. Not with inner_product.
+    max_distance: Maximum squared distance of a result from the query, 0 or more. Under cosine, the
+        vectors are first scaled to unit length, so distances are 0 to 4. Not with inner_product.
     sampling: Which points to keep if the search finds more than hash_limit.
     seed: Seed of random draws; the same seed gives the same answer.
     rounding: How to turn the fractional solution of qp_relax into k results.
-    n_probes: Number of buckets or cells to look up with the search tables, 1 or more. The default
-        is tuned by Build.
-    duplicate_threshold: Collapse points that are at least this similar to a better candidate. This
-        is a minimum cosine, -1 to 1, or under euclidean a maximum squared distance. The default is
-        measured by Build (`IndexInfo.duplicate_threshold`). At diversity 0 and with the selector
-        nearest, nothing is collapsed by default.
+    n_probes: Number of buckets or cells to look up with the search tables, 1 or more. Build tunes
+        the default.
+    duplicate_threshold: Collapse candidates that are at least this similar to a nearer candidate.
+        The threshold is a minimum cosine, -1 to 1, or under euclidean a maximum squared distance.
+        Build measures the default (`IndexInfo.duplicate_threshold`). At diversity 0 and with the
+        selector nearest, nothing is collapsed by default.
     keep_duplicates: Do not collapse near-copies.
     list_collapsed: List the near-copies that were collapsed into each result.
-    lose_at_most: Return the most diverse results that lose at most this share of relevance, 0 to 1.
-        Replaces diversity.
+    lose_at_most: For each query, use the greatest diversity that loses at most this share of
+        relevance, 0 to 1. Replaces diversity.
     """
 
     k: int = DEFAULT_K
@@ -237,7 +243,7 @@ class QueryParameters:
 
     @property
     def dial(self) -> float:
-        """The dial of all rows, or 0 if it is chosen for each row."""
+        """The dial of all rows, or 0 if each row gets its own dial."""
         return 0.0 if self.diversity == "auto" or self.lose_at_most is not None else self.diversity
 
     def collapse_threshold(self, metric: Metric, default: float | None) -> float | None:
@@ -245,7 +251,7 @@ class QueryParameters:
 
         The threshold is a minimum cosine from -1 to 1 or, under `euclidean`, a maximum squared
         distance. `default` is the threshold of the index. It applies if the query sets no
-        threshold. It does not apply at diversity 0 or with the selector `nearest`.
+        threshold, except at diversity 0, with the selector `nearest` or with `keep_duplicates`.
 
         Raises `InvalidArgumentError` if the threshold does not fit the metric.
         """
@@ -277,12 +283,13 @@ class QueryParameters:
         rows: number of points in the index.
         auto_search: the search that `auto` stands for.
         width: maximum number of stored values in a point.
-        sought: what the query finds, which decides the default limits.
+        sought: kind of what the query finds, points or labels, which decides the default limits.
         nonzeros: number of stored values of all points, if they are sparse.
         probes: default and maximum of `n_probes`.
         duplicate_threshold: the result of `collapse_threshold`.
 
-        Raises `InvalidArgumentError` if k times the number of candidates is above its limit.
+        Raises `InvalidArgumentError` if k times the number of candidates is above its limit, or if
+        a threshold that the caller set would compare too many candidates.
         """
         candidates, hash_limit = self._limits(rows, width, sought)
         by_rule: Search = "exact" if hash_limit == 0 or hash_limit >= rows else auto_search
@@ -345,7 +352,7 @@ class QueryParameters:
         hash_limit = 4 * candidates
         if sought == "dense":
             # 1.25 scored points per candidate are enough, because codes of dense rows are precise,
-            # and because it matters little which points are the last of many candidates.
+            # and because it matters little which points become the last of many candidates.
             hash_limit = max(4 * least, 5 * candidates // 4)
         if self.candidates_limit is not None:
             candidates = self.candidates_limit
@@ -362,10 +369,10 @@ class QueryParameters:
         """The factor by which the dial multiplies the default number of candidates.
 
         At high dials a selector picks far points, so it needs more candidates. With this factor,
-        `greedy` in the variant `marginal` at dial 0.5 closes 93 % of the gap in J between the
-        nearest neighbours and greedy selection from all points. The factor is limited because more
-        candidates would not fit in the CPU caches: with 1,000 rows of 256 numbers, a step takes 1.5
-        times as long as with rows in the caches.
+        `greedy` in the variant `marginal` at dial 0.5 closes 93 % of the gap in the paper's
+        objective J between the nearest neighbours and greedy selection from all points. The factor
+        is limited because more candidates would not fit in the CPU caches. With 1,000 rows of 256
+        numbers, a step of the selection takes 1.5 times as long as with rows in the caches.
         """
         # With diversity "auto" the dial is chosen after the candidates are found.
         if self.selector == "nearest" or self.diversity == "auto":

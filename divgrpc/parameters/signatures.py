@@ -5,7 +5,7 @@ Such a method takes `**options: Unpack[Options]`, which type checkers and editor
 its explanation. The explanations come from the docstrings of the dataclasses. An explanation is a
 line `name: text`, followed by indented lines if the text is longer.
 
-Types are shown by their names. Otherwise Python would show `npt.ArrayLike` as a union of eight
+Types are shown by their names. Without this, Python would show `npt.ArrayLike` as a union of eight
 types, and each `Literal` type as the list of its values.
 """
 
@@ -87,7 +87,8 @@ def spell_out(
 ) -> None:
     """Set the signature of `method` that `help` and tab completion show.
 
-    It shows `options` instead of `**options`, and `name_of(type, names)` instead of each type.
+    The signature has `options` instead of `**options`, and `name_of(type, names)` instead of each
+    type.
     """
     signature = inspect.signature(method)
     explicit = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -104,7 +105,7 @@ def spell_out(
 
 
 def declare_return_type(method: Callable[..., object], kind: object) -> None:
-    """Show that `method`, a copy of another one, returns another type."""
+    """Set the return type that `method`, a copy of another method, shows to `kind`."""
     method.__annotations__ = {**method.__annotations__, "return": kind}
     method.__signature__ = inspect.signature(method).replace(  # type: ignore[attr-defined]  # inspect reads it
         return_annotation=_Name(name_of(kind, {}))
@@ -112,12 +113,12 @@ def declare_return_type(method: Callable[..., object], kind: object) -> None:
 
 
 def defaults_of(*tables: type) -> dict[str, Any]:
-    """Return the defaults of the fields of dataclasses by name."""
+    """Return the default of each field of some dataclasses, by the name of the field."""
     return {field.name: field.default for table in tables for field in fields(table)}
 
 
 def explanations_of(*tables: object) -> dict[str, str]:
-    """Return the explanations in the docstrings of classes and methods, by name.
+    """Return the explanations in the docstrings of classes and methods, by parameter name.
 
     Line breaks and indentation are removed.
     """

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def _by_name(table: Mapping[T, str]) -> dict[str, T]:
-    """Return the key of each word in the values of `table`, which are words with spaces between."""
+    """Map each word in the values of `table` to its key; words are separated by spaces."""
     return {name: parameter for parameter, names in table.items() for name in names.split()}
 
 
@@ -61,8 +61,9 @@ BUILD_ONLY: Final = (
     "target_recall",
     "zero_vectors",
 )
-# Parameters of other libraries whose replacement takes a sentence to explain. The first item of
-# each value is the parameter that a call must accept for the sentence to be shown.
+# Parameters of other libraries whose replacement takes a sentence to explain. The two items of a
+# value are a parameter of divgrpc and the sentence, which is shown only if the call accepts that
+# parameter.
 _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
     **{
         name: ("diversity", f"use diversity = 1 - {name}")

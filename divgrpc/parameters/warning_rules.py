@@ -25,9 +25,10 @@ def too_few(field: str, limit: int, available: int, counts: CountArray) -> tuple
 def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
     """Return a warning if many candidates of some rows are near-copies.
 
-    A row counts if it has fewer than `k` distinct candidates, so that its results include
-    near-copies. It also counts if at least half of its candidates are near-copies of results. Rows
-    with fewer than `k` results do not count. `counts` (nq,) is the number of results of each row.
+    The warning is about rows whose results include near-copies, because the row has fewer than `k`
+    distinct candidates. If there are none, it is about rows in which at least half of the
+    candidates are near-copies of results. Rows with fewer than `k` results do not count. `counts`
+    (nq,) is the number of results of each row.
     """
     columns = (counts, stats.duplicates, stats.collapsed, stats.candidates)
     filled_rows = half_rows = 0
@@ -49,9 +50,9 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
 
 
 def not_collapsed(most: int) -> WarningInfo:
-    """Return the warning that a query did not search its candidates for near-copies.
+    """Return the warning that near-copies were not collapsed, because of too many candidates.
 
-    `most` is the maximum number of candidates that the selector can search for near-copies.
+    `most` is the maximum number of candidates that this selector can compare with one another.
     """
     sentence = (
         f"near-copies are not collapsed among more than {most} candidates by this selector: a"

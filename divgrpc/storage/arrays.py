@@ -4,7 +4,8 @@ The header always has `HEADER_BYTES` bytes, so the data begin at a fixed offset.
 written with 0 rows, and is written again when the number of rows is known. Disk space is reserved
 before data are written through a memory mapping. Without this reservation, a full disk would end
 the process with SIGBUS instead of raising an error. The checksum is the CRC-32 of the data without
-the header, updated with each block of rows.
+the header. It is updated with each appended block of rows, or computed when an array that was
+filled in place is closed.
 """
 
 import contextlib
@@ -30,15 +31,15 @@ _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # intact, so these errors are not reported as damage.
 _PROCESS_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _CHECKSUM_BLOCK_BYTES: Final = 1 << 24
-# Bytes of disk space to reserve beyond the rows received so far. The number is limited because
-# reserved space takes memory if the folder is memory-backed.
+# Maximum number of bytes of disk space to reserve beyond the rows received so far. On a file system
+# in memory, reserved space takes memory.
 _RESERVE_AHEAD_BYTES: Final = 1 << 26
 _SYNC_BYTES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """Entry of one array in the manifest; `crc32` is the checksum of its data."""
+    """Entry of one array in the manifest; `crc32` is the checksum of the array's data."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,7 +53,7 @@ class ArrayEntry:
 
 @contextlib.contextmanager
 def full_disk_errors() -> Iterator[None]:
-    """Convert an `OSError` about a full disk to `StorageFullError`."""
+    """Convert an `OSError` about a full disk, quota or file size to `StorageFullError`."""
     try:
         yield
     except OSError as error:
@@ -104,7 +105,8 @@ class ArrayFile:
     def expect(self, rows: int) -> None:
         """Announce the total number of rows; raises `StorageFullError` if the rows do not fit.
 
-        Space is reserved step by step as rows arrive, so that rows which never arrive take none.
+        Space is reserved step by step as rows arrive, at most `_RESERVE_AHEAD_BYTES` ahead. So
+        rows that never arrive take little space.
         """
         file_system = os.fstatvfs(self._file.fileno())
         if self._bytes(rows) > file_system.f_bavail * file_system.f_frsize:
@@ -196,8 +198,8 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     """Map a finished array file read-only.
 
     The length and the header of the file are always compared with `entry`. The checksum is compared
-    only if `verify` is true. Raises `IndexDamagedError` if a comparison fails or the file is
-    missing.
+    only if `verify` is true. Raises `IndexDamagedError` if a comparison fails, or if the file is
+    missing or cannot be read.
     """
     try:
         with damage_errors(f"array {path.stem}"), path.open("rb") as file:
@@ -205,7 +207,7 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError(f"array {path.stem} is missing") from None
     dtype = np.dtype(entry.dtype).newbyteorder("<")
-    # Compare the header as bytes, because this detects every change of it.
+    # Compare the header as bytes, which detects every change of the header.
     if (header, size) != (_header(dtype, entry.shape), HEADER_BYTES + entry.bytes):
         raise IndexDamagedError(f"array {path.stem} does not match the manifest")
     array = map_array(path, dtype, entry.shape, "r")
@@ -215,7 +217,7 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
 
 
 def checksum(array: Array) -> int:
-    """Return the CRC-32 of a C-contiguous array's bytes."""
+    """Return the CRC-32 of a C-contiguous array's bytes; drop the pages of a mapping meanwhile."""
     view, crc = _bytes_of(array), 0
     for start in range(0, len(view), _CHECKSUM_BLOCK_BYTES):
         crc = zlib.crc32(view[start : start + _CHECKSUM_BLOCK_BYTES], crc)

@@ -4,8 +4,8 @@
 
 The file holds a `QueryDefault` for Query and thresholds for PredictLabels. It is not stored in the
 folder of the generation, because that folder never changes. The file contains the checksum of the
-generation's manifest, so it applies only to this generation; a new generation has no defaults. Like
-the manifest, the file also contains its own checksum.
+generation's manifest, so the defaults apply only to this generation. A new generation has no
+defaults. Like the manifest, the file also contains its own checksum.
 """
 
 import json
@@ -45,7 +45,10 @@ def updated(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
 
 
 def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
-    """Return the defaults of a generation, empty without a file; raises `IndexDamagedError`."""
+    """Return the defaults of a generation; raises `IndexDamagedError`.
+
+    The defaults are empty if the generation has no defaults file, or a file of another build.
+    """
     try:
         with damage_errors("the default"):
             text = default_path(generation).read_bytes()
@@ -64,7 +67,7 @@ def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
 
 
 def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> None:
-    """Write the defaults of a generation; remove the file if they are empty.
+    """Write the defaults of a generation; if there are none, remove the file.
 
     The caller must sync the folder.
     """
@@ -83,7 +86,7 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
 
 
 def is_default(name: str) -> bool:
-    """Return whether `name` is the name of a defaults file, completely written or not."""
+    """Return whether `name` is the name of a defaults file, or of one that is being written."""
     return name.removesuffix(".new").endswith(SUFFIX)
 
 

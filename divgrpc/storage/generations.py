@@ -1,22 +1,22 @@
 """Index folders hold immutable generations, which are staged, synced and renamed into place.
 
-Each index has a folder. The lock file and staging folders of its builds are hidden beside it:
+Each index has a folder. Its lock file and its staging folders are hidden beside this folder:
 
     <root>/<name>/CURRENT              the number of the current generation
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
     <root>/<name>/<number>.default.json  default parameters (`divgrpc.storage.defaults`)
     <root>/.<name>.staging-<random>/   a generation that is being written
-    <root>/.<name>.lock                locked (flock) while a process builds or deletes the index
+    <root>/.<name>.lock                locked (flock) while a process changes the index
 
-A build writes to its staging folder and syncs it. It then renames this folder to the next number,
-and replaces CURRENT by another rename. Before the second rename the old generation is current, and
-after it the new one, so a crash at any moment leaves a current generation that is complete. A crash
-may also leave staging folders, and generations that never became current. When the lock is free, no
-build uses these folders, so `sweep` removes them.
+A build writes to its staging folder and syncs the folder to the disk. The build then renames the
+folder to the next number, and replaces CURRENT by another rename. The new generation is current
+from the second rename on. So a crash at any moment leaves a current generation that is complete. A
+crash may also leave staging folders, and generations that never became current. When the lock is
+free, no build uses these folders, so `sweep` removes them.
 
 Readers take no lock. A reader reads CURRENT and maps the arrays of the generation that CURRENT
 names. If CURRENT changes meanwhile, the reader starts again. Old generations are removed at once,
-because a memory mapping stays valid after its files are unlinked.
+because a memory mapping stays valid after the mapped file is unlinked.
 """
 
 import contextlib
@@ -85,9 +85,10 @@ class IndexFolder:
         self._pointer = str(self.path / POINTER)
 
     def pointer_stamp(self) -> tuple[int, int] | None:
-        """Return a value that changes with each publish and each change of defaults.
+        """Return a value that changes with each new generation and each change of defaults.
 
-        Returns None if the folder holds no index.
+        Returns None if the folder holds no index. Raises `IndexDamagedError` if the folder cannot
+        be read.
         """
         try:
             status = os.stat(self._pointer)
@@ -126,7 +127,7 @@ class IndexFolder:
     def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
         """Change fields of the current generation's `Defaults`; return the new defaults.
 
-        Readers notice the change because the stamp of the pointer changes too. Raises
+        Readers notice the change because the stamp of CURRENT changes too. Raises
         `IndexChangedError` if `manifest` does not belong to the current generation, and
         `BuildUnderWayError` during a build.
         """
@@ -141,7 +142,10 @@ class IndexFolder:
         return defaults
 
     def delete(self) -> int:
-        """Remove the index, damaged or not, and return the number of its current generation."""
+        """Remove the index, damaged or not, and return the number of its current generation.
+
+        If CURRENT is damaged, the greatest number of a generation is returned.
+        """
         with _build_lock(self.path):
             try:
                 number = self.current()
@@ -152,10 +156,10 @@ class IndexFolder:
         return number
 
     def _read_current(self, read: Callable[[Path], _T]) -> _T:
-        """Call `read` with the folder of the current generation; retry if the pointer changed.
+        """Call `read` with the folder of the current generation; retry if CURRENT changed.
 
-        Changes are detected by the pointer's stamp. The generation number would not suffice,
-        because the generations of an index that is deleted and built again begin at 1 again.
+        Changes are detected by `pointer_stamp`. The generation number would not suffice: if an
+        index is deleted and built again, its generations begin at 1 again.
         """
         for attempts_left in reversed(range(_READ_ATTEMPTS_MAX)):
             stamp = self.pointer_stamp()
@@ -183,9 +187,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def open_generation(folder: Path, *, verify: bool = True) -> Generation:
-    """Map the arrays of a generation's folder and check them against the manifest.
+    """Map the arrays of a generation, and compare their headers and lengths with the manifest.
 
-    If `verify`, checksums are checked too. Raises `IndexDamagedError` and `OtherFormatError`.
+    If `verify` is true, their checksums are compared too. Raises `IndexDamagedError` and
+    `OtherFormatError`.
     """
     manifest = read_manifest(folder)
     arrays = {
@@ -258,7 +263,7 @@ class Staging:
         _sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
         write_synced(pointer, f"{number}\n")
-        # The stamp consists of the time and the inode number of the pointer. Set the time
+        # The stamp consists of the modification time and the inode number of CURRENT. Set the time
         # explicitly to make the stamp unique, because timestamps that the file system sets change
         # only every few milliseconds, and inode numbers are reused.
         os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
@@ -281,9 +286,9 @@ class Staging:
 def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
     """Lock an index folder for a build, and yield the `Staging` of its next generation.
 
-    A generation that is not published when the `with` block ends is removed. Raises
-    `BuildUnderWayError` if another build holds the lock, and `IndexExistsError` if the index exists
-    and `replace` is false.
+    If the generation is not published when the `with` block ends, its files are removed. Raises
+    `BuildUnderWayError` if another process holds the lock, and `IndexExistsError` if the index
+    exists and `replace` is false.
     """
     folder = Path(folder).absolute()
     with full_disk_errors():
@@ -353,7 +358,8 @@ def _build_lock(folder: Path) -> Iterator[None]:
 def _sweep_locked(folder: Path) -> bool:
     """Remove all staging folders and all generations that are not current.
 
-    The caller must hold the build lock. Returns whether a folder was removed.
+    Without CURRENT, the whole folder is removed if it holds only files of an index. The caller must
+    hold the build lock. Returns whether a folder was removed.
     """
     stale = list(folder.parent.glob(f".{folder.name}.staging-*"))
     if (folder / POINTER).exists():
@@ -375,7 +381,7 @@ def _stale_generations(folder: Path, current: int) -> list[Path]:
 
 
 def _remove(entry: Path) -> None:
-    """Remove a folder or a defaults file; it may already be gone."""
+    """Remove a folder or a defaults file, which may already be gone."""
     if is_default(entry.name):
         entry.unlink(missing_ok=True)
     else:

@@ -3,8 +3,8 @@
 Arrays are identified by name, so that a later version can add arrays without a new format. Which
 arrays exist depends on the index: with cells there are no tables, and with sparse points there is
 no array `vectors`. `format_version` increases only if an older version would misread the arrays.
-The manifest contains its own checksum, because without it, a changed digit could go unnoticed and,
-for example, make queries probe fewer buckets.
+The manifest contains its own checksum. Without the checksum, a changed digit could go unnoticed
+and, for example, make queries probe fewer buckets.
 """
 
 import json
@@ -30,9 +30,10 @@ from divgrpc.types import (
 
 FORMAT: Final = "divgrpc-index"
 # Version of the files that this program writes. Version 2 added cells, sparse points, and metrics
-# other than cosine. Version 3 added sketches. Version 4 added labels. Since version 5, codes in
-# cells encode differences from the centre, and scan terms are packed. Since version 6, codes in
-# cells may have more than one bit per margin. Indexes of older versions can still be opened, except
+# other than cosine. Version 3 added count sketches. Version 4 added labels. Since version 5, codes
+# in cells encode differences from the centre, and the scan terms of a point (an offset and a factor
+# that turn its score into a distance) are packed into one number. Since version 6, codes in cells
+# may have more than one bit per hyperplane. Indexes of older versions can still be opened, except
 # indexes before version 5 that have cells or scan terms.
 FORMAT_VERSION: Final = 6
 _PACKED_VERSION: Final = 5
@@ -72,10 +73,11 @@ class LabelSection:
 class Manifest:
     """One generation: its parameters with defaults filled in, its measurements, and its arrays.
 
-    `nonzeros` is the number of values that all points store. `widest_row` is the maximum number of
-    values that one point stores (`dims` for dense points). `auto_search_dense` is the search that
-    `auto` uses for dense queries on sparse points, None if Build did not measure such queries.
-    `duplicate_threshold` is the default of queries. See `divgrpc.types.IndexInfo` for other fields.
+    `nonzeros` is the total number of stored values of all points. `widest_row` is the maximum
+    number of values that one point stores (`dims` for dense points). `auto_search_dense` is the
+    search that `auto` uses for dense queries on sparse points, None if Build did not measure such
+    queries. `duplicate_threshold` is the default of queries. `divgrpc.types.IndexInfo` describes
+    the other fields.
     """
 
     generation: int
@@ -132,9 +134,9 @@ class Manifest:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> "Manifest":
         """Return the manifest in a JSON object of any readable version, without its checksum."""
-        # Values of the fields that version 1 lacks. A cosine means the same in every index, so
-        # `duplicate_threshold` has a fixed default for cosines. A distance does not mean the same
-        # in every index, so only Build can measure its default, and here it is None.
+        # Values of fields that older versions lack. A cosine means the same in every index, so a
+        # fixed `duplicate_threshold` suits cosines. A distance does not mean the same in every
+        # index, so only Build can measure a threshold for distances, and here it is None.
         cosine = document["parameters"]["metric"] != "euclidean"
         later = {
             "nonzeros": document["rows"] * document["dims"],

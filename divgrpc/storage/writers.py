@@ -41,7 +41,7 @@ class MemoryStore:
         self._lengths[name] = 0
 
     def append(self, name: str, block: Array) -> None:
-        """Append rows; the buffer at least doubles when it is full."""
+        """Append rows; if they do not fit, the buffer at least doubles."""
         room, start = self._rooms[name], self._lengths[name]
         stop = start + len(block)
         if stop > len(room):
@@ -61,7 +61,7 @@ class MemoryStore:
         return self._arrays[name]
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Finish the generation, whose number is 1; complete `manifest`."""
+        """Return the generation, whose number is 1; complete `manifest` with number and arrays."""
         arrays = {name: self.read(name) for name in self._rooms}
         arrays |= {name: read_only(array) for name, array in self._arrays.items()}
         # Checksums are 0, because these arrays are never read from files.
@@ -78,7 +78,10 @@ Store: TypeAlias = MemoryStore | Staging
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return zeros aligned to a cache line, so that a wide load reads one line instead of two."""
+    """Return an array of zeros aligned to a cache line.
+
+    A wide load (SIMD) from an aligned address reads one cache line instead of two.
+    """
     kind = np.dtype(dtype)
     count = math.prod(shape) * kind.itemsize
     memory = np.zeros(count + _CACHE_LINE_BYTES, np.uint8)

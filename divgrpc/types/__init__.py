@@ -1,8 +1,8 @@
 """The types that the core and the client share.
 
 This package contains dataclasses of results, rows of hits, and `Literal` types of the values that
-parameters accept. Each of these values corresponds to an enum value in the .proto files. For
-example, ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
+parameters accept. Nearly every value corresponds to an enum value in the .proto files. For example,
+``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 
 The package may import numpy. It may not import any other package of divgrpc.
 """
@@ -32,7 +32,7 @@ Rounding = Literal["exchange", "top_k"]
 Mode = Literal["embedding", "neighbour_vote"]
 Vote = Literal["weighted", "plain"]
 Auto = Literal["auto"]
-# Why a dial was chosen for a row. `QueryResult` explains the values.
+# Why a dial (a value of `diversity`) was chosen for a row. `QueryResult` explains the values.
 DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -46,7 +46,8 @@ class EffectiveParameters:
     A `hash_limit` or `candidates_limit` of 0, or a `max_distance` of None, means no limit.
     `n_probes` is 0 for a search that does not look up buckets or cells. A `duplicate_threshold` of
     None means that near-copies are not collapsed. If `diversity_auto` or `lose_at_most` is set,
-    each row has its own dial in `QueryResult.diversities`, and `diversity` is 0.
+    each row has its own dial (value of `diversity`) in `QueryResult.diversities`, and `diversity`
+    is 0.
     """
 
     k: int
@@ -76,9 +77,9 @@ class EffectiveParameters:
 class EffectiveLabelParameters:
     """The parameters of a label prediction, with defaults filled in and `auto` resolved.
 
-    `search`, the limits and `n_probes` belong to the search for labels, or to the search for
-    neighbours in the mode `neighbour_vote`. `n_probes` is 0 for a search that does not look up
-    buckets or cells. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit,
+    `search`, the limits and `n_probes` belong to the search for labels or, in the mode
+    `neighbour_vote`, to the search for neighbours. `n_probes` is 0 for a search that does not look
+    up buckets or cells. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit,
     and a `threshold` of None means no threshold.
     """
 
@@ -100,13 +101,15 @@ class EffectiveLabelParameters:
 class QueryStats:
     """Counts of the work for each row of a query; every array is (nq,) uint32.
 
-    points_hashed: distinct points that were found by their hashes.
+    points_hashed: distinct points that the hash stage passed on to exact scoring. In the search
+        `exact`, which has no hash stage, all points up to `parameters.hash_limit` count.
     buckets_probed: buckets or cells that were looked up.
     points_scored: points that were scored exactly.
     candidates: points that the selector picked from. If many candidates are near-copies, the number
         may be up to four times `parameters.candidates_limit`.
     collapsed: candidates that are near-copies of a result.
-    duplicates: near-copies that are results, because fewer than k candidates are distinct.
+    duplicates: near-copies among the results, which fill up the results if fewer than k candidates
+        are distinct.
 
     If a row has fewer than k distinct candidates, its search may be repeated with greater limits.
     In this case `candidates` may exceed four times `parameters.candidates_limit`. `points_hashed`,
@@ -290,7 +293,7 @@ class SearchCost:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A parameter whose value was chosen by Build, and the reason as a text."""
+    """A value that Build chose for a parameter or for the search, and the reason as a text."""
 
     parameter: str
     value: str
@@ -299,7 +302,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class QueryDefault:
-    """The defaults of an index for parameters of Query, which Evaluate can set.
+    """The defaults of an index for parameters of Query. Evaluate and `Index.set_default` set them.
 
     A limit of None means the default of `divgrpc.parameters.QueryParameters`.
     """
@@ -371,7 +374,8 @@ class IndexInfo:
     n_probes: default `n_probes` of queries.
     auto_search: search that `auto` takes, chosen by `search_costs`.
     search_costs: cost of each kind of search.
-    has_categories, has_subtopics: whether the points have categories, and sub-topics.
+    has_categories, has_subtopics: whether the points have categories, and whether they have
+        sub-topics.
     arrays: the stored arrays.
     points: whether points are dense or sparse.
     nonzeros: number of stored values, which is rows * dims if points are dense.
@@ -459,7 +463,7 @@ class LabelPrediction:
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress(Progress):
-    """The progress of a training, in which each document counts once per iteration.
+    """The progress of the training of a label model. Each document counts once per iteration.
 
     `loss` is the loss after the last iteration that ended, None during the first iteration.
     """
@@ -468,7 +472,7 @@ class TrainingProgress(Progress):
 
 
 class Interval(NamedTuple):
-    """A mean and the ends of its 95 % interval, computed by groups of queries.
+    """The mean of a metric, and the ends of its 95 % interval over groups of queries.
 
     All three are NaN if the metric applies to no query. The ends are NaN if the metric applies to
     queries of one group only.
@@ -492,11 +496,13 @@ class Microseconds(NamedTuple):
 class EvaluateRow:
     """The results of one setting, or of a choice among settings by cross-validation.
 
+    The h of a query is the harmonic mean of its precision and its normalised entropy of sub-topics.
+
     number: number of the row in the evaluation, from 0 up.
     generation: generation of the index that answered the queries.
     search: search of the setting. If it is `auto`, `parameters.search` is the search that was used.
-    parameters: parameters of the setting; for a choice, those of its setting with the greatest mean
-        h over all queries.
+    parameters: parameters of the setting. A choice has the parameters of the setting with the
+        greatest mean h over all queries.
     metrics: means over the queries to which the metric applies. The names are those of
         `divgrpc.metrics.measure`, and `query_distance`, `ilad`, `ilmd` and `objective` from
         `divgrpc.metrics.list_distances`.
@@ -505,7 +511,8 @@ class EvaluateRow:
     queries: number of queries.
     empty: number of queries without results.
     short: number of queries with fewer than k results.
-    on_front: whether the setting is on the Pareto front of mean h and median time at its k.
+    on_front: whether the setting is on the Pareto front of mean h and median time, among the
+        settings with the same k.
     values: metrics of every query if the caller requested them, (nq,) float64 each. A value is NaN
         if the metric does not apply to the query.
 
@@ -515,7 +522,7 @@ class EvaluateRow:
     is_default: whether this choice is now the default of the index. Such a row comes after the rows
         of all choices. In its `metrics`, the queries of each fold have their values at the setting
         that would be the default if only the other folds existed.
-    epsilon: epsilon of the setting, which sets `parameters.hash_limit`; None if it has none.
+    epsilon: epsilon of the setting, from which `parameters.hash_limit` is computed, or None.
     """
 
     number: int
@@ -554,10 +561,11 @@ class EvaluateLabelRow:
     empty: number of documents without predicted labels.
     short: number of documents with fewer than top_k labels.
     scored: mean number of labels or neighbours that were scored exactly.
-    is_default: whether its threshold is now the index's default for its mode, as in `EvaluateRow`.
+    is_default: whether the threshold of this row is now the default of the index for the mode of
+        the row. Such rows come last and have metrics as in `EvaluateRow`.
     values: metrics of every document if the caller requested them, (nq,) float64 each.
-    labels: (nq, top_k) int64, predicted labels of every document in the order of selection, padded
-        with -1, if the caller requested them.
+    labels: (nq, top_k) int64 if the caller requested them: the predicted labels of every document
+        in the order of selection, padded with -1.
     """
 
     number: int

@@ -1,8 +1,8 @@
 """Results as rows of hits.
 
-A result stores rectangular columns, padded with -1 or NaN. The classes of this module give access
-to it row by row, as tuples of hits. Rows have no padding, so that callers who look up the id of a
-hit never see the -1 of an empty place.
+A result stores rectangular arrays, one row per query, padded with -1 or NaN. The classes of this
+module give access to a result row by row, as tuples of hits. These tuples have no padding, so a
+caller who looks up the id of a hit never sees the -1 of an empty place.
 """
 
 from abc import ABC, abstractmethod
@@ -59,7 +59,7 @@ HitT = TypeVar("HitT", bound=Hit | LabelHit)
 
 
 class HitRows(ABC, Generic[HitT]):
-    """A result as a sequence of rows, one for each query; a row is a tuple of hits.
+    """A result as a sequence of rows, one for each query. A row is a tuple of hits.
 
     A result without rows has length 0 and is therefore false in a condition.
     """
@@ -79,7 +79,7 @@ class HitRows(ABC, Generic[HitT]):
 
     @property
     def dial(self) -> str:
-        """The dial of all rows, as text for `repr`."""
+        """The dial (value of `diversity`) of all rows, as text for `repr`."""
         return f"diversity {self.parameters.diversity:g}"
 
     def __len__(self) -> int:

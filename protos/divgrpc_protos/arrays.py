@@ -1,7 +1,7 @@
 """Conversion between numpy arrays and the matrices of the contract, for clients and servers.
 
-Before decoding allocates memory, it compares the lengths of the fields with the shape. If a length
-does not match, it raises `MatrixError`, which names the field of `Vectors`.
+Decoding compares the lengths of the fields with the shape before it allocates memory. If a length
+does not match, decoding raises `MatrixError`, which names the field of the message.
 """
 
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -50,7 +50,7 @@ def row_count(matrix: Matrix) -> int:
 
 
 def take(matrix: Matrix, start: int, stop: int) -> Matrix:
-    """Return rows `start` to `stop` - 1 as a view of the matrix."""
+    """Return rows `start` to `stop` - 1; their values are a view of the matrix."""
     if not isinstance(matrix, Csr):
         return matrix[start:stop]
     first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
@@ -119,7 +119,8 @@ def encode_csr(csr: Csr) -> vectors_pb2.Vectors:
 def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
     """Return the matrix as a (rows, cols) float32 array or as compressed sparse rows.
 
-    Raises `MatrixError` if the shape does not match the data. Values may be infinite or NaN.
+    Raises `MatrixError` if the shape does not match the data, or if columns are out of range or not
+    strictly increasing within a row. Values may be infinite or NaN.
     """
     kind = vectors.WhichOneof("kind")
     if kind == "dense":
@@ -147,7 +148,8 @@ def without_zeros(matrix: Csr) -> Csr:
 def decode_label_sets(sets: labels_pb2.LabelSets) -> Csr:
     """Return the labels of rows as a sparse matrix with the value 1 for each label.
 
-    Raises `MatrixError` if the offsets do not match the ids, or a label is out of range.
+    Raises `MatrixError` if the offsets do not match the ids, or if labels are out of range or not
+    strictly increasing within a row.
     """
     offsets, ids = np.array(sets.offsets, np.int64), np.array(sets.ids, np.uint32)
     if not len(offsets):

@@ -1,8 +1,8 @@
 """Conversion between dataclasses and messages, driven by the names of their fields.
 
-A dataclass or NamedTuple has the same field names as its message, so no field is listed in this
-module. The descriptor of the message and the type hints of the dataclass determine the conversion
-of each field:
+A dataclass or NamedTuple has the same field names as its message, so this module lists no fields.
+The descriptor of the message and the type hints of the dataclass determine the conversion of each
+field:
 
     field of the message           value in the dataclass
     enum                           string, such as "lsh_sdiv" for HASH_FAMILY_LSH_SDIV
@@ -46,7 +46,7 @@ class UnknownWordError(ValueError):
 
 
 def to_message(record: object, kind: type[MessageT], **overrides: object) -> MessageT:
-    """Return a dataclass, a NamedTuple, or a dict by field name as a message.
+    """Convert a dataclass, a NamedTuple, or a dict by field name to a message.
 
     `overrides` are fields of the message that replace fields of the record. Fields that are None,
     or that only the message has, stay unset. Fields that only the record has are ignored.
@@ -68,17 +68,17 @@ def message_fields(record: object, kind: type[Message], **overrides: object) -> 
 
 
 def from_message(message: Message, kind: type[RecordT], **overrides: object) -> RecordT:
-    """Return a message as a dataclass or NamedTuple; `overrides` replace fields of the message.
+    """Convert a message to a dataclass or NamedTuple; `overrides` replace fields of the message.
 
-    An enum number that the contract does not define, as a newer peer may send, becomes a string of
-    its digits.
+    A newer peer may send an enum number that this contract does not define. Such a number becomes a
+    string of its digits.
     """
     readers = _readers(cast(Any, kind), cast(Descriptor, message.DESCRIPTOR))
     return kind(**{n: read(message) for n, read in readers if n not in overrides}, **overrides)
 
 
 def set_values(message: Message) -> dict[str, Any]:
-    """Return the plain values of the fields that are set, except singular message fields."""
+    """Return the plain values of the fields that are set, by name, without singular messages."""
     return {
         field.name: plain_value(field, value)
         for field, value in message.ListFields()
@@ -146,7 +146,7 @@ def _fields(kind: Descriptor) -> dict[str, FieldDescriptor]:
 
 @cache
 def _writers(kind: Descriptor) -> list[tuple[str, bool, Convert | None]]:
-    """Return for each field its name, whether it is repeated, and its conversion or None."""
+    """Return each field's name, whether the field is repeated, and its conversion or None."""
     return [(field.name, field.is_repeated, _writer(field)) for field in kind.fields]
 
 

@@ -61,7 +61,7 @@ class Mutant:
     clone=Option(None, "throw-away clone whose files are changed", kind=Path),
     count=Option(50, "mutants"),
     seed=Option(0, "seed of the draws"),
-    files=Option([], "paths in the clone to draw from, all of the core without any"),
+    files=Option([], "paths in the clone to draw from; without any, the whole core"),
     timeout=Option(900, "seconds for the tests of a mutant; a mutant that hangs is noticed"),
 )
 def core_mutations(options: Options) -> Iterator[Output]:

@@ -49,7 +49,7 @@ def test_recall_counts_exact_copies_as_nearest() -> None:
 
 
 def crowd_of(points: np.ndarray, items: list[int]) -> Crowd:
-    """Return a crowd of four points, the last of another category, and a query, the first."""
+    """Return four points and a query at the first point; the last has another category."""
     labels = Labels.of([0, 0, 0, 1], items)
     queries = {"documents": Queries(points[:1], np.array([0]))}
     return Crowd("four", points, np.array(items), labels, queries, "")
@@ -65,7 +65,7 @@ def test_figures_of_an_answer() -> None:
     assert row["relevant"] == pytest.approx(2 / 3)
     assert row["of best"] == pytest.approx((2 / 3) / (1.8 / 3))
     assert row["of nearest"] == pytest.approx((2 / 3) / (2.8 / 3))
-    # J is half the mean squared distance to the query minus half the mean between pairs of results.
+    # J is half the mean squared distance to the query, minus half that between pairs of results.
     assert row["J"] == pytest.approx(0.5 * (2 / 3) - 0.5 * (4 / 3))
 
 

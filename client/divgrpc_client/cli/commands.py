@@ -37,7 +37,7 @@ _ROWS_AT_A_TIME: Final = 1_000
 # the response holds the ids of all.
 _ROWS_WITH_COPIES: Final = 100
 # Maximum number of attempts to query a whole file. An attempt fails if the index is replaced before
-# its last row is answered.
+# the last row of the file is answered.
 _ROUNDS_MAX: Final = 4
 
 Tell: TypeAlias = Callable[[Progress], None]
@@ -107,7 +107,7 @@ def predict(arguments: argparse.Namespace) -> None:
     """Predict labels for the documents of FILE, from the labels of the index NAME.
 
     The score of a label is the inner product of its factors with the embedded document. In the mode
-    neighbour_vote it is the label's share of the votes.
+    neighbour_vote the score is the label's share of the votes.
 
     Examples:
       divgrpc predict papers test.txt                     five labels each, with their names
@@ -211,7 +211,7 @@ def ls(arguments: argparse.Namespace) -> None:
 def info(arguments: argparse.Namespace) -> None:
     """Show the parameters of an index and the reasons for those that Build chose.
 
-    It also shows the recall and the cost of each search, and the size of each array.
+    It also shows the recall and the cost of each kind of search, and the size of each array.
 
     Examples:
       divgrpc info images
@@ -240,10 +240,10 @@ def rm(arguments: argparse.Namespace) -> None:
 def warm(arguments: argparse.Namespace) -> int:
     """Compile the search kernels now, so that no process has to compile them when it starts.
 
-    Kernels are compiled once for each release, processor and version of Python, numba and numpy,
-    which takes about 30 s on two cores. Without this command, the first Index.build or the first
-    start of a server compiles them. Only a computer that searches needs kernels. A client needs
-    none.
+    Kernels are compiled once for each release, processor and version of Python, numba and numpy. A
+    compilation takes about 30 s on two cores. Without this command, the first Index.build or the
+    first start of a server compiles them. Only a computer that searches needs kernels. A client
+    needs none.
 
     The folder of kernels may be copied, because kernels do not depend on where divgrpc is
     installed. They are compiled for the processor of this computer. To compile them for several
@@ -252,8 +252,8 @@ def warm(arguments: argparse.Namespace) -> int:
 
       NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= divgrpc warm
 
-    The command removes kernels of other releases that no process has loaded for 30 days. Its exit
-    code is 1 if the folder cannot be written.
+    The command removes those kernels of other releases that no process has loaded for 30 days. Its
+    exit code is 1 if the folder cannot be written.
 
     Examples:
       divgrpc warm                                      into the user's cache folder
@@ -296,7 +296,10 @@ def _with_columns_of_index(
 
 
 def _read_documents(arguments: argparse.Namespace, file: str) -> tuple[Documents, range]:
-    """Return the documents that --split and --rows select, and their positions in the split."""
+    """Return the documents that --split and --rows select, and their positions.
+
+    Positions count within the split or, without --split, within the file.
+    """
     documents = read_documents(Path(file), arguments)
     rows = pick_rows(arguments.rows, len(documents.numbers))
     return documents.taken(rows), rows
@@ -315,7 +318,10 @@ def _ask(
     matrix: Matrix,
     unit: str = "rows",
 ) -> ResultT:
-    """Call `method` on blocks of rows, and return one result that one generation answered."""
+    """Call `method` on blocks of rows, and join the results into one.
+
+    All results come from one generation (one build) of the index.
+    """
     fields, count = options_in(arguments, options), row_count(matrix)
     step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
     with _bar(arguments, unit) if count > step else nullcontext() as progress:
@@ -337,12 +343,12 @@ def _ask(
 
 
 def _choice(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that both evaluations take besides their grids."""
+    """Return the arguments that the methods of both evaluations take besides the grid."""
     return {name: getattr(arguments, name) for name in ("folds", "set_default", "timeout")}
 
 
 def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
-    """Read the files that a report shows, before any other work is done."""
+    """Return the report of --report, with its input files already read; None without --report."""
     if arguments.report is None:
         for option in ("titles", "thumbnails", "point_categories", "show"):
             if getattr(arguments, option) is not None:

@@ -32,8 +32,8 @@ def load(arguments: argparse.Namespace) -> int:
     latency is measured from the time at which a call was sent.
 
     A mix is a TOML file with a [[call]] table for each kind of call. Each table must have index and
-    data. It may have key, rows, batch, share, method ("Query" or "PredictLabels") and any option of
-    divgrpc query or predict.
+    data. It may have key, index_base, dims, rows, batch, share, method ("Query" or "PredictLabels")
+    and any option of divgrpc query or predict.
 
     The exit code is 3 if a bound of --require was missed, or if no rate met --objective. It is 4 if
     the run is VOID, which means that the load generator, not the server, was the bottleneck. More
@@ -63,7 +63,7 @@ def load(arguments: argparse.Namespace) -> int:
     for name in ("save", "report"):
         _make_folder(name, getattr(arguments, name))
     seconds = f"{settings.warm_up + schedule.seconds:,.0f} s"
-    status = f"Each run takes {seconds}; Ctrl-C ends it with what it has"
+    status = f"Each run takes {seconds}; Ctrl-C ends it early"
     is_watched = sys.stderr.isatty() and not arguments.json
     with console(stderr=True).status(status) if is_watched else nullcontext():
         report = run_load(
@@ -139,7 +139,7 @@ def _calls(arguments: argparse.Namespace) -> "list[Call]":
 
 
 def _refuse(arguments: argparse.Namespace, option: str, *names: str) -> None:
-    """Refuse options that mean nothing beside another."""
+    """Raise an error if one of the options `names` is set together with `option`."""
     for name in names:
         value = getattr(arguments, name, None)
         if value is not None and value is not False:
@@ -175,11 +175,11 @@ def add_load(verb: argparse.ArgumentParser) -> None:
     )
     title = "rates; one of --rate, --schedule, --closed and --objective is needed"
     _add_rates(verb.add_argument_group(title))
-    in_flight = "Send no call beyond this many, but count an error (default 10000)."
-    # These are options for `Settings`; the explanations there are for Python.
+    in_flight = "Maximum of calls in flight; more are not sent and count as errors (default 10000)."
+    # These options set the fields of `Settings`. Its docstring explains them for callers in Python.
     options.add_flags(
         verb.add_argument_group("calls"),
-        ("--warm-up", "SECONDS", "Send calls for this long before any count (default 2)."),
+        ("--warm-up", "SECONDS", "Send calls for this long before calls are counted (default 2)."),
         ("--processes", "N", "Number of processes that send calls (default 1)."),
         ("--channels", "N", "Number of connections that each process opens (default 4)."),
         ("--max-in-flight", "N", in_flight),
@@ -187,7 +187,10 @@ def add_load(verb: argparse.ArgumentParser) -> None:
         ("--allow-remote", "", "Allow a server on another machine."),
     )
     group = verb.add_argument_group("reports")
-    text = "Fail if this is missed, such as p99<20ms, errors<0.1%% or rate>450. May be repeated."
+    text = (
+        "Exit with 3 unless this bound holds, such as p99<20ms, errors<0.1%% or rate>450. May be "
+        "repeated."
+    )
     options.add_flags(group, ("--require", _BOUND, text), action="append")
     page = "Write the report to this file as a page with charts; needs divgrpc[report]."
     save = "Write the report to this file as JSON."
@@ -197,18 +200,18 @@ def add_load(verb: argparse.ArgumentParser) -> None:
 
 def _add_rates(group: "argparse._ActionsContainer") -> None:
     schedule = (
-        "Change the rate over time: steps of RATE:SECONDS, or ramps of FROM..TO/SECONDS, such as "
+        "Change the rate over time: steps of RATE:DURATION, or ramps of FROM..TO/DURATION, such as "
         "100:10s,100..500/30s."
     )
-    closed = "Calls to keep in flight, not a rate; latency is then counted from when one is sent."
+    closed = "Keep N calls in flight instead of a rate; latency then begins when a call is sent."
     objective = (
         "Find the highest rate that keeps this bound, written as in --require. The search starts "
-        "at --rate (default 100), doubles the rate while the bound holds or quarters it until it "
-        "holds, and then narrows the gap to 5 %%. Each trial lasts --warm-up plus --duration. May "
-        "be repeated."
+        "at --rate (default 100), doubles the rate while the bound holds or quarters the rate "
+        "until the bound holds, and then narrows the gap to 5 %%. Each trial lasts --warm-up plus "
+        "--duration. May be repeated."
     )
     duration = "How long to hold the rate, or each rate that --objective tries (default 10)."
-    rate = "Calls a second, whether or not they are answered (default 100 with --objective)."
+    rate = "Calls per second, even if earlier calls are unanswered (default 100 with --objective)."
     options.add_flags(
         group,
         ("--rate", "CALLS", rate),

@@ -47,7 +47,7 @@ Exit codes:
 """
 # Tables of options whose names occur in messages of the server.
 _TABLES: Final = (BuildOptions, QueryOptions, PredictOptions)
-# Sources of a column of numbers.
+# Explanation of SOURCE in the help of options that read a column of numbers.
 _SOURCE: Final = (
     "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for those "
     "of the svmlight file"
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     except BrokenPipeError:
-        # The reader has seen enough.
+        # The program that reads the output, such as `head`, has ended.
         _give_up_output()
         return 1
     except OSError as error:
@@ -100,7 +100,10 @@ def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
 
 
 def _give_up_output() -> None:
-    """Redirect standard output to /dev/null if it cannot be written; else Python fails at exit."""
+    """Redirect standard output to /dev/null if it cannot be written.
+
+    Otherwise Python would report the error again at exit.
+    """
     try:
         sys.stdout.flush()
     except OSError:
@@ -184,20 +187,20 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
         ("--ids", "SOURCE", f"Take one id per row from {_SOURCE} (default 0, 1, 2 and so on)."),
         ("--categories", "SOURCE", "Take one category per row, -1 for none; SOURCE as for --ids."),
         ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none; SOURCE as for --ids."),
-        ("--replace", "", "Replace an index of that name; without it, such a build fails."),
+        ("--replace", "", "Replace an index of this name; without --replace, the build fails."),
     )
     group = verb.add_argument_group("labels, for divgrpc predict")
     options.add_documents(group, ", instead of FILE")
-    edges = "two numbers a line or an .npy; nodes below L are the labels"
+    edges = "two numbers a line or an .npy; of L labels, label i is node i"
     options.add_flags(
         group,
-        ("--label-names", "FILE", "Read names of labels, one a line from label 0 on."),
+        ("--label-names", "FILE", "Read the label names, one per line, label 0 first."),
         ("--hierarchy", "EDGES", f"Read edges from parent to child, {edges}."),
     )
-    model = "one from two files, label factors and feature map; without it neighbours vote"
+    model = "one from two files, label factors and feature map; by default neighbours vote"
     options.add_flags(
         group,
-        ("--roots", "N", "Begin the hierarchy at these nodes."),
+        ("--roots", "N", "Use these nodes as the roots of the hierarchy."),
         ("--label-model", "MODEL", f"Train a model (leml), or read {model}."),
         nargs="+",
     )
@@ -228,17 +231,17 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
         ("--relevant", "FILE", f"{relevant}, instead of --categories."),
     )
     _add_choosing(verb, "Make the best choice the default of this index, until it is built again.")
-    options.add_flags(verb, ("--per-query", "", "Show figures per query too, with --json."))
-    by_id = "a line of text for each id, or lines of an id, a tabulator and"
-    pictures = "a folder of <id>.png or .jpg, or an .npy of them by id"
-    category_help = "Box results of another category, from"
+    options.add_flags(verb, ("--per-query", "", "Add figures per query; only with --json."))
+    by_id = "one per line for ids 0, 1, 2 and so on, or lines of an id, a tab and"
+    pictures = "a folder of <id>.png or .jpg, or an .npy of pictures whose first index is the id"
+    category_help = "Box results of a category other than the query's. Categories of points:"
     options.add_flags(
         verb.add_argument_group("a page for people; needs divgrpc[report]"),
         ("--report", "HTML", "Write curves and tables to this file."),
-        ("--titles", "FILE", f"Show results with {by_id} a title."),
+        ("--titles", "FILE", f"Show results with titles: {by_id} a title."),
         ("--thumbnails", "PATH", f"Show results with pictures: {pictures}."),
         ("--point-categories", "FILE", f"{category_help} {by_id} a category."),
-        ("--show", "N", "Number of queries to show with their results (default 4)."),
+        ("--show", "N", "Number of queries to show (default 4 with titles or pictures, else 0)."),
     )
     options.add_options(verb, GridOptions)
 
@@ -249,7 +252,7 @@ def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
     options.add_reading(verb)
     options.add_flags(verb, options.rows_flag("Use"))
     _add_choosing(verb, "Make the best threshold of each mode the default of this index.")
-    options.add_flags(verb, ("--per-document", "", "Show figures per document too, with --json."))
+    options.add_flags(verb, ("--per-document", "", "Add figures per document; only with --json."))
     options.add_options(verb, LabelGridOptions)
 
 
@@ -258,7 +261,7 @@ def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
     options.add_flags(verb, ("--folds", "N", folds), default=FOLDS)
     options.add_flags(
         verb,
-        ("--groups", "SOURCE", "Compute intervals and folds over these groups, one per row."),
+        ("--groups", "SOURCE", "Take one group per row; intervals and folds keep groups whole."),
         ("--set-default", "", set_default),
         ("--csv", "", "Print CSV instead of a table."),
     )

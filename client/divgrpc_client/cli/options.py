@@ -1,4 +1,7 @@
-"""Options of the command line: options that commands share, and options made from tables."""
+"""Options of the command line: options that commands share, and options made from tables.
+
+A table is a class such as `QueryOptions`, whose annotations are the options of a method.
+"""
 
 import argparse
 import inspect
@@ -24,7 +27,7 @@ TARGET_DEFAULT: Final = "127.0.0.1:50051"
 # Default timeout of the command line. It is longer than the default of `Client`, because a person
 # can wait longer than a service.
 TIMEOUT_SECONDS: Final = 30.0
-# What `--timeout` limits and its default, for the commands in which they differ.
+# What `--timeout` limits, and its default, for the commands that differ from the others in these.
 _TIMEOUTS: Final = {
     "build": ("the whole build", "none"),
     "evaluate": ("the whole evaluation", "none"),
@@ -35,12 +38,12 @@ _TIMEOUTS: Final = {
 _TYPES: Final[Mapping[str, type]] = {"N": int, "CALLS": float, "SECONDS": float}
 SPLIT: Final = (
     *("--split", "FILE[:COLUMN]"),
-    "Take the rows that a column of this file lists, counted from 1.",
+    "Take the rows listed in column COLUMN (from 0, default 0); rows are numbered from 1.",
 )
 
 
 def add(verbs: Any, run: Callable[..., Any]) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type
-    """Add a command that calls `run`, is named after it and shows its docstring as help.
+    """Add a command that calls the function `run`; its name and docstring become name and help.
 
     The examples at the end of the docstring come last in the help, after the options.
     """
@@ -76,7 +79,7 @@ def add_common(verb: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def with_extra(field: str, subject: str, name: str) -> Iterator[None]:
-    """Raise an error that names the extra to install if an import inside fails."""
+    """If an import in the `with` block fails, raise an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -114,7 +117,7 @@ def rows_flag(action: str) -> tuple[str, str, str]:
 def first_sentence(text: str) -> str:
     """Return the first sentence of a help text as one line.
 
-    It is empty if Python removed the docstrings (`python -OO`).
+    The result is empty if Python removed the docstrings (`python -OO`).
     """
     if not text:
         return ""
@@ -140,23 +143,23 @@ def add_file(
 
 def add_reading(verb: argparse.ArgumentParser) -> None:
     """Add the options that say how a file of rows is read."""
-    text = "Read this array of an .npz; needed where it has several matrices."
+    text = "Read this array of an .npz; needed if the file has several matrices."
     add_flags(verb, ("--key", "ARRAY", text))
     verb.add_argument(
         "--index-base",
         choices=["auto", "0", "1"],
         default="auto",
-        help="Count the columns of an svmlight file from this one (default auto: 0 if the file "
+        help="Number of the first column of an svmlight file (default auto: 0 if the file "
         "has a column 0, else 1).",
     )
-    text = "Number of columns of an svmlight file (default: those of the index, or all seen)."
+    text = "Columns of an svmlight file (default: as many as in the index, or in the file)."
     add_flags(verb, ("--dims", "N", text))
 
 
 def add_documents(verb: "argparse._ActionsContainer", instead: str = "") -> None:
     """Add the options for documents and their labels; --features is required without `instead`."""
     text = (
-        f"Read documents{instead}: a matrix, or text with the labels of each before its features "
+        f"Read documents{instead}: a matrix, or text lines with labels before features "
         "(Extreme Classification's format, with or without header, or svmlight)."
     )
     add_flags(verb, ("--features", "FILE", text), required=not instead)
@@ -202,7 +205,10 @@ def _default(default: object) -> str:
 
 
 def _how_chosen(text: str, default: object) -> str:
-    """Return the sentences of an explanation that say how a default is chosen, after a space."""
+    """Return the sentences of an explanation from the first that mentions the default on.
+
+    A space comes before each sentence. The text is empty if `default` itself can be shown.
+    """
     _, *sentences = re.split(r"(?<=\.) ", text)
     if _default(default):
         return ""

@@ -1,4 +1,4 @@
-"""Reads the rows and labels that the command line names into arguments of the client."""
+"""Reads the files that a command line names, as arguments of the client's methods."""
 
 import argparse
 from dataclasses import dataclass, replace
@@ -21,9 +21,10 @@ _LEML: Final = "leml"
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Rows (n, d) of a file, and their positions (n,) in the file.
+    """Documents of a file, n in number.
 
-    Their labels (n, L) and their groups (n,) may be None.
+    `rows` (n, d) are the features, and `numbers` (n,) the positions in the file, from 0 up.
+    `labels` (n, L) and `groups` (n,) may be None.
     """
 
     path: Path
@@ -34,11 +35,11 @@ class Documents:
 
     @property
     def is_text(self) -> bool:
-        """Whether the file is text, which shows only those columns that occur in it."""
+        """Whether the file is text, so that the index may have more columns than the file shows."""
         return self.path.suffix not in _MATRICES
 
     def taken(self, numbers: IntArray | range) -> "Documents":
-        """Return some of the documents; rows of a range are views of the file, not copies."""
+        """Return the documents at the positions `numbers`; a range gives views, not copies."""
 
         def pick(matrix: Matrix) -> Matrix:
             if isinstance(numbers, range):
@@ -50,10 +51,11 @@ class Documents:
         return Documents(self.path, pick(self.rows), labels, self.numbers[numbers], groups)
 
     def for_index(self, info: IndexInfo, arguments: argparse.Namespace) -> "Documents":
-        """Return the documents of a text file, widened to the columns and labels of an index.
+        """Return the documents of a text file, widened to the columns of an index.
 
-        Raises `InvalidArgumentError` if a document has no feature or has a feature that the index
-        lacks. The error names the line.
+        Labels from the same file are widened to the labels of the index. Raises
+        `InvalidArgumentError` with the line if a document has no nonzero feature or has a feature
+        that the index lacks.
         """
         self.refuse_empty("documents")
         rows = cast(Csr, self.rows)
@@ -67,8 +69,8 @@ class Documents:
             raise InvalidArgumentError(
                 "documents",
                 f"{self.path} line {line} (document {self.numbers[row]}) has feature {greatest}, "
-                f"and the index has {info.dims}, from {first} on as this file is read; "
-                "--index-base says where features begin, here and where an index is built",
+                f"but the index has {info.dims} features, numbered from {first} in this file; "
+                "--index-base sets the first number, for this file and for a build",
             )
         labels = self.labels
         if labels is not None and info.labels is not None and not vars(arguments).get("labels"):
@@ -83,7 +85,7 @@ class Documents:
             number = int(self.numbers[empty[0]])
             line, _ = line_of(self.path, number)
             raise InvalidArgumentError(
-                field, f"{self.path} line {line} (document {number}) has no feature that is not 0"
+                field, f"{self.path} line {line} (document {number}) has no nonzero feature"
             )
 
 
@@ -107,7 +109,7 @@ def read_documents(path: Path, arguments: argparse.Namespace) -> Documents:
 def _with_labels(
     path: Path, rows: Matrix, labels: Matrix | None, arguments: argparse.Namespace
 ) -> Documents:
-    """Apply --labels, --groups and --split."""
+    """Return the documents after applying --labels, --groups and --split."""
     if file := vars(arguments).get("labels"):
         labels = read_vectors(Path(file))
     count = row_count(rows)
@@ -127,7 +129,7 @@ def _with_labels(
 
 
 def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
-    """Return the file of a build, its rows, and the arguments of `Client.build` about labels."""
+    """Return the file of a build, the rows, and the arguments of `Client.build` for labels."""
     if (arguments.file is None) == (arguments.features is None):
         raise InvalidArgumentError("file", "set either FILE or --features")
     if arguments.features is None:

@@ -16,7 +16,7 @@ Row: TypeAlias = EvaluateRow | EvaluateLabelRow
 
 
 def method(row: Row) -> str:
-    """Return the selector of a row and those of its settings that are not the default."""
+    """Return the selector of a row, with its variant and rounding if they are not the default."""
     parameters, selector = row.parameters, row.parameters.selector
     words: list[str] = []
     if isinstance(parameters, EffectiveParameters) and selector in ("greedy", "qp_relax"):
@@ -57,9 +57,9 @@ DETAILS: Final[Mapping[str, Callable[[Row], str]]] = {
 
 
 def varied(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the heads of the `DETAILS` that have several values among settings."""
+    """Return the headings of those `DETAILS` whose values differ between `rows`."""
     values = {head: {text(row) for row in rows} for head, text in DETAILS.items()}
-    # The search decides whether there are probes at all.
+    # An empty text does not count as a value, because some searches never probe.
     values["probes"].discard("")
     return tuple(head for head, texts in values.items() if len(texts) > 1)
 
@@ -82,7 +82,7 @@ def h_range(row: Row) -> str:
 
 
 def _is_of_one_group(row: Row) -> bool:
-    """Whether the goal applies to one group only, so that it has no interval."""
+    """Whether the metric that choices maximise applies to one group only and has no interval."""
     goal = row.metrics[getattr(row, "goal", "h_score")]
     return not math.isnan(goal.value) and math.isnan(goal.low)
 
@@ -101,7 +101,7 @@ def _parameter(name: str) -> Callable[[Row], str]:
 
 
 def _at_k(name: str) -> Callable[[Row], str]:
-    """Return a function that formats the last interval of a list, or an empty list as ""."""
+    """Return a function that formats the last figure of a list; an empty list gives ""."""
     return lambda row: "".join(figure(interval.value) for interval in getattr(row, name)[-1:])
 
 
@@ -148,7 +148,7 @@ _LABEL_HEADS: Final = (
     *("row", "mode", "method", "diversity", "search", "limits", "top_k", "threshold"),
     *("P", "R", "f", "D", "h", "P@k", "PSP@k", *_TIMES),
 )
-# Columns of CSV in their order, of rows of either kind; lists have a number for each rank or fold.
+# CSV columns in their order, for rows of both kinds. A list has a number for each rank or fold.
 _CSV_PARAMETERS: Final = (
     *("mode", "selector", "variant", "rounding", "k", "top_k", "threshold", "diversity"),
     *("hash_limit", "candidates_limit", "neighbours", "vote"),

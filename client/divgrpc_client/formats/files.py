@@ -92,7 +92,7 @@ def read_lists(path: Path) -> list[Array]:
 
 
 def read_lines(field: str, path: Path) -> list[str]:
-    """Return the lines of a text file in UTF-8; only a line feed ends a line.
+    r"""Return the lines of a text file in UTF-8; \n, \r\n and \r end a line.
 
     Raises `InvalidArgumentError` for `field` if the file cannot be read.
     """
@@ -121,7 +121,7 @@ def pick_rows(text: str | None, count: int) -> range:
         stop = start + 1 if start != -1 else None
     rows = range(count)[start:stop]
     if not rows:
-        raise invalid("rows", f"{text!r} are none of the file's {count}")
+        raise invalid("rows", f"{text!r} selects none of the file's {count} rows")
     return rows
 
 
@@ -161,9 +161,10 @@ def _from_npz(path: Path, key: str | None) -> Array | Csr:
 
 
 def _only_matrix(path: Path, archive: Mapping[str, Array]) -> Array | Csr:
-    """Return scipy's matrix, else the only array of two dimensions.
+    """Return the matrix that `scipy.sparse.save_npz` wrote, else the only two-dimensional array.
 
-    An archive reads an array each time it is taken, so only one array at a time is in memory.
+    `archive[name]` reads the array from the file each time. So the search for the matrix holds one
+    array in memory at a time.
     """
     if set(archive) >= _SCIPY_KEYS and archive["format"].ndim == 0:
         return _from_scipy(path, archive)
@@ -172,7 +173,8 @@ def _only_matrix(path: Path, archive: Mapping[str, Array]) -> Array | Csr:
         names = ", ".join(archive) or "nothing"
         raise InvalidArgumentError(
             "key",
-            f"{path} holds {len(matrices)} two-dimensional arrays of {names}: name one with --key",
+            f"{path} holds {len(matrices)} two-dimensional arrays among {names}: "
+            "name one with --key",
         )
     return np.asarray(archive[matrices[0]])
 
@@ -198,7 +200,7 @@ def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
     """Return the matrix of an .npz that `scipy.sparse.save_npz` wrote, in canonical form.
 
     Entries out of order are sorted, and repeated entries are summed. Raises `InvalidArgumentError`
-    if it is not CSR, or if its arrays do not match.
+    if the matrix is not in CSR format, or if its arrays do not match.
     """
     kind = archive["format"].item()
     kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)

@@ -1,4 +1,4 @@
-"""Prints results as JSON, one document per command, with null in place of NaN."""
+"""Prints results as JSON, one document per command, with null in place of NaN and infinity."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
 
 
 def show_result(result: QueryResult | LabelResult, rows: range) -> None:
-    """Print the results of the queries in `rows` of a file, without padding."""
+    """Print a result without padding; `rows` are the numbers of its rows in the file."""
     show(
         {
             "generation": result.generation,
@@ -44,7 +44,7 @@ def show_result(result: QueryResult | LabelResult, rows: range) -> None:
 
 
 def _entries(result: QueryResult | LabelResult, at: int) -> dict[str, object]:
-    """Return the fields of the result at position `at`, with optional columns only if present."""
+    """Return the fields of row `at` of a result, with optional columns only if present."""
     count = int(result.counts[at])
     entries: dict[str, object] = {}
     if isinstance(result, LabelResult):

@@ -35,7 +35,7 @@ _LINE: Final = re.compile(
     rb"(?P<pairs>(?:(?:^|\s+)\d+:[^\s:_]+)*)\s*"
 )
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-# More digits than an int64 has.
+# Every number with fewer digits fits an int64.
 _DIGITS_MAX: Final = 19
 
 
@@ -141,7 +141,7 @@ def line_of(path: Path, document: int) -> tuple[int, list[int]]:
 
 
 def widened(rows: Matrix, dims: int) -> Matrix:
-    """Widen rows from a text file to `dims` columns; the file may not use the last columns."""
+    """Widen rows from a text file to `dims` columns; the file may lack the last columns."""
     if isinstance(rows, Csr) and rows.cols < dims:
         return rows._replace(cols=dims)
     return rows
@@ -160,7 +160,7 @@ def canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: 
         starts = np.flatnonzero(np.r_[True, (np.diff(indices) > 0) | (np.diff(row) > 0)])
         indices, row, data = indices[starts], row[starts], np.add.reduceat(data, starts)
         indptr = np.searchsorted(row, np.arange(len(indptr))).astype(np.int64)
-    with np.errstate(over="ignore"):  # an infinity is the server's to refuse
+    with np.errstate(over="ignore"):  # overflows become infinities, which the server refuses
         return Csr(indptr, indices.astype(np.uint32), data.astype(np.float32), cols)
 
 
@@ -185,7 +185,7 @@ class _Rows:
         return len(self._ends) - 1
 
     def add(self, number: int, columns: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Add the row of a line."""
+        """Add the row on line `number`."""
         at, noun, first = f"line {number}:", self._noun, int(self.base == "1")
         try:
             row, numbers = [*map(int, columns)], [*map(float, values)]
@@ -242,9 +242,9 @@ def _split(path: Path, number: int, line: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the text of each line that is not empty.
+    """Yield the number and the text of each line, without its comment and its end.
 
-    Comments and line ends are removed.
+    Lines without any text are left out.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Prints results as tables, and shows a progress bar while a build runs."""
+"""Prints results as tables, and shows a progress bar during long commands."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a rich console, without colours if the output is a pipe."""
+    """Return a rich console, `_PIPE_WIDTH` columns wide if the output is no terminal."""
     terminal = Console(stderr=stderr, highlight=False)
     if terminal.is_terminal:
         return terminal
@@ -75,7 +75,7 @@ def bar(unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
 
 
 def built(info: IndexInfo) -> None:
-    """Say what a build came to."""
+    """Print a summary of an index that was built."""
     out = console()
     out.print(
         f"{info.name}: generation {info.generation}, {info.rows:,} {info.points} rows of "
@@ -230,7 +230,7 @@ def _labels(info: LabelInfo) -> str:
 
 
 def _default(default: QueryDefault) -> str:
-    """Describe the default that an evaluation has set, without limits that it left unset."""
+    """Describe the stored defaults of Query, without those that are None."""
     pairs = ((field.name, getattr(default, field.name)) for field in fields(default))
     return ", ".join(f"{name} {value}" for name, value in pairs if value is not None)
 

@@ -1,4 +1,4 @@
-"""Load tests: send calls to a server at a given rate and measure how it answers.
+"""Load tests: send calls to a server at a given rate, and measure latency and errors.
 
     from divgrpc_client.load import Call, constant, run_load
     report = run_load("127.0.0.1:50051", [Call("products", queries)], constant(500, seconds=30))

@@ -1,6 +1,6 @@
 """One load generator process: `python -m divgrpc_client.load FD`.
 
-FD is the file descriptor of its connection to the session.
+FD is the file descriptor of the connection to the session, which runs in the parent process.
 """
 
 import asyncio

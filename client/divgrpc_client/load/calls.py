@@ -1,6 +1,6 @@
-"""Kinds of calls, whose messages are all encoded before the measured time starts.
+"""Kinds of calls; all messages are encoded before the measured time starts.
 
-A mix is a TOML file with one table for each kind of call. Its paths are relative to the file:
+A mix is a TOML file with one table for each kind of call. Paths are relative to the file:
 
     [[call]]
     index = "products"
@@ -33,7 +33,7 @@ from divgrpc_protos.arrays import Matrix, picked, row_count, take
 
 Method: TypeAlias = Literal["Query", "PredictLabels"]
 
-# Maximum number of messages of one kind of call, and maximum total size of the messages of all
+# Maximum number of messages of one kind of call, and maximum total bytes of the messages of all
 # kinds. Every process holds a copy of the messages.
 _MESSAGES_MAX: Final = 2_000
 BYTES_MAX: Final = 2**26
@@ -85,8 +85,8 @@ class Call:
     def messages(self, seed: int, room: int = BYTES_MAX) -> list[bytes]:
         """Return serialised requests, each with different rows of `vectors`.
 
-        Their total size is at most about `room` bytes. Raises `InvalidArgumentError` for a wrong
-        option.
+        There are at most `_MESSAGES_MAX` requests, and none is added after their total size has
+        reached `room` bytes. Raises `InvalidArgumentError` for a wrong option.
         """
         make: Callable[..., Any] = requests.query
         if self.method == "PredictLabels":

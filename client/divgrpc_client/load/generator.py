@@ -1,10 +1,10 @@
-"""A load generator: one process of a run that sends calls.
+"""A load generator: one of the processes that send the calls of a run.
 
-The generator receives a `Task`, answers `READY`, and receives the time at which to begin. At the
-end it sends the records of its calls and the share of the time for which it was busy. A further
-message of the session ends the run early. The sending loop does as little work as possible: it
-takes the next due time from a list, waits and starts a call. Each call appends one record to a
-buffer.
+The generator receives a `Task` from the session, answers `READY`, and receives the time at which to
+begin. At the end it sends the records of its calls and the share of the time for which it was busy.
+A further message from the session ends the run early. The sending loop does as little work as
+possible: it takes the next due time from a list, waits and starts a call. Each call appends one
+record to a buffer.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from divgrpc_client.rpc.channels import SERVICE, ChannelSettings
 READY: Final = "ready"
 # A record of `record.SAMPLE`.
 _RECORD: Final = struct.Struct("=dddHB")
-# Maximum sleep between two calls, because a generator notices a stop only after a sleep.
+# Maximum duration of one sleep, because a generator notices a stop only after a sleep.
 _SLEEP_SECONDS_MAX: Final = 0.25
 # A generator that is late sends no calls later than this after the end of its schedule. The run is
 # void if too few calls were sent.
@@ -45,9 +45,9 @@ Pick: TypeAlias = tuple[int, int]
 class Task:
     """The work of generator number `place` in one run.
 
-    `kinds` has the method and the share of each kind of call, and `messages` its messages. If
-    `closed` is 0, calls are sent at the times of `schedule`. Otherwise `closed` calls are kept in
-    flight, by all generators together, for as long as `schedule` lasts.
+    `kinds` has the method and the share of each kind of call, and `messages` the serialised
+    requests of each kind. If `closed` is 0, calls are sent at the times of `schedule`. Otherwise
+    `closed` calls are kept in flight, by all generators together, for as long as `schedule` lasts.
     """
 
     place: int
@@ -60,7 +60,7 @@ class Task:
 
 
 class Generator:
-    """The calls of one process."""
+    """Sends the calls of one process."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._settings = task, task.settings
@@ -85,13 +85,13 @@ class Generator:
     async def run(self, begin: float) -> tuple[bytes, float]:
         """Send the calls, beginning at the time `begin` of the monotonic clock.
 
-        Return their records, an array of `SAMPLE` as bytes, and the share of the time, 0 to 1, for
-        which this process ran or waited for a core.
+        Return the records of the calls, an array of `SAMPLE` as bytes, and the share of the time, 0
+        to 1, for which the sending thread ran or waited for a core.
         """
         await asyncio.sleep(begin - time.monotonic())
         before = _busy_seconds()
         calls = asyncio.ensure_future((self._closed if self._task.closed else self._open)(begin))
-        # After the end of the schedule the process only waits for answers, so it is not busy.
+        # After the end of the schedule the process only waits for answers, which is not counted.
         await asyncio.wait([calls], timeout=self._task.schedule.seconds)
         busy = (_busy_seconds() - before) / max(time.monotonic() - begin, 1e-9)
         await calls
@@ -137,7 +137,7 @@ class Generator:
         await asyncio.gather(*(loop() for _ in loops))
 
     async def _call(self, number: int, due: float, kind: int, message: int) -> None:
-        # The numbers of the calls of one process differ by the number of processes.
+        # Consecutive calls of one process have numbers that differ by the number of processes.
         own_number = number // self._settings.processes
         method = self._methods[own_number % self._settings.channels][kind]
         request = self._task.messages[kind][message]
@@ -190,7 +190,7 @@ async def main(connection: Connection) -> None:
         loop.remove_reader(connection.fileno())
         generator.stop()
 
-    # The session sends nothing further except to stop. The end of the session can be read too.
+    # The connection becomes readable when the session sends a stop, and when the session ends.
     loop.add_reader(connection.fileno(), stop)
     connection.send(await generator.run(begin))
 

@@ -13,10 +13,10 @@ from divgrpc_client.reports import charts, page
 from divgrpc_client.reports.charts import Curve
 from divgrpc_client.reports.page import Column, Figure, Page, Section, Table
 
-_CALLS_IN_LATENCY: Final = "It is of calls that were answered OK or missed their deadline."
+_CALLS_IN_LATENCY: Final = "Only calls that were answered OK or missed their deadline count."
 _OPEN_TIMES: Final = (
-    "Latency is counted from when a call was due, so calls that waited for a server that stalled "
-    f"are in it with their wait. {_CALLS_IN_LATENCY}"
+    "Latency is counted from when a call was due, so latency includes the wait for a server that "
+    f"stalled. {_CALLS_IN_LATENCY}"
 )
 _CLOSED_TIMES: Final = f"Latency is counted from when a call was sent. {_CALLS_IN_LATENCY}"
 _VERDICTS: Final[dict[str, Literal["good", "bad", "open"]]] = {

@@ -1,4 +1,4 @@
-"""Records of calls: those of one run, and the figures computed from them."""
+"""Records of the calls of a run, and the figures computed from the records."""
 
 import math
 from collections import Counter
@@ -16,7 +16,8 @@ from divgrpc_client.load.settings import Settings
 from divgrpc_client.messages.responses import ServerInfo
 
 # Record of one call. `due`, `sent` and `done` are in seconds of the monotonic clock, which all
-# processes share. `kind` is the index of the call in the mix, and `code` is its gRPC status.
+# processes share. `kind` is the index of the kind of call in the mix. `code` is the gRPC status, or
+# `NOT_SENT`.
 SAMPLE: Final = np.dtype(
     [("due", "f8"), ("sent", "f8"), ("done", "f8"), ("kind", "u2"), ("code", "u1")]
 )
@@ -25,7 +26,7 @@ NOT_SENT: Final = 255
 OK: Final = grpc.StatusCode.OK.value[0]
 _DEADLINE_EXCEEDED: Final = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode} | {NOT_SENT: "NOT_SENT"}
-# The generator is the bottleneck if it sends less than this share of the calls that were due.
+# The generator is the bottleneck if it records less than this share of the calls that were due.
 _SENT_SHARE_MIN: Final = 0.98
 _PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 
@@ -38,8 +39,8 @@ class Run:
     """One run: its settings, and the calls that were recorded.
 
     `samples` is an array of `SAMPLE` with the calls that were due from `begin` to `end`, in
-    monotonic seconds. `begin` is the end of the warm-up. `busy` has the share of the time, 0 to 1,
-    for which each process ran or waited for a core.
+    monotonic seconds. `begin` is the end of the warm-up. `busy` has for each process the share of
+    the time, 0 to 1, for which its sending thread ran or waited for a core.
     """
 
     target: str
@@ -65,7 +66,11 @@ class Run:
         return float(in_time.sum()) / self.seconds if self.seconds else 0.0
 
     def all_sent(self) -> bool:
-        """Tell whether the generators made (almost) all calls that were due."""
+        """Tell whether about 98 % or more of the calls that were due were recorded.
+
+        A recorded call may be `NOT_SENT`. The result is always true for a closed loop and for an
+        interrupted run.
+        """
         # The number of calls in a Poisson schedule is random. By chance it is practically never
         # more than four standard deviations below the mean.
         due = self.schedule.calls

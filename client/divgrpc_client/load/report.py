@@ -1,7 +1,7 @@
 """Builds the report of a run: the calls sent, the outcome, and whether the run is valid.
 
-A report is plain JSON. Times are in microseconds, and shares are from 0 to 1. `FORMAT` is increased
-whenever a figure changes its meaning.
+A report is plain JSON. Latencies and lateness are in microseconds, other times in seconds. Shares
+are from 0 to 1. `FORMAT` is increased whenever a figure changes its meaning.
 """
 
 import datetime as dt
@@ -62,8 +62,9 @@ def build_report(run: Run, trials: Sequence[dict[str, Any]] = ()) -> Report:
     if trials:
         rates = [trial["rate"] for trial in trials if trial["held"]]
         report["search"] = {"objective": [], "rate": max(rates, default=0.0), "trials": [*trials]}
-        # The lowest rate that failed limits the result, so `void` tells whether the generator made
-        # it fail. If a rate held, the other figures are of the trial at the highest such rate.
+        # The lowest rate that failed limits the result, so `void` tells whether this rate failed
+        # because of the generator. If a rate held, the other figures are of the trial at the
+        # highest such rate.
         failures = sorted((t for t in trials if not t["held"]), key=lambda t: float(t["rate"]))
         report["void"] = [
             f"at {trial['rate']:,.0f} calls a second, {reason}"

@@ -28,7 +28,7 @@ _STEP: Final = re.compile(
     )
 )
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_FORM: Final = "steps such as 100:10s,200:10s and ramps such as 100..1000/30s, between commas"
+_FORM: Final = "steps such as 100:10s and ramps such as 100..1000/30s, separated by commas"
 
 
 @dataclass(frozen=True, slots=True)

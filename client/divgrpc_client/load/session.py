@@ -29,9 +29,9 @@ from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_client.rpc.errors import RpcError
 
 _CHECK_SECONDS: Final = 60.0
-# Time between telling the processes when to begin and the first call, so that all of them know.
+# Time from the message with the start time to the start, so that all processes receive it before.
 _LEAD_SECONDS: Final = 0.2
-# A generator that needs longer to start hangs.
+# A generator that needs longer to start is considered hung.
 _START_SECONDS: Final = 60.0
 # A generator may send its outcome this long after its last call has ended.
 _SILENCE_SECONDS: Final = 30.0
@@ -73,11 +73,11 @@ def run_load(
 
     Ctrl-C ends the run and returns the report so far. Raises `InvalidArgumentError` for an invalid
     call or threshold, `RpcError` if the server refuses a call of the mix or does not answer, and
-    `UnavailableError` if a process of the run dies.
+    `UnavailableError` if a process of the run dies or hangs.
     """
     goals, bounds = _thresholds(objectives, "objective"), _thresholds(require, "require")
     for goal in goals:
-        # If a bound of a search holds at one rate, it must hold at all lower rates.
+        # The search assumes that a bound that holds at one rate holds at all lower rates.
         if goal.sign not in ("<", "<=") or goal.name == "rate":
             reason = f"must be a greatest latency or share of errors: {goal.text!r}"
             raise invalid("objective", reason)
@@ -103,8 +103,8 @@ def _thresholds(bounds: Sequence[Threshold | str], field: str) -> list[Threshold
 class Session:
     """Sends calls to one server, in one or more runs.
 
-    As a context manager, it first sends one call of every kind. Raises `InvalidArgumentError` for a
-    wrong call or target, and `RpcError` if the server refuses a kind of call.
+    Raises `InvalidArgumentError` for a wrong call or target. A `with` statement first sends one
+    call of every kind, and raises `RpcError` if the server refuses one.
     """
 
     def __init__(
@@ -194,10 +194,12 @@ class Session:
     def find_highest_rate(
         self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
     ) -> tuple[Run, list[dict[str, Any]]]:
-        """Find the highest rate that holds, to within 5 %; the first trial has the rate `begin`.
+        """Find the highest rate at which the objectives hold; the first trial has the rate `begin`.
 
-        Each trial lasts `seconds`. Return the run at the highest rate that held or, if no rate
-        held, at the lowest rate, and the outcomes of all trials.
+        Each trial lasts `seconds`. The search ends when the rate is known to within 5 %. It ends
+        earlier after `_TRIALS_MAX` trials, after an interrupt, or if the next trial would have too
+        few calls. Return the outcomes of all trials, and the run at the highest rate that held. If
+        no rate held, return the run at the lowest rate instead.
         """
         low, high, rate = 0.0, math.inf, begin
         trials: list[dict[str, Any]] = []
@@ -226,7 +228,7 @@ def _first_rate(schedule: Schedule) -> float:
 
 @contextmanager
 def _generator(task: Task) -> Iterator[Connection]:
-    """Start a process that does a task, and kill it in the end; yield the connection to it."""
+    """Start a process for a task, yield the connection to the process, and kill it at the end."""
     connection, remote = multiprocessing.Pipe()
     with remote:
         number = remote.fileno()
@@ -257,7 +259,7 @@ def _receive_all(generators: Sequence[Connection], seconds: float) -> list[Any]:
             try:
                 messages[generator] = generator.recv()
             except (EOFError, OSError):
-                text = "a load generator died; its last words are above"
+                text = "a load generator died; its error messages are above"
                 raise UnavailableError(text) from None
     return [messages[generator] for generator in generators]
 

@@ -22,7 +22,7 @@ def summary(report: Report) -> str:
 
 
 def notes(report: Report) -> Iterator[str]:
-    """Yield what must not be overlooked."""
+    """Yield remarks on a void or interrupted run, a closed loop, and the outcome of a search."""
     if report["void"]:
         yield f"VOID: the generator was the bottleneck: {'; '.join(report['void'])}."
     if report["interrupted"]:
@@ -30,8 +30,8 @@ def notes(report: Report) -> Iterator[str]:
         yield f"Interrupted: {calls}."
     if report["setting"]["closed"]:
         yield (
-            "Closed loop: every call waits for the one before it, so a server that stalls is asked "
-            "less meanwhile, and these percentiles are not those that users would see."
+            "Closed loop: every call waits for the one before it, so a server that stalls gets "
+            "fewer calls meanwhile. These percentiles are not those that users would see."
         )
     if search := report["search"]:
         rate, trial = f"{search['rate']:,.0f} calls a second", "that trial"

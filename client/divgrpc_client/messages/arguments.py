@@ -63,7 +63,7 @@ def count(field: str, value: object) -> int:
 
 
 def seconds(field: str, value: object) -> float:
-    """Check a number of seconds, which may be infinite; a negative number has already elapsed."""
+    """Check a timeout in seconds; it may be infinite or, for an expired deadline, negative."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):
         raise invalid(field, f"must be a number of seconds or infinity, got {value!r}")
     return float(value)

@@ -2,9 +2,9 @@
 
 This module does no I/O. An exchange is a generator that yields requests, receives their answers and
 returns a result. A batch may be cut between any two rows, because the answer to a row does not
-depend on the other rows. All parts of a result must come from one generation of the index. If a new
-generation is published between two requests, the parts that an older generation answered are sent
-again.
+depend on the other rows. All parts of a result must come from one generation (one build) of the
+index. If a new generation is published between two requests, the parts that an older generation
+answered are sent again.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -92,9 +92,10 @@ def predict_batch(
 
 
 def _ends(matrix: Matrix, row_bytes: int) -> list[int]:
-    """Return the ends of parts of a matrix such that each request and each answer fits a message.
+    """Cut a matrix into parts such that each request and each answer fits a message.
 
-    `row_bytes` is the maximum size of the answer to one row.
+    Return the number of the row after each part. `row_bytes` is the maximum size of the answer to
+    one row.
     """
     rows = row_count(matrix)
     rows_max = min(LIMITS["query_rows_max"], max(1, MESSAGE_BYTES // row_bytes))

@@ -1,8 +1,9 @@
-"""The client's part of an evaluation, without I/O: its requests, and the events it receives.
+"""The client's part of an evaluation, without I/O: requests, and the events that answer them.
 
-Queries that do not fit one message are sent in several, one message at a time. Each message
-requests the figures of every query and makes no choice. The client then computes the rows from the
-figures of all messages, with the same code of the core as the server uses.
+Queries or documents that do not fit one message are sent in several, one message at a time. Each of
+these messages requests the figures of every query in the message, and no choice of settings. The
+client then computes the result rows from the figures of all messages, with the same code of the
+core as the server uses.
 """
 
 from abc import ABC, abstractmethod
@@ -79,7 +80,10 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         groups: npt.ArrayLike | None,
         progress: Tell | None,
     ) -> None:
-        """Store the rows, the grid, the flags `folds`, `set_default` and `per_row`, and groups."""
+        """Check and store the arguments.
+
+        The keys of `flags` are folds, set_default and the name in `per_row`, such as per_query.
+        """
         for field in ("set_default", self.per_row):
             check_bool(None, field, flags[field])
         self._matrix = matrix
@@ -107,7 +111,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
 
     @abstractmethod
     def _subject(self, start: int, stop: int) -> dict[str, object]:
-        """Return the fields of a request that depend on its rows, except the rows themselves."""
+        """Return the fields of a request that depend on the rows, except the rows themselves."""
 
     def _rows_max(self, *, per_row: bool) -> int:  # noqa: ARG002  # labels depend on it
         """Return the maximum number of rows in one message, given the settings of the grid."""
@@ -189,7 +193,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the first of several messages has been answered."""
+        """Whether a result row for one of several messages has been received."""
         return bool(self._answers)
 
     @property
@@ -301,8 +305,8 @@ class LabelEvaluation(
         refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)
         matrix = as_matrix("documents", documents, one_row=True)
         self._sets = without_zeros(label_sets(labels, row_count(matrix), "document"))
-        # Number of points of the index, and for each label the number of points with that label.
-        # The server reports them for the labels of the documents that it has received.
+        # `_points` is the number of points of the index. `_counts` (L,) has the number of points
+        # with each label. For each message, the server reports the counts of its labels.
         self._points = 0
         self._counts = np.zeros(self._sets.cols, np.int64)
         if flags["folds"] and not len(self._sets.indices):

@@ -27,15 +27,15 @@ class LabelModelLike(Protocol):
 
     @property
     def label_factors(self) -> npt.NDArray[np.float32]:
-        """(L, r)."""
+        """The label factors (L, r), one row for each label."""
 
     @property
     def feature_map(self) -> npt.NDArray[np.float32]:
-        """(d, r)."""
+        """The feature map (d, r), one row for each feature."""
 
     @property
     def offset(self) -> npt.NDArray[np.float32]:
-        """(r,)."""
+        """The vector (r,) that is added to the product of a document and the feature map."""
 
     @property
     def unit_rows(self) -> bool:
@@ -106,7 +106,7 @@ def label_upload(
 ) -> LabelUpload:
     """Check and return the labels of a build of `rows` rows.
 
-    Raises `InvalidArgumentError` with the name of the field.
+    Raises `InvalidArgumentError` with the name of the field for a wrong argument.
     """
     plan, factors = _model(label_model)
     edges = None if hierarchy is None else whole_numbers("hierarchy", hierarchy, np.uint32)

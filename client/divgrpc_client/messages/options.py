@@ -43,7 +43,7 @@ class GridOptions(TypedDict, total=False):
     limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit. Default: one pair,
         the defaults of a single call.
     epsilons: Try these values of epsilon, which set hash_limit by the paper's rule.
-    n_probes: Try these numbers of buckets or cells to look up with the search tables.
+    n_probes: Try these numbers of buckets or cells to look up if the search is tables.
     samplings: Try these ways to keep points if the search finds more than hash_limit.
     diversities: Try these diversities, from 0 to 1.
     ks: Try these numbers of results per query.
@@ -73,7 +73,7 @@ class LabelGridOptions(TypedDict, total=False):
     searches: Try these ways to find labels, or neighbours.
     limits: Try these pairs of hash_limit and candidates_limit; 0 is no limit. Default: one pair,
         the defaults of a single call.
-    n_probes: Try these numbers of buckets or cells to look up with the search tables.
+    n_probes: Try these numbers of buckets or cells to look up if the search is tables.
     thresholds: Try these minimum scores; none means no minimum.
     diversities: Try these diversities, from 0 to 1.
     top_ks: Try these numbers of labels per document.
@@ -96,7 +96,7 @@ class LabelGridOptions(TypedDict, total=False):
 
 
 # Sources of the defaults and explanations of each table of options. `BuildParameters` comes last so
-# that its `seed` replaces the one in `LabelParameters`: a label model has the seed of its build.
+# that its `seed` replaces the one in `LabelParameters`: a label model has the seed of the build.
 _TABLES: Final[dict[type, tuple[type, ...]]] = {
     QueryOptions: (QueryParameters,),
     PredictOptions: (PredictParameters,),
@@ -108,14 +108,14 @@ QUERY_DEFAULTS: Final = defaults_of(QueryParameters)
 PREDICT_DEFAULTS: Final = defaults_of(PredictParameters)
 BUILD_DEFAULTS: Final = defaults_of(LabelParameters, BuildParameters)
 
-# Parameters of many methods, explained where the docstring of a method does not.
+# Explanations of parameters that many methods have, for methods whose docstrings lack them.
 _OF_CALLS: Final = {
     "name": "the index.",
     "timeout": "seconds for the whole call. Default: the client's timeout; Build, QueryStream and "
     "evaluations have no deadline.",
     "request_id": "printable ASCII that the server's log shows with this call.",
 }
-# Names that annotations show for types other than the choices of `divgrpc.types`.
+# Names that signatures show for types, in addition to the names in `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
     ModelLike: "LabelModelLike",

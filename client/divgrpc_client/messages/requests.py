@@ -78,7 +78,7 @@ def _predict_fields(**options: Unpack[PredictOptions]) -> dict[str, object]:
 
 
 def _named(parameters: object, options: Mapping[str, object]) -> dict[str, Any]:
-    """Return the parameters that the caller gave, with the values that the core made of them."""
+    """Return the parameters that the caller gave, with their values in the core's dataclass."""
     return {name: getattr(parameters, name) for name in options}
 
 
@@ -107,7 +107,7 @@ def build_header(
     """Return the first message of a build; raises like `query_fields`."""
     refuse_unknown("build", options, BuildOptions.__annotations__, _BUILD_ARGUMENTS)
     check_bool(None, "replace", replace)
-    # A label model is trained with the build's seed, so `seed` is sent only with the build.
+    # A label model is trained with the build's seed, so `seed` is sent only once.
     training = {n: v for n, v in _options_of(LabelParameters, options).items() if n != "seed"}
     points = _options_of(BuildParameters, options)
     label_fields = message_fields(

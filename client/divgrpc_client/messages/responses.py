@@ -89,7 +89,7 @@ def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
 
 
 class _Table:
-    """Maps the flat results of a response to a padded array of `width` columns."""
+    """Maps the flat results of a response to a padded array (nq, `width`) for nq query rows."""
 
     def __init__(self, offsets: Sequence[int], width: int) -> None:
         self.counts = np.diff(np.array(offsets, np.int64)).astype(np.uint32)
@@ -104,7 +104,7 @@ class _Table:
         return matrix
 
     def offsets(self, offsets: Sequence[int]) -> IntArray:
-        """Return the offsets of the near-copies of each place, none if they were not listed."""
+        """Return `QueryResult.collapsed_offsets`, empty if near-copies were not listed."""
         if not offsets:
             return np.empty(0, np.int64)
         copies = np.zeros(self.filled.shape, np.int64)

@@ -39,7 +39,7 @@ class Upload:
         for piece in self.label_data.chunks(chunk_bytes):
             yield index_pb2.BuildRequest(label_chunk=piece)
         start, sets = 0, self.label_data.sets
-        # In each chunk, both the vectors and the labels have at most `chunk_bytes`.
+        # In each chunk, the vectors have at most `chunk_bytes`, and so have the labels.
         ends = row_ends(self.vectors, chunk_bytes)
         if sets is not None:
             ends = sorted({*ends, *row_ends(sets, chunk_bytes)})

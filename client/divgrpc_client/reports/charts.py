@@ -160,7 +160,10 @@ def lines(
 
 
 def time_words(microseconds: float) -> str:
-    """Return a time as text in s, ms or µs, with two or three significant digits."""
+    """Return a time as text in s, ms or µs, rounded to at most three significant digits.
+
+    From 1,000 s on, the time is rounded to whole seconds.
+    """
     if microseconds >= 1e9:
         return f"{microseconds / 1e6:,.0f} s"
     for unit, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):

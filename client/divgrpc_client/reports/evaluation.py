@@ -31,8 +31,8 @@ from divgrpc_client.reports.charts import Curve
 _QUERIES_MIN: Final = 30
 _WORDS: Final = (
     "P: share of the results that are relevant. SR: share of the category's sub-topics among them. "
-    "D: how evenly the relevant results are spread over sub-topics, 0 to 1. h: harmonic mean of P "
-    "and D for each query, then the mean. Times are those of one query at a time on one thread, "
+    "D: how evenly the relevant results are spread over sub-topics, 0 to 1. h: mean over the "
+    "queries of the harmonic mean of P and D. Times are of one query at a time on one thread, "
     "measured in the worker, in microseconds (µs)."
 )
 _TRADE_OFF: Final = (
@@ -46,12 +46,12 @@ _LISTS: Final = (
 )
 _CHOICES: Final = (
     "The queries are dealt into folds. Each fold is reported at the diversity and limits with the "
-    "greatest mean h on the other folds, so no query takes part in choosing the setting it is "
-    "reported at. The setting named is the best on all queries."
+    "greatest mean h on the other folds. So no query takes part in choosing the setting at which "
+    "it is reported. The setting in the table is the best on all queries."
 )
 _SETTINGS: Final = (
-    "Every setting of the grid, on all queries. The best of them is chosen on the queries it is "
-    "reported on, so its figures are a little too high; those of the choices are not."
+    "Every setting of the grid, on all queries. The best setting is chosen on the queries on which "
+    "it is reported, so its figures are a little too high. The figures of the choices are not."
 )
 
 
@@ -119,7 +119,8 @@ def _interval(row: EvaluateRow) -> str:
 _FOLDS: Final = "diversity in each fold"
 _SETTING: Final = ("method", "diversity", "search", "hash limit", "candidates")
 _FRONT: Final = (
-    "On the Pareto front: no other setting has more h in as much time; times within 10 % are equal",
+    "On the Pareto front: no other setting has more h in the same time or less. Times within 10 % "
+    "count as equal.",
     ("h", "95 % of h", "µs p50"),
 )
 _ALL: Final = (

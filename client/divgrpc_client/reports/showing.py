@@ -28,7 +28,7 @@ from divgrpc_client.reports.evaluation import best_of_each, write_report
 from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
 from divgrpc_protos.arrays import Matrix, row_count, take
 
-# As large as a page shows them.
+# Maximum width and height of a thumbnail, the size at which a page shows thumbnails.
 THUMBNAIL_PIXELS: Final = 64
 _COUNT: Final = 4
 _ID_AND_TITLE: Final = re.compile(r"(\d+)\t(.*)")
@@ -62,10 +62,11 @@ def side_by_side(
     """Repeat `count` of the queries, and return the results of each method for them.
 
     Every method of `rows` is shown at the diversity, search and limits with the greatest h, at the
-    smallest k. Plain nearest neighbours come first. The queries are spread evenly over all queries.
-    If `relevant` is given, a result is wrong if it is not among the query's `relevant` ids.
-    Otherwise it is wrong if its category in `looks` is known and differs from the query's category
-    in `categories`. Raises `IndexChangedError` if another generation of the index answers.
+    smallest k. If `rows` has choices by folds, only these are considered. Plain nearest neighbours
+    come first. The queries are spread evenly over all queries. If `relevant` is given, a result is
+    wrong if it is not among the query's `relevant` ids. Otherwise it is wrong if its category in
+    `looks` is known and differs from the query's category in `categories`. Raises
+    `IndexChangedError` if another generation of the index answers.
     """
     matrix = as_matrix("queries", queries, one_row=True)
     total = row_count(matrix)
@@ -139,8 +140,9 @@ def read_point_categories(path: Path) -> dict[int, int]:
 def read_thumbnails(path: Path) -> Callable[[int], str]:
     """Return a function that returns the image of an id as a data URI, "" if there is none.
 
-    `path` is a folder of files <id>.png or <id>.jpg, or an .npy of shape (n, height, width) or (n,
-    height, width, 3) whose first index is the id. Its values are uint8, or floats from 0 to 1.
+    `path` is a folder of files <id>.png, <id>.jpg or <id>.jpeg, or an .npy of shape (n, height,
+    width) or (n, height, width, 3) whose first index is the id. The values in the .npy are uint8,
+    or floats from 0 to 1.
     """
     if path.is_dir():
         return lambda point: _from_folder(path, point)

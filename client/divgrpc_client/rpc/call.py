@@ -19,8 +19,8 @@ _NO_STATUS: Final = status_pb2.Status()
 _LATE: Final = "LATE"
 # Reason of an error for a server whose health service reports that it does not serve queries.
 _NOT_SERVING: Final = "NOT_SERVING"
-# Timeouts of three years and more mean no deadline. With a timeout of some centuries, gRPC's clock
-# would overflow and the call would end at once.
+# Timeouts of about three years and more mean no deadline. With a timeout of some centuries, gRPC's
+# clock would overflow and the call would end at once.
 _ENDLESS_SECONDS: Final = 1e8
 # Status codes by their number in a google.rpc.Status.
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -79,7 +79,7 @@ class RpcCall:
     def seconds_or_unready(self, obstacle: RpcError) -> float | None:
         """Return `seconds_left`, or raise the error for a server that was not ready in time.
 
-        `obstacle` is why it was not ready, and becomes the cause of the error.
+        `obstacle` says why the server was not ready, and becomes the cause of the error.
         """
         try:
             return self.seconds_left()
@@ -179,7 +179,10 @@ class RpcCall:
 
 
 def explain_unreachable(target: str, detail: str) -> str:
-    """Return gRPC's message about an unreachable server, after advice if its cause is known."""
+    """Return gRPC's message `detail` about an unreachable server.
+
+    If the cause of the message is known, advice comes first.
+    """
     for signs, sentence in _CAUSES:
         if any(sign in detail for sign in signs):
             return f"{sentence.format(target=target)} ({detail})"

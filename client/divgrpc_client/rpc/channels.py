@@ -47,7 +47,7 @@ _SERVICE_CONFIG: Final = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
-    """Settings of a connection; raises `InvalidArgumentError` for a wrong target or count."""
+    """Settings of connections; raises `InvalidArgumentError` for a wrong target or count."""
 
     target: str
     channels: int

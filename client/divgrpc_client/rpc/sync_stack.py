@@ -62,7 +62,8 @@ def run(coroutine: Awaitable[ResultT]) -> ResultT:
         result: ResultT = end.value
         return result
     except RuntimeError as error:
-        # Python replaces these two in a coroutine; a caller's `progress` may raise them.
+        # Python replaces these two errors in a coroutine by RuntimeError. A caller's `progress` may
+        # raise them.
         if isinstance(error.__cause__, StopIteration | StopAsyncIteration):
             raise error.__cause__ from None
         raise
@@ -72,7 +73,10 @@ def run(coroutine: Awaitable[ResultT]) -> ResultT:
 
 
 def run_iterator(results: AsyncGenerator[ResultT, None]) -> Iterator[ResultT]:
-    """Yield the results of an async generator that blocks and never suspends; none is None."""
+    """Yield the results of an async generator that blocks and never suspends.
+
+    No result may be None.
+    """
     try:
         while (result := run(_following(results))) is not None:
             yield result
@@ -81,7 +85,10 @@ def run_iterator(results: AsyncGenerator[ResultT, None]) -> Iterator[ResultT]:
 
 
 async def _following(results: AsyncGenerator[ResultT, None]) -> ResultT | None:
-    """Return the next result, or None at the end; an event loop would see a bare `anext`."""
+    """Return the next result, or None at the end.
+
+    `run` hides an `anext` in this coroutine from the hooks of an event loop in this thread.
+    """
     return await anext(results, None)
 
 

@@ -52,7 +52,7 @@ class Split:
     roots: tuple[int, ...] = ()
 
     def with_features(self) -> "Split":
-        """Return the set without documents that have no feature, which no method can label."""
+        """Return the set without documents that have no features: no method can label them."""
         rows, queries = (
             np.flatnonzero(abs(documents).sum(axis=1))
             for documents in (self.documents, self.test_documents)
@@ -84,8 +84,8 @@ class Split:
 def read(folder: Path, name: str) -> Split:
     """Read one of the data sets.
 
-    The training and validation parts are joined. If the features are measurements, they are
-    standardised.
+    Training documents include the validation part, if there is one. If the features are
+    measurements, they are standardised.
     """
     hierarchy, prefix = _SETS[name]
     path = folder / f"{name}.npz"

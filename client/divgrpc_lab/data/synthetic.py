@@ -14,12 +14,12 @@ labels. The synthetic documents have:
   label. Within a topic or label, the position of a word is proportional to the square of a uniform
   random number, so the first words are the most frequent.
 
-Words are numbered at random and weighted like visual words. The structure of the data is also
-available as a label model of rank r, the planted model. Every topic has a random direction in r
-dimensions, with a falling spectrum, and every label has a direction near its topic. The
-feature map sends a word to the direction of its topic or label, and a background word to 0. So a
-document is mapped to about the sum of its labels' directions. The norm of a label's factors is the
-square root of the number of documents with that label.
+Words are numbered at random, and weighted as `data.topics` weights visual words. The structure of
+the data is also available as a label model of rank r, the planted model. Every topic has a random
+direction in r dimensions, with a falling spectrum, and every label has a direction near its topic.
+The feature map sends a word to the direction of its topic or label, and a background word to 0. So
+the image of a document points roughly to its labels. The norm of a label's factors is the square
+root of the number of documents with that label, or 1 if there are none.
 
 The paper's images are bags of 48,000 visual words in 7 categories of 5 sub-topics. Synthetic images
 are drawn like documents, with categories as topics and sub-topics as labels. An image has one
@@ -119,9 +119,9 @@ def labelled_documents(
 ) -> LabelledDocuments:
     """Generate a data set; the same arguments give the same bytes.
 
-    `documents` must be at least 1, `labels` at least the number of labels of a document, and
-    `features` at least 4 per label. `tests` is the number of additional test documents. The default
-    size takes about ten seconds and 1.5 GB.
+    `documents` and `labels` must be at least 1, and `features` at least 4 per label. A document has
+    at most as many labels as its topic. `tests` is the number of additional test documents. The
+    default size takes about ten seconds and 1.5 GB.
     """
     random = np.random.default_rng(seed)
     popularity: Numbers = np.arange(1.0, labels + 1) ** -mixture.exponent

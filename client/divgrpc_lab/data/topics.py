@@ -1,8 +1,8 @@
 """Data sets of points with categories and sub-topics, and hyperplane queries learned from pools.
 
 Word counts are weighted by tf-idf. The term frequency is the square root of a count for images and
-1 plus its logarithm for text. The inverse document frequency is log((1 + n) / (1 + df)) + 1 over
-the indexed points. Rows are scaled to unit length.
+1 plus the logarithm of a count for text. The inverse document frequency over the indexed points is
+log((1 + n) / (1 + df)) + 1. Rows are scaled to unit length.
 
 The paper's queries are hyperplanes that separate one category from the others. Such a query is a
 learned direction and is not close to any point. It is learned from a pool of points that are not
@@ -46,7 +46,7 @@ class HyperplaneQueries(NamedTuple):
         return np.concatenate([rows[:per_category] for rows in places])
 
     def first(self, per_category: int) -> "HyperplaneQueries":
-        """Return the first queries of each category."""
+        """Return the first `per_category` queries of each category."""
         places = self.first_places(per_category)
         return HyperplaneQueries(self.queries[places], self.categories[places])
 
@@ -64,9 +64,9 @@ def hyperplane_queries(
     """Learn queries, each from a random half of `pool` (rows, dims).
 
     A query is the unit normal of a linear support vector machine for one category against the rest.
-    Its bias is dropped, because it does not change the order of points. `targets` has the
-    categories to learn queries for, None for all. `penalty` is LIBLINEAR's C. If `is_balanced`, the
-    category has the same total weight as the rest.
+    The machine's bias is dropped, because it does not change the order of points. `targets` has the
+    categories to learn queries for; by default all. `penalty` is LIBLINEAR's C. If `is_balanced`,
+    the category has the same total weight as the rest.
     """
     from sklearn.preprocessing import normalize
     from sklearn.svm import LinearSVC
@@ -102,8 +102,8 @@ DIGITS: Final = "digits of scikit-learn (DIVGRPC_DATA is not set)"
 class Topics:
     """A data set: unit `points` to index, their `labels`, and a `pool` to learn queries from.
 
-    `penalty` is the C of the support vector machines, which was chosen for the quality of plain
-    nearest neighbours.
+    The queries are the normals of support vector machines that are trained on `pool`. `penalty` is
+    the C of these machines. It was chosen for the quality of plain nearest neighbours.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Topics:
 
     @property
     def query_categories(self) -> IntArray:
-        """The categories with at least two sub-topics; in others diversity is meaningless."""
+        """The categories with at least two sub-topics; diversity is meaningless in the others."""
         categories, subtopics = self.labels.categories, self.labels.subtopics
         return np.array(
             [c for c in np.unique(categories) if len(np.unique(subtopics[categories == c])) > 1]

@@ -59,12 +59,12 @@ def add_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--keep",
         action="store_true",
-        help="Leave the server, its indexes and two files of vectors to try, until Ctrl-C.",
+        help="Keep the server, its indexes and two files of vectors to try, until Ctrl-C.",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demonstration and return the exit code, 1 if h rose too little."""
+    """Run the demonstration and return the exit code, 1 if the mean h-score rose too little."""
     out, folder = tables.console(), arguments.folder
     folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     out.print("Starting a server (the first start compiles the kernels) ...")

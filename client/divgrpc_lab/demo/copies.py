@@ -2,7 +2,7 @@
 
 Every image is indexed ten times, each time with different slight noise. Real collections are
 similar: a shop has ten photographs of a product, an archive ten copies of a story. A query is one
-of these images.
+of the indexed copies.
 """
 
 from typing import Final, NamedTuple
@@ -25,9 +25,9 @@ QUERIES: Final = 50
 _BLOCKS: Final = 2
 _LEGEND: Final = f"""
 images: different images among the {K} results; ten copies of one image count once. same digit:
-share of the results that show the query's digit. cosine: mean likeness to the query.
+share of the results that show the query's digit. cosine: mean cosine with the query.
 default: no options, which is {{selector}}, diversity {{diversity}}.
-ideal: the {K} nearest different images, found by comparing all points; only copies are nearer."""
+ideal: the {K} nearest different images, found by comparing all points; no other image is nearer."""
 
 
 class Copies(NamedTuple):

@@ -1,8 +1,8 @@
 """The second part of the demonstration: the paper's queries, for even and for odd digits.
 
 The images are split into three disjoint parts: indexed images, a pool for learning the reported
-queries, and a pool for learning the queries that choose the diversity. So neither the queries nor
-the choice uses indexed images.
+queries, and a pool for learning the queries that choose the diversity. So no query is learned from
+indexed images.
 """
 
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ def measured(data: Digits, queries: HyperplaneQueries, ids: IntArray) -> dict[st
 
 
 def best_dial(client: Client, data: Digits, **options: Any) -> float:
-    """Return the diversity with the greatest mean h on queries that are not reported."""
+    """Return the one of `DIALS` with the greatest mean h on queries that are not reported."""
     queries = learn(data, data.dial_rows, _DIAL_QUERIES_PER_CATEGORY, seed=2)
 
     def h(diversity: float) -> float:

@@ -22,7 +22,7 @@ search and the selection alone, on one thread of a worker."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """The results of one setting: ids and scores (nq, K), and two median times of a query.
+    """The results of one setting: ids and scores (nq, K), and two median times per query.
 
     `round_trip_seconds` includes gRPC over loopback, the front process and the worker.
     `worker_seconds` includes only the search and the selection, as Evaluate measures them on one

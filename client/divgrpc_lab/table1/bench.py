@@ -1,9 +1,9 @@
-"""Measures Table 1 on one data set: builds indexes through the client and evaluates grids.
+"""Measures Table 1 on one data set: builds indexes and evaluates settings through a client.
 
-The module also measures two claims that are not in the table: retrieved points are uniform, and the
-number of hashed points grows slowly. The result of a job is stored as JSON, so a long run can be
-continued; see `divgrpc_lab.work`. A job takes a client, because jobs run on several servers at
-once.
+The module also measures two claims that are not in the table: retrieved points are uniform over the
+ball around a query, and the number of hashed points grows slowly. The result of a job is stored as
+JSON, so a long run can be continued; see `divgrpc_lab.work`. A job takes a client, because jobs run
+on several servers at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -54,9 +54,9 @@ class Plan:
     """The amount of work of a run.
 
     Each category has `per_category` queries. Methods with hashing are repeated with `seeds` hash
-    seeds. `codes` are the numbers of bits and tables of the paper's literal mode. `ball_seeds` is
-    the number of seeds in the test of uniformity. `sizes` is the number of sizes of the growing
-    data. `synthetic` has the numbers of images and words of the set that is only timed.
+    seeds. `codes` are the numbers of bits and tables of the paper's literal mode (`home`).
+    `ball_seeds` is the number of seeds in the test of uniformity. `sizes` is the number of sizes of
+    the growing data. `synthetic` has the numbers of images and words of the set that is only timed.
     """
 
     per_category: int = 5
@@ -68,7 +68,7 @@ class Plan:
 
 
 class Timed(NamedTuple):
-    """The median time of a query by one method, in microseconds; `kind` is dense or sparse."""
+    """The median time of a method in microseconds; `kind` says if queries are dense or sparse."""
 
     points: str
     kind: str
@@ -125,12 +125,12 @@ class Bench:
         yield from home.rows(self.name, self._home_answers(results), self.queries.categories)
 
     def coded(self, results: Mapping[str, Any]) -> list[home.Coded]:
-        """Return the rows of greedy for each number of bits and tables."""
+        """Return the rows of greedy for each family and code."""
         answers = self._home_answers(results)
         return home.coded_rows(self.name, answers, self.queries.categories)
 
     def spreads(self, results: Mapping[str, Any]) -> list["Spread"]:
-        """Return the distribution of the retrieved points over the ball, for each retrieval."""
+        """Return the distribution of retrieved points over the ball, for each of `RETRIEVALS`."""
         seeds = [results[self._name("ball", seed)] for seed in range(self.plan.ball_seeds)]
         return [
             Spread(self.name, retrieval, ball_size(self.data), np.array([s[at] for s in seeds]))
@@ -144,7 +144,7 @@ class Bench:
         return Growth.of(self.name, sizes, np.array(points).T, recalls, limits, groups)
 
     def _name(self, *parts: object) -> str:
-        """Return the name of a job, which has the checksum of the data for `Work`."""
+        """Return the name of a job; the checksum in it keeps `Work` from mixing data sets."""
         return ", ".join(map(str, (f"{self.name} ({self.data.sha256[:8]})", *parts)))
 
     def _home_answers(self, results: Mapping[str, Any]) -> dict[home.Place, list[list[Answer]]]:
@@ -169,7 +169,7 @@ class Bench:
             return home.measure(client, INDEX, place, self.queries)
 
     def _evaluate(self, client: Client, case: Case, search: Search) -> list[Answer]:
-        """Return the choices by folds, one for each k."""
+        """Return the figures of the settings that folds choose, one answer for each k."""
         grid = case.grid(search)
         folds = min(FOLDS, len(np.unique(self.queries.categories)))
         rows = client.evaluate(INDEX, *self.queries, folds=folds, per_query=True, **grid)
@@ -198,14 +198,15 @@ def built(
 
 
 def times(client: Client, sizes: tuple[int, int] = (IMAGES, WORDS)) -> list[Timed]:
-    """Return the times of every method on synthetic data with the paper's size and kind.
+    """Return the times of every method on synthetic visual words of the paper's size.
 
     `sizes` are the numbers of images and of words.
 
     Queries are sparse (held-out images) or dense (hyperplanes learned from these images). Only a
     few queries are timed, one at a time on one thread, and each method has one diversity. Without
-    hashing, every method except Rerank considers all points, and Rerank considers its default
-    number of candidates. The data is not suitable for measuring quality, see `visual_words`.
+    hashing, every method except Rerank considers all points. Rerank considers the exact nearest
+    points, as many as the default candidates_limit. The data is not suitable for measuring quality,
+    see `visual_words`.
     """
     images, words = sizes
     data = visual_words(images, max(70, images * POOL // IMAGES), words)
@@ -229,14 +230,15 @@ def times(client: Client, sizes: tuple[int, int] = (IMAGES, WORDS)) -> list[Time
 
 
 BINS: Final = 10
-# Maximum number of points in an exact ball, and their maximum share of all points.
+# The exact ball of a query has at most this many points, and at most this share of all points.
 _BALL_POINTS, _BALL_SHARE = 1_000, 0.1
-# Number of points that a query retrieves from tuned buckets.
+# Maximum number of points that a query retrieves from tuned buckets (`table1.methods`).
 _POINTS_MAX: Final = 100
 _NO_LIMITS: Final = {"hash_limit": 0, "candidates_limit": 0}
 _LIMITS: Final = {"hash_limit": _POINTS_MAX, "candidates_limit": _POINTS_MAX, "k": _POINTS_MAX}
-# The ways to retrieve points whose uniformity is tested, with the options of their queries. In the
-# first, which is the paper's own, every point of the home buckets counts.
+# The ways to retrieve points, with the options of the queries. The points of each are tested for
+# uniformity. The first way is the paper's, and retrieves all points of the home buckets (see
+# `table1.methods`).
 _TUNED_BUCKETS: Final[dict[str, dict[str, Any]]] = {
     "100 random points of tuned buckets": _LIMITS | {"sampling": "uniform"},
     "100 nearest points of tuned buckets": _LIMITS | {"sampling": "nearest"},
@@ -265,7 +267,7 @@ class Spread(NamedTuple):
 
     @property
     def places(self) -> Values:
-        """The mean place (seeds,) in the ball; the nearest point is at 0, the farthest at 1."""
+        """The mean place (seeds,) of retrieved points in the ball, from 0 (nearest) to 1."""
         middles = (np.arange(BINS) + 0.5) / BINS
         totals = self.counts.sum(axis=1)
         with np.errstate(invalid="ignore"):

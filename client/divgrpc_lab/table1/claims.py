@@ -5,8 +5,8 @@ A contrast compares rows of one data set query by query, averaged over k and ove
 
 The *gain share* of a row is a scaled h: nearest neighbours without hashing have 0, and the best
 method of `EXHAUSTIVE` over all points has 1. Folds choose this method and all diversities. Each
-target is judged by a single row of each hash family, which was fixed before the run: greedy on
-hashed points with limits chosen by folds.
+target is judged by one method of each hash family, which was fixed before the run: greedy on hashed
+points with limits chosen by folds.
 """
 
 from collections import defaultdict
@@ -81,10 +81,10 @@ def paper_claims(
 
 
 def pairs_without_hashing(rows: Sequence[Row], method: str, stage: str) -> Iterator[Pair]:
-    """Yield pairs of a row at `stage` and the row of the same method without hashing.
+    """Yield each row of `method` at `stage`, paired with the row of its cell without hashing.
 
-    The second row is the one over all points or, if that was not measured, the one after one exact
-    pass.
+    A cell is a data set and a k. The row without hashing is the one over all points or, if that was
+    not measured, the one after one exact pass.
     """
     plain = {
         (row.cell, row.case.stage): row
@@ -99,12 +99,12 @@ def pairs_without_hashing(rows: Sequence[Row], method: str, stage: str) -> Itera
 
 
 def differences(pairs: Iterable[Pair], name: str = "h_score") -> list[Contrast]:
-    """Return a contrast for each data set: a figure of the first rows minus the second's."""
+    """Return a contrast for each data set: a figure of the first rows minus that of the second."""
     return _contrasts(pairs, name, lambda one, rival: one - rival)
 
 
 def speed_ups(pairs: Iterable[Pair], goal: float) -> list[Contrast]:
-    """Return a contrast for each data set: how many times as fast the first rows are."""
+    """Return a contrast for each data set: the second rows' times divided by the first rows'."""
     contrasts = _contrasts(pairs, TIME, lambda one, rival: np.log(rival) - np.log(one))
     return [contrast._replace(goal=goal) for contrast in contrasts]
 
@@ -286,7 +286,7 @@ def grows_slowly(growths: Sequence[Growth]) -> Claim:
             f"{max(item.recalls):.2f}, "
             f"hash_limit by epsilon = 1: {item.limits[0]:,} to {item.limits[-1]:,}"
         )
-    more = f" {'; '.join(sentences)}. One hash seed was asked." if sentences else ""
+    more = f" {'; '.join(sentences)}. One hash seed was used." if sentences else ""
     return Claim(
         "hashed points grow as n^(1/(1+epsilon)), more slowly than n",
         "1 minus the exponent",
@@ -315,7 +315,7 @@ def faster_than_greedy(rows: Sequence[Row], stage: str) -> Claim:
 
 
 class Raised(NamedTuple):
-    """The mean difference in h that hashing makes at one k, with an interval without correction."""
+    """The mean h with and without hashing at one k, and the difference with its interval."""
 
     data: str
     k: int
@@ -328,7 +328,7 @@ class Raised(NamedTuple):
 
 
 def raised(rows: Sequence[Row]) -> Iterator[Raised]:
-    """Yield what home buckets change for each method, data set, family and k."""
+    """Yield the change of h by home buckets for each stage, method, data set, family and k."""
     for stage in (HOME, HOME_BY_FOLDS):
         for method in dict.fromkeys(row.case.method for row in rows):
             for row, rival in pairs_without_hashing(rows, method, stage):
@@ -349,10 +349,11 @@ def _cells(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 def _best_by_folds(h: Values, groups: IntArray) -> tuple[int, Values]:
-    """Return the number of the best row over all queries, and the h (seeds, nq) of the folds.
+    """Return the number of the best row, and the h (seeds, nq) of the rows that folds choose.
 
-    `h` is (rows, seeds, nq). The row of a fold is the best one on the other folds by the mean over
-    seeds. With one group there is no choice, and the first row is taken.
+    `h` is (rows, seeds, nq). The best row is that of all queries. The row of a fold is the best one
+    on the other folds. Both are the best by the mean over seeds. With one group there is no choice,
+    and the first row is taken.
     """
     count = len(np.unique(groups))
     if count == 1:

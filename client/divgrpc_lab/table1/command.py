@@ -125,7 +125,7 @@ def _figures(report: Report) -> dict[str, Any]:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Return the amount of work; raises `InvalidArgumentError` if it is too little."""
+    """Return the amount of work; raises `InvalidArgumentError` for options that do not fit."""
     minima = {"per_category": QUICK.per_category, "seeds": 1}
     values = experiment.plan_values(arguments, minima, ("bits", "tables"))
     if arguments.quick:
@@ -140,7 +140,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> Report:
     """Measure the data sets on one server per core, then the times on synthetic data.
 
-    The times are measured alone. Finished measurements are kept in `folder`.
+    Nothing else runs while the times are measured. Finished measurements are kept in `folder`.
     """
     cores, begin = len(os.sched_getaffinity(0)), time.monotonic()
     benches = [Bench(points, plan) for points in sets]
@@ -169,7 +169,7 @@ def measure(sets: Sequence[Topics], plan: Plan, folder: Path | None = None) -> R
 def facts_of(plan: Plan) -> tuple[object, ...]:
     """Return all that the results of jobs depend on, except the data and names of the jobs.
 
-    The number of seeds is not part of it, so a later run may add seeds to the kept results.
+    The number of seeds is left out, so a later run may add seeds to the kept results.
     """
     grids = [case.grid("auto") for case in (*WITHOUT_HASHING, *HASHING, *home.CASES)]
     places = [place.options for place in home.places(plan.codes, 1, 1)]

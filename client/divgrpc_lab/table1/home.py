@@ -1,9 +1,9 @@
 """The paper's literal mode: a study that builds an index for each number of bits and tables.
 
-Hyperplanes are independent Gaussian draws. A query looks up its own bucket in each table and no
-other, and the selector sees every retrieved point. Folds choose bits, tables, epsilon and the
-diversity with the best h, even for nearest neighbours, because the paper tunes all parameters for
-h.
+Hyperplanes are independent Gaussian draws. A query looks up only its own bucket in each table (the
+home bucket). The selector sees every retrieved point, unless an epsilon limits their number. Folds
+choose bits, tables, epsilon and the diversity with the best h, even for nearest neighbours, because
+the paper tunes all parameters for h.
 """
 
 from collections.abc import Iterable, Sequence
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of its build; no probes are tuned, because queries set their number."""
+        """The options of its build; the target recall is low, as queries set the probes."""
         return {
             "target_recall": 0.01,
             "hash_family": ALL_FAMILIES[self.family],
@@ -103,7 +103,7 @@ def codes(bits: Iterable[int], tables: Iterable[int]) -> tuple[Code, ...]:
 def places(codes: Sequence[Code], seeds: int, dims: int) -> list[Place]:
     """Return the indexes to build for points of `dims` dimensions.
 
-    PCA-Hash has no random draws, and it has no more bits than components.
+    PCA-Hash has one seed, because it draws nothing at random. It has at most one bit per component.
     """
     return [
         Place(family, seed, code)
@@ -115,7 +115,7 @@ def places(codes: Sequence[Code], seeds: int, dims: int) -> list[Place]:
 
 
 def check_builds(builds: int, most: int) -> None:
-    """Raise `InvalidArgumentError` if a study needs more builds than allowed."""
+    """Raise `InvalidArgumentError` if a study needs more `builds` than `most`."""
     if builds > most:
         text = f"the study of bits and tables needs {builds} builds, and --builds allows {most}"
         raise InvalidArgumentError("builds", text)
@@ -124,7 +124,10 @@ def check_builds(builds: int, most: int) -> None:
 def measure(
     client: Client, index: str, place: Place, queries: HyperplaneQueries
 ) -> list[list[Answer]]:
-    """Return the answers of each of `CASES` at every setting, without and with an epsilon."""
+    """Return the answers of each of `CASES` at every setting, without and with an epsilon.
+
+    PCA-Hash has only the cases up to greedy.
+    """
     cases = CASES if place.family != PCA else CASES[: 1 + HOME_METHODS.index("Greedy")]
     answers = []
     for case in cases:
@@ -194,7 +197,7 @@ def _chosen_rows(
 
 
 def _choose(pairs: Sequence[tuple[Code, Answer]], categories: IntArray) -> tuple[Code, Answer]:
-    """Return the code of the best setting, and the figures of every query as folds choose them."""
+    """Return the best setting's code, and each query's figures at the setting of its fold."""
     h = np.array([answer.values["h_score"] for _, answer in pairs], np.float64)
     folds = deal_folds(categories, min(FOLDS, len(np.unique(categories))))
     choice = choose_by_folds(h, folds)

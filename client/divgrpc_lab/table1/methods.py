@@ -12,8 +12,8 @@ home buckets, 10 x 10     all points of the query's bucket in each of 10 tables 
                           paper's Algorithm 1
 home buckets by folds     the same; bits, tables and epsilon are chosen with the diversity
 
-The last two stages are the paper's own. The buckets that Build tunes have longer keys, and hundreds
-of them are looked up.
+The last two stages are the paper's own. The buckets that Build tunes have longer keys, and a query
+looks up hundreds of them.
 """
 
 from collections.abc import Sequence
@@ -51,8 +51,7 @@ HIGH_DIAL: Final = 0.7
 
 _DIALS: Final = (0.1, 0.25, 0.5)
 _QP_DIALS: Final = (0.01, 0.03, 0.1)
-# The useful range of the diversity depends on the method, because each weighs different terms. See
-# the selectors' table.
+# The useful range of the diversity depends on the method, because each method weighs other terms.
 _METHODS: Final[dict[str, dict[str, Any]]] = {
     "NN": {"selectors": ["nearest"], "diversities": [0.0]},
     "Rerank": {"selectors": ["rerank"], "diversities": [0.05, 0.15, 0.7]},
@@ -146,7 +145,7 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, row: EvaluateRow) -> "Answer":
-        """Return the figures of a row with `values`."""
+        """Return the figures of a row that has the values of every query."""
         values = {name: row.values[name] for name in (*FIGURES, TIME)}
         return cls(asdict(row.parameters), values, row.short, row.microseconds.p50)
 

@@ -30,32 +30,33 @@ _READING: Final = (
     "P, SR and D are means over queries. h is the mean of each query's h, with its 95 % "
     "interval by categories and, after ±, half the range of the means of several hash seeds. "
     "Queries of one category are alike, since they are learned from halves of one pool, so a "
-    "category lies wholly in one fold. Folds choose the dial among three, and for home buckets "
-    "by folds also bits, tables and epsilon, by queries of other categories. The dial shown is "
-    "the best for all queries with the first seed; * marks a fixed one. Times are medians over "
-    "queries of a worker's time, one query at a time on one thread, and the median of several "
-    "hash seeds. Short lists have fewer than k results; missing results count as wrong. Greedy "
+    "category lies wholly in one fold. Folds choose the dial (the diversity) among three, and for "
+    "home buckets by folds also bits, tables and epsilon, by queries of other categories. The dial "
+    "shown is the best for all queries with the first seed; * marks a fixed dial. Times are a "
+    "worker's times of one query at a time on one thread: the median over queries, then over hash "
+    "seeds. Short lists have fewer than k results; missing results count as wrong. Greedy "
     "over all points is the server's own; the benchmark `quality` has a faster one."
 )
 
 
 _HOME: Final = (
-    "What the paper's own tables change: h with home buckets minus h of the same method and "
+    "What home buckets, the paper's own tables, change: h with them minus h of the same method and "
     "queries without hashing. Intervals are by categories and not corrected for the number of "
     "lines."
 )
 _GAINS: Final = (
-    f"Gain share: 1 is the best of {', '.join(EXHAUSTIVE)} over all points, as folds choose it, "
-    "0 nearest neighbours, with its interval by categories; times as fast as that best one, as "
-    "greedy over all points, as one exact pass with the same selector."
+    "Gain share: 0 is the h of nearest neighbours, and 1 the h of the best of "
+    f"{', '.join(EXHAUSTIVE)} over all points, as folds choose it. Its interval is by categories. "
+    "The last columns say how many times as fast the row is as that best method, as greedy over "
+    "all points, and as greedy after one exact pass."
 )
 _SPREADS: Final = (
-    "Retrieved points in the exact ball around a query, summed over hash seeds, by tenths of the "
-    "ball, the nearest first; uniform is as many in each."
+    "Retrieved points in each tenth of the exact ball around a query, the nearest tenth first, "
+    "summed over hash seeds. If points were uniform, each tenth would have as many."
 )
 _GROWTHS: Final = (
-    "Points hashed without a limit by size of the data, probes tuned for one recall, and the "
-    "hash_limit by epsilon = 1; one hash seed."
+    "Points hashed per query without a limit, for each size of the data, with probes tuned for the "
+    "same recall. Limits are the hash_limit at epsilon = 1. One hash seed."
 )
 
 

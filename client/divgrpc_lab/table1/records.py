@@ -44,7 +44,7 @@ def records(report: Report) -> Iterator[Record]:
 
 
 def _h(rows: Sequence[Row]) -> Record:
-    """Return h of the paper's methods on each data set, and then as the paper printed it."""
+    """Return h of every method on each data set, and then the h that the paper printed."""
     lines = []
     methods = dict.fromkeys((*METHODS, *(row.case.method for row in rows)))
     for data, method in product(dict.fromkeys(row.data for row in rows), methods):
@@ -148,7 +148,7 @@ def _exponent_text(exponent: Interval) -> str:
 
 
 def _times(times: Sequence[Timed]) -> Record:
-    """Return the median times in milliseconds in the paper's size, at the least k."""
+    """Return the median times in milliseconds on data of the paper's size, at the least k."""
     times = [time for time in times if time.k == KS[0]]
     heads: dict[str, None] = {}
     cells: dict[str, list[str]] = {method: [] for method in METHODS}

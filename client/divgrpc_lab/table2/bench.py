@@ -1,9 +1,10 @@
 """Measures Table 2 on a data set without a server, one document at a time on one thread.
 
 The first build trains a label model and chooses its parameters on held-out rows. All other builds
-get these parameters and train the same model. Each family is built for each number of bits and each
-hash seed. A job measures one index. It depends only on the job that trains the model, so jobs can
-run in several processes; see `divgrpc_lab.work`.
+get these parameters and train the same model. Each family is built for each number of bits and
+tables and each hash seed, and once with default options. A job measures one index. It depends only
+on the job that chooses these parameters, so jobs can run in several processes; see
+`divgrpc_lab.work`.
 """
 
 import math
@@ -48,7 +49,7 @@ from divgrpc_lab.table2.methods import (
 from divgrpc_lab.work import Job
 
 EPSILONS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
-# The epsilons that folds choose from, beside no limit; Table 1 has the same.
+# Folds choose one of these epsilons, as for Table 1, or no limit.
 FOLD_EPSILONS: Final = (0.5, 1.0)
 # Diversity of the curves against epsilon. It is fixed so that only epsilon varies.
 EPSILON_DIAL: Final = 0.3
@@ -57,7 +58,7 @@ CURVES: Final = (AT_FIVE, "drank", "h_score")
 _PCA: Final = "PCA-Hash"
 _LABEL_MODEL: Final = "leml"
 _MODEL: Final = ("rank", "regularisation", "iterations")
-# Number of labels or documents that a search over epsilon scores at least.
+# The least hash_limit that an epsilon gives: a list needs so many labels or documents.
 _LIMIT_MIN: Final = max(TOP_K, LabelGrid().neighbours)
 
 
@@ -66,8 +67,8 @@ class Plan:
     """The amount of work of a run.
 
     Each set has at most `documents` test documents. Methods with hashing are repeated with `seeds`
-    hash seeds. `shapes` are the numbers of bits and tables of the literal mode. The times at the
-    paper's size are measured in `rounds`.
+    hash seeds. `shapes` are the numbers of bits and tables of the literal mode (`table2.methods`).
+    The times at the paper's size are measured in `rounds`.
     """
 
     documents: int = 250
@@ -144,7 +145,7 @@ class LabelBench:
         return jobs
 
     def model(self) -> dict[str, Any]:
-        """Choose the parameters of the label model."""
+        """Let a build choose the parameters of the label model, and return them."""
         section = self._built({}, {}).engine.manifest.labels
         parameters = None if section is None else section.parameters
         return {name: getattr(parameters, name) for name in _MODEL}
@@ -178,7 +179,7 @@ class LabelBench:
                 yield self._point(family, mode, epsilon, at)
 
     def _name(self, *parts: object) -> str:
-        """Return the name of a job, which has the checksum of the data for `Work`."""
+        """Return the name of a job; the checksum in it keeps `Work` from mixing data sets."""
         return ", ".join(map(str, (f"{self.name} ({self._split.sha256[:8]})", *parts)))
 
     def _seeds(self, family: str) -> range:
@@ -294,11 +295,11 @@ def _epsilon_grid(mode: Mode, count: int, epsilon: float) -> LabelGrid:
 
 
 def _limit(count: int, epsilon: float) -> int:
-    """Return the paper's number of points to hash among `count`, at least what a list needs."""
+    """Return the paper's number of points to hash among `count`, at least `_LIMIT_MIN`."""
     return max(_LIMIT_MIN, math.ceil(2 * math.pow(count, 1 / (1 + epsilon))))
 
 
 def _without_limit(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of `LabelBench._measured` with the answers without a hash_limit alone."""
+    """Return a result of `LabelBench._measured` with only the answers without a hash_limit."""
     answers = [answer for answer in result["answers"] if not Answer(*answer).hash_limit]
     return {**result, "answers": answers}

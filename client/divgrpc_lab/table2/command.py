@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Return the amount of work; raises `InvalidArgumentError` if it is too little."""
+    """Return the amount of work; raises `InvalidArgumentError` for options that do not fit."""
     values = experiment.plan_values(arguments, {"documents": _DOCUMENTS_MIN, "seeds": 1})
     return QUICK if arguments.quick else Plan(**values)
 

@@ -1,15 +1,16 @@
 """The methods of Table 2 as grids for an evaluation of labels, and the rows of their results.
 
 A setting defines which labels are scored, or which documents in the mode `neighbour_vote`. The
-settings `home` and `home, folds` are the paper's literal mode: independent Gaussian hyperplanes,
-100 projections in all, at most 200 components, and the home bucket of each table.
+settings HOME and HOME_BY_FOLDS are the paper's literal mode: independent Gaussian hyperplanes, 100
+projections in all, at most 200 components, and one bucket of each table. This home bucket has the
+query's own key.
 
-everything      all of them, by exact search; the paper's LEML and MMR
-home            ten tables of ten bits, home buckets only, no limits
-home, folds     100 projections, home buckets only; folds choose the number of bits and epsilon,
+ALL_ITEMS       all of them, by exact search; the paper's LEML and MMR
+HOME            ten tables of ten bits, home buckets only, no limits
+HOME_BY_FOLDS   100 projections, home buckets only; folds choose the number of bits and epsilon,
                 or no limit
-tuned probes    ten tables of ten bits, with as many buckets as Build found necessary
-default         the defaults of Build and predict_labels; `auto` may be an exact search if there is
+TUNED_PROBES    ten tables of ten bits, with as many buckets as Build found necessary
+DEFAULT         the defaults of Build and predict_labels; `auto` may be an exact search if there is
                 little to hash
 """
 

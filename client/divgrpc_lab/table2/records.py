@@ -114,7 +114,7 @@ def _epsilon(points: Sequence[AtEpsilon]) -> Record:
 
 
 def _times(times: Sequence[LabelTime]) -> Record:
-    """Return the times on the synthetic set, beside those of both forms of LEML."""
+    """Return the times on the synthetic set, and how many times as long both LEMLs take."""
     lines = [
         [
             f"{item.method}, {MODES[item.mode]}, {item.setting}",

@@ -5,9 +5,9 @@ the documents are embedded beforehand. In the mode `neighbour_vote` the sparse d
 indexed. Each method scores all labels or documents, or only the labels or documents that hashing
 finds. Documents are processed one at a time on one thread.
 
-All methods are measured in rounds, each with another hash seed. The speed of a machine drifts by
-some ten percent within minutes. Rounds are minutes apart, so tests that count the variance between
-rounds count this drift too.
+Every round measures all methods, with another hash seed. The speed of a machine drifts by some ten
+percent within minutes. Rounds are minutes apart, so tests that count the variance between rounds
+count this drift too.
 """
 
 from collections import defaultdict
@@ -130,7 +130,7 @@ class AtSize:
 
 
 def _indexes() -> Iterator[tuple[Case, ...]]:
-    """Yield the cases of each index, and last the case whose options it is built with."""
+    """Yield the cases of each index; the last case gives the options of the build."""
     for mode, family, setting in product(MODES, FAMILIES, (HOME, DEFAULT)):
         # The exhaustive methods need any index, so the first one serves them.
         is_first = (family, setting) == (next(iter(FAMILIES)), HOME)

@@ -113,8 +113,9 @@ class DiverseIndexServicer(object):
     def BuildOnce(self, request, context):
         """Builds a small index from a single message. Any gRPC client can make this call, because it does
         not stream. The response arrives when the index can be queried; a deadline of one minute is
-        enough. If the call is cancelled or misses its deadline, the server discards it. Points that
-        exceed the limit of one message end the call with RESOURCE_EXHAUSTED. Use Build for them.
+        enough. If the call is cancelled or misses its deadline, the server discards the build. A
+        request that exceeds the limit of one message ends with RESOURCE_EXHAUSTED. Use Build for
+        larger indexes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,17 +144,17 @@ class DiverseIndexServicer(object):
 
     def Evaluate(self, request, context):
         """Measures the relevance, diversity and time of every setting in a grid, using queries that the
-        caller sends. It also selects settings by cross-validation and can make the best one the
-        index's default for Query. The server validates all arguments before it starts. Cancelling the
-        call stops the evaluation. Small queries do not wait for an evaluation.
+        caller sends. The call also selects settings by cross-validation, and can make the best setting
+        the index's default for Query. The server validates all arguments before it starts. Cancelling
+        the call stops the evaluation. Small queries do not wait for an evaluation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvaluateLabels(self, request, context):
-        """Evaluates PredictLabels as Evaluate evaluates Query, using documents whose labels are
-        known. It can make the best thresholds the index's defaults for PredictLabels.
+        """Evaluates PredictLabels as Evaluate evaluates Query, using documents whose labels are known.
+        The call can make the best thresholds the index's defaults for PredictLabels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -5,8 +5,9 @@ An effort is a tuple of settings that decide how much work a search does, such a
 Efforts are tried in ladders, in ascending order of work, until the results are good enough.
 
 A selector picks k of the candidates. All selectors get favourable settings. They know that rows
-have unit length, and their dials are set so that they do well in J. At a known dial (`msd_dial`),
-MSD has the same gains as J. MMR has no such dial, so dials around the target are tried.
+have unit length, and their dials (the values that weight diversity) are set so that they do well in
+J, the objective of greedy. At a known dial (`msd_dial`), pyversity's MSD has the same gains as J.
+MMR has no such dial, so dials around the target diversity are tried.
 """
 
 import importlib.util
@@ -41,7 +42,7 @@ _TRAINING_POINTS: Final = 1_000_000
 
 
 class _Finder:
-    """What both libraries have: axes of parameters, and the number of inverted lists."""
+    """The base of `Graph` and `Faiss`: axes of parameters, and the number of inverted lists."""
 
     axes: tuple[str, ...] = ("ef",)
     lists: int = 0
@@ -176,7 +177,7 @@ def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
         faiss.omp_set_num_threads(1)
         inner = faiss.downcast_index(index.base_index if "k_factor" in axes else index)
         lists = int(getattr(inner, "nlist", 0))
-        # An index with refinement stores the vectors only once, so one copy of them is subtracted.
+        # Every kind stores the vectors once, even with refinement. This copy is subtracted.
         yield Faiss(kind, config, index, seconds, _size(index) - base.nbytes, axes, lists)
 
 
@@ -248,11 +249,11 @@ class OurPicker:
         return f"our {self.selector}"
 
     def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # as Pyversity's
-        """Return the dial to start from: the target itself, because our dial weights J."""
+        """Return the dial to start from: the target itself, because our dial is that of J."""
         return diversity
 
     def pick(self, query: FloatArray, candidates: Neighbours, k: int, dial: float) -> IntArray:  # noqa: ARG002
-        """Return k of the candidates, rows (m,) and their squared distances, in picked order."""
+        """Return k of the candidates (rows and squared distances, (m,) each) in picked order."""
         rows, costs = candidates
         self.memory.fit_selection(len(rows), k)
         scratch = self.memory.scratch

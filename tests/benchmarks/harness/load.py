@@ -43,12 +43,12 @@ class Load:
 
 
 async def check(name: str, program: Program, request: bytes, ids: IntArray) -> int:
-    """Return the size of the reply to a Query; raise `RuntimeError` if it has other ids."""
+    """Return the size of the reply to a Query; raise `RuntimeError` unless it has `ids`."""
     async with aio.insecure_channel(program.address) as channel:
         call: Call = channel.unary_unary(QUERY)
         reply = await call(request, timeout=10)
     if list(query_pb2.QueryResponse.FromString(reply).ids) != ids.tolist():
-        raise RuntimeError(f"{name}: the server's answer is not that in process")
+        raise RuntimeError(f"{name}: the server's answer differs from that in process")
     return len(reply)
 
 

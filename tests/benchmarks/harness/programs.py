@@ -1,8 +1,8 @@
 """Programs under measurement: start, end, CPU time, and memory as Linux reports it.
 
-Private memory includes file pages that only one process maps, which Linux may reclaim. Memory is
-therefore reported twice, with all private pages and without file pages. Without file pages, heaps,
-stacks, memfds and /dev/shm remain.
+Private memory includes file pages that only one process maps. Linux may reclaim such pages. Memory
+is therefore reported twice, with all private pages and without file pages. Without file pages,
+heaps, stacks, memfds and /dev/shm remain.
 """
 
 import os
@@ -105,7 +105,7 @@ def mapped(pid: int, folder: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Program:
-    """A running program: its address, process ids by role, and a function that finds new ones."""
+    """A running program: its address, process ids by role, and `find`, which reads them anew."""
 
     address: str
     roles: dict[str, tuple[int, ...]]

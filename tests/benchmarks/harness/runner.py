@@ -167,7 +167,7 @@ def _add(parser: argparse.ArgumentParser, name: str, option: Option) -> None:
 
 
 def text(value: object) -> str:
-    """Return the text of a table cell: three or four digits of a number, nothing for None."""
+    """Return the text of a table cell; None and NaN are empty, and floats are rounded."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool):
@@ -219,7 +219,7 @@ class Timed:
         return min(self.blocks)
 
     def ratio(self, rival: "Timed") -> tuple[float, str]:
-        """Return this contestant's time divided by the other's, with the 95 % interval as text."""
+        """Return this contestant's time divided by the rival's, with the 95 % interval as text."""
         ratios = np.array(self.blocks) / np.array(rival.blocks)
         if len(ratios) < _BLOCKS_MIN:
             return float(np.median(ratios)), ""
@@ -232,7 +232,7 @@ class Timed:
 def take_turns(
     contestants: Mapping[Key, Ask], queries: int, k: int, patience: float = math.inf
 ) -> dict[Key, Timed]:
-    """Let contestants answer in blocks; after `patience` seconds the rest of a block is -1."""
+    """Let contestants answer in blocks; each has `patience` seconds per block, then rows are -1."""
     times: dict[Key, list[float]] = {name: [] for name in contestants}
     rows = {name: np.full((queries, k), -1) for name in contestants}
     for block in np.array_split(np.arange(queries), min(_BLOCKS, queries)):

@@ -4,10 +4,11 @@ There are two implementations. The functions for many queries use matrix product
 of points are feasible; these functions are never timed. The compiled kernels for one query are the
 exhaustive baselines that benchmarks time.
 
-On unit vectors, a step of greedy picks argmin L d(q,r) - w sum over S of d(r,s). This equals argmax
-r . (L q - w sum of S), with w = 2 (1 - L) / (k - 1) for the variant `marginal`. A selection
-therefore takes k passes over the points at memory speed. (The product's `exact` search with both
-limits at 0 is slower, because it first sorts all points by distance.)
+A step of greedy picks argmin L d(q,r) - w sum over S of d(r,s), where d is the squared distance, S
+the earlier picks, L = 1 - diversity, and w = 2 (1 - L) / (k - 1) for the variant `marginal`. On
+unit vectors this equals argmax r . (L q - w sum of S). A selection therefore takes k passes over
+the points at memory speed. (The product's `exact` search with both limits at 0 is slower, because
+it first sorts all points by distance.)
 """
 
 from collections.abc import Callable, Iterable
@@ -100,7 +101,7 @@ def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: f
 
 
 def dials(diversity: float) -> list[float]:
-    """Return the dials to try for a target, whose odds are multiples of the target's odds."""
+    """Return the dials to try for a target; their odds are multiples of the target's odds."""
     odds = diversity / (1 - diversity)
     return [float(odds * factor / (1 + odds * factor)) for factor in _ODDS]
 
@@ -120,7 +121,7 @@ def _among(picks: IntArray, count: int, row: int) -> bool:
 
 @kernel
 def _pick(vectors: FloatArray, target: FloatArray, picks: IntArray, count: int) -> int:
-    """Return the row with the greatest product that is not in picked[:count]."""
+    """Return the row with the greatest product with `target` that is not in picks[:count]."""
     best, most = -1, np.float32(-np.inf)
     for row in range(vectors.shape[0]):
         value = row_dot(vectors, row, target, 0)

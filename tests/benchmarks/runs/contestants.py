@@ -1,8 +1,12 @@
 """Contestants of comparisons at equal quality, and how much of the gap in J they close.
 
-A contestant finds candidates at some effort and picks k of them at some dial. For each selector and
-number of candidates, the best dial for J is chosen on exact nearest neighbours of tuning queries,
-which are not reported. All contestants with this selector use it.
+J is the objective of greedy. The gap is between J of the nearest points and J of greedy over all
+points.
+
+A contestant finds candidates at some effort (`harness.libraries`) and picks k of them at some dial
+(a value that weights diversity). For each selector and number of candidates, the best dial for J is
+chosen on exact nearest neighbours of tuning queries, which are not reported. All contestants with
+this selector use this dial.
 
 Numbers of candidates are tried in ascending order, starting with the greatest one that cannot close
 the target share of the gap even with exact candidates. For each number, the effort is raised until
@@ -268,7 +272,7 @@ class Target:
         return Entry(name, "", None, count, (), dial, *figures, ask)
 
     def entries(self, contestant: Contestant) -> Iterator[Entry]:
-        """Yield configurations; effort rises until the target is reached or out of reach."""
+        """Yield configurations; effort rises until one reaches the target or is too slow."""
         least = np.inf
         for count in self._counts(contestant.picker):
             for ladder in contestant.ladders():
@@ -286,9 +290,9 @@ class Target:
 def finalists(entries: Sequence[Entry], share: float, most: int) -> tuple[float, list[Entry]]:
     """Return the share of the gap to compare at, and the entries to be timed.
 
-    If our best contestant or the best `Pair` cannot close the share, it is lowered until both can.
-    For each name, the `most` fastest entries that close this share are timed. If no entry of a name
-    closes the share, the entry that closes most is timed.
+    If our best contestant or the best `Pair` cannot close the share, the share is lowered until
+    both can. For each name, the `most` fastest entries that close this share are timed. If no entry
+    of a name closes the share, the entry that closes most is timed.
     """
     kinds = {entry.name: [item for item in entries if item.name == entry.name] for entry in entries}
     reach = {name: max(entry.gap for entry in kind) for name, kind in kinds.items()}

@@ -243,8 +243,8 @@ class Setting:
     searches=Option([DEFAULTS, "exact"], "searches", (DEFAULTS, *get_args(Search))),
     selectors=Option([*_GREEDY[:2], "mmr", "dpp", "max_sum"], "selectors", _SELECTORS),
     dials=Option([0.3], "dials of the selectors"),
-    candidates=Option([], "candidate limits, the index's without any", kind=int),
-    duplicate_thresholds=Option([], f"cosines of collapsed copies, or {OFF}"),
+    candidates=Option([], "candidate limits; without any, the index's", kind=int),
+    duplicate_thresholds=Option([], f"cosines from which copies collapse, or {OFF}"),
     timed=Option(40, "queries timed of each kind, 0 for none"),
 )
 def crowding(options: Options) -> Iterator[Output]:
@@ -356,7 +356,7 @@ def _times(
 
 
 def goals(every: Sequence[Row]) -> Iterator[Row]:
-    """Yield the goals of the default setting at k = 10, each with the worst value and its case."""
+    """Yield the goals of the default family and search at k = 10, each with the worst case."""
     name = "family, search, setting"
     defaults_rows = [row for row in every if row[name].startswith(f"{DEFAULTS}, {DEFAULTS}, ")]
     defaults = [row for row in defaults_rows if row[name].endswith(f", {DEFAULTS}")]

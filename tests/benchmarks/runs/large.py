@@ -43,7 +43,7 @@ _FIRST_ID: Final = 7
 
 
 class _Width(NamedTuple):
-    """How many points a search reads, its recall and its seconds; 0 probes without buckets."""
+    """The probes (0 without buckets) and hash_limit of a search, its recall, and its seconds."""
 
     probes: int
     limit: int

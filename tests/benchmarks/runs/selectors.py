@@ -153,7 +153,7 @@ def batch_times(options: Options) -> Iterator[Output]:
 
 
 def _rows(points: Points, options: Options) -> Iterator[Row]:
-    """Yield the rows of each family with its search, and of the last one with exact search."""
+    """Yield the rows of each family with its search, then the last family's with exact search."""
     for family in options.families:
         index = Index.build(points.base, hash_family=family)
         search: Search = "auto" if family == "auto" else "tables" if family == "cells" else "scan"

@@ -14,7 +14,7 @@ from divgrpc_client import RpcError
 def refused(
     field: str, match: str | None = None, *, error: type[Exception] = InvalidArgumentError
 ) -> Iterator[None]:
-    """Expect an error in the block whose message matches and which names `field`."""
+    """Expect that the block raises an error that names `field`, with a matching message."""
     with pytest.raises(error, match=match) as error_info:
         yield
     assert getattr(error_info.value, "field", None) == field

@@ -22,7 +22,7 @@ class Details(NamedTuple):
 
 
 def failure(call: Callable[..., object], *arguments: object, **options: object) -> Details:
-    """Return the details of a call that must fail, and which must have an ErrorInfo."""
+    """Make a call that must fail with an ErrorInfo, and return the details."""
     with pytest.raises(grpc.RpcError) as error_info:
         call(*arguments, **options)
     status = rpc_status.from_call(error_info.value)
@@ -33,7 +33,7 @@ def failure(call: Callable[..., object], *arguments: object, **options: object) 
 def code_of_failure(
     call: Callable[..., object], *arguments: object, **options: object
 ) -> grpc.StatusCode:
-    """Return the status code of a call that must fail, with or without details."""
+    """Make a call that must fail, with or without details, and return the status code."""
     with pytest.raises(grpc.RpcError) as error_info:
         call(*arguments, **options)
     return error_info.value.code()

@@ -53,7 +53,7 @@ class Queries(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """Points (n, d) of unit length, the item (n,) that each copies, their labels, and queries."""
+    """Unit points (n, d), the item (n,) that each point is a copy of, labels, and queries."""
 
     name: str
     points: Points
@@ -86,7 +86,7 @@ def even_copies(count: int, copies: int) -> IntArray:
 
 
 def power_law_copies(count: int, mean: int = 10, seed: int = 0) -> IntArray:
-    """Return the copies of each item, shuffled; the r-th most frequent has about 1 / r of them."""
+    """Return numbers of copies, shuffled; the r-th greatest is about proportional to 1 / r."""
     topics = max(2, round(count / (STORIES * mean)))
     ranks = np.arange(1, topics * STORIES + 1)
     shares = (1 / ranks) / (1 / ranks).sum()

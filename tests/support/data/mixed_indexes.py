@@ -127,7 +127,7 @@ def check(index: Index, vectors: FloatArray, result: QueryResult, *, at_least: i
 
 
 def stating(index: Index, **entries: Any) -> Index:  # noqa: ANN401  # of a manifest
-    """Return an index of the same arrays, whose manifest has some other entries."""
+    """Return an index of the same arrays, in whose manifest `entries` are replaced."""
     manifest = replace(index.engine.manifest, **entries)
     return Index(Engine(Generation(manifest, index.engine._arrays), index.info.name))
 

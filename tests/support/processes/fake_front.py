@@ -1,4 +1,4 @@
-"""A front that a test controls: the counterpart of a worker, which exchanges packets with it."""
+"""A front (a process that takes calls and sends them to workers) that a test controls."""
 
 import select
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from divgrpc_server.ipc.packets import Outcome, Reply, Request
 
 
 class Packet(NamedTuple):
-    """A reply packet."""
+    """A reply packet: returned credits for small and large requests, replies, and a lent credit."""
 
     small: int
     large: int

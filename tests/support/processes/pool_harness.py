@@ -1,4 +1,4 @@
-"""A pool without a server; tests act as its workers."""
+"""A front's pool of workers without a server; tests act as the workers."""
 
 import asyncio
 import functools
@@ -100,7 +100,7 @@ async def packet(link: packets.Link) -> list[Request]:
 def answer(
     link: packets.Link, *requests: Request, small: int = 1, large: int = 0, loan: int = 0
 ) -> None:
-    """Answer requests with their reversed payloads, and return or lend credits."""
+    """Answer requests with their reversed payloads, and return or lend credits (`ipc.packets`)."""
     items = [
         packets.pack_reply(Reply(request.id, Outcome.ANSWER, request.payload[::-1][:100]))
         for request in requests

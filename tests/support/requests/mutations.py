@@ -201,7 +201,7 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
                     pass
             _check(server, tally, pids)
             if _answers(server) != before:
-                tally.wrong.append("what was asked before is not answered the same")
+                tally.wrong.append("queries sent before and after have different answers")
     return tally
 
 
@@ -222,7 +222,7 @@ def _check(server: RunningServer, tally: Tally, pids: dict[str, list[int]]) -> N
     try:
         eventually(lambda: not server.pids("builder"), 30)
     except AssertionError:
-        tally.wrong.append("a builder goes on")
+        tally.wrong.append("a builder is still running")
     log = server.log
     if re.search(r"fault|Traceback|child ended", log):
         tally.wrong.append(f"the log tells of faults: {log[-4_000:]}")
@@ -247,7 +247,7 @@ def main() -> None:
         prog="python -m support.requests.mutations", description=__doc__
     )
     parser.add_argument("--requests", type=int, default=100_000, help="(default 100000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws (default 0)")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="send this request alone")
     arguments = parser.parse_args()
     tally = run(arguments.requests, arguments.seed, only=arguments.only)
