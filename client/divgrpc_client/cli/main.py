@@ -236,7 +236,7 @@ def _add_evaluate(verb: argparse.ArgumentParser) -> None:
     pictures = "a folder of <id>.png or .jpg, or an .npy of pictures whose first index is the id"
     category_help = "Box results of a category other than the query's. Categories of points:"
     options.add_flags(
-        verb.add_argument_group("a page for people; needs divgrpc[report]"),
+        verb.add_argument_group("a page with charts and tables; needs divgrpc[report]"),
         ("--report", "HTML", "Write curves and tables to this file."),
         ("--titles", "FILE", f"Show results with titles: {by_id} a title."),
         ("--thumbnails", "PATH", f"Show results with pictures: {pictures}."),

@@ -69,8 +69,8 @@ class Documents:
             raise InvalidArgumentError(
                 "documents",
                 f"{self.path} line {line} (document {self.numbers[row]}) has feature {greatest}, "
-                f"but the index has {info.dims} features, numbered from {first} in this file; "
-                "--index-base sets the first number, for this file and for a build",
+                f"and the index has {info.dims}, from {first} on in this file; --index-base sets "
+                "the number of the first feature, for this file and for a build",
             )
         labels = self.labels
         if labels is not None and info.labels is not None and not vars(arguments).get("labels"):
@@ -85,7 +85,7 @@ class Documents:
             number = int(self.numbers[empty[0]])
             line, _ = line_of(self.path, number)
             raise InvalidArgumentError(
-                field, f"{self.path} line {line} (document {number}) has no nonzero feature"
+                field, f"{self.path} line {line} (document {number}) has no feature that is not 0"
             )
 
 

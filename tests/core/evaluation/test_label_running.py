@@ -14,9 +14,15 @@ from divgrpc.evaluation import labels as evaluation_of_labels
 from divgrpc.evaluation.folds import deal_folds
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
-from divgrpc.evaluation.labels import LABEL_COLUMNS, LABEL_METRICS, RANKS_MAX
+from divgrpc.evaluation.labels import (
+    LABEL_COLUMNS,
+    LABEL_METRICS,
+    RANKS_MAX,
+    documents_per_message_max,
+)
 from divgrpc.index import Index
 from divgrpc.metrics import inverse_propensities
+from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, LabelResult, Progress
 from reference import metrics as reference
 from support.checks.refusals import refused, wrong
@@ -310,3 +316,11 @@ def test_set_default_needs_folds_one_top_k_and_thresholds(
 ) -> None:
     with refused("set_default"):
         evaluated(index, **({"grid": GRID, "set_default": True} | options))
+
+
+@pytest.mark.parametrize("top_k", [1, 5, 300])
+def test_a_result_row_fits_in_a_message(top_k: int) -> None:
+    """A row has 160 bytes for each rank, and for each document 80 bytes and 4 for each label."""
+    count = documents_per_message_max(top_k)
+    room = LIMITS["message_bytes_max"] - 2**16 - 160 * top_k
+    assert count * (80 + 4 * top_k) <= room < (count + 1) * (80 + 4 * top_k)

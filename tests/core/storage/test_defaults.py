@@ -123,6 +123,18 @@ def test_a_changed_default_file_is_damage(index: Index, tmp_path: Path, spoil: A
         Index.open(tmp_path / "kept")
 
 
+@pytest.mark.parametrize("thresholds", [{"embeding": 0.5}, {"embedding": float("inf")}])
+def test_a_wrong_threshold_is_damage(
+    thresholds: dict[str, float], index: Index, tmp_path: Path
+) -> None:
+    """A threshold must be finite and belong to a mode that exists."""
+    text = json.dumps({"manifest": 0, "thresholds": thresholds})
+    (tmp_path / "kept" / "1.default.json").write_text(text)
+    with pytest.raises(IndexDamagedError, match="cannot be read"):
+        Index.open(tmp_path / "kept")
+    assert index.default is None
+
+
 def test_left_over_default_files_are_swept(index: Index, tmp_path: Path) -> None:
     index.set_default(DEFAULT)
     for name in ("1.default.json.new", "7.default.json"):
