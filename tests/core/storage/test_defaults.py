@@ -128,7 +128,7 @@ def test_a_wrong_threshold_is_damage(
     thresholds: dict[str, float], index: Index, tmp_path: Path
 ) -> None:
     """A threshold must be finite and belong to a mode that exists."""
-    text = json.dumps({"manifest": 0, "thresholds": thresholds})
+    text = json.dumps({"manifest": 0, "thresholds": thresholds, "crc32": 0})
     (tmp_path / "kept" / "1.default.json").write_text(text)
     with pytest.raises(IndexDamagedError, match="cannot be read"):
         Index.open(tmp_path / "kept")
