@@ -1,9 +1,10 @@
-"""Converts comments of .proto files and docstrings of Python to Markdown."""
+"""Converts comments of .proto files and Python docstrings to Markdown."""
 
 import re
 from collections.abc import Iterable, Sequence
 
-# Matches a line `name: meaning` or `name, other: meaning`, and the indented lines after it.
+# Matches the explanation of a parameter: a line `name: meaning` or `name, other: meaning`, and the
+# indented lines after it.
 _PARAMETER = re.compile(
     r"^(\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*): (.*(?:\n {4,}.*)*)", re.MULTILINE
 )
@@ -11,7 +12,7 @@ _NAME_AND_MEANING = re.compile(r"^ +([A-Z]\w+) +(.*)$")
 
 
 def from_comment(comment: str) -> str:
-    """Return a .proto comment as Markdown, with indented lines as a table or as code."""
+    """Return a .proto comment as Markdown; an indented paragraph becomes a table or code."""
     paragraphs = re.split(r"\n\s*\n", comment.strip("\n"))
     return "\n\n".join(_paragraph(paragraph) for paragraph in paragraphs).strip()
 
@@ -38,8 +39,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    # Bars are escaped only outside backticks. Inside, a bar does not end a cell, and a backslash
-    # would be visible.
+    # Bars are escaped only outside backticks. Between backticks, a bar does not end a cell, and a
+    # backslash would be visible.
     parts = " ".join(text.splitlines()).split("`")
     parts[::2] = [re.sub(r"(?<!\\)\|", r"\\|", part) for part in parts[::2]]
     return "`".join(parts)
@@ -63,7 +64,7 @@ def _item(explanation: re.Match[str]) -> str:
 
 
 def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without the explanations of parameters, and the explanations by name."""
+    """Return a docstring without explanations of parameters, and the explanations by parameter."""
     texts = {
         name: _joined(match[2])
         for match in _PARAMETER.finditer(docstring)

@@ -16,7 +16,11 @@ class PlainDocstrings(Extension):
     """Converts docstrings to Markdown before they are rendered."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401  # griffe's signature
-        """Make a table of the fields of a record, or a list of the parameters of a function."""
+        """Change the docstring of `obj` to Markdown.
+
+        A dataclass or NamedTuple gets a table of its fields. The docstring of any other object gets
+        a list in place of its explanations of parameters.
+        """
         if obj.docstring is None:
             return
         text = obj.docstring.value
@@ -50,7 +54,7 @@ def _is_field(attribute: Attribute) -> bool:
 
 
 def _default(field: Attribute) -> str:
-    """Return the default of a field as code; a constant of its module is shown by its value."""
+    """Return the default of a field as code; a constant of the module is replaced by its value."""
     if field.value is None:
         return ""
     text = str(field.value)

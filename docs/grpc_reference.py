@@ -1,8 +1,8 @@
 """Generates the page of the gRPC API from the comments of the .proto files.
 
 The generated modules have no comments. protoc keeps comments only in a descriptor set that is made
-with `--include_source_info`. Its source info gives the path of the element to which each comment
-belongs.
+with `--include_source_info`. For each comment, the source info of this set gives the path of the
+element to which the comment belongs.
 """
 
 import tempfile
@@ -24,7 +24,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).parent.parent
 PROTOS = ROOT / "protos"
-_WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"  # google/protobuf/any.proto
+_WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"  # has google/protobuf/any.proto
 FILES = (
     "diverse_index",
     "vectors",
@@ -36,7 +36,8 @@ FILES = (
     "evaluate_labels",
 )
 PACKAGE = ".divgrpc.v1."
-# Field numbers of descriptor.proto. Paths in the source info consist of these numbers.
+# Field numbers of descriptor.proto. A path in the source info consists of such field numbers and of
+# positions in repeated fields.
 FILE_MESSAGE, FILE_ENUM, FILE_SERVICE, FILE_SYNTAX = 4, 5, 6, 12
 MESSAGE_FIELD, MESSAGE_NESTED, MESSAGE_ENUM, SERVICE_METHOD, ENUM_VALUE = 2, 3, 4, 2, 2
 _INTRODUCTION = """\
@@ -68,7 +69,7 @@ def compile_protos() -> FileDescriptorSet:
 
 
 def page(files: FileDescriptorSet | None = None) -> str:
-    """Return the page as Markdown, with the service, enums and messages of each file in turn."""
+    """Return the page as Markdown: file by file, the service, the enums and the messages."""
     descriptors = (files or compile_protos()).file
     sorted_files = sorted(descriptors, key=lambda file: FILES.index(Path(file.name).stem))
     return "\n".join([_INTRODUCTION, *(line for file in sorted_files for line in _file(file))])
@@ -133,7 +134,7 @@ def _message(
 
 
 def _heading(name: str) -> str:
-    # The full name is the anchor for links. It is unique, because no other page has such anchors.
+    # The full name, in lower case, is the anchor for links. It is unique on this page.
     return f"### {name} {{ #{name.lower()} }}"
 
 

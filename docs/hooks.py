@@ -1,8 +1,8 @@
 """MkDocs hooks that generate pages from other files, and tables from benchmark records.
 
 A line ``{{ record NAME }}`` in a page becomes the table of docs/records/NAME.json and a caption
-with the command that printed the table, the commit, the machine and the date. The caption has the
-HTML class ``record-caption``. Options of the measuring commands write records:
+with the command that printed the table, the commit, the machine, the date and the notes. The
+caption has the HTML class ``record-caption``. Options of the measuring commands write records:
 
     make bench ARGS="RUN --record docs/records/NAME.json"
     make paper ARGS="--data FOLDER --records docs/records"
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "records"
 MARKER = re.compile(r"^\{\{ record ([a-z0-9-]+) \}\}$", re.MULTILINE)
-# Units and words that may occur in numeric cells.
+# Units and words that may occur in cells of a numeric column.
 _UNITS = re.compile(r"\b(h|of|to|x|s|ms|us|MB|e)\b|(?<=\d)e(?=[-+]?\d)")
 _MOST_ROWS_SHOWN = 60
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Add the gRPC API and the changelog."""
+    """Add the pages of the gRPC API and of the changelog to the site."""
     # MkDocs loads a hook by its path, so its folder is not on the import path.
     sys.path.insert(0, str(Path(__file__).parent))
     import grpc_reference
@@ -73,7 +73,7 @@ def load(path: Path) -> Record:
 
 
 def render(record: Record) -> str:
-    """Return the table and the caption of a record as Markdown; a long table is collapsed."""
+    """Return the table and the caption of a record as Markdown; a long table starts collapsed."""
     cells = zip(*record.rows, strict=True)
     rules = ["--:" if _is_numeric(column) else "---" for column in cells]
     lines = [_line(record.columns), _line(["---", *rules[1:]]), *map(_line, record.rows)]
@@ -94,7 +94,7 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 
 
 def _is_numeric(column: tuple[str, ...]) -> bool:
-    """Tell whether every cell is empty or has digits and no letters other than units."""
+    """Tell whether every cell is empty, or has a digit and no letters other than `_UNITS`."""
     texts = [_UNITS.sub("", cell) for cell in column if cell]
     return all(re.search(r"\d", text) and not re.search(r"[A-Za-z]", text) for text in texts)
 

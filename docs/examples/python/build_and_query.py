@@ -31,7 +31,7 @@ def near_copies():
 
 
 def main(target):
-    """Build, query, print one line per result."""
+    """Build and query an index on the server `target`, and print one line for each result."""
     with grpc.insecure_channel(target) as channel:
         stub = diverse_index_pb2_grpc.DiverseIndexStub(channel)
         request = index_pb2.BuildOnceRequest(
