@@ -2,7 +2,7 @@
 
 The speed of a pass over all points, or over more codes than fit into the caches, is limited by
 memory. The kernels of this module therefore read the points or codes block by block, and keep for
-each query the nearest points read so far. The results are bit-identical to those of searching each
+each query the nearest points read so far. The answers are bit-identical to those of searching each
 query alone. A query's row of `BatchScratch` has room for twice as many points as the query keeps,
 plus one block. If `Span.together` is set, `query.answer` continues from these rows.
 
@@ -118,8 +118,9 @@ def _score_lanes(vectors, start, m, dense, first, lanes, product, distances):
 def scan_batch(index, scratch, plan, queries, first, count):
     """Scan all codes for several queries; keep the `hash_limit` points nearest to each, unsorted.
 
-    The plan must be a scan of all n points with a hash limit below n. If too many points tie for a
-    query, the entry of this query in `BatchScratch.counts` is set to -1.
+    More points are kept if `code_scan.settle_ties` keeps ties. The plan must be a scan of all n
+    points with a hash limit below n. If too many points tie for a query, the entry of this query in
+    `BatchScratch.counts` is set to -1.
     """
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, queries = Plan(*plan), Queries(*queries)

@@ -1,7 +1,7 @@
 """Selects labels on different branches of a hierarchy greedily.
 
-The gain of a label is the weighted share of levels on which its ancestor is not also an ancestor of
-an earlier pick. Levels are weighted by the level factor of the metric drank
+The gain of a label is the weighted share of levels on which the label's ancestor is not also an
+ancestor of an earlier pick. Levels are weighted by the level factor of the metric drank
 (`divgrpc.metrics.hierarchy`). In a tree the gain depends on one number: the depth of the deepest
 node that the label's path to the root has in common with the path of any picked label. A gain can
 only decrease, so a candidate is updated only if its outdated value is the best so far (lazy greedy,
@@ -35,8 +35,8 @@ def branch_gain(height, depth):
     """Return the sum, 0 to 1, of the level factors of the levels deeper than `depth`.
 
     In a tree of height h, the factor of level l is 2 (h - l) / (h (h - 1)). So levels depth + 1 to
-    h add up to (h - depth) (h - depth - 1) / (h (h - 1)). If h is 1, the sum is 1, because all
-    labels are then on different branches.
+    h add up to (h - depth) (h - depth - 1) / (h (h - 1)). If h is below 2, 1 is returned, because
+    all labels are then on different branches.
     """
     if height < 2:
         return 1.0

@@ -13,8 +13,9 @@ of a query are 0.
 A heap generates the probes in this order. A mask whose highest rank is r has two children: one has
 r + 1 instead of r (shift), the other has r + 1 in addition (expand). Each mask except the empty one
 has exactly one parent, which is a smaller mask of no greater cost. The heap starts with the empty
-mask of each table, so it yields every probe once and in order. The cost of a mask is always summed
-from rank 0 upwards, so that rounding does not depend on the path to the mask.
+mask of each table, so it yields every probe once and in order, until the heap is full and children
+are dropped. The cost of a mask is summed from rank 0 upwards, so that rounding does not depend on
+the path to the mask.
 """
 
 import numpy as np
@@ -78,7 +79,7 @@ def _swap(heap, i, j):
 
 @kernel
 def _push(heap, size, table, mask, home_key, ranks, squares):
-    """Add a probe, the bits of `mask` flipped in `home_key`, to the heap; return the new size."""
+    """Add the probe of `home_key` with the bits of `mask` flipped to the heap; return its size."""
     cost, key = np.float32(0), home_key
     for rank in range(ranks.shape[1]):
         if (mask >> rank) & 1:
@@ -112,7 +113,7 @@ def _pop(heap, size):
 
 @kernel
 def find_in_tables(signs, margins, tables, plan, ids, probes, rows):
-    """Write the distinct points of the probed buckets into `rows`; return (points, probes).
+    """Write the distinct points of the probed buckets into `rows`; return the numbers of both.
 
     `signs` (W, 1) uint64 and `margins` (B,) float32 belong to the query; `tables`: `Tables`;
     `plan`: `Plan`; `probes`: `ProbeScratch`. At first `plan.n_probes` buckets are looked up.

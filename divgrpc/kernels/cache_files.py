@@ -1,16 +1,17 @@
 """Names, reads and writes the files of compiled kernels, and checks that all of them exist.
 
-numba's own cache does not notice edits of the functions that a function calls. It names files after
-the path of the sources, so a copy of the sources cannot use them. It loses its index of files if
-two processes write at the same time.
+numba's own cache does not notice edits of the functions that a function calls. That cache names
+files after the path of the sources, so a copy of the sources cannot use the files. It loses its
+index of files if two processes write at the same time.
 
 Here the name of the folder is a hash of everything that compiled code depends on: the sources of
 all kernels, the versions of Python, numpy, numba and llvmlite, and the processor. The name of a
 file consists of the name of its function and a hash of the argument types, the processor and the
 source file. So a copy of the folder can be used in another environment.
 
-A file starts with its length and checksum, so a damaged file is treated as missing. It is written
-under another name and then renamed, so two processes can write the same kernel at the same time.
+A file starts with the length and checksum of its content, so a damaged file is treated as missing.
+A file is written under another name and then renamed, so two processes can write the same kernel at
+the same time.
 
 The file `warm` is called the stamp. It lists the files that a process needs to run every kernel.
 Kernels that only other kernels call are not listed, because they are compiled into their callers.
@@ -131,7 +132,7 @@ def count_ready() -> int:
 
 
 def is_warm() -> bool:
-    """Return whether every kernel is stored, after reading all files that `warm` lists."""
+    """Return whether the stamp can be read, and every file that it lists."""
     stamp = read(_STAMP)
     names = [] if stamp is None else stamp.decode().split()
     return bool(names) and all(read(name) is not None for name in names)
@@ -140,7 +141,7 @@ def is_warm() -> bool:
 def mark_warm(names: Iterable[str]) -> bool:
     """Write the stamp with `names`, all files that a process needs; return whether it was written.
 
-    If one of the files cannot be read, the stamp is not written.
+    If `names` is empty or one of the files cannot be read, the stamp is not written.
     """
     files = sorted(names)
     if not files or any(read(name) is None for name in files):

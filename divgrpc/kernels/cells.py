@@ -1,8 +1,8 @@
 """Searches a k-means partition: finds the cells nearest to a query, then the points of these cells.
 
-The centres of the cells are vectors in the space of a query's first margins, which are computed for
-its code in any case. A scan of the codes of the centres finds candidate cells. The nearest of them
-are then found by the exact distances of their centres from the query.
+The centres of the cells are vectors in the space of a query's first margins. These margins are
+needed for the query's code in any case. A scan of the codes of the centres finds candidate cells.
+The nearest candidate cells are then found by the exact distances of their centres from the query.
 """
 
 import numpy as np
@@ -84,9 +84,10 @@ def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
 def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratch):
     """Write the points of the nearest cells into `candidates`, at most `plan.hash_limit`.
 
-    If the cells hold more than `plan.hash_limit` points, the points whose codes are nearest to the
-    query are written. A scan reads all cells. If `plan.search` is SCAN_HAMMING, it uses only the
-    signs of the query's margins. Returns three numbers. The first is the number of points written.
+    A limit of 0 means no limit. If the cells hold more points than the limit, the points whose
+    codes are nearest to the query are written. A scan reads all cells. If `plan.search` is
+    SCAN_HAMMING, the scan uses only the signs of the query's margins. Returns three numbers. The
+    first is the number of points written.
     The second is the number of cells probed, or 0 for a scan. The third is 0 if `candidates` is
     large enough. Otherwise no points are written, and the third number is the number of points that
     `candidates` must be able to hold. All arguments except `ids` are records.

@@ -37,9 +37,10 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
 
     Only the first `stop` points are scanned; the hash limit is 1 to `stop`. On entry,
     `candidates.distances` holds the exact distances of the first `n_scored` points, the longest.
-    They replace estimates, which are worst for long points. `code` is a `QueryCode` with the
-    query's margins; `hashing`, `plan`, `candidates` and `scan` are records too. Returns (tie_start,
-    count): `count` rows are written, and the rows from `tie_start` on tie for the last places.
+    These distances replace estimates, which are worst for long points. `code` is a `QueryCode` with
+    the query's margins; `hashing`, `plan`, `candidates` and `scan` are records too. Returns
+    (tie_start, count): `count` rows are written, and the rows from `tie_start` on tie for the last
+    places.
     """
     rows, distances, terms = candidates.rows, candidates.distances, hashing.terms
     levels = levels_of(code.margins, plan.search == SCAN_HAMMING, code.planes)
@@ -123,9 +124,10 @@ def block_distances(codes, terms, levels, start, base, distances):
 
 @kernel
 def estimate(unit, level_sum, terms, start, base, distances):
-    """Replace minus the asymmetric scores in `distances` by estimates, up to a constant per query.
+    """Replace the negated scores in `distances` by estimated distances.
 
-    `distances` (m,) float32 belong to points start to start + m - 1. A code stands for odd integers
+    The estimates lack a constant that is the same for all points of a query. `distances` (m,)
+    float32 belong to points start to start + m - 1. A code stands for odd integers
     around 0, for example +1 and -1 if a margin has one bit. The dot product of the query's margins
     with these integers is about (2 * score - level_sum) * unit, `unit` float32. `terms` (n,) uint32
     hold an offset and a factor for each point (`divgrpc.hashing.codes.pack_terms`), and the

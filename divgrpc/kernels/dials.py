@@ -46,7 +46,7 @@ def relevance_sums(distances, count, metric):
 
 @allocating
 def fall_off_step(points, candidates, count, k, limit, selection, factor, metric):
-    """Return the dial, in steps of 1 / DIAL_STEPS, that fits the fall of the candidates' relevance.
+    """Return the number of steps of 1 / DIAL_STEPS in the dial for `diversity="auto"`.
 
     The odds of the dial, dial / (1 - dial), are `factor` float64 times this share: (mean relevance
     of the k nearest - mean of all) / (relevance of the best - mean of all). If the k nearest are as
@@ -75,18 +75,19 @@ def fall_off_step(points, candidates, count, k, limit, selection, factor, metric
 
 @allocating
 def pick_within(points, candidates, costs, count, k, bound, rule, metric, selection, picks, gains):
-    """Pick k candidates at the greatest dial that loses at most `bound` float64; return its step.
+    """Pick k candidates at the greatest dial with a loss of at most `bound`; return its step.
 
-    The dial is the step divided by DIAL_STEPS. The picks are those of `greedy.greedy` at this dial.
-    At step 0 the picks are the k nearest candidates, whatever the rule.
+    The dial is the step divided by DIAL_STEPS; `bound` is float64. The picks are those of
+    `greedy.greedy` at this dial. At step 0 the picks are the k nearest candidates, whatever the
+    rule.
 
     `candidates`: `Candidates`; `costs` (count,) float32: the distances, scaled as the selector
     needs them; `k` is at most `count`. The other arguments are as for `greedy.greedy`.
     """
     sums, apart = relevance_sums(candidates.distances, count, metric), selection.apart
     nearest, width = sums[k] / k, sums[k] / k - sums[count] / count
-    # Each pick gets its own row of the cache until only the last row is left. All further picks
-    # share the last row, which is computed again each time.
+    # The distances from a pick are a row of the cache. Each pick gets its own row until only the
+    # last row is left. All further picks share the last row, which is computed again each time.
     n_rows = max(1, min(count, _CACHE_DISTANCES // count)) + 1
     cache, row_of, n_full = np.empty((n_rows, count), np.float32), np.full(count, -1, np.int64), 0
     for step in range(DIAL_STEPS, 0, -1):

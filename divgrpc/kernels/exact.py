@@ -103,13 +103,13 @@ def score_marked(points, query, marks, rows, count, distances):
 
 @allocating
 def score_longest(vectors, query, bounds, n_nearest, distances):
-    """Score dense points, longest first, until no further point can be among the nearest.
+    """Score dense points, first to last, until no further point can be among the nearest.
 
     Distances are minus dot products. A dot product is at most the product of the two lengths
-    (Cauchy and Schwarz), so the loop ends at the first block whose points are too short to be among
-    the `n_nearest` nearest; `n_nearest` is 1 to n. `bounds`: `Index.length_bounds`. Returns the
-    number of points scored. The scored points include the nearest points and all points that tie
-    with them.
+    (Cauchy and Schwarz). So the loop ends at the first block from which on all points are too short
+    to be among the `n_nearest` nearest; `n_nearest` is 1 to n. `bounds`: `Index.length_bounds`.
+    Returns the number of points scored. The scored points include the nearest points and all points
+    that tie with them.
     """
     n = vectors.shape[0]
     length = query_length_bound(query.dense, query.row)
@@ -148,8 +148,9 @@ def reach(vectors, query, bounds, n_nearest, distances):
     """Return (stop, n_scored) such that the `n_nearest` nearest are among points 0 to stop - 1.
 
     Points are sorted by length, longest first. The distances of the first `n_scored` points, at
-    least LONG_ROWS_FACTOR * n_nearest, are written into `distances`. Points from `stop` on are too
-    short to be among the nearest or to tie with them. The arguments are as for `score_longest`.
+    least LONG_ROWS_FACTOR * n_nearest or all, are written into `distances`. Points from `stop` on
+    are too short to be among the nearest or to tie with them. The arguments are as for
+    `score_longest`.
     """
     n = vectors.shape[0]
     n_scored = min(n, (LONG_ROWS_FACTOR * n_nearest + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
@@ -176,7 +177,10 @@ def reach_pays(bounds, n_nearest, n):
 
 @kernel
 def ends_early(bounds):
-    """Return whether half of the points are less than half as long as the longest point."""
+    """Return whether the last half of the points are less than half as long as the longest point.
+
+    This holds only if points are sorted by length, at least roughly.
+    """
     return bounds.shape[0] > 0 and 2 * bounds[bounds.shape[0] // 2] < bounds[0]
 
 

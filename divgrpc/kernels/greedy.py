@@ -15,9 +15,10 @@ from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_k
 from divgrpc.kernels.records import MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
 
-# Number of candidates in a block, which is skipped as a whole if none of them is better.
+# Number of candidates in a block. A block without a better candidate is skipped as a whole.
 _BLOCK_ROWS = 64
-# While at least 1 / CROWDED_RATIO of the pool are near-copies of picks, the pool is doubled.
+# The pool is the set of the nearest candidates from which points are picked. While at least
+# 1 / CROWDED_RATIO of the pool are near-copies of picks, the pool is doubled.
 CROWDED_RATIO = 4
 
 
@@ -150,8 +151,8 @@ def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, st
 def add_pick(far, count, least_counts, apart):
     """Update `apart` (count,) with the distances `far` (count,) of the candidates from a new pick.
 
-    If `least_counts`, `apart` is updated as the minimum of the distances from the picks. Otherwise
-    it is updated as their sum.
+    If `least_counts`, `apart` becomes the minimum of itself and `far`. Otherwise `far` is added to
+    `apart`.
     """
     if least_counts:
         for i in range(count):
@@ -163,7 +164,7 @@ def add_pick(far, count, least_counts, apart):
 
 @kernel
 def _drop_copies(far, count, limit, standing, apart):
-    """Exclude the near-copies of a pick; return the number of near-copies not yet counted.
+    """Exclude the near-copies of a pick; return how many of them were not yet counted.
 
     `far` (count,) float32: distances of the candidates from the pick.
     """
@@ -188,16 +189,16 @@ def _drop_copies(far, count, limit, standing, apart):
 
 @allocating
 def pick(points, ids, candidates, costs, pool, objective, selection, picks, gains):
-    """Pick from a pool of nearest candidates, which is doubled while near-copies crowd it.
+    """Pick from a pool of nearest candidates; double the pool while near-copies crowd it.
 
     Returns four counts: the picks, the near-copies among the picks, the near-copies of picks in the
     pool, and the candidates in the pool. `candidates`: `Candidates` with `pool.total` entries; the
     first `pool.size` are sorted. `costs` float32 is scratch memory. The other arguments are as for
     `greedy`.
 
-    If fewer than k candidates are not near-copies, the nearest near-copies complete the answer, so
-    a copy limit never makes an answer shorter. The gain of a near-copy is minus its distance from
-    the query.
+    If fewer than k candidates remain without near-copies, the nearest near-copies complete the
+    answer, so a copy limit never makes an answer shorter. The gain of a near-copy is minus its
+    distance from the query.
     """
     rows, distances, k = candidates.rows, candidates.distances, objective.k
     size, widest, limit = pool.size, pool.widest, objective.copy_limit

@@ -54,9 +54,10 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
 
 @kernel
 def lists_pay(points, lists, columns, n_nearest):
-    """Return whether inverted lists find the `n_nearest` nearest points faster than reading all.
+    """Return whether inverted lists find the `n_nearest` nearest points faster than a full pass.
 
-    `columns` (s,) int32 are those of the sparse query; see LISTS_MIN_RATIO.
+    A full pass scores all points. `columns` (s,) int32 are those of the sparse query; see
+    LISTS_MIN_RATIO.
     """
     starts = lists.starts
     if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > points.squares.shape[0]:

@@ -106,8 +106,8 @@ def _files_of(function: Callable[..., Any]) -> NullCache:
 def _hash_of(source: str) -> str | None:
     """Return a hash of a source file, or None if it cannot be read.
 
-    The file names of kernels outside this package need it, because the name of the folder depends
-    only on the sources of this package.
+    The file names of kernels outside this package need this hash, because the name of the folder
+    depends only on the sources of this package.
     """
     try:
         return hashlib.sha256(Path(source).read_bytes()).hexdigest()
@@ -145,8 +145,8 @@ def allocating(function: Callable[..., Any]) -> Any:
 def part(function: Callable[..., Any]) -> Any:
     """Do the same as `kernel`, but inline the source of `function` into the kernels that call it.
 
-    Use `part` for functions with few callers. Any other function is compiled once alone and again
-    in each of its callers, so each inlined level of calls saves a second of compilation.
+    Use `part` for functions with few callers. A function that is not inlined is compiled once alone
+    and again in each of its callers, so each inlined level of calls saves a second of compilation.
     """
     _refuse_array_makers(function)
     return _compiled(function, inline="always")

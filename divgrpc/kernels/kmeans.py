@@ -36,9 +36,10 @@ def take_nearest(products, halves, first, numbers, gains):
 def take_several(products, halves, numbers, gains):
     """Find the COARSE_CELLS nearest centres of each point, nearest first.
 
-    Their numbers and gains are written into `numbers` int32 and `gains` float32, both
-    (COARSE_CELLS, n), which the caller initialises to -1 and -inf. If there are fewer centres, the
-    last rows of both stay unchanged. The other arguments are as for `take_nearest`.
+    The numbers and gains of these centres are written into `numbers` int32 and `gains` float32,
+    both (COARSE_CELLS, n). The caller initialises `numbers` to -1 and `gains` to -inf. If there are
+    fewer centres, the last rows of both stay unchanged. The other arguments are as for
+    `take_nearest`.
     """
     for c in range(products.shape[0]):
         for point in range(products.shape[1]):

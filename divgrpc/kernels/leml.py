@@ -1,9 +1,9 @@
-"""Loops that train LEML: sparse rows times a matrix, and the steps of conjugate gradients.
+"""Loops that train the label model LEML: sparse products, and the steps of conjugate gradients.
 
-Each kernel works on rows start to stop - 1, so threads can divide the rows among them. It passes
-over these rows only once, because the arrays are larger than any cache. Inner loops run over
-columns, because the columns of a row are contiguous in memory. So every sum adds rows in ascending
-order.
+Each kernel works on rows start to stop - 1 of its matrices, so threads can divide the rows among
+them. A kernel passes over these rows only once, because the arrays are larger than any cache. Inner
+loops run over columns, because the columns of a row are contiguous in memory. So every sum adds
+rows in ascending order.
 """
 
 import numpy as np
@@ -51,9 +51,9 @@ def weigh(image, block, scales, weight, start, stop, sums):
 def descend(solution, residual, direction, image, lengths, start, stop, sums):
     """Take one step of conjugate gradients, and add the squares of the new residual to `sums`.
 
-    All matrices are (n, r) float32, and `lengths` is (r,) float32. In column j, lengths[j] *
-    direction is added to `solution`, and lengths[j] * image is subtracted from `residual`. `sums`
-    (r,) float64 has one sum per column.
+    All matrices are (n, r) float32, and `lengths` is (r,) float32. `image` is the matrix of the
+    linear system times `direction`. In column j, lengths[j] * direction is added to `solution`, and
+    lengths[j] * image is subtracted from `residual`. `sums` (r,) float64 has one sum per column.
     """
     for i in range(start, stop):
         for j in range(solution.shape[1]):

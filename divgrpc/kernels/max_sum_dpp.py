@@ -7,10 +7,9 @@ sum.
 The DPP uses the greedy MAP algorithm of Chen, Zhang and Zhou (2018). The similarity matrix of the
 candidates has ones on its diagonal. The remainder of a candidate is 1 minus the squared length of
 its projection onto the picks. Picking the candidate multiplies the determinant by its remainder. An
-incremental Cholesky factorisation keeps the remainders up to date.
-A remainder can only decrease, so a candidate is updated only if its outdated value is the best so
-far (lazy greedy, Minoux 1978). Costs are ascending, so a step can end before it reaches most
-candidates.
+incremental Cholesky factorisation keeps the remainders up to date. A remainder can only decrease,
+so a candidate is updated only if its outdated value is the best so far (lazy greedy, Minoux 1978).
+Costs are ascending, so a step can end before it reaches most candidates.
 """
 
 import math
@@ -27,9 +26,10 @@ COSINE_OF_CHORD = 1
 COSINE_OF_ANGLE = 2
 RATIONAL_QUADRATIC = 3
 
-# Remainders below this are replaced by it, because float32 distances do not distinguish them.
+# Smaller remainders are replaced by this, because float32 distances do not distinguish them.
 REMAINDER_MIN = 1e-5
-# A bound of remainders is multiplied by this, so that rounding errors do not make it too great.
+# A bound of remainders is multiplied by this, so that rounding errors do not make the bound too
+# great.
 _BELOW_ONE = 1.0 - 1e-9
 _LN_2 = 0.6931471805599453
 

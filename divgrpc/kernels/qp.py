@@ -1,4 +1,7 @@
-"""The loops of `divgrpc.search.relaxation` for means, smallest gradients and trades of shares."""
+"""The loops of `divgrpc.search.relaxation` for means, smallest gradients and trades of shares.
+
+A share is the fraction, 0 to 1, to which the relaxed problem picks a candidate.
+"""
 
 import numpy as np
 
@@ -6,7 +9,7 @@ from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.pairwise import far_from
 from divgrpc.kernels.top_k import kth_least
 
-# Time to compare one slope, in units of the time to compute one distance.
+# Time to compare one slope (entry of the gradient), in units of the time to compute one distance.
 _SLOPE_WORK = 0.125
 
 

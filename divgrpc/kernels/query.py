@@ -2,9 +2,9 @@
 
 1. Hash: project the query onto the hyperplanes and write its margins into `QueryCode`. Exact search
    skips this stage.
-2. Find: write up to `Plan.hash_limit` points into `Scratch.candidates`, from bucket tables, from
-   cells or from a scan of all codes. Exact search, and a scan without a limit, find all points, and
-   write none.
+2. Find: write up to `Plan.hash_limit` points (more if points tie in a scan) into
+   `Scratch.candidates`, from hash tables, from cells or from a scan of all codes. Exact search, and
+   a scan without a limit, find all points, and write none.
 3. Score: compute the exact distances of the points found. If all points were found, only a superset
    of the nearest points is kept, and bounds on lengths or inverted lists may save most of the work.
 4. Select: drop points farther than `Plan.max_distance`, sort, and pick k of the nearest
@@ -14,8 +14,8 @@
 picks. Queries that `kernels.batch` has searched together start after stage 2 (scans) or after stage
 3 (exact search).
 
-If the cells of a query hold more points than fit into `Scratch`, `answer` returns their number. The
-caller then enlarges `Scratch` and calls `answer` again.
+If a search through cells needs more room than `Scratch` has, `answer` returns the number of points
+that `Scratch` must be able to hold. The caller then enlarges `Scratch` and calls `answer` again.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ from divgrpc.kernels.top_k import id_of, keep_within, sort_nearest, take_in_orde
 
 @kernel
 def answer(index, scratch, plan, span, queries, results):
-    """Answer queries; return 0, or the number of points that `Scratch` is too small for.
+    """Answer queries; return 0, or how many points a `Scratch` that is too small must hold.
 
     `index` and `scratch` are registers of an `Index` and a `Scratch`. The other arguments are plain
     tuples of the fields of `Plan`, `Span`, `Queries` and `Results`.
@@ -97,7 +97,10 @@ def answer(index, scratch, plan, span, queries, results):
 
 @part
 def sorted_by_length(index):
-    """Tell whether points are sorted by length and the last are so short that bounds save work."""
+    """Return whether later points are so short that bounds on lengths save work; False for cells.
+
+    This is so if points are sorted by length, longest first, and their lengths differ much.
+    """
     return ends_early(index.length_bounds) and not index.cells.rows.shape[0]
 
 
@@ -105,7 +108,7 @@ def sorted_by_length(index):
 def nearest_needed(plan, n, by_length):
     """Return the number of nearest points that an answer depends on."""
     n_nearest = min(n, plan.hash_limit or n, plan.pool_limit or plan.candidates_limit or n)
-    # If points are sorted by length, a search for k points ends earlier.
+    # If points are sorted by length, a search for fewer points ends earlier.
     return min(n_nearest, plan.k) if by_length and plan.step == records.NEAREST else n_nearest
 
 
@@ -149,7 +152,7 @@ def _take_from_batch(place, scratch):
 
 @part
 def _find(index, plan, query, n_nearest, scratch):
-    """Find the points of a hashed query, write them into `scratch.candidates`, return `Hits`."""
+    """Find points for a query, write them into `scratch.candidates`, and return `Hits`."""
     n, candidates, code = index.hashing.codes.shape[1], scratch.candidates, scratch.code
     if plan.search == records.EXACT:
         return _hits(n, ALL_POINTS, 0, 0, 0)
@@ -203,7 +206,7 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
     points, candidates, marks = index.points, scratch.candidates, scratch.selection.marks
     rows, distances, count = candidates.rows, candidates.distances, hits.size
     if place >= 0 and plan.search == records.EXACT:
-        # `kernels.batch` has scored them already.
+        # `kernels.batch` has scored the points already.
         return hits.n_scored, count
     all_points, sparse_query = count == ALL_POINTS, queries.indptr.shape[0] > 0
     if all_points and sparse_query:

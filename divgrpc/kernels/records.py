@@ -1,9 +1,9 @@
 """Records that kernels read and write: named arrays and numbers in `NamedTuple`s.
 
 When Python calls a kernel, numba takes three times as long to convert a NamedTuple as a plain
-tuple. So the kernels that every query calls take the arrays of `Index` and `Scratch` by address
-(`kernels.registers`) and the other records as plain tuples. Their first lines make records of these
-tuples: `plan = Plan(*plan)`. All other kernels take the records themselves.
+tuple. So the kernels that Python calls for every query take the arrays of `Index` and `Scratch` by
+address (`kernels.registers`) and the other records as plain tuples. These kernels first make
+records of the tuples: `plan = Plan(*plan)`. All other kernels take the records themselves.
 
 The annotation of an array gives its shape, and the name of the stored array if that is not the name
 of the field. Shapes use these letters:
@@ -12,15 +12,16 @@ of the field. Shapes use these letters:
 - d: number of dimensions.
 - q: number of queries.
 - k: number of results of a query.
-- m: number of values that are projected for a query: d, or the number of sums of the count sketch.
+- m: number of values that are projected for a query: d, or the number of sums of the count sketch
+  (`projection.sketch`).
 - B: number of hyperplanes, and so of projections.
 - W: number of 64-bit words in a code.
 - C: number of cells.
 - T: number of hash tables.
 - r: number of points that the scratch memory can hold.
 
-If an index lacks an array, the field is an empty array. In its shape, every letter is 0 except d
-and m, which are the number of dimensions.
+If an index lacks an array, the field is an empty array. In the shape of this array, every letter
+and every sum such as n+1 is 0, except d and m, which are the number of dimensions.
 """
 
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -55,7 +56,7 @@ MMR_RULE = 3
 
 # Values of Plan.dial_choice, which says how a query gets its dial (diversity).
 BY_CALLER = 0
-BY_FALL_OFF = 1  # from the fall of relevance among the candidates (`diversity="auto"`)
+BY_FALL_OFF = 1  # from how fast relevance falls among the candidates (`diversity="auto"`)
 BY_LOSS = 2  # from a bound on the loss of relevance (`lose_at_most`)
 
 # Values of Results.reasons, which say why a query got its dial. DialReason in query.proto has the
@@ -102,7 +103,7 @@ class Points(NamedTuple):
 
 
 class InvertedLists(NamedTuple):
-    """Lists of the points that store each rare column (`kernels.inverted_lists`)."""
+    """For each rare column, the list of the points that store it (`kernels.inverted_lists`)."""
 
     # The list of column j is rows[starts[j] : starts[j + 1]], empty if column j is common.
     starts: Annotated[Int64s, "d+1", "posting_starts"]
@@ -130,7 +131,8 @@ class Hashing(NamedTuple):
 class Tables(NamedTuple):
     """Hash tables of buckets (`kernels.buckets`)."""
 
-    starts: Annotated[Int64s, "T+1", "table_starts"]  # starts[t]: buckets in tables 0 to t - 1
+    # starts[t] is the number of buckets in tables 0 to t - 1.
+    starts: Annotated[Int64s, "T+1", "table_starts"]
     # Keys of the buckets, ascending within a table; empty if the number of a bucket is its key.
     keys: Annotated[UInt32s, "buckets", "table_keys"]
     # For each table t, the start of each of its buckets in rows[t], followed by one more entry, n.
@@ -153,14 +155,14 @@ class Cells(NamedTuple):
 
 
 class Index(NamedTuple):
-    """All arrays that queries read of one generation (one build of an index)."""
+    """All arrays of one generation (one build of an index) that queries read."""
 
     points: Points
     lists: InvertedLists
     ids: Annotated[Int64s, "n"]  # empty if ids are row numbers
     # (ceil(n / BOUND_ROWS),): length_bounds[b] is an upper bound of the lengths of the points from
     # row BOUND_ROWS * b to the end (`kernels.exact`). Empty unless the metric is inner_product and
-    # points are sorted by length.
+    # points are dense.
     length_bounds: Annotated[Float32s, "bounds"]
     hashing: Hashing
     tables: Tables
@@ -181,7 +183,7 @@ class QueryCode(NamedTuple):
     sketch_sums: Annotated[Float32s, "1 m"]  # the count sketch of the query
     margins: Annotated[Float32s, "B"]  # projections minus thresholds
     signs: Annotated[UInt64s, "W 1"]  # bit b % 64 of signs[b // 64, 0] is set if margin b >= 0
-    # Margins rounded to four bits, and the weights of the words (`projection.quantise`).
+    # Margins rounded to four bits, and the weights of the words of a code (`projection.quantise`).
     planes: Annotated[UInt64s, "5 W"]
 
 
@@ -228,7 +230,7 @@ class ProbeScratch(NamedTuple):
     home_keys: Annotated[Int64s, "T"]  # the query's key in each table
     heap: Heap  # probes that are still to be made
     visits: Annotated[UInt32s, "n"]  # epoch of the last query that found each point
-    epoch: Annotated[UInt32s, "1"]  # number of the current query, from 1; starts again after 2**32
+    epoch: Annotated[UInt32s, "1"]  # number of the current query, 1 to 2**32 - 1, then again 1
 
 
 class CellScratch(NamedTuple):
@@ -255,11 +257,12 @@ class BatchScratch(NamedTuple):
 
     rows: Annotated[Int32s, "q r"]  # rows of the points that each query keeps
     distances: Annotated[Float32s, "q r"]  # exact, estimated or Hamming distances, or minus scores
-    # Number of points kept for each query, or -1 if too many tie; the query is
-    # then searched alone.
+    # Number of points kept for each query. If too many points tie, -1; the query is then searched
+    # alone.
     counts: Annotated[Int64s, "q"]
     n_scored: Annotated[Int64s, "q"]  # number of points whose exact distance was computed
-    tie_starts: Annotated[Int64s, "q"]  # rows[tie_start:count] tie for the last places
+    # For query i, rows[i, tie_starts[i] : counts[i]] tie for the last places.
+    tie_starts: Annotated[Int64s, "q"]
     level_sums: Annotated[Int64s, "q"]  # `Levels.level_sum` of each query
     limits: Annotated[Float32s, "q"]  # points at greater distances are dropped
     units: Annotated[Float32s, "q"]  # `Levels.unit` of each query
@@ -288,7 +291,8 @@ class Plan(NamedTuple):
     search: int  # EXACT, TABLES, SCAN or SCAN_HAMMING
     n_probes: int  # number of buckets or cells to probe if `search` is TABLES
     # If `search` is TABLES, more buckets or cells are probed until at least this many points are
-    # found. If all probes of hash tables find fewer points, all codes are scanned instead.
+    # found. If all probes of hash tables find fewer points, all codes are scanned instead, or all
+    # points are scored if `hash_limit` does not limit their number.
     min_points: int
     k: int  # number of results
     hash_limit: int  # maximum number of hashed points; 0 for no limit
@@ -298,15 +302,15 @@ class Plan(NamedTuple):
     relevance: np.float32  # the paper's lambda, 1 - diversity
     rule: int  # CORRECTED_RULE to MMR_RULE
     # Which points to keep if more points than hash_limit are found. With hash tables, True keeps a
-    # random sample of them, and False the points of the first buckets. If points tie for the last
-    # places of a scan without estimates, True keeps a random sample of them, and False those of
-    # smallest exact distance.
+    # random sample of the points found, and False the points of the first buckets. If points tie
+    # for the last places of a scan without estimates, True keeps a random sample of the tied
+    # points, and False the tied points of smallest exact distance.
     uniform: bool
-    seed: np.uint64  # seed of this sample
+    seed: np.uint64  # seed of these samples
     product: bool  # distances from the query are minus dot products (metric inner_product)
     metric: int  # COSINE, EUCLIDEAN or INNER_PRODUCT
     copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
-    # Maximum size of a pool that grows because of near-copies; if 0, candidates_limit applies.
+    # Maximum size of a `Pool` that grows because of near-copies; if 0, candidates_limit applies.
     pool_limit: int
     dial_choice: int  # BY_CALLER, BY_FALL_OFF, or BY_LOSS (only if `step` is CANDIDATES)
     dial_factor: float  # `factor` of `dials.fall_off_step`
@@ -317,7 +321,7 @@ class Span(NamedTuple):
 
     first: int  # the first row
     stop: int  # the row after the last
-    together: bool  # `kernels.batch` has searched these queries; `Scratch.batch` has their points
+    together: bool  # whether `kernels.batch` has searched them and filled `Scratch.batch`
 
 
 class Queries(NamedTuple):
@@ -359,7 +363,7 @@ class Hits(NamedTuple):
 
     tie_start: the points from this position on tie for the last places under the hash limit.
     size: number of points found. ALL_POINTS means that the first `tie_start` points of the index
-        were found, which are not written into `Scratch`. The other points cannot be among the
+        were found but not written into `Scratch`. The points after these cannot be among the
         nearest.
     n_probes: number of buckets or cells that were probed.
     n_scored: number of points whose exact distance the find stage has computed.
@@ -380,7 +384,7 @@ class Objective(NamedTuple):
     k: int  # number of picks
     relevance: np.float32  # the paper's lambda
     rule: int  # CORRECTED_RULE to MMR_RULE
-    # Whether distances are minus dot products, which `greedy.scale_costs` scales to costs 0 to 1.
+    # Whether distances are minus dot products. `greedy.scale_costs` scales these to costs 0 to 1.
     product: bool
     copy_limit: np.float32  # maximum distance between near-copies, or NO_COPIES to keep all
 

@@ -2,9 +2,10 @@
 
 Passing one array to a compiled function takes a tenth of a microsecond, and an index and a thread's
 scratch memory have more than sixty arrays. So `register` writes their addresses once into a
-register: an (n, 3) int64 array with the address, rows and columns of each of n arrays, in the order
-of the record's fields. Inside a kernel, `record_at` makes the record from its register, without
-checks. The caller of `register` must keep the arrays alive.
+register: an (n, 3) int64 array whose row i has the address of array i, its number of rows and its
+number of columns. The arrays are in the order of the record's fields. Inside a kernel, `record_at`
+makes the record from its register, without checks. The caller of `register` must keep the arrays
+alive.
 """
 
 from collections.abc import Mapping

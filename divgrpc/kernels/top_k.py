@@ -2,7 +2,7 @@
 
 Points are ordered in two ways. The nearest points have the smallest distances; ties go to the
 smaller id. A seeded sample consists of the points with the smallest priorities. A priority depends
-only on the seed and the id, so a draw depends neither on the row of a point nor on other points.
+only on the seed and the id of a point, so the order of the rows does not change a sample.
 
 The k-th smallest key is found by bisection over values. Each step counts the keys that are at most
 a middle value, until the k-th smallest key is determined. Counting needs no branches and compiles
@@ -185,8 +185,9 @@ def _is_nearer(distance, row, other_distance, other_row, ids):
 def sort_nearest(rows, distances, start, stop, k, ids):
     """Reorder rows[start:stop] and their distances so that the nearest `k` come first, in order.
 
-    Rows are divided into buckets of equal ranges of distance, and only the buckets that contain the
-    nearest `k` are sorted.
+    Ranges of up to _BUCKET_RANGE_ROWS_MAX rows are divided into buckets of equal ranges of
+    distance, and only the buckets that contain the nearest `k` are sorted. Very short and longer
+    ranges are sorted without buckets.
     """
     count, low, high = stop - start, np.float64(np.inf), -np.float64(np.inf)
     if _INSERTION_ROWS < count <= _BUCKET_RANGE_ROWS_MAX:

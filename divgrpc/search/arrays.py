@@ -44,11 +44,11 @@ class Answers(NamedTuple):
 
     The first five fields and the last two are the fields of `kernels.records.Results`.
 
-    gaps: (nq,) float32 duality gaps of `qp_relax`, 0 if it had nothing to solve. Empty for other
-        selectors.
-    copies: nq * k arrays of ids: for each result of each query, the near-copies that it stands for.
+    gaps: (nq,) float32 duality gaps of `qp_relax`, 0 for a query with nothing to solve. Empty for
+        other selectors.
+    copies: nq * k arrays: for each result of each query, the ids of the near-copies of this result.
         Empty unless the query lists near-copies.
-    dials, reasons: (nq,) as in `Results`, empty if the caller gave the dial.
+    dials, reasons: (nq,) as in `Results`, empty if the caller gave the dial (the `diversity`).
     """
 
     ids: IntArray
@@ -79,7 +79,7 @@ class Answers(NamedTuple):
 
 
 def empty_answers(queries: int, k: int, parameters: EffectiveParameters | None = None) -> Answers:
-    """Allocate `k` results per query for `queries` queries, with the columns of `parameters`."""
+    """Allocate `k` results per query for `queries` queries, with the columns `parameters` need."""
     gaps, dials, reasons = _NO_GAPS, _NO_DIALS, _NO_REASONS
     if parameters and parameters.selector == "qp_relax":
         gaps = np.zeros(queries, np.float32)

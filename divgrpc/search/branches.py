@@ -18,8 +18,9 @@ CANDIDATES_AT_ONCE: Final = 2**20
 class PickedLabels(NamedTuple):
     """The labels picked for nq documents.
 
-    `labels`, `scores` and `values` are (nq, k). `counts` is (nq,). Row i has counts[i] picks. The
-    entries after them are -1 in `labels`, and nan in `scores` and `values`.
+    `labels`, `scores` and `values` are (nq, k); a value is what the selector maximised at a pick.
+    `counts` is (nq,). Row i has counts[i] picks. The entries after the picks are -1 in `labels`,
+    and nan in `scores` and `values`.
     """
 
     labels: IntArray

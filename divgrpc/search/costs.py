@@ -1,9 +1,9 @@
 """The cost model with which `auto` chooses a search for a number of candidates.
 
-Build measures the recall of each search and counts its work in a `PoolCost`, as numbers of points
-scored, codes read, buckets or cells read, and entries read. The constants below convert these
-counts into nanoseconds. Build reads no clock, so neither the speed nor the load of a machine
-influences a choice.
+Build measures the recall of each search and counts the work of the search in a `PoolCost`, as
+numbers of points scored, codes read, buckets or cells read, and entries read. The constants below
+convert these counts into nanoseconds. No choice depends on a clock, so neither the speed nor the
+load of a machine influences a choice.
 
 Two builds on the same kind of processor choose the same searches. On another kind of processor,
 linear algebra may round hyperplanes differently, which can change the fourth digit of a recall. The
@@ -58,7 +58,8 @@ _SPARSE_BY_DENSE_NS: Final = 7.0
 # of the index, because the sum of each point over the lists is compared with a limit.
 _LIST_ENTRY_NS: Final = 1.7
 _LIST_SUM_NS: Final = 4.0
-# Nanoseconds for each 64-bit word of a code: in a scan, by Hamming distance, and through cells.
+# Nanoseconds for each 64-bit word of a code: in a scan by estimated distance, in a scan by Hamming
+# distance, and in any search of the family `cells`.
 _WORD_NS: Final = 0.6
 _HAMMING_WORD_NS: Final = 0.4
 _CELL_WORD_NS: Final = 0.7
@@ -150,7 +151,7 @@ def choose(
     dense: bool = True,
     sought: Sought = "dense",
 ) -> Search:
-    """Return the cheapest search whose recall reaches the target; `exact` always reaches it.
+    """Return `exact`, or a clearly cheaper search whose recall reaches the target.
 
     Searches are compared in the order of `AUTO`, or `_AUTO_LABELS` for labels. A later search is
     chosen only if it costs less than CHEAPER_RATIO_MAX times the cost of the choice so far.
@@ -224,11 +225,11 @@ class SearchTable:
     def at(self, candidates: int) -> tuple[Search, int]:
         """Return the search that `auto` chooses for `candidates`, and the number of probes.
 
-        The search is the choice for the smallest measured number that is at least `candidates`. If
-        `candidates` is above all measured numbers, the search is `scan` on two conditions: `scan`
-        is the choice for the greatest measured number, and there it missed at most half as much
-        recall as the target allows. Otherwise, the search is `exact`. The returned number of probes
-        always belongs to the search `tables`.
+        The search is the choice for the smallest measured number of candidates that is at least
+        `candidates`. If `candidates` is above all measured numbers, the search is `scan` on two
+        conditions: `scan` is the choice for the greatest measured number, and for this number
+        `scan` missed at most half as much recall as the target allows. Otherwise, the search is
+        `exact`. The returned number of probes is that of the search `tables`, whatever the search.
         """
         if not self._sizes:
             return self._otherwise
@@ -244,8 +245,8 @@ class SearchTable:
     def _hash_limit(self, candidates: int) -> int:
         """Return the number of points to hash for `candidates`, or 0 without measurements.
 
-        It is interpolated linearly between measured numbers of candidates, and proportional to
-        `candidates` below the first and above the last.
+        The number is interpolated linearly between measured numbers of candidates. Below the first
+        and above the last of these, the number is proportional to `candidates`.
         """
         if not self._sizes or not candidates:
             return 0
@@ -255,7 +256,7 @@ class SearchTable:
         return math.ceil(limit * candidates / last)
 
     def recall(self, search: Search, candidates: int) -> float:
-        """Return the measured recall of a search for `candidates`; 1 if it was not measured."""
+        """Return the measured recall of a search for `candidates`, or 1 if none was measured."""
         place = bisect.bisect_left(self._sizes, candidates)
         if place == len(self._sizes) or search not in self._pools:
             return 1.0
@@ -291,7 +292,11 @@ class SearchTable:
     def warnings(
         self, parameters: QueryParameters, effective: EffectiveParameters, rows: int
     ) -> tuple[WarningInfo, ...]:
-        """Return a warning if the caller named a search whose recall is far below the target."""
+        """Return a warning if the caller named a search whose recall is far below the target.
+
+        Far below means by more than _RECALL_MISS_MAX. If the caller set `n_probes`, there is no
+        warning.
+        """
         if parameters.search == "auto" or parameters.n_probes is not None:
             return ()
         pool = pool_of(effective, rows)

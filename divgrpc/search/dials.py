@@ -1,16 +1,16 @@
-"""Dials (diversities) that are chosen for each query: `diversity="auto"` and `lose_at_most`.
+"""Chooses a dial (a value of `diversity`) for each query: `diversity="auto"` and `lose_at_most`.
 
-Both choose the dial from the candidates of the query only, so the same request always gets the same
-dials.
+Both choose the dial from the candidates of the query only, so the same request to the same index
+gets the same dials.
 
 `diversity="auto"` chooses a dial from how fast relevance falls among the candidates. It computes
 share = (mean relevance of the k nearest - mean of all) / (relevance of the best - mean of all). If
-the share is 1, the k nearest are all as relevant as the best candidate, so other candidates may
-replace some of them. If the best candidate is far more relevant than the others, the share is low.
-The odds of the dial, dial / (1 - dial), are the share times a factor that depends on the selector.
+the share is 1, the k nearest are all as relevant as the best candidate, and a high dial loses
+little. If the best candidate is far more relevant than the others, the share is low. The odds of
+the dial, dial / (1 - dial), are the share times a factor that depends on the selector.
 
-`lose_at_most` chooses the greatest dial, in steps of 1/32, whose loss of relevance is at most the
-bound.
+`lose_at_most` chooses the greatest dial, in steps of 1/32, at which the picks lose at most this
+share of relevance (`divgrpc.kernels.dials`).
 """
 
 from typing import Final, get_args
@@ -66,7 +66,7 @@ def factor_of(parameters: EffectiveParameters) -> float:
     if parameters.selector == "greedy":
         return _GREEDY_FACTORS[parameters.variant]
     if parameters.selector == "qp_relax":
-        # Divide by k - 1, because the objective of `qp_relax` has sums where J has means, so
-        # distances have about k - 1 times as much weight.
+        # Divide by k - 1, because the objective of `qp_relax` has sums where the objective of
+        # `greedy` has means, so distances have about k - 1 times as much weight.
         return _RELAXED_FACTOR / max(1, parameters.k - 1)
     return _FACTORS.get(parameters.selector, 0.0)

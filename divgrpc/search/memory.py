@@ -1,9 +1,9 @@
 """Scratch memory that queries write into.
 
 Each thread has its own scratch memory, so kernels write into it without a lock. The arrays for one
-kind of search are allocated when a query first uses that kind. They can hold all points of the
-index, except for a search through cells: its arrays grow if the probed cells hold more points than
-fit.
+kind of search are allocated when a query first uses that kind. The arrays for found points can hold
+all points of the index, except for a search through cells. The arrays of such a search grow if the
+probed cells hold more points than fit.
 """
 
 from typing import Any, Final
@@ -22,7 +22,8 @@ from divgrpc.kernels.records import (
 from divgrpc.kernels.registers import record_of, register
 from divgrpc.types import IntArray
 
-# Maximum number of buckets that one query probes. Each probe adds at most two entries to the heap.
+# Maximum of `n_probes` for hash tables. Each probe (bucket looked up) adds at most two entries to
+# the heap. If `Plan.min_points` asks for more points, a query may probe more buckets than this.
 PROBES_MAX: Final = 4_096
 
 # With at least this many dimensions, the columns of a sparse query are marked for
@@ -100,7 +101,7 @@ class Memory:
             self._replace(batch=record_of(BatchScratch, None, sizes))
 
     def fit_probes(self, n_tables: int, n_bits: int) -> None:
-        """Allocate memory for a search through tables; call `fit_points` with all points before."""
+        """Allocate memory for a search through tables, for as many points as `fit_points` did."""
         if not len(self._scratch.probes.home_keys):
             points = len(self._scratch.candidates.rows)
             sizes = {"T": n_tables, "n_bits": n_bits, "h": n_tables + 2 * PROBES_MAX, "n": points}

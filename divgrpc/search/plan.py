@@ -34,13 +34,15 @@ _SEARCHES: Final = {
 class QueryPlan:
     """Describes how to answer queries that have the same parameters.
 
+    The pool of a query is the set of the nearest candidates among which the selector picks.
+
     parameters: the parameters in effect.
     kernel: the plan for kernels.
     fields: `kernel` as a plain tuple, which takes a third of the time to pass to a kernel.
     candidates_max: maximum number of candidates that the kernel finds for the selector.
     one_by_one: whether query rows are answered one by one. This is necessary if the kernel does not
         run the selector, if `lose_at_most` bounds the loss, or if near-copies are listed.
-    copy_limit: maximum distance between near-copies. If it is below 0, all near-copies are kept.
+    copy_limit: maximum distance between near-copies. If `copy_limit` is below 0, all are kept.
     pool_max: maximum number of candidates in a pool that grows because of near-copies.
     roomier: the plan for searching a query row again if near-copies still crowd its pool, or None.
     wider: the plan for searching a query row again if fewer than k of its candidates remain without
@@ -72,7 +74,7 @@ class QueryPlan:
     ) -> "QueryPlan":
         """Return the plan for an index of `points` points.
 
-        `min_points`: minimum number of hashed points to find with tables. `pool_limit`: maximum
+        `min_points`: minimum number of points to find in buckets or cells. `pool_limit`: maximum
         number of candidates that a pool grows to. `grow`: whether a pool may grow within the search
         (`candidates_max` is then up to `pool_max`).
         """
@@ -86,7 +88,7 @@ class QueryPlan:
         at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
         nearest = parameters.selector == "nearest" or (at_zero and not as_printed)
         # The loss that `lose_at_most` bounds depends on which candidates remain without
-        # near-copies, which the kernel does not know.
+        # near-copies. The kernel does not know these candidates.
         separate = parameters.selector in ONE_BY_ONE or parameters.lose_at_most is not None
         one_by_one = separate and not nearest
         step = records.CANDIDATES if one_by_one else records.GREEDY

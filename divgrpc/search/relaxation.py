@@ -1,23 +1,25 @@
-"""The paper's Eq. 3, a convex relaxation of selection, solved for fractional shares and rounded.
+"""Solves the paper's Eq. 3, a convex relaxation of selection, and rounds the fractional solution.
 
 Each candidate i has a share a_i from 0 to 1, and the shares sum to k. Given the costs c_i and the
 distances d_ij, the problem is to minimise
 
     lambda * sum over i of a_i c_i - beta * sum over i, j of a_i a_j d_ij
 
-with beta = 1 - lambda (the paper prints 1). The problem is convex because d is a squared Euclidean
-distance, or 1 - cosine, which is half the squared Euclidean distance of unit vectors.
+where beta is 1 - lambda (the paper prints 1). The problem is convex because d is a squared
+Euclidean distance, or 1 - cosine, which is half the squared Euclidean distance of unit vectors.
 
 The gradient needs one pass over the candidates: the sum over j of a_j d_ij is k times the squared
-distance of i from the weighted mean, plus a term that is equal for all i. So no matrix of pairs is
-stored, and memory is proportional to the number of candidates. The linear step of the Frank-Wolfe
-algorithm moves towards the k candidates of smallest gradient. The decrease that this step predicts
-is the duality gap. No solution is better than the current solution by more than the duality gap.
+distance of i from the weighted mean (half of this for 1 - cosine), plus a term that is equal for
+all i. So no matrix of pairs is stored, and memory is proportional to the number of candidates. The
+linear step of the Frank-Wolfe algorithm moves towards the k candidates of smallest gradient. The
+decrease that this step predicts is the duality gap. No solution is better than the current solution
+by more than the duality gap.
 
 The solver is the fully corrective form of Frank-Wolfe (Jaggi 2013) on a small set of working
-candidates. Between two passes, pairs of working candidates trade shares, each by an exact line
-search, until no trade decreases the objective by much. After each pass, the other candidates that
-most violate optimality join the set. Only the distances that trades read are computed.
+candidates. Between two passes, pairs of working candidates trade shares until no trade decreases
+the objective by much. The amount of each trade is found by an exact line search. After each pass,
+the other candidates that most violate optimality join the working candidates. Distances between
+candidates are computed only for candidates that trade, from all working candidates.
 """
 
 from dataclasses import dataclass, replace
@@ -153,7 +155,10 @@ class _Problem:
         return total - self._least(gradient, self.k)[0]
 
     def rise(self, gradient: Shares, mean: FloatArray) -> float:
-        """Return by how much the k candidates of greatest gradient increase the objective, or 0."""
+        """Return by how much the k candidates of greatest gradient increase the objective.
+
+        The increase is measured from the current solution. If there is none, 0 is returned.
+        """
         total, corner = self._least(-gradient, self.k)
         first: float = -total - qp.sum_of_products(self.shares, gradient)
         step_vector = (self.mean(corner) - mean)[0].astype(np.float64) * self.k
@@ -164,7 +169,8 @@ class _Problem:
     def joining(self, gradient: Shares, members: IntArray) -> IntArray:
         """Return the positions of the candidates to add to the working candidates `members`.
 
-        They have the smallest gradients outside `members`, and could lower the objective.
+        These candidates have the smallest gradients outside `members`, and could lower the
+        objective.
         """
         outside = gradient.copy()
         outside[members] = np.inf
@@ -178,9 +184,10 @@ class _Problem:
 def relax(candidates: CandidateSet, k: int, relevance: float, beta: float) -> Relaxed:
     """Minimise the objective until the duality gap is at most `TOLERANCE`; k is 1 to m.
 
-    The returned gap is greater than `TOLERANCE` only if the solver reached its maximum work, which
-    is 2 million distances plus 128 for each candidate. If the range of the objective is below the
-    rounding error of float32, the returned gap is 0.
+    The returned gap can be greater than `TOLERANCE` in two cases only: the solver reached its
+    maximum work, which is 2 million distances plus 128 for each candidate, or the gap is within the
+    rounding error of float32. If the range of the objective is within this error, the returned gap
+    is 0.
     """
     problem, count = _Problem(candidates, k, relevance, beta), len(candidates)
     members = np.arange(min(count, max(2 * k, _WORKING_CANDIDATES)))

@@ -36,7 +36,7 @@ _BATCH_CODE_BYTES_MIN: Final = 48 << 20
 # batch together may keep at most _BATCH_BYTES_MAX bytes.
 _BATCH_POINTS_RATIO: Final = 4
 _BATCH_BYTES_MAX: Final = 4 << 20
-# Size of a kept point in bytes: its row number, int32, and its distance, float32.
+# Bytes that a kept point takes: four for its row number and four for its distance.
 _KEPT_BYTES: Final = 8
 
 
@@ -75,7 +75,7 @@ class Searcher:
 
     @property
     def ends_early(self) -> bool:
-        """Whether points are sorted by length, so that an exact search can skip short points."""
+        """Whether later points are so short that bounds on lengths let exact searches skip them."""
         return bool(exact.ends_early(self._index.length_bounds))
 
     @property
@@ -90,7 +90,7 @@ class Searcher:
 
     @property
     def least_probes(self) -> int:
-        """Minimum number of probes: 1 with cells, otherwise one home bucket for each table."""
+        """Minimum number of probes: 1 with cells, otherwise one for each hash table."""
         return self._n_tables or 1
 
     def plan(
@@ -103,11 +103,11 @@ class Searcher:
     ) -> QueryPlan:
         """Return the plan of queries with these parameters.
 
-        `probe_on`: if the probes of tables find fewer points than the maximum number of candidates,
-        make more probes; if these find too few as well, scan all codes. `retries`: maximum number
-        of times that a query row is searched again with greater limits because fewer than k of its
-        candidates remain without near-copies. `pool_limit`: maximum number of candidates that a
-        pool grows to.
+        `probe_on`: if the probed buckets or cells hold fewer points than the maximum number of
+        candidates, probe more; if all probed buckets hold too few, search all points. `retries`:
+        maximum number of times that a query row is searched again with greater limits because fewer
+        than k of its candidates remain without near-copies. `pool_limit`: maximum number of
+        candidates that a pool (the candidates among which a selector picks) grows to.
         """
         points = self._n_points
         plan_of = partial(
@@ -118,7 +118,7 @@ class Searcher:
             pool_limit=pool_limit,
         )
         # With inverted lists, an exact search for four times as many candidates takes three times
-        # as long. So the pool may grow only in a second search, if near-copies crowd it.
+        # as long. So the pool grows only in a second search, made if near-copies crowd the pool.
         by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
         plan, roomier, wider = plan_of(parameters, grow=not by_lists), None, None
         if plan.copy_limit < 0:
@@ -143,8 +143,8 @@ class Searcher:
     def _enough_points(self, parameters: EffectiveParameters) -> int:
         """Return the number of hashed points that give the selector its maximum of candidates.
 
-        The tuned number of probes may find fewer for queries that do not resemble points, such as
-        hyperplane queries.
+        The number of probes that Build chose may find fewer points for queries that do not resemble
+        points, such as normals of hyperplanes.
         """
         candidates = parameters.candidates_limit or parameters.k
         return int(min(candidates, parameters.hash_limit or self._n_points, self._n_points))
@@ -232,7 +232,7 @@ class Searcher:
     def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the hashed points of each query, unsorted.
 
-        Each query has at most `hash_limit` of them; 0 means no limit.
+        At most `hash_limit` ids are returned for each query; 0 means no limit.
         """
         room = parameters.hash_limit or self._n_points
         answers = empty_answers(len(queries), room, parameters)
@@ -294,7 +294,7 @@ class Searcher:
         return BATCH_QUERIES if exact_search and self._batch_room(plan, sparse=sparse) else 1
 
     def _batch_room(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return the number of points for which each query of a batch needs memory.
+        """Return the number of points that the memory of each query of a batch must hold.
 
         If queries are to be searched one by one, 0 is returned. `sparse`: whether queries are
         sparse.

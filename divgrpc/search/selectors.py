@@ -42,8 +42,8 @@ class Picks:
     places: (m,) int64 positions of the picks among the candidates, in the order of picking.
     values: (m,) float32 value that the selector maximised at each pick.
     gap: duality gap of `qp_relax`; meaningless for other selectors.
-    dial, reason: the dial that `lose_at_most` chose, and a number as in `Results.reasons`; both 0
-        without `lose_at_most`.
+    dial, reason: the dial (a value of `diversity`) that `lose_at_most` chose, and a number as in
+        `Results.reasons`; both 0 without `lose_at_most`.
     """
 
     places: IntArray
@@ -84,10 +84,10 @@ def select_within(
 ) -> Picks:
     """Pick k at the greatest dial, in steps of 1/32, whose loss is at most `lose_at_most`.
 
-    The loss of k picks is (R_nearest - R) / (R_nearest - R_all), or 0 if R_nearest equals R_all. R
-    is the mean relevance of the picks (`relevance`), R_nearest the mean of the k nearest
-    candidates, which dial 0 picks, and R_all the mean of all. `candidates.costs` are the distances
-    from the query.
+    The loss of k picks is (R_nearest - R) / (R_nearest - R_all), or 0 if R_nearest equals R_all.
+    Here R is the mean of `relevance` over the picks, R_nearest over the k nearest candidates (the
+    picks at dial 0), and R_all over all candidates. `candidates.costs` are the distances from the
+    query.
     """
     distances, k = candidates.costs, min(parameters.k, len(candidates))
     bound = parameters.lose_at_most
@@ -123,7 +123,7 @@ def _greedy_within(
 def _first_within(
     candidates: CandidateSet, parameters: EffectiveParameters, metric: Metric, bound: float
 ) -> Picks | None:
-    """Pick at the greatest dial above 0 whose loss is at most `bound`, None without such a dial."""
+    """Pick at the greatest dial above 0 with a loss of at most `bound`; None if no dial has one."""
     relevances = relevance(candidates.costs, metric)
     nearest = _mean(relevances[: parameters.k])
     width = nearest - _mean(relevances)
@@ -147,8 +147,8 @@ def select_different(
     """Pick k of the first `pool` candidates without near-copies, as `kernels.greedy.pick` does.
 
     `copy_limit` is the maximum distance between near-copies (`kernels.pairwise`); below 0, all
-    candidates are kept. While near-copies crowd the pool, it is doubled, up to all candidates.
-    Returns the picks, the size of the pool, the number of near-copies of picks in it, and the
+    candidates are kept. While near-copies crowd the pool, `pool` is doubled, up to all candidates.
+    Returns the picks, the size of the pool, the number of near-copies of picks in the pool, and the
     number of near-copies among the picks.
     """
     if copy_limit < 0:
@@ -165,8 +165,8 @@ def select_different(
             break
         pool = min(2 * pool, len(candidates))
     fillers = np.setdiff1d(np.arange(pool), places)[: parameters.k - len(places)]
-    # Near-copies complete the answer. Their value is minus their distance from the query. With
-    # `qp_relax` it is their share, which is 0.
+    # Near-copies complete the answer. The value of a near-copy is minus its distance from the
+    # query. With `qp_relax`, the value is 0, because a near-copy has no share.
     values = (0 if parameters.selector == "qp_relax" else -1) * candidates.costs[fillers]
     places, values = np.concatenate((places, fillers)), np.concatenate((picks.values, values))
     return replace(picks, places=places, values=values), pool, copies, len(fillers)
@@ -219,7 +219,8 @@ def max_sum(candidates: CandidateSet, k: int, diversity: float, metric: Metric) 
     there are fewer than k candidates, k is their number.
 
     The greedy algorithm of Borodin, Lee and Ye (PODS 2012, after Gollapudi and Sharma 2009) gives
-    relevance half its weight. If S is the set of earlier picks, each pick r maximises
+    relevance half its weight. If S is the set of earlier picks, each pick r maximises (with c(r)
+    instead of sqrt(c(r)) under inner product)
 
         -lambda / 2 * sqrt(c(r)) + 2 (1 - lambda) / (k - 1) * sum over s in S of sqrt(d(r, s))
 
@@ -242,9 +243,9 @@ def dpp(candidates: CandidateSet, k: int, diversity: float, metric: Metric) -> P
     the mean of c, and c is divided by s as well. Under the other metrics, the similarity is the
     cosine. The value of a pick is its contribution to the objective.
 
-    The remainder of a candidate is the factor by which picking it multiplies det S. A remainder
-    below 1e-5, which a copy has, is replaced by 1e-5. If all remainders left are below 1e-5, the
-    next picks are the candidates of smallest cost.
+    The remainder of a candidate is the factor by which det S changes if the candidate is picked. A
+    remainder below 1e-5, such as that of a copy, is replaced by 1e-5. If all remaining candidates
+    have remainders below 1e-5, the next picks are the candidates of smallest cost.
 
     The logarithm of a determinant is submodular but not monotone, so no share of the greatest
     objective is guaranteed. At diversity 1, the volume sqrt(det S) is at least 1/k! of the greatest
