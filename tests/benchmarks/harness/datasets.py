@@ -49,17 +49,18 @@ class Manifold:
 
     centres: (clusters, LATENT), the centres of the clusters in latent dimensions. layers: the
     weights of the two layers, (LATENT, hidden) and (hidden, dims). shares: (clusters,), the
-    probability of each cluster.
+    probability of each cluster. noise: the standard deviation of the noise of a coordinate.
     """
 
     seed: int
     centres: FloatArray
     layers: tuple[FloatArray, FloatArray]
     shares: FloatArray
+    noise: float = _NOISE
 
     @classmethod
-    def of(cls, seed: int = 0, dims: int = DIMS) -> Self:
-        """Draw the centres and the layers of a manifold."""
+    def of(cls, seed: int = 0, dims: int = DIMS, noise: float | None = None) -> Self:
+        """Draw the centres and the layers of a manifold; noise None is that of the benchmarks."""
         random = np.random.default_rng([seed, 2])
         centres = random.standard_normal((_CLUSTERS, LATENT), np.float32)
         layers = (
@@ -68,7 +69,8 @@ class Manifold:
         )
         shares = np.arange(1, _CLUSTERS + 1) ** -_POWER
         inner, outer = (layer.astype(np.float32) for layer in layers)
-        return cls(seed, centres, (inner, outer), shares / shares.sum())
+        level = _NOISE if noise is None else noise
+        return cls(seed, centres, (inner, outer), shares / shares.sum(), level)
 
     def points(self, count: int) -> FloatArray:
         """Return the first `count` points (count, dims), of unit length, in memory."""
@@ -114,7 +116,7 @@ class Manifold:
         layer = place @ inner
         np.tanh(layer, out=layer)
         rows = random.standard_normal((_BLOCK, self.dims), np.float32)
-        rows *= np.float32(_NOISE)
+        rows *= np.float32(self.noise)
         rows += layer @ outer
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         return rows

@@ -192,7 +192,8 @@ class Target:
     """The share of the gap to close with k picks.
 
     `scale` has the mean objectives of the reported queries, and `tuning` has the same for the
-    tuning queries. `pool` has the nearest points of the tuning queries.
+    tuning queries. `pool` has the nearest points of the tuning queries. `dials` has the best
+    dial and its gap for each picker and number of candidates, as they are found.
     """
 
     k: int
@@ -201,7 +202,7 @@ class Target:
     scale: Scale
     tuning: Scale
     pool: Neighbours
-    _dials: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
+    dials: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -219,13 +220,13 @@ class Target:
     def dial(self, picker: Picker, count: int) -> tuple[float, float]:
         """Return the best dial for `count` exact candidates, and its gap on tuning queries."""
         key = (picker.name, count)
-        if key not in self._dials:
+        if key not in self.dials:
             gap = cache(lambda dial: self._tuned(picker, count, dial))
             dial = diversity = self.tuning.diversity
             if self.tuning.objective == "J":
                 dial = best_dial(picker.centre(diversity, self.k), lambda dial: -gap(dial))
-            self._dials[key] = (dial, gap(dial))
-        return self._dials[key]
+            self.dials[key] = (dial, gap(dial))
+        return self.dials[key]
 
     def _tuned(self, picker: Picker, count: int, dial: float) -> float:
         rows = [

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import libraries, truth
+from benchmarks.harness.cells import CELLS
 from benchmarks.harness.datasets import REAL, load, searches
 from benchmarks.harness.libraries import (
     Finder,
@@ -31,6 +32,7 @@ from benchmarks.harness.runner import (
     benchmark,
     take_turns,
 )
+from benchmarks.runs import rivals
 from benchmarks.runs.contestants import (
     Build,
     Contestant,
@@ -73,6 +75,12 @@ MMR: Final = "MMR over all points"
     faiss=Option(_FAISS, "kinds of faiss", _FAISS),
     links=Option([8, 16, 32], "M of hnswlib"),
     ef_construction=Option([100, 200], "ef_construction of hnswlib"),
+    cell=Option([], f"measure cells instead, and keep their results: {' '.join(CELLS)}"),
+    contestants=Option([], f"of a cell: {', '.join(rivals.NAMES)}", rivals.NAMES),
+    again=Option([], "contestants of a cell to measure anew, by the beginning of their names"),
+    ks=Option([10, 50, 100], "numbers of nearest points of a cell"),
+    results=Option("peers-results", "folder in which results of cells are kept"),
+    limit=Option(1800.0, "seconds for a contestant of a cell"),
 )
 def peers(options: Options) -> Iterator[Output]:
     """Speed at equal quality of divgrpc in process and other libraries.
@@ -83,7 +91,17 @@ def peers(options: Options) -> Iterator[Output]:
     the fastest of each kind are timed in turns, one query at a time on one thread. All indexes are
     built on all cores. If one side cannot close the target share, the target is lowered to what
     both sides can close. MMR is also compared at its own objective and dial.
+
+    With --cell, more libraries take part. Each runs in a process of its own, and its results are
+    kept in --results: a second call measures only what is missing. `--again divgrpc` measures
+    divgrpc anew and keeps the rest. CPU time of one query is compared: of retrieval alone, at
+    recalls .90, .95 and .99, and of diverse results. With NUMBA_CPU_NAME=haswell, kernels and
+    libraries that can choose use AVX2 alone; results of each instruction set are kept apart.
     """
+    for cell in options.cell:
+        yield from rivals.measure(cell, options)
+    if options.cell:
+        return
     for name in libraries.missing("hnswlib", "faiss", "pyversity"):
         yield f"{name} is not installed and does not take part"
     for source in options.points:
