@@ -99,9 +99,11 @@ bench: .venv/ready .venv/rivals  ## measure quality and speed; ARGS="peers --hel
 bench-large: .venv/ready  ## train labels in the size of LSHTC3, some ten minutes; ARGS="--share 0.1" is shorter
 	PYTHONPATH=tests $(BIN)/python -m benchmarks training --share 1 $(ARGS)
 
-# hnswlib is source alone, so a compiler is asked for; where there is none, benchmarks say so and go on.
-.venv/rivals: .venv/ready
+# hnswlib is source alone, so a compiler is asked for; the others have wheels for x86-64 alone. Where
+# one cannot be installed, benchmarks say so and go on.
+.venv/rivals: .venv/ready requirements-rivals.lock
 	-$(PIP) install --no-deps hnswlib==0.8.0
+	-$(INSTALL) $(LOCKED) -r requirements-rivals.lock
 	touch $@
 
 # An environment of its own, so that neither the tests nor the demonstration install what only the
@@ -157,6 +159,8 @@ lock: .venv/ready    ## resolve the dependencies anew
 	    --extra server --extra report --build-deps-for editable \
 	    --constraint requirements.lock --output-file requirements-demo.lock pyproject.toml
 	$(LOCK) --extra docs --constraint requirements.lock --output-file requirements-docs.lock pyproject.toml
+	$(LOCK) --extra rivals --constraint requirements.lock \
+	    --output-file requirements-rivals.lock pyproject.toml
 	printf '%s\n' $(ENGINE) | $(LOCK) --constraint requirements.lock \
 	    --output-file requirements-engine.lock -
 

@@ -59,21 +59,21 @@ def test_results_are_kept_by_instructions_and_settings(
     shelf = Shelf(tmp_path, "tiny", "s")
     assert shelf.read(NAME) is None
     shelf.write(NAME, "r", {"points": POINTS})
-    kept = shelf.read(NAME)
-    assert kept is not None
-    assert kept["points"] == POINTS
+    record = shelf.read(NAME)
+    assert record is not None
+    assert record["points"] == POINTS
     assert dataclasses.replace(shelf, settings="t").read(NAME) is None
     monkeypatch.setenv("NUMBA_CPU_NAME", "haswell")
     assert shelf.read(NAME) is None
 
 
 def test_the_three_fastest_go_on() -> None:
-    kept = {
+    record = {
         name: {"points": [Point(50, "", (), 0.96, us)]}
         for name, us in (("d", 4.0), ("a", 1.0), ("c", 3.0), ("b", 2.0))
     }
-    kept["weak"] = {"points": [Point(50, "", (), 0.5, 0.1)]}
-    assert cells.three_fastest(kept.items()) == ["a", "b", "c"]
+    record["weak"] = {"points": [Point(50, "", (), 0.5, 0.1)]}
+    assert cells.three_fastest(record.items()) == ["a", "b", "c"]
 
 
 def test_every_contestant_says_why_it_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_table_warns_of_results_of_another_run() -> None:
     assert "different runs" in _warning({"a": one, "b": two})
 
 
-def _warning(kept: dict[str, Any]) -> str:
-    table = next(iter(rivals.report("tiny", kept)))
+def _warning(record: dict[str, Any]) -> str:
+    table = next(iter(rivals.report("tiny", record)))
     assert isinstance(table, Table)
     return table.facts.get("warning", "")

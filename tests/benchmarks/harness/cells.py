@@ -36,7 +36,7 @@ _HARD_NOISE: Final = 0.25
 # How each rival is kept from AVX-512; the others choose at run time and offer no switch.
 SWITCHES: Final = {"FAISS_OPT_LEVEL": "avx2"}
 
-Kept: TypeAlias = dict[str, Any]
+Results: TypeAlias = dict[str, Any]
 
 
 class Cell(NamedTuple):
@@ -163,27 +163,29 @@ class Shelf:
         """Return the file of a contestant."""
         return self.folder / self.cell / instructions() / f"{name.replace(' ', '-')}.json"
 
-    def read(self, name: str) -> Kept | None:
+    def read(self, name: str) -> Results | None:
         """Return the kept results of a contestant of this machine, if there are any."""
         path = self.path(name)
         if not path.exists():
             return None
-        kept: Kept = json.loads(path.read_text(encoding="utf-8"))
-        kept["points"] = [
-            Point(**{**item, "effort": tuple(item["effort"])}) for item in kept["points"]
+        record: Results = json.loads(path.read_text(encoding="utf-8"))
+        record["points"] = [
+            Point(**{**item, "effort": tuple(item["effort"])}) for item in record["points"]
         ]
-        of_ours = kept["machine"] == _processor() and kept["settings"] == self.settings
-        return kept if of_ours else None
+        of_ours = record["machine"] == _processor() and record["settings"] == self.settings
+        return record if of_ours else None
 
-    def write(self, name: str, run: str, kept: Kept) -> None:
+    def write(self, name: str, run: str, record: Results) -> None:
         """Keep results; a file is complete or absent."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        points = [asdict(point) for point in kept["points"]]
+        points = [asdict(point) for point in record["points"]]
         place = {"machine": _processor(), "settings": self.settings}
         facts = {"contestant": name, "run": run, **place, "yardstick": yardstick()}
         part = path.with_suffix(".part")
-        part.write_text(json.dumps({**facts, **kept, "points": points}, indent=1), encoding="utf-8")
+        part.write_text(
+            json.dumps({**facts, **record, "points": points}, indent=1), encoding="utf-8"
+        )
         part.replace(path)
 
 
@@ -205,11 +207,11 @@ def measure_apart(work: Callable[..., None], words: Sequence[Any], limit: float)
     return f"ended with status {code}" if code else ""
 
 
-def three_fastest(kept: Iterable[tuple[str, Kept]]) -> list[str]:
+def three_fastest(record: Iterable[tuple[str, Results]]) -> list[str]:
     """Return the three contestants with the least time for the nearest 50 at recall .95."""
     times = {
         name: point.us
-        for name, results in kept
+        for name, results in record
         if (point := best(results["points"], 50, 0.95)) is not None
     }
     return sorted(times, key=lambda name: times[name])[:3]

@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.harness import cells, libraries, rivals, truth
-from benchmarks.harness.cells import CELLS, RECALLS, Kept, Point, Shelf
+from benchmarks.harness.cells import CELLS, RECALLS, Point, Results, Shelf
 from benchmarks.harness.datasets import Points
 from benchmarks.harness.libraries import Effort, OurPicker, Picker, Pyversity
 from benchmarks.harness.runner import Options, Output, Row, Table
@@ -26,12 +26,12 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
 
 # Our contestants: family, search, and values of target_recall to build with.
-OURS: Final[dict[str, tuple[HashFamily, Search]]] = {
+FAMILIES: Final[dict[str, tuple[HashFamily, Search]]] = {
     "divgrpc auto": ("auto", "auto"),
     "divgrpc cells": ("cells", "tables"),
     "divgrpc scan": ("auto", "scan"),
 }
-NAMES: Final = [*OURS, *rivals.NAMES]
+NAMES: Final = [*FAMILIES, *rivals.NAMES]
 _RECALLS: Final = (0.9, 0.99)
 _PICKS: Final = 10
 _SMALLER: Final = {"1m": "300k", "1m-hard": "300k-hard"}
@@ -66,17 +66,17 @@ class Task:
         points = CELLS[self.cell].load(self.queries, self.tuning)
         with threadpool_limits(1):
             near = self._near(points)
-        kept: Kept = {"target": self.gap, "points": [], "diverse": [], "builds": []}
+        record: Results = {"target": self.gap, "points": [], "diverse": [], "builds": []}
         picker = OurPicker.over(Index.build(points.base, hash_family="cells"))
         for source in self._sources(points.base):
             build = {"config": source.config, "s": source.seconds}
-            kept["builds"].append(build)
+            record["builds"].append(build)
             with threadpool_limits(1):
                 for k in self.ks:
-                    kept["points"] += self._sweep(source, points.queries, near[:, :k])
+                    record["points"] += self._sweep(source, points.queries, near[:, :k])
                 for dial in self.dials:
-                    kept["diverse"] += self._diverse(source, points, dial, picker)
-        self.shelf.write(self.name, self.run, kept)
+                    record["diverse"] += self._diverse(source, points, dial, picker)
+        self.shelf.write(self.name, self.run, record)
 
     def _near(self, points: Points) -> IntArray:
         """Return the true neighbours; the first contestant of a cell keeps them for the others."""
@@ -88,24 +88,24 @@ class Task:
         return near
 
     def _sources(self, base: FloatArray) -> Iterator[Any]:
-        if self.name not in OURS:
+        if self.name not in FAMILIES:
             yield from rivals.finders(self.name, base)
             return
         for recall in _RECALLS:
             begin = time.perf_counter()
-            index = Index.build(base, hash_family=OURS[self.name][0], target_recall=recall)
+            index = Index.build(base, hash_family=FAMILIES[self.name][0], target_recall=recall)
             yield Build(self.name, f"recall {recall}", index, time.perf_counter() - begin)
 
     def _sweep(self, source: Any, queries: FloatArray, near: IntArray) -> list[Point]:  # noqa: ANN401
         if isinstance(source, Build):
-            ours = self._ours(source, OurPicker.over(source.index))
+            variant = self._ours(source, OurPicker.over(source.index))
             engine = source.index.engine
 
             def search(query: FloatArray, k: int, effort: Effort) -> IntArray:
-                rows: IntArray = engine.answer(query[None], _plain(ours, k, effort)).ids[0]
+                rows: IntArray = engine.answer(query[None], _plain(variant, k, effort)).ids[0]
                 return rows
 
-            return list(cells.sweep(search, source.config, ours.ladders(), queries, near))
+            return list(cells.sweep(search, source.config, variant.ladders(), queries, near))
         return list(
             cells.sweep(
                 lambda query, k, effort: source.nearest(query, k, effort)[0],
@@ -117,7 +117,7 @@ class Task:
         )
 
     def _ours(self, build: Build, picker: Picker) -> Ours:
-        return Ours(self.name, build, picker, _PICKS, OURS[self.name][1])
+        return Ours(self.name, build, picker, _PICKS, FAMILIES[self.name][1])
 
     def _diverse(
         self,
@@ -159,13 +159,16 @@ class Task:
             np.savez(path.with_suffix(".npz"), rows=target.pool[0], distances=target.pool[1])
             self._keep_dials(target, dial)
             return target
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
         with np.load(path.with_suffix(".npz")) as arrays:
             pool: Neighbours = arrays["rows"], arrays["distances"]
-        dials = {(name, count): (value, gap) for name, count, value, gap in kept["dials"]}
+        dials = {(name, count): (value, gap) for name, count, value, gap in record["dials"]}
         scale, tuning = (
             Scale(points.base, queries, dial, "J", *ends)
-            for queries, ends in ((points.queries, kept["scale"]), (points.tuning, kept["tuning"]))
+            for queries, ends in (
+                (points.queries, record["scale"]),
+                (points.tuning, record["tuning"]),
+            )
         )
         return Target(_PICKS, self.gap, points, scale, tuning, pool, dials)
 
@@ -176,26 +179,26 @@ class Task:
         self._truth(dial).write_text(text, encoding="utf-8")
 
 
-def _plain(ours: Ours, k: int, effort: Effort) -> QueryParameters:
+def _plain(variant: Ours, k: int, effort: Effort) -> QueryParameters:
     """Return the parameters of a query for the k nearest points alone."""
     return QueryParameters(
         k=k,
         diversity=0.0,
         selector="nearest",
-        search=ours.search,
+        search=variant.search,
         candidates_limit=k,
-        hash_limit=min(ours.source.index.rows, round(effort[0] * k)),
+        hash_limit=min(variant.source.index.rows, round(effort[0] * k)),
         n_probes=int(effort[1]) if len(effort) > 1 else None,
     )
 
 
-def contestants_of(task: Task, wanted: Sequence[str]) -> list[str]:
+def contestants_of(task: Task, names: Sequence[str]) -> list[str]:
     """Return who takes part: at a million points we and the three fastest of 300,000."""
-    if wanted or task.cell not in _SMALLER:
-        return list(wanted) or NAMES
+    if names or task.cell not in _SMALLER:
+        return list(names) or NAMES
     shelf = replace(task, cell=_SMALLER[task.cell]).shelf
-    kept = [(name, results) for name in rivals.NAMES if (results := shelf.read(name))]
-    return [*OURS, *cells.three_fastest(kept)]
+    record = [(name, results) for name in rivals.NAMES if (results := shelf.read(name))]
+    return [*FAMILIES, *cells.three_fastest(record)]
 
 
 def measure(cell: str, options: Options) -> Iterator[Output]:
@@ -206,7 +209,7 @@ def measure(cell: str, options: Options) -> Iterator[Output]:
     blank = Task(cell, "", Path(options.results), run, *ends, *sizes)
     names, shelf = contestants_of(blank, options.contestants), blank.shelf
     for name in names:
-        if name not in OURS and (reason := rivals.absence(name)):
+        if name not in FAMILIES and (reason := rivals.absence(name)):
             yield f"{name}: {reason}, skipped"
             continue
         if shelf.read(name) and not any(name.startswith(word) for word in options.again):
@@ -214,27 +217,27 @@ def measure(cell: str, options: Options) -> Iterator[Output]:
         work = replace(blank, name=name)
         if reason := cells.measure_apart(Task.measure, [work], options.limit):
             yield f"{name}: {reason}, skipped"
-    kept = {name: results for name in names if (results := shelf.read(name))}
-    yield from report(cell, kept)
+    record = {name: results for name in names if (results := shelf.read(name))}
+    yield from report(cell, record)
 
 
-def report(cell: str, kept: dict[str, Kept]) -> Iterator[Output]:
+def report(cell: str, record: dict[str, Results]) -> Iterator[Output]:
     """Yield the two tables of a cell, and a warning if its results are of several runs."""
     facts = {"instructions": cells.instructions()}
-    runs = sorted({results["run"] for results in kept.values()})
+    runs = sorted({results["run"] for results in record.values()})
     if len(runs) > 1:
         facts["warning"] = (
             "results are of different runs of this machine; compare the column yardstick us"
         )
     yield Table(f"Retrieval alone, us of CPU a query: {cell}", facts)
-    for name, results in kept.items():
+    for name, results in record.items():
         yield _retrieval(name, results)
     yield Table(f"Diverse results at equal quality: {cell}", facts)
-    for name, results in kept.items():
+    for name, results in record.items():
         yield from _diverse_rows(name, results)
 
 
-def _facts(results: Kept) -> Row:
+def _facts(results: Results) -> Row:
     builds = [build["s"] for build in results["builds"]]
     return {
         "built in s": min(builds, default=None),
@@ -243,7 +246,7 @@ def _facts(results: Kept) -> Row:
     }
 
 
-def _retrieval(name: str, results: Kept) -> Row:
+def _retrieval(name: str, results: Results) -> Row:
     row: dict[str, Any] = {"contestant": name}
     for k in sorted({point.k for point in results["points"]}):
         for least in RECALLS:
@@ -252,12 +255,12 @@ def _retrieval(name: str, results: Kept) -> Row:
     return {**row, **_facts(results)}
 
 
-def _diverse_rows(name: str, results: Kept) -> Iterator[Row]:
+def _diverse_rows(name: str, results: Results) -> Iterator[Row]:
     for title in dict.fromkeys(row["name"] for row in results["diverse"]):
-        mine = [row for row in results["diverse"] if row["name"] == title]
+        variant = [row for row in results["diverse"] if row["name"] == title]
         row: dict[str, Any] = {"contestant": title if " + " in title else name}
-        for dial in sorted({item["dial"] for item in mine}):
-            some = [item for item in mine if item["dial"] == dial]
+        for dial in sorted({item["dial"] for item in variant}):
+            some = [item for item in variant if item["dial"] == dial]
             gap = max(item["gap"] for item in some)
             closing = [item for item in some if item["gap"] >= results["target"]]
             us = min((item["us"] for item in closing), default=None)
