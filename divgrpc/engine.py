@@ -30,7 +30,8 @@ from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.defaults import updated
-from divgrpc.storage.generations import MANIFEST, Generation, IndexFolder, open_generation
+from divgrpc.storage.generations import Generation, IndexFolder, open_generation
+from divgrpc.storage.manifest import MANIFEST
 from divgrpc.types import (
     EffectiveParameters,
     IndexInfo,

@@ -199,7 +199,7 @@ def _compile_beside() -> None:
     The first process compiles these kernels in the order of the calls, the second in reverse order.
     """
     index = record_of(records.Index, {}, {"d": 4, "m": 4})
-    memory = Memory(4, 1, (4, 64))
+    memory = Memory(4, (4, 64))
     memory.fit_points(4)
     memory.fit_selection(4, 1)
     arguments = _arguments(index, memory.scratch)

@@ -21,6 +21,7 @@ from divgrpc.hashing import codes, hyperplanes, partition
 from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.kernels import inverted_lists, normalise
 from divgrpc.kernels.exact import BOUND_ROWS
+from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import with_points
@@ -239,13 +240,15 @@ class _Encoder:
         (`codes.pack_terms`). Under cosine, scan terms are written only with `cells`. With `cells`,
         a code encodes the difference between a point and its cell's centre.
         """
-        self._create("codes", np.uint64, (self.bits // hyperplanes.WORD_BITS, self._rows))
+        self._create("codes", np.uint8, codes.tiles_shape(self._rows, self.bits))
         if cells or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
         rows_in_cache = min(
             _BLOCK_NUMBERS // mean_width(self._points), _BLOCK_MARGINS // self._planes
         )
-        block = max(1, min(block_rows(self._points), rows_in_cache))
+        # Two cores must not write into one tile.
+        tiles = max(1, min(block_rows(self._points), rows_in_cache) // TILE_POINTS)
+        block = tiles * TILE_POINTS
         starts = range(0, self._rows, block)
 
         def hash_block(start: int) -> None:
@@ -300,8 +303,9 @@ class _Encoder:
         self.hash(cells)
         self._report("cells", self._rows, self._rows)
         order = np.argsort(cells.numbers, kind="stable").astype(np.int32)
-        for column in (self.arrays["scan_terms"], *self.arrays["codes"]):
-            column[:] = column[order]
+        terms = self.arrays["scan_terms"]
+        terms[:] = terms[order]
+        codes.sort_codes(self.arrays["codes"], order)
         self._release()
         sizes = np.bincount(cells.numbers, minlength=len(cells.weights))
         self._store_centres(cells)
@@ -312,9 +316,9 @@ class _Encoder:
         """Store the centres, and their codes and scan terms, with which a query ranks the cells."""
         # Subtracting the mean of the centres does not change how a query ranks the centres.
         margins = cells.margins - cells.margins.mean(axis=0)
-        words = (self.bits // hyperplanes.WORD_BITS, len(margins))
+        shape = codes.tiles_shape(len(margins), self.bits)
         levels = codes.levels(margins, self._depth, self._plane_count)
-        codes.encode(levels, self._create("cell_codes", np.uint64, words), 0)
+        codes.encode(levels, self._create("cell_codes", np.uint8, shape), 0)
         stretch = self._stretches(margins, levels)
         product = self.parameters.metric == "inner_product"
         offsets, factors = (0 * stretch, stretch) if product else (cells.squares, 2 * stretch)
@@ -330,7 +334,7 @@ class _Encoder:
         self._report("tables", 0, self._rows)
         for table in range(n_tables):
             table_keys, table_offsets, entries[table] = hyperplanes.build_table(
-                self.arrays["codes"], table, n_bits
+                self.arrays["codes"], self._rows, table, n_bits
             )
             keys.append(table_keys)
             offsets.append(table_offsets)

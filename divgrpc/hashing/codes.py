@@ -12,6 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.kernels.look_ups import GROUP_BYTES, TILE_POINTS
+from divgrpc.kernels.projection import GROUP_BITS, WORD_BITS
+from divgrpc.kernels.tiles import put_word, take_word
 from divgrpc.types import FloatArray
 
 # Possible numbers of bits for each margin, in order of preference.
@@ -59,30 +62,61 @@ def levels(margins: FloatArray, depth: int, n_planes: int) -> FloatArray:
     return np.asarray(2 * steps + 1)
 
 
-def encode(codes: FloatArray, words: npt.NDArray[np.uint64], start: int) -> None:
-    """Write a block of codes (m, B) into words[:, start : start + m].
+def encode(codes: FloatArray, tiles: npt.NDArray[np.uint8], start: int) -> None:
+    """Store a block of codes (m, B) as the codes of points start to start + m - 1.
 
-    Column i of `words` (W, n) uint64 is the code of point i. The first B / 64 words of the column
-    hold the lowest bits of all margins, and the last B / 64 words hold the signs. At depth 1,
-    `codes` may be the margins themselves.
+    `tiles` (ceil(n / TILE_POINTS), 4 * bits) uint8 are the codes of all points (`kernels.tiles`).
+    The first B bits of a code are the lowest bits of all margins, and the last B bits are the
+    signs. At depth 1, `codes` may be the margins themselves. `start` is a multiple of TILE_POINTS;
+    so is m, unless the block ends with the last point.
 
     Margins come from a matrix product whose order of summation is not fixed. This does not matter,
     because the code of a point is stored and never computed again.
     """
-    part = words[:, start : start + len(codes)]
-    groups = codes.shape[1] // 64
-    depth = len(words) // groups
+    depth = tiles.shape[1] // (4 * codes.shape[1])
     if depth == 1:
-        part[:] = _packed(codes >= 0)
+        _put(codes >= 0, tiles, start, 0)
         return
     numbers = ((codes + (2**depth - 1)) / 2).astype(np.uint8)
     for level in range(depth):
-        part[level * groups : (level + 1) * groups] = _packed((numbers >> level) & 1)
+        _put((numbers >> level) & 1, tiles, start, level)
 
 
-def _packed(bits: npt.NDArray[np.bool_] | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+def _put(
+    bits: npt.NDArray[np.bool_] | npt.NDArray[np.uint8],
+    tiles: npt.NDArray[np.uint8],
+    start: int,
+    level: int,
+) -> None:
+    """Store bits (m, B) as level `level` of a block of codes."""
     words: npt.NDArray[np.uint64] = np.packbits(bits, axis=1, bitorder="little").view("<u8")
-    return words.T
+    first = level * words.shape[1]
+    for w, column in enumerate(np.ascontiguousarray(words.T)):
+        put_word(column, first + w, tiles, start)
+
+
+def tiles_shape(points: int, bits: int) -> tuple[int, int]:
+    """Return the shape of the array that stores codes of `bits` bits for `points` points."""
+    return -(-points // TILE_POINTS), bits // GROUP_BITS * GROUP_BYTES
+
+
+def tiles_of(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    """Return codes in the order of formats before 7, one word of all points after another.
+
+    `words` (W, n) uint64: column i is the code of point i. The result is as in `encode`.
+    """
+    tiles = np.empty(tiles_shape(words.shape[1], WORD_BITS * len(words)), np.uint8)
+    for w, column in enumerate(words):
+        put_word(column, w, tiles, 0)
+    return tiles
+
+
+def sort_codes(tiles: npt.NDArray[np.uint8], order: npt.NDArray[np.int32]) -> None:
+    """Move the code of point order[i] to place i, for all places, word by word."""
+    words = np.empty(len(order), np.uint64)
+    for w in range(tiles.shape[1] // (WORD_BITS // GROUP_BITS * GROUP_BYTES)):
+        take_word(tiles, w, words)
+        put_word(words[order], w, tiles, 0)
 
 
 def stretches(

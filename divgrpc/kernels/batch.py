@@ -19,7 +19,7 @@ from divgrpc.kernels.code_scan import (
     levels_of,
     settle_ties,
 )
-from divgrpc.kernels.exact import BOUND_ROWS, all_beyond, query_length_bound
+from divgrpc.kernels.exact import BOUND_ROWS, all_beyond, count_points, query_length_bound
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.projection import project_query
 from divgrpc.kernels.query import nearest_needed, sorted_by_length
@@ -126,11 +126,14 @@ def scan_batch(index, scratch, plan, queries, first, count):
     plan, queries = Plan(*plan), Queries(*queries)
     hashing, batch, ids = index.hashing, scratch.batch, index.ids
     names, hash_limit = scratch.candidates.rows, plan.hash_limit
-    hamming, n = plan.search == SCAN_HAMMING, hashing.codes.shape[1]
+    hamming, n = plan.search == SCAN_HAMMING, count_points(index.points)
     estimates = hashing.terms.shape[0] > 0 and not hamming
+    groups = scratch.code.tables.shape[0]
     for q in range(count):
         project_query(queries, first + q, hashing, scratch.code.sketch_sums, batch.margins[q])
-        levels = levels_of(batch.margins[q], hamming, batch.planes[5 * q : 5 * q + 5])
+        tables = batch.tables[q * groups : (q + 1) * groups]
+        levels = levels_of(batch.margins[q], hamming, hamming, hashing.codes, tables)
+        batch.depths[q], batch.biases[q] = levels.depth, levels.bias
         batch.units[q], batch.level_sums[q] = levels.unit, levels.level_sum
         batch.counts[q], batch.n_scored[q], batch.limits[q] = 0, 0, np.float32(np.inf)
     for start in range(0, n, BLOCK_POINTS):
@@ -141,8 +144,10 @@ def scan_batch(index, scratch, plan, queries, first, count):
             rows, distances = batch.rows[q], batch.distances[q]
             if batch.counts[q] < 0:
                 continue
-            planes = batch.planes[5 * q : 5 * q + 5]
-            levels = Levels(planes, batch.units[q], batch.level_sums[q], hamming)
+            levels = Levels(
+                batch.tables[q * groups : (q + 1) * groups], batch.depths[q], batch.biases[q],
+                batch.units[q], batch.level_sums[q], hamming,
+            )  # fmt: skip
             block_distances(hashing.codes, hashing.terms, levels, start, np.float32(0), block)
             size = keep_least(block, names, batch.limits[q], batch.counts[q], rows, distances)
             if size > 2 * hash_limit and estimates:

@@ -16,8 +16,7 @@ from divgrpc.kernels.code_scan import (
     take_least,
 )
 from divgrpc.kernels.jit import kernel, part
-from divgrpc.kernels.projection import quantise_signs
-from divgrpc.kernels.records import SCAN_HAMMING, TABLES, Levels
+from divgrpc.kernels.records import SCAN_HAMMING, TABLES
 from divgrpc.kernels.top_k import keep_nearest, take_in_order
 from divgrpc.kernels.vector_sums import prefetch_row, row_dot
 
@@ -41,7 +40,7 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
     total = centres.shape[0]
     n_ranked, n_cells = min(total, RANKED_CELLS_RATIO * n_cells), min(total, n_cells)
     if n_ranked < total:
-        levels = levels_of(code.margins, False, code.planes)
+        levels = levels_of(code.margins, False, False, cells.codes, code.tables)
         scan_codes(cells.codes, cells.terms, levels, total, distances, scan.minima)
         count = take_least(distances, scan.minima, total, n_ranked, numbers)
         keep_nearest(numbers, distances, count, n_ranked, cells.no_ids)
@@ -111,10 +110,8 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
                 rows[count] = places[place]
                 count += 1
         return count, probes, 0
-    levels = levels_of(code.margins, False, code.planes)
-    if plan.search == SCAN_HAMMING:
-        unit, level_sum = quantise_signs(code.margins, code.planes)
-        levels = Levels(code.planes, unit, level_sum, False)
+    signs = plan.search == SCAN_HAMMING
+    levels = levels_of(code.margins, signs, False, hashing.codes, code.tables)
     limit = np.float32(np.inf)
     for i in range(n_cells):
         cell, base = cell_scratch.numbers[i], cell_scratch.distances[i]

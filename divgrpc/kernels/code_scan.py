@@ -1,20 +1,19 @@
 """Scans all codes: computes a distance for each point, then takes the points of least distance.
 
-Codes are stored as (W, n), so the same word of consecutive points is contiguous and the loops
-compile to vector population counts. The score of a point is an integer and is the same on every
-machine. A larger score means a nearer point. Scores are added up in float32, which is exact because
-scores stay far below 2**24. The distance of a point is estimated from the score and the terms of
-the point. If the index has no terms, the distance is minus the score. If only signs are compared,
-it is the Hamming distance.
+Codes are stored in tiles of 32 points (`kernels.tiles`), and scored by looking up tables of the
+query (`kernels.look_ups`). The score of a point is an integer and is the same on every machine. A
+larger score means a nearer point. As float32, scores are exact, because they stay far below 2**24.
+The distance of a point is estimated from the score and the terms of the point. If the index has no
+terms, the distance is minus the score. If only signs are compared, it is the Hamming distance.
 """
 
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.projection import quantise, sign_code
+from divgrpc.kernels.look_ups import TILE_POINTS, tile_distances
+from divgrpc.kernels.projection import ENTRY_ZERO, quantise, quantise_signs
 from divgrpc.kernels.records import SCAN_HAMMING, Levels
 from divgrpc.kernels.top_k import keep_nearest, keep_sample, kth_least, move_to_front
-from divgrpc.kernels.vector_sums import popcount
 
 # Number of points in a block. A block is scored as a whole, and its distances fit into the
 # first-level cache.
@@ -43,7 +42,8 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
     places.
     """
     rows, distances, terms = candidates.rows, candidates.distances, hashing.terms
-    levels = levels_of(code.margins, plan.search == SCAN_HAMMING, code.planes)
+    hamming = plan.search == SCAN_HAMMING
+    levels = levels_of(code.margins, hamming, hamming, hashing.codes, code.tables)
     # `exact` is empty unless points have terms and are sorted by length.
     exact = distances[:n_scored].copy()
     scan_codes(hashing.codes, terms, levels, stop, distances, scan.minima)
@@ -55,17 +55,25 @@ def find_by_code(hashing, plan, ids, stop, n_scored, candidates, code, scan):
 
 
 @part
-def levels_of(margins, hamming, planes):
-    """Round a query's `margins` (B,) float32 and return them as `Levels`, stored in `planes`.
+def levels_of(margins, signs, hamming, codes, tables):
+    """Round a query's `margins` (B,) float32 and return them as `Levels` for a scan of `codes`.
 
-    `planes` (5, W) uint64 is overwritten.
+    If `signs` is set, only the signs of the margins are used. `tables` (B / 4, 16) uint8 is
+    overwritten. Hamming distances need `signs`, and codes of one bit per margin.
     """
-    unit, level_sum = np.float32(0), 0
-    if hamming:
-        sign_code(margins, planes[0])
+    if signs:
+        unit, level_sum = quantise_signs(margins, tables)
     else:
-        unit, level_sum = quantise(margins, planes)
-    return Levels(planes, unit, level_sum, hamming)
+        unit, level_sum = quantise(margins, tables)
+    # A tile has GROUP_BYTES bytes, the size of a table, for each group of a code.
+    depth = codes.shape[1] // (tables.shape[0] * tables.shape[1])
+    weights = (1 << depth) - 1
+    bias = ENTRY_ZERO * weights * tables.shape[0]
+    if hamming:
+        # A bit differs if it is 0 and the level is 1, or if it is 1 and the level is -1. So the
+        # Hamming distance is the number of positive levels minus the score.
+        bias += (margins.shape[0] + level_sum) // 2
+    return Levels(tables, depth, bias, unit, level_sum * weights, hamming)
 
 
 @kernel
@@ -111,14 +119,17 @@ def scan_codes(codes, terms, levels, stop, distances, minima):
 def block_distances(codes, terms, levels, start, base, distances):
     """Write the distances of points start to start + m - 1, computed from their codes.
 
-    `distances` (m,) float32 is the output; `codes` (W, n) uint64; `terms` (n,) uint32 or empty;
-    `levels`: `Levels`; `base` float32 is added to estimates.
+    `distances` (m,) float32 is the output; `codes` (tiles, 4 * bits) uint8; `terms` (n,) uint32 or
+    empty; `levels`: `Levels`; `base` float32 is added to estimates.
     """
-    if levels.hamming:
-        hamming_block(codes, levels.planes[0], start, distances)
-        return
-    score_block(codes, levels.planes, start, distances)
-    if terms.shape[0]:
+    tile, first, place = start // TILE_POINTS, start % TILE_POINTS, 0
+    while place < distances.shape[0]:
+        count = min(TILE_POINTS - first, distances.shape[0] - place)
+        tile_distances(
+            codes, tile, levels.tables, levels.depth, levels.bias, first, count, distances, place
+        )
+        tile, first, place = tile + 1, 0, place + count
+    if terms.shape[0] and not levels.hamming:
         estimate(levels.unit, levels.level_sum, terms, start, base, distances)
 
 
@@ -242,101 +253,3 @@ def take_least(distances, minima, stop, k, rows):
     for i in range(copy.shape[0]):
         distances[i] = copy[i]
     return copy.shape[0]
-
-
-@kernel
-def score_block(codes, planes, start, distances):
-    """Write the negated scores of the m points from `start` on into `distances` (m,) float32.
-
-    A score is a sum over the set bits of a code. Each set bit adds the query's four-bit level for
-    this bit, times the weight of the word that contains the bit. `planes` (5, W) uint64 are those
-    of `projection.quantise`.
-    """
-    distances[:] = np.float32(0)
-    words, w = codes.shape[0], 0
-    # Add four words at a time if all four have the same weight, or if each has twice the weight of
-    # the word before. planes[4] contains the base 2 logarithms of the weights.
-    while w + 4 <= words and planes[4, w + 3] - planes[4, w] in (0, 3):
-        _subtract_four_words(codes, planes, w, start, distances)
-        w += 4
-    while w < words:
-        _subtract_word(codes, planes, w, start, distances)
-        w += 1
-
-
-@kernel
-def _subtract_four_words(codes, planes, w, start, distances):
-    a0, a1, a2, a3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
-    b0, b1, b2, b3 = planes[0, w + 1], planes[1, w + 1], planes[2, w + 1], planes[3, w + 1]
-    c0, c1, c2, c3 = planes[0, w + 2], planes[1, w + 2], planes[2, w + 2], planes[3, w + 2]
-    d0, d1, d2, d3 = planes[0, w + 3], planes[1, w + 3], planes[2, w + 3], planes[3, w + 3]
-    shift, stop = planes[4, w], start + distances.shape[0]
-    a, b = codes[w, start:stop], codes[w + 1, start:stop]
-    c, d = codes[w + 2, start:stop], codes[w + 3, start:stop]
-    shift_1, shift_2, shift_3 = np.uint64(1), np.uint64(2), np.uint64(3)
-    # Counts of equal weight are added first and shifted once.
-    if planes[4, w + 3] == shift:
-        for i in range(distances.shape[0]):
-            e, f, g, h = a[i], b[i], c[i], d[i]
-            gain = popcount(e & a0) + popcount(f & b0) + popcount(g & c0) + popcount(h & d0)
-            twos = popcount(e & a1) + popcount(f & b1) + popcount(g & c1) + popcount(h & d1)
-            fours = popcount(e & a2) + popcount(f & b2) + popcount(g & c2) + popcount(h & d2)
-            eights = popcount(e & a3) + popcount(f & b3) + popcount(g & c3) + popcount(h & d3)
-            gain += (twos << shift_1) + (fours << shift_2) - (eights << shift_3)
-            distances[i] -= np.float32(np.int32(gain << shift))
-        return
-    for i in range(distances.shape[0]):
-        e, f, g, h = a[i], b[i], c[i], d[i]
-        gain = popcount(e & a0) + ((popcount(e & a1) + popcount(f & b0)) << shift_1)
-        gain += (popcount(e & a2) + popcount(f & b1) + popcount(g & c0)) << shift_2
-        eights = popcount(f & b2) + popcount(g & c1) + popcount(h & d0) - popcount(e & a3)
-        sixteens = popcount(g & c2) + popcount(h & d1) - popcount(f & b3)
-        sixteens += ((popcount(h & d2) - popcount(g & c3)) << shift_1) - (
-            popcount(h & d3) << shift_2
-        )
-        gain += (eights << shift_3) + (sixteens << np.uint64(4))
-        distances[i] -= np.float32(np.int32(gain << shift))
-
-
-@kernel
-def _subtract_word(codes, planes, w, start, distances):
-    p0, p1, p2, p3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
-    shift = planes[4, w]
-    word = codes[w, start : start + distances.shape[0]]
-    shift_1, shift_2, shift_3 = np.uint64(1), np.uint64(2), np.uint64(3)
-    for i in range(distances.shape[0]):
-        e = word[i]
-        gain = popcount(e & p0) + (popcount(e & p1) << shift_1) + (popcount(e & p2) << shift_2)
-        gain -= popcount(e & p3) << shift_3
-        distances[i] -= np.float32(np.int32(gain << shift))
-
-
-@kernel
-def hamming_block(codes, code, start, distances):
-    """Write the Hamming distances of points start to start + m - 1 into `distances` (m,) float32.
-
-    The Hamming distances are measured from `code` (W,) uint64.
-    """
-    distances[:] = np.float32(0)
-    words, w = codes.shape[0], 0
-    while w + 4 <= words:
-        _add_differences(codes, code, w, start, distances)
-        w += 4
-    while w < words:
-        query_word = code[w]
-        word = codes[w, start : start + distances.shape[0]]
-        for i in range(distances.shape[0]):
-            distances[i] += np.float32(np.int32(popcount(word[i] ^ query_word)))
-        w += 1
-
-
-@kernel
-def _add_differences(codes, code, w, start, distances):
-    first, second, third, fourth = code[w], code[w + 1], code[w + 2], code[w + 3]
-    end = start + distances.shape[0]
-    a, b = codes[w, start:end], codes[w + 1, start:end]
-    c, d = codes[w + 2, start:end], codes[w + 3, start:end]
-    for i in range(distances.shape[0]):
-        half = popcount(a[i] ^ first) + popcount(b[i] ^ second)
-        count = half + popcount(c[i] ^ third) + popcount(d[i] ^ fourth)
-        distances[i] += np.float32(np.int32(count))

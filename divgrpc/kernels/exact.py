@@ -44,6 +44,12 @@ def relevance_of(distance, metric):
     return distance if metric == EUCLIDEAN else np.float32(0) - distance
 
 
+@part
+def count_points(points):
+    """Return the number of points of `Points`."""
+    return max(points.vectors.shape[0], points.indptr.shape[0] - 1)
+
+
 @kernel
 def score_rows(points, query, rows, count, distances):
     """Write the distances of rows[:count] from a `Query` into `distances` (r,) float32.

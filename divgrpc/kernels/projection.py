@@ -1,4 +1,4 @@
-"""Hashes queries: computes projections, margins, codes, and margins rounded to four bits.
+"""Hashes queries: computes projections, margins, codes, and tables of margins rounded to four bits.
 
 A margin is a projection minus a threshold. Every sum adds dimensions in ascending order, so a query
 has the same projections alone or in a batch, dense or sparse.
@@ -13,6 +13,12 @@ from divgrpc.kernels.vector_sums import prefetch_row
 # A row of the hyperplanes is prefetched when the row this many places earlier is read, because a
 # sparse query reads rows that are far apart in memory.
 _PREFETCH_DIMS = 8
+# Number of bits in a word of a code, and in a group that a scan looks up.
+WORD_BITS = 64
+GROUP_BITS = 4
+# Entry of the tables of `quantise` for a sum of 0. The smallest sum is -28, and entries are not
+# negative.
+ENTRY_ZERO = 28
 # If no absolute margin exceeds this, all margins are rounded to 0, because 7 / margin could
 # overflow float32.
 _MARGIN_MIN = np.float32(1e-30)
@@ -145,72 +151,58 @@ def sign_code(margins, code):
 
 
 @kernel
-def quantise(margins, planes):
-    """Round `margins` (64 * G,) float32 to four bits each, and write these into `planes`.
+def quantise(margins, tables):
+    """Round `margins` (4 * G,) float32 to four bits each, and write the tables of a scan.
 
-    The level of a margin is round(7 * margin / largest absolute margin), -7 to 7. Rows 0 to 3 of
-    `planes` (5, W) uint64 hold the bits of the levels in two's complement: rows 0, 1 and 2 the bits
-    of weight 1, 2 and 4, and row 3 the bits of weight -8.
-
-    Words g, G + g, 2G + g and so on of a point's code belong to the same 64 margins, each with
-    twice the weight of the one before. Rows 0 to 3 of `planes` therefore repeat after every G
-    columns. Row 4 holds the base 2 logarithms of the weights.
+    The level of a margin is round(7 * margin / largest absolute margin), -7 to 7. Entry e of row g
+    of `tables` (G, 16) uint8 is ENTRY_ZERO plus the sum of the levels of those margins 4 * g + b
+    for which bit b of e is set.
 
     Returns (unit, level_sum). The level of a margin times `unit` float32 is approximately the
-    margin. `level_sum` is the sum of all levels times the sum of the weights.
+    margin. `level_sum` is the sum of all levels.
     """
     largest = np.float32(0)
     for b in range(margins.shape[0]):
         largest = max(largest, abs(margins[b]))
     scale = np.float32(7) / largest if largest > _MARGIN_MIN else np.float32(0)
-    planes[:] = np.uint64(0)
     total = 0
-    for b in range(margins.shape[0]):
-        level = int(np.rint(margins[b] * scale))
-        total += level
-        bits = level & 15
-        bit = np.uint64(1) << np.uint64(b & 63)
-        for p in range(4):
-            if (bits >> p) & 1:
-                planes[p, b >> 6] |= bit
-    return largest / np.float32(7), total * _repeat_planes(planes, margins.shape[0] // 64)
+    for group in range(tables.shape[0]):
+        table = tables[group]
+        table[0] = ENTRY_ZERO
+        for bit in range(GROUP_BITS):
+            level = int(np.rint(margins[GROUP_BITS * group + bit] * scale))
+            total += level
+            _add_level(table, bit, level)
+    return largest / np.float32(7), total
 
 
 @kernel
-def quantise_signs(margins, planes):
+def quantise_signs(margins, tables):
     """Do what `quantise` does with levels of 1 and -1, the signs of the margins.
 
     The unit is sum(margin**2) / sum(|margin|), so that the dot product of the margins with the
     scaled signs equals the dot product of the margins with themselves.
     """
-    planes[:] = np.uint64(0)
     total, size, square = 0, np.float32(0), np.float32(0)
-    for b in range(margins.shape[0]):
-        size += abs(margins[b])
-        square += margins[b] * margins[b]
-        bit = np.uint64(1) << np.uint64(b & 63)
-        planes[0, b >> 6] |= bit
-        if margins[b] >= 0:
-            total += 1
-        else:
-            total -= 1
-            for p in range(1, 4):
-                planes[p, b >> 6] |= bit
-    total *= _repeat_planes(planes, margins.shape[0] // 64)
+    for group in range(tables.shape[0]):
+        table = tables[group]
+        table[0] = ENTRY_ZERO
+        for bit in range(GROUP_BITS):
+            margin = margins[GROUP_BITS * group + bit]
+            size += abs(margin)
+            square += margin * margin
+            level = 1 if margin >= 0 else -1
+            total += level
+            _add_level(table, bit, level)
     return square / size if size > 0 else np.float32(0), total
 
 
-@kernel
-def _repeat_planes(planes, groups):
-    """Repeat the first `groups` columns, and fill row 4; return the sum of the weights."""
-    words, weights = planes.shape[1], 0
-    for w in range(words):
-        for p in range(4):
-            planes[p, w] = planes[p, w % groups]
-        planes[4, w] = np.uint64(w // groups)
-    for level in range(words // groups):
-        weights += 1 << level
-    return weights
+@part
+def _add_level(table, bit, level):
+    """Fill the entries of a table whose highest bit is `bit`, from the entries without this bit."""
+    first = 1 << bit
+    for entry in range(first):
+        table[first + entry] = table[entry] + level
 
 
 @kernel

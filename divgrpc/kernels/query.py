@@ -27,6 +27,7 @@ from divgrpc.kernels.code_scan import find_by_code
 from divgrpc.kernels.dials import DIAL_STEPS, fall_off_step
 from divgrpc.kernels.exact import (
     ALL_POINTS,
+    count_points,
     ends_early,
     reach,
     reach_pays,
@@ -56,7 +57,7 @@ def answer(index, scratch, plan, span, queries, results):
     index, scratch = record_at(index, Index), record_at(scratch, Scratch)
     plan, span = records.Plan(*plan), records.Span(*span)
     queries, results = records.Queries(*queries), records.Results(*results)
-    n = index.hashing.codes.shape[1]
+    n = count_points(index.points)
     n_nearest = nearest_needed(plan, n, sorted_by_length(index))
     for number in range(span.first, span.stop):
         place = number - span.first if span.together else -1
@@ -153,7 +154,7 @@ def _take_from_batch(place, scratch):
 @part
 def _find(index, plan, query, n_nearest, scratch):
     """Find points for a query, write them into `scratch.candidates`, and return `Hits`."""
-    n, candidates, code = index.hashing.codes.shape[1], scratch.candidates, scratch.code
+    n, candidates, code = count_points(index.points), scratch.candidates, scratch.code
     if plan.search == records.EXACT:
         return _hits(n, ALL_POINTS, 0, 0, 0)
     stop, n_scored, count, n_probes = n, 0, 0, 0

@@ -84,6 +84,7 @@ Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 UInt32s: TypeAlias = npt.NDArray[np.uint32]
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
+UInt8s: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Points(NamedTuple):
@@ -117,9 +118,9 @@ class Hashing(NamedTuple):
 
     hyperplanes: Annotated[Float32s, "m B"]  # one direction per column
     thresholds: Annotated[Float32s, "B"]  # a margin is a projection minus its threshold
-    # Bit b of point i is bit b % 64 of codes[b // 64, i]. With cells, column i of `codes` belongs
-    # to the point at place i (`Cells.rows`).
-    codes: Annotated[UInt64s, "W n"]
+    # The codes of the points in tiles (`kernels.tiles`). With cells, code i belongs to the point at
+    # place i (`Cells.rows`).
+    codes: Annotated[UInt8s, "tiles bytes"]
     # The offset and the factor that turn the score of each point into a distance
     # (`code_scan.estimate`). May be empty.
     terms: Annotated[UInt32s, "n", "scan_terms"]
@@ -143,7 +144,7 @@ class Tables(NamedTuple):
 class Cells(NamedTuple):
     """A k-means partition of the points (`kernels.cells`)."""
 
-    codes: Annotated[UInt64s, "W C", "cell_codes"]  # codes of the centres
+    codes: Annotated[UInt8s, "cell_tiles bytes", "cell_codes"]  # codes of the centres, in tiles
     terms: Annotated[UInt32s, "C", "cell_terms"]  # of the centres, as `Hashing.terms`
     # Centres in the space of the first `width` margins of a query.
     centres: Annotated[Float32s, "C width", "cell_centres"]
@@ -183,21 +184,24 @@ class QueryCode(NamedTuple):
     sketch_sums: Annotated[Float32s, "1 m"]  # the count sketch of the query
     margins: Annotated[Float32s, "B"]  # projections minus thresholds
     signs: Annotated[UInt64s, "W 1"]  # bit b % 64 of signs[b // 64, 0] is set if margin b >= 0
-    # Margins rounded to four bits, and the weights of the words of a code (`projection.quantise`).
-    planes: Annotated[UInt64s, "5 W"]
+    # Sums of margins rounded to four bits, which a scan looks up (`projection.quantise`).
+    tables: Annotated[UInt8s, "G 16"]
 
 
 class Levels(NamedTuple):
     """A query's margins, rounded to integer levels for a scan of codes (`code_scan.levels_of`).
 
-    planes: (5, W) uint64 from `projection.quantise`. If `hamming`, row 0 holds the signs of the
-        margins instead.
+    tables: (G, 16) uint8 from `projection.quantise`, one table for each four margins.
+    depth: number of bits of a code for each margin. Bit l of a margin's level has weight 2**l.
+    bias: what a distance is computed from: a distance is `bias` minus the sum of table entries.
     unit: float32 size of one level, so that a margin is approximately its level times `unit`.
-    level_sum: sum of all levels, times the sum of the weights of the words.
-    hamming: whether the scan compares the signs of the margins only.
+    level_sum: sum of all levels, times the sum of the weights of the bits.
+    hamming: whether distances are Hamming distances, which compare the signs of the margins only.
     """
 
-    planes: Any
+    tables: Any
+    depth: int
+    bias: int
     unit: np.float32
     level_sum: int
     hamming: bool
@@ -263,11 +267,13 @@ class BatchScratch(NamedTuple):
     n_scored: Annotated[Int64s, "q"]  # number of points whose exact distance was computed
     # For query i, rows[i, tie_starts[i] : counts[i]] tie for the last places.
     tie_starts: Annotated[Int64s, "q"]
+    depths: Annotated[Int64s, "q"]  # `Levels.depth` of each query
+    biases: Annotated[Int64s, "q"]  # `Levels.bias` of each query
     level_sums: Annotated[Int64s, "q"]  # `Levels.level_sum` of each query
     limits: Annotated[Float32s, "q"]  # points at greater distances are dropped
     units: Annotated[Float32s, "q"]  # `Levels.unit` of each query
     margins: Annotated[Float32s, "q B"]  # projections minus thresholds
-    planes: Annotated[UInt64s, "5q W"]  # `Levels.planes`, five rows for each query
+    tables: Annotated[UInt8s, "qG 16"]  # `Levels.tables`, G rows for each query
 
 
 class Scratch(NamedTuple):
@@ -355,7 +361,7 @@ class Results(NamedTuple):
     stats: Annotated[UInt32s, "6 q"]  # rows POINTS_HASHED to COPIES_RETURNED
     dials: Annotated[Float64s, "q"]  # dial chosen for each query; empty if the caller gave it
     # Why each dial was chosen, LOSS_BOUND to EQUAL_RELEVANCE; empty if the caller gave the dial.
-    reasons: Annotated[npt.NDArray[np.uint8], "q"]
+    reasons: Annotated[UInt8s, "q"]
 
 
 class Hits(NamedTuple):

@@ -1,4 +1,4 @@
-"""Adds operations that numba lacks: sums in a fixed order, population counts, and prefetching.
+"""Adds operations that numba lacks: sums in a fixed order, and prefetching.
 
 The rounding of a float sum depends on the order of its terms. By default the compiler adds terms
 one by one, which is slow. With fastmath it chooses an order for each processor. `row_dot` and
@@ -32,17 +32,6 @@ _DOUBLE: Final = ir.DoubleType()
 # `gathered_dot` uses two accumulators of this many float64 lanes each.
 _DOUBLE_LANES: Final = 8
 _INT32: Final = ir.IntType(32)
-
-
-@intrinsic
-def popcount(_context: Any, word: Any) -> Any:  # numba's own types
-    """Return the number of set bits of a uint64 as a uint64."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        count = builder.module.declare_intrinsic("llvm.ctpop", [ir.IntType(64)])
-        return builder.call(count, arguments)
-
-    return types.uint64(types.uint64), generate
 
 
 @intrinsic

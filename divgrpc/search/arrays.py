@@ -1,11 +1,13 @@
 """Converts the arrays of generations, queries and answers to the form that kernels take."""
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
+from divgrpc.hashing.codes import tiles_of
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
@@ -29,6 +31,18 @@ def with_points(codes: dict[str, Array], points: Rows) -> dict[str, Array]:
     else:
         arrays["vectors"] = points
     return {name: read_only(array) for name, array in arrays.items()}
+
+
+def with_tiles(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return `arrays` with all codes in tiles.
+
+    Codes of a format before 7 are copied into memory. Codes of the current format stay mapped.
+    """
+    result = dict(arrays)
+    for name in ("codes", "cell_codes"):
+        if name in result and result[name].dtype == np.uint64:
+            result[name] = read_only(tiles_of(result[name]))
+    return result
 
 
 def pack_queries(queries: Rows) -> tuple[Any, ...]:

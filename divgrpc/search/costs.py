@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from divgrpc.hashing.count_sketch import dims_after
-from divgrpc.hashing.hyperplanes import WORD_BITS, code_bits, code_depth
+from divgrpc.hashing.hyperplanes import code_bits, code_depth
+from divgrpc.kernels.projection import WORD_BITS
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.types import EffectiveParameters, PoolCost, Search, SearchCost, Sought, WarningInfo
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.kernels import code_scan
+from divgrpc.kernels.projection import GROUP_BITS, WORD_BITS
 from divgrpc.kernels.records import (
     BatchScratch,
     Candidates,
@@ -38,16 +39,16 @@ class Memory:
     after all allocations have succeeded, so no kernel writes past the end of an array.
     """
 
-    def __init__(
-        self, dims: int, words: int, hyperplanes: tuple[int, int], *, sparse: bool = False
-    ) -> None:
+    def __init__(self, dims: int, hyperplanes: tuple[int, int], *, sparse: bool = False) -> None:
         """Allocate the arrays of fixed size.
 
-        `dims`: number of columns of the points; `words`: number of 64-bit words in a code;
-        `hyperplanes`: shape (m, B) of the hyperplanes; `sparse`: whether the points are sparse.
+        `dims`: number of columns of the points; `hyperplanes`: shape (m, B) of the hyperplanes;
+        `sparse`: whether the points are sparse.
         """
         marks = -(-dims // 64) if sparse and dims >= _MARKS_DIMS_MIN else 0
-        self._code_sizes = {"m": hyperplanes[0], "B": hyperplanes[1], "W": words}
+        sums, margins = hyperplanes
+        words, self._groups = margins // WORD_BITS, margins // GROUP_BITS
+        self._code_sizes = {"m": sums, "B": margins, "W": words, "G": self._groups}
         sizes = self._code_sizes | {"d": dims, "marks": marks, "block": code_scan.BLOCK_POINTS}
         self._scratch = record_of(Scratch, None, sizes)
         self._register: IntArray | None = None
@@ -97,7 +98,7 @@ class Memory:
         """Allocate memory for a batch of `queries` queries that keep `room` points each."""
         rows = self._scratch.batch.rows
         if len(rows) < queries or rows.shape[1] < room:
-            sizes = self._code_sizes | {"q": queries, "5q": 5 * queries, "r": room}
+            sizes = self._code_sizes | {"q": queries, "qG": queries * self._groups, "r": room}
             self._replace(batch=record_of(BatchScratch, None, sizes))
 
     def fit_probes(self, n_tables: int, n_bits: int) -> None:

@@ -15,7 +15,7 @@ from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.kernels.registers import record_of, register
 from divgrpc.parameters import BuildParameters
 from divgrpc.parameters.query import POOL_WORK, SEARCH_GROWTH
-from divgrpc.search.arrays import Answers, empty_answers, pack_queries
+from divgrpc.search.arrays import Answers, empty_answers, pack_queries, with_tiles
 from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
@@ -47,6 +47,7 @@ class Searcher:
     """
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
+        arrays = with_tiles(arrays)
         # `_index` keeps alive every array whose address is in `_register`.
         self._index = record_of(records.Index, arrays, {"d": dims, "m": dims})
         self._register = register(self._index)
@@ -55,7 +56,7 @@ class Searcher:
         self._parameters = parameters
         self.metric: Metric = parameters.metric
         self.dims = dims
-        self._n_points: int = self._index.hashing.codes.shape[1]
+        self._n_points: int = self.points.shape[0]
         self._n_cells = len(self._index.cells.centres)
         self._n_tables, self._n_bits = parameters.n_tables or 0, parameters.n_bits or 0
         self._local = threading.local()
@@ -322,8 +323,8 @@ class Searcher:
         """
         kernel, index, memory = plan.kernel, self._index, getattr(self._local, "memory", None)
         if memory is None:
-            words, sparse = len(index.hashing.codes), len(index.points.indptr) > 0
-            memory = Memory(self.dims, words, index.hashing.hyperplanes.shape, sparse=sparse)
+            sparse = len(index.points.indptr) > 0
+            memory = Memory(self.dims, index.hashing.hyperplanes.shape, sparse=sparse)
             self._local.memory = memory
         by_tables, is_exact = kernel.search == records.TABLES, kernel.search == records.EXACT
         is_limit = 0 < kernel.hash_limit < self._n_points

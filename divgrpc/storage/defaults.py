@@ -20,7 +20,7 @@ from typing import Any, Final, get_args
 from divgrpc.errors import DivgrpcError, IndexDamagedError
 from divgrpc.parameters import QueryParameters
 from divgrpc.storage.arrays import damage_errors, write_synced
-from divgrpc.storage.manifest import Manifest, checksum, with_checksum
+from divgrpc.storage.manifest import MANIFEST, Manifest, checksum, with_checksum
 from divgrpc.types import Defaults, Mode, QueryDefault
 
 SUFFIX: Final = ".default.json"
@@ -52,21 +52,24 @@ def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
     try:
         with damage_errors("the default"):
             text = default_path(generation).read_bytes()
+            build = (generation / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return Defaults()
     try:
         document = json.loads(text)
         intact = document.pop("crc32") == checksum(document)
-        defaults, build = _parse(document), document["manifest"]
+        defaults, build_checksum = _parse(document), document["manifest"]
     except (ValueError, KeyError, TypeError, AttributeError, DivgrpcError) as error:
         raise IndexDamagedError(f"the defaults cannot be read; {_REMEDY}") from error
     if not intact:
         raise IndexDamagedError(f"the default does not match its checksum; {_REMEDY}")
-    # A defaults file of another build, left by a crash between two renames, is ignored.
-    return defaults if build == _build_checksum(manifest) else Defaults()
+    # A defaults file of another build, left by a crash between two renames, is ignored. The bytes
+    # of the manifest are compared, because an older version wrote them in another way.
+    is_current = build_checksum == zlib.crc32(build) and Manifest.from_json(build) == manifest
+    return defaults if is_current else Defaults()
 
 
-def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> None:
+def write_defaults(generation: Path, defaults: Defaults) -> None:
     """Write the defaults of a generation; if there are none, remove the file.
 
     The caller must sync the folder.
@@ -75,7 +78,8 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
     if defaults == Defaults():
         path.unlink(missing_ok=True)
         return
-    document: dict[str, Any] = {"manifest": _build_checksum(manifest)}
+    build = (generation / MANIFEST).read_bytes()
+    document: dict[str, Any] = {"manifest": zlib.crc32(build)}
     if defaults.query is not None:
         document["default"] = asdict(defaults.query)
     if defaults.thresholds:
@@ -101,7 +105,3 @@ def _parse(document: dict[str, Any]) -> Defaults:
         if mode not in get_args(Mode) or not math.isfinite(threshold):
             raise ValueError("not the threshold of a mode")
     return Defaults(query, thresholds)
-
-
-def _build_checksum(manifest: Manifest) -> int:
-    return zlib.crc32(manifest.to_json().encode())

@@ -57,11 +57,10 @@ from divgrpc.storage.defaults import (
     updated,
     write_defaults,
 )
-from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.manifest import MANIFEST, Manifest
 from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
-MANIFEST: Final = "manifest.json"
 _READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
@@ -136,7 +135,7 @@ class IndexFolder:
             if read_manifest(generation) != manifest:
                 raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
             defaults = updated(read_defaults(generation, manifest), changes)
-            write_defaults(generation, manifest, defaults)
+            write_defaults(generation, defaults)
             _sync_folder(self.path)
             os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
         return defaults

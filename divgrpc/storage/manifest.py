@@ -28,14 +28,17 @@ from divgrpc.types import (
     WarningInfo,
 )
 
+# Name of the file in the folder of a generation.
+MANIFEST: Final = "manifest.json"
 FORMAT: Final = "divgrpc-index"
 # Version of the files that this program writes. Version 2 added cells, sparse points, and metrics
 # other than cosine. Version 3 added count sketches. Version 4 added labels. Since version 5, codes
 # in cells encode differences from the centre, and the scan terms of a point (an offset and a factor
 # that turn its score into a distance) are packed into one number. Since version 6, codes in cells
-# may have more than one bit per hyperplane. Indexes of older versions can still be opened, except
-# indexes before version 5 that have cells or scan terms.
-FORMAT_VERSION: Final = 6
+# may have more than one bit per hyperplane. Since version 7, codes are stored in tiles
+# (`divgrpc.kernels.tiles`); older codes are converted when an index is opened. Indexes of older
+# versions can still be opened, except indexes before version 5 that have cells or scan terms.
+FORMAT_VERSION: Final = 7
 _PACKED_VERSION: Final = 5
 _PACKED_ARRAYS: Final = frozenset(("scan_terms", "cell_rows"))
 # Errors that parsing a damaged document can raise.

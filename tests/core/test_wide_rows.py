@@ -131,7 +131,7 @@ def test_relaxation_compacts_the_columns_of_candidates() -> None:
         searcher = index.engine._searcher
         points, rows = searcher._index.points, np.arange(200, dtype=np.int32)
         costs = np.zeros(200, np.float32)
-        among = CandidateSet(points, rows, costs, Memory(1, 1, (1, 64)).scratch.selection)
+        among = CandidateSet(points, rows, costs, Memory(1, (1, 64)).scratch.selection)
         compact = among.compact()
         assert (compact is among) == (columns is None)
         assert compact.points.vectors.shape == (0, COLUMN_COUNT)

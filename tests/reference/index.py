@@ -28,8 +28,8 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
 
     `columns` restricts the vectors to some columns, if all other columns are empty.
     """
-    arrays, parameters = index.engine._arrays, index.engine.manifest.parameters
-    codes, term_words = arrays["codes"], arrays.get("scan_terms")
+    arrays, parameters = index.engine._searcher._arrays, index.engine.manifest.parameters
+    bits, term_words = kernels.bits_in_tiles(arrays["codes"], index.rows), arrays.get("scan_terms")
     terms = None if term_words is None else kernels.unpack_terms(term_words)
     cells = None
     if "cell_rows" in arrays and terms is not None:
@@ -37,11 +37,11 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
         # An index stores codes and terms cell by cell, but the reference implementation orders them
         # by row.
         at = np.argsort(places)
-        codes, terms = codes[:, at], terms[:, at]
+        bits, terms = bits[at], terms[:, at]
         cells = definitions.Cells(
             centres=arrays["cell_centres"],
             squares=arrays["cell_squares"],
-            bits=kernels.unpack(arrays["cell_codes"]),
+            bits=kernels.bits_in_tiles(arrays["cell_codes"], len(arrays["cell_centres"])),
             terms=kernels.unpack_terms(arrays["cell_terms"]),
             members=[
                 places[cell.start : cell.stop].tolist() for cell in ranges(arrays["cell_starts"])
@@ -56,7 +56,7 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
         ids=arrays.get("ids", np.arange(index.rows)),
         hyperplanes=_unsketched(arrays, columns),
         thresholds=arrays["thresholds"],
-        bits=kernels.unpack(codes),
+        bits=bits,
         n_tables=parameters.n_tables or 0,
         n_bits=parameters.n_bits or 0,
         metric=parameters.metric,

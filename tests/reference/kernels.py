@@ -123,6 +123,49 @@ def unpack(words: npt.NDArray[np.uint64]) -> Bits:
     return np.unpackbits(rows, axis=1, bitorder="little").astype(np.bool_)
 
 
+def tiles(bits: Bits) -> npt.NDArray[np.uint8]:
+    """Return bits (n, code_bits) as tiles of 32 points.
+
+    Byte 16 * g + j of a tile has bits 4 * g to 4 * g + 3 of point j of the tile in its lower half,
+    and those of point j + 16 in its upper half.
+    """
+    count, width = bits.shape
+    padded_bits = np.pad(bits, ((0, -count % 32), (0, -width % WORD_BITS)))
+    result = np.zeros((len(padded_bits) // 32, 4 * padded_bits.shape[1]), np.uint8)
+    for i, b in zip(*np.nonzero(padded_bits), strict=True):
+        result[i // 32, b // 4 * 16 + i % 16] |= 1 << (b % 4 + 4 * (i % 32 // 16))
+    return result
+
+
+def bits_in_tiles(codes: npt.NDArray[np.uint8], points: int) -> Bits:
+    """Return the bits (n, code_bits) of the first `points` points in tiles."""
+    halves = np.stack((codes & 15, codes >> 4), axis=1).reshape(len(codes), 2, -1, 16)
+    groups = halves.transpose(0, 1, 3, 2).reshape(32 * len(codes), -1, 1)
+    bits = (groups >> np.arange(4, dtype=np.uint8)) & 1
+    return bits.reshape(len(groups), -1)[:points].astype(np.bool_)
+
+
+def look_up_tables(sizes: list[int]) -> list[list[int]]:
+    """Return for each four levels the 16 sums of the levels of the set bits, plus 28."""
+    return [
+        [28 + sum(sizes[first + b] for b in range(4) if entry >> b & 1) for entry in range(16)]
+        for first in range(0, len(sizes), 4)
+    ]
+
+
+def entry_sum(code: Bits, tables: list[list[int]]) -> int:
+    """Return the sum of the table entries that a code selects, weighted by its levels.
+
+    Every len(tables) groups of four bits belong to one level, which has twice the weight of the
+    level before.
+    """
+    total = 0
+    for group in range(len(code) // 4):
+        entry = sum(int(code[4 * group + b]) << b for b in range(4))
+        total += tables[group % len(tables)][entry] << (group // len(tables))
+    return total
+
+
 def hamming(a: Bits, b: Bits) -> int:
     """Return the number of bits in which two codes differ."""
     return int((a != b).sum())

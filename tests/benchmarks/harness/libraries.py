@@ -236,7 +236,7 @@ class OurPicker:
     def over(cls, index: Index, rule: int = records.MARGINAL_RULE) -> "OurPicker":
         """Make a selector over the points of a dense index."""
         searcher: Any = index.engine._searcher
-        return cls(searcher._index.points, Memory(index.dims, 4, (index.dims, 256)), rule)
+        return cls(searcher._index.points, Memory(index.dims, (index.dims, 256)), rule)
 
     @property
     def selector(self) -> Selector:

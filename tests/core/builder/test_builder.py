@@ -258,7 +258,7 @@ def test_index_info_describes_the_index(tmp_path: Path) -> None:
     assert costs[info.auto_search].recall >= 0.9
     shapes = {array.name: (array.dtype, array.shape) for array in info.arrays}
     assert shapes["vectors"] == ("float32", (2000, 40))
-    assert shapes["codes"] == ("uint64", (4, 2000))
+    assert shapes["codes"] == ("uint8", (63, 1024))
     assert shapes["table_rows"] == ("int32", (10, 2000))
 
 

@@ -44,7 +44,8 @@ def estimated(
     """Pass a query and points through projection, encoding, scan and estimate."""
     count, dims = planes.shape[1], planes.shape[0]
     margins, words = points @ planes.astype(np.float32), depth * count // 64
-    codes, levels = np.zeros((words, len(points)), np.uint64), coding.levels(margins, depth, count)
+    shape = coding.tiles_shape(len(points), 64 * words)
+    codes, levels = np.zeros(shape, np.uint8), coding.levels(margins, depth, count)
     coding.encode(levels, codes, 0)
     stretches = coding.stretches(margins, levels, dims / count)
     terms = coding.pack_terms(np.zeros(len(points), np.float32), factor * stretches)
@@ -53,7 +54,9 @@ def estimated(
     terms.setflags(write=False)
     query_margins = np.empty(count, np.float32)
     projection.project(query[np.newaxis], 0, planes.astype(np.float32), query_margins)
-    query_levels = code_scan.levels_of(query_margins, False, np.empty((5, words), np.uint64))
+    query_levels = code_scan.levels_of(
+        query_margins, False, False, codes, np.empty((len(query_margins) // 4, 16), np.uint8)
+    )
     query_levels = query_levels._replace(unit=np.float32(query_levels.unit))
     estimates = np.full(len(points), np.nan, np.float32)
     for at in range(0, len(points), code_scan.BLOCK_POINTS):
@@ -319,12 +322,12 @@ def test_codes_are_the_levels_nearest_to_the_margins(
     nearest = kernels.nearest_levels(margins.astype(np.float64), depth)
     # At most one margin is so close to the middle between two levels that rounding decides.
     assert (codes == nearest).mean() > 0.999 or (codes != nearest).sum() <= 1
-    words = np.full((depth * groups, rows + 3), 7, np.uint64)
-    coding.encode(codes, words, 2)
-    bits = kernels.unpack(words[:, 2:-1])
+    shape = coding.tiles_shape(rows, 64 * groups * depth)
+    tiles = np.full((shape[0] + 2, shape[1]), 7, np.uint8)
+    coding.encode(codes, tiles[:-1], 32)
+    bits = kernels.bits_in_tiles(tiles[1:-1], rows)
     assert kernels.odd_levels(bits, 64 * groups).tolist() == codes.tolist()
-    assert (words[:, :2] == 7).all()
-    assert (words[:, -1] == 7).all()
+    assert (tiles[[0, -1]] == 7).all()
 
 
 @pytest.mark.parametrize("depth", coding.DEPTHS)

@@ -58,7 +58,7 @@ def test_cells_use_the_same_hyperplanes_as_lsh_sdiv() -> None:
 def test_n_components_may_exceed_the_hyperplanes_of_a_code(components: int) -> None:
     points = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
     index = Index.build(points, hash_family="cells", n_components=components)
-    assert index.engine._arrays["codes"].shape == (4, 400)
+    assert index.engine._arrays["codes"].shape == (13, 1024)
     assert index.engine._arrays["hyperplanes"].shape[1] == (128 if components == 65 else 256)
     result = index.query(points[:50], k=1, search="scan", selector="nearest", hash_limit=40)
     assert (result.ids[:, 0] == np.arange(50)).mean() > 0.9
@@ -87,7 +87,7 @@ class Places:
         self.projections = rng.standard_normal(64).astype(np.float32)
         squares = (self.centres * self.centres).sum(axis=1)
         # The codes and terms are arbitrary; other tests check that they estimate distances well.
-        self.codes = np.zeros((1, count), np.uint64)
+        self.codes = np.zeros(codes.tiles_shape(count, 64), np.uint8)
         margins = rng.standard_normal((count, 64)).astype(np.float32)
         codes.encode(margins, self.codes, 0)
         self.terms = codes.pack_terms(squares, rng.random(count).astype(np.float32))
@@ -115,7 +115,7 @@ class Places:
 
     def scratch(self) -> Scratch:
         """Return working memory for the kernel, with the query's margins."""
-        memory = Memory(1, 1, (1, 64))
+        memory = Memory(1, (1, 64))
         memory.fit_scan(len(self.centres))
         memory.fit_cells(len(self.centres))
         memory.scratch.code.margins[:] = self.projections
@@ -174,7 +174,7 @@ def test_ranking_few_cells_agrees_with_the_reference(
     twin = definitions.Cells(
         centres=places.centres,
         squares=(places.centres**2).sum(axis=1),
-        bits=kernels.unpack(places.codes),
+        bits=kernels.bits_in_tiles(places.codes, len(places.centres)),
         terms=kernels.unpack_terms(places.terms),
         members=[],
     )

@@ -16,6 +16,7 @@ from divgrpc.index import Index
 from divgrpc.kernels import batch
 from divgrpc.kernels.code_scan import BLOCK_POINTS
 from divgrpc.kernels.exact import BOUND_ROWS
+from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.parameters import QueryParameters
 from divgrpc.search import searcher as searching
 from divgrpc.types import FloatArray, HashFamily, Metric, QueryResult, Search
@@ -25,6 +26,8 @@ from support.data.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, dr
 
 # ROWS leaves the last block of points partly empty.
 ROWS, DIMS = 3 * BLOCK_POINTS + 77, 12
+# Codes of 256 bits are stored in whole tiles.
+_CODE_BYTES = -(-ROWS // TILE_POINTS) * TILE_POINTS * 256 // 8
 # Most of these counts leave the last group of queries, and the last group of sums, partly empty.
 COUNTS = [3, 4, 5, 16, 17, 39]
 LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
@@ -200,7 +203,7 @@ def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> No
         ("_BATCH_DIMS_MIN", "exact", DIMS + 1, DIMS),
         ("_BATCH_POINTS_RATIO", "exact", ROWS, 2),
         ("_BATCH_VECTOR_BYTES_MIN", "exact", 4 * ROWS * DIMS, 4 * ROWS * DIMS - 1),
-        ("_BATCH_CODE_BYTES_MIN", "scan", ROWS * 256 // 8, ROWS * 256 // 8 - 1),
+        ("_BATCH_CODE_BYTES_MIN", "scan", _CODE_BYTES, _CODE_BYTES - 1),
     ],
 )
 def test_queries_run_one_by_one_if_that_is_faster(

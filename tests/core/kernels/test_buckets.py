@@ -61,8 +61,10 @@ class Tables:
 
     def arrays(self) -> records.Tables:
         """Return the tables in the form that the kernel reads."""
-        codes = kernels.pack(self.bits)
-        tables = [hyperplanes.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
+        codes, count = kernels.tiles(self.bits), len(self.bits)
+        tables = [
+            hyperplanes.build_table(codes, count, t, self.n_bits) for t in range(self.n_tables)
+        ]
         counts = [len(offsets) - 1 for _, offsets, _ in tables]
         return records.Tables(
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),

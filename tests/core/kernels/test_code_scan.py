@@ -19,6 +19,7 @@ from reference import kernels
 examples = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 EDGES = [1, 2, 63, 64, 65, 127, 128, 1023, 1024, 1025, 2100]
+Tiles = npt.NDArray[np.uint8]
 NO_IDS = np.empty(0, np.int64)
 NO_TERMS = np.empty(0, np.uint32)
 NO_TERMS.setflags(write=False)
@@ -41,20 +42,26 @@ def group_minima(distances: FloatArray) -> list[float]:
     return minima
 
 
-def levels_of(margins: FloatArray, words: int, *, hamming: bool) -> Levels:
-    levels: Levels = code_scan.levels_of(margins, hamming, np.empty((5, words), np.uint64))
+def levels_of(margins: FloatArray, codes: Tiles, *, hamming: bool) -> Levels:
+    tables = np.empty((len(margins) // 4, 16), np.uint8)
+    levels: Levels = code_scan.levels_of(margins, hamming, hamming, codes, tables)
     # A kernel returns a float32 as a Python float.
     return levels._replace(unit=np.float32(levels.unit))
 
 
+def codes_of(bits: npt.NDArray[np.bool_]) -> Tiles:
+    """Return codes read-only as in an index: writable arrays would compile the kernels again."""
+    codes = kernels.tiles(bits)
+    codes.setflags(write=False)
+    return codes
+
+
 def scan(
-    codes: npt.NDArray[np.uint64],
+    codes: Tiles,
+    points: int,
     levels: Levels,
     terms: npt.NDArray[np.uint32] = NO_TERMS,
 ) -> tuple[FloatArray, FloatArray]:
-    # Arrays are read-only as in an index, because writable arrays would compile the kernels again.
-    codes.setflags(write=False)
-    points = codes.shape[1]
     groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS
     distances, minima = np.full(points, 12345, np.float32), np.full(groups, 12345, np.float32)
     code_scan.scan_codes(codes, terms, levels, points, distances, minima)
@@ -68,7 +75,8 @@ def test_a_scan_sums_levels_or_counts_differing_bits(
 ) -> None:
     bits = random_bits(points, 64 * words, seed)
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
-    distances, minima = scan(kernels.pack(bits), levels_of(margins, words, hamming=hamming))
+    codes = codes_of(bits)
+    distances, minima = scan(codes, points, levels_of(margins, codes, hamming=hamming))
     if hamming:
         assert distances.tolist() == [kernels.hamming(code, margins >= 0) for code in bits]
     else:
@@ -93,12 +101,12 @@ def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
         random_bits(points, 64 * words * depth, seed),
         rng.standard_normal(64 * words).astype(np.float32),
     )
-    codes, sizes = kernels.pack(bits), kernels.levels(margins)
-    levels = levels_of(margins, words * depth, hamming=False)
-    _, unit, total, _ = levels
+    codes, sizes = codes_of(bits), kernels.levels(margins)
+    levels = levels_of(margins, codes, hamming=False)
+    unit, total = levels.unit, levels.level_sum
     terms = pack_terms(*rng.random((2, points)).astype(np.float32))
     terms.setflags(write=False)
-    scores = (-scan(codes, levels)[0]).astype(np.int32)
+    scores = (-scan(codes, points, levels)[0]).astype(np.int32)
     assert scores[:9].tolist() == [kernels.asymmetric_score(code, sizes) for code in bits[:9]]
     apart = -scores.astype(np.float32)
     code_scan.estimate(unit, total, terms, 0, np.float32(0), apart)
@@ -107,7 +115,7 @@ def test_estimates_computed_in_a_scan_agree_with_those_from_scores(
         for s, t, f in zip(scores, *kernels.unpack_terms(terms), strict=True)
     ]
     assert apart.tolist() == np.array(truth, np.float32).tolist()
-    whole, minima = scan(codes, levels, terms)
+    whole, minima = scan(codes, points, levels, terms)
     assert whole.tolist() == apart.tolist()
     assert minima.tolist() == group_minima(whole)
     k, rows = min(k, points), np.full(points, -1, np.int32)
@@ -146,10 +154,10 @@ def test_extreme_scores_do_not_overflow(words: int, sign: int) -> None:
     bits = np.zeros((2, 64 * words), np.bool_)
     bits[0] = True
     margins = np.full(64 * words, sign, np.float32)
-    codes = kernels.pack(bits)
-    distances, _ = scan(codes, levels_of(margins, words, hamming=False))
+    codes = codes_of(bits)
+    distances, _ = scan(codes, 2, levels_of(margins, codes, hamming=False))
     assert distances.tolist() == [-sign * 7 * 64 * words, 0]
-    distances, _ = scan(codes, levels_of(margins, words, hamming=True))
+    distances, _ = scan(codes, 2, levels_of(margins, codes, hamming=True))
     assert sorted(distances.tolist()) == [0, 64 * words]
 
 
@@ -250,11 +258,10 @@ def test_quantise_signs_gives_levels_of_plus_or_minus_1(
     rng = np.random.default_rng(seed)
     margins = rng.standard_normal(64 * words).astype(np.float32)
     margins[rng.random(len(margins)) < zeros] = 0
-    planes = np.empty((5, words), np.uint64)
-    unit, total = projection.quantise_signs(margins, planes)
-    bits = kernels.unpack(np.ascontiguousarray(planes[:4].T))
-    weights = np.array([1, 2, 4, -8]) @ bits
-    assert weights.tolist() == np.where(margins >= 0, 1, -1).tolist()
+    tables = np.empty((16 * words, 16), np.uint8)
+    unit, total = projection.quantise_signs(margins, tables)
+    weights = np.where(margins >= 0, 1, -1)
+    assert tables.tolist() == kernels.look_up_tables(weights.tolist())
     assert total == weights.sum()
     size = np.abs(margins).sum()
     assert np.isclose(unit, (margins**2).sum() / size if size else 0, rtol=1e-4)

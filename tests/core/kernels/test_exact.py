@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from divgrpc.kernels import exact as scoring
 from divgrpc.kernels.records import Query
 from divgrpc.kernels.vector_sums import (
-    popcount,
     row_distance,
     row_distance_within,
     row_distances,
@@ -175,7 +174,6 @@ three_distances = numba.njit(lambda left, right, j: row_distances(left, (2, 0, 2
 distance_within = numba.njit(
     lambda left, right, limit: row_distance_within(left, 0, right, 0, limit)
 )
-count_bits = numba.njit(lambda word: popcount(word))  # noqa: PLW0108
 
 LENGTHS = [*range(70), 79, 80, 81, 127, 128, 129, 191, 192, 255, 256, 257, 1000]
 
@@ -216,8 +214,3 @@ def test_a_distance_within_the_limit_is_exact(cols: int) -> None:
         for limit in (below, whole / np.float32(2), np.float32(0), np.float32(-1)):
             if limit < whole:
                 assert distance_within(left, right, limit) > limit
-
-
-@given(word=st.integers(0, 2**64 - 1))
-def test_popcount_counts_the_set_bits(word: int) -> None:
-    assert count_bits(np.uint64(word)) == word.bit_count()

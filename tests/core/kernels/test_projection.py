@@ -71,44 +71,28 @@ def test_sign_code_packs_the_signs_of_margins(seed: int, words: int) -> None:
 def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int) -> None:
     vectors = definitions.unit(normal((points, dims), seed)).astype(np.float32)
     planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
-    codes = np.zeros((2, points + 4), np.uint64)
-    coding.encode(vectors @ planes - thresholds, codes, 3)
+    codes = np.full((2 + -(-points // 32), 4 * 128), 7, np.uint8)
+    coding.encode(vectors @ planes - thresholds, codes[:-1], 32)
     margins = kernels.margins(vectors, planes, thresholds)
-    bits = kernels.unpack(codes[:, 3:-1])
+    bits = kernels.bits_in_tiles(codes[1:-1], points)
     assert (bits == (margins >= 0))[np.abs(margins) > 1e-5].all()
-    assert (codes[:, :3] == 0).all()
-    assert (codes[:, -1] == 0).all()
+    assert (codes[[0, -1]] == 7).all()
+    assert not kernels.bits_in_tiles(codes[1:-1], 32 * (len(codes) - 2))[points:].any()
 
 
 @given(seed=seeds, words=st.integers(1, 6), kind=st.sampled_from(["normal", "zero", "equal"]))
 def test_quantise_rounds_margins_to_fifteen_levels(seed: int, words: int, kind: str) -> None:
-    """Four bit planes hold each level in two's complement; the largest margin has level 7 or -7."""
+    """An entry is 28 plus the levels of the bits that are set; the largest level is 7 or -7."""
     margins = normal((64 * words,), seed)
     if kind != "normal":
         margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
-    planes = np.empty((5, words), np.uint64)
-    unit, total = projection.quantise(margins, planes)
-    assert (planes[4] == 0).all()
-    bits = [kernels.unpack(plane[:, np.newaxis])[0] for plane in planes]
-    levels = bits[0] + 2 * bits[1] + 4 * bits[2].astype(int) - 8 * bits[3].astype(int)
-    assert levels.tolist() == kernels.levels(margins)
+    tables = np.empty((16 * words, 16), np.uint8)
+    unit, total = projection.quantise(margins, tables)
+    levels = np.array(kernels.levels(margins))
+    assert tables.tolist() == kernels.look_up_tables(levels.tolist())
     assert total == levels.sum()
     # Rounding to the nearest level loses at most half a level.
     assert np.abs(levels * unit - margins).max() <= 0.51 * unit
-
-
-@given(seed=seeds, groups=st.integers(1, 2), depth=st.sampled_from([2, 4]))
-def test_bit_planes_are_repeated_for_bits_of_higher_weight(
-    seed: int, groups: int, depth: int
-) -> None:
-    """Each run of words repeats the first run's planes, at twice the weight of the run before."""
-    margins = normal((64 * groups,), seed)
-    alone, planes = np.empty((5, groups), np.uint64), np.empty((5, groups * depth), np.uint64)
-    for quantise in (projection.quantise, projection.quantise_signs):
-        unit, total = quantise(margins, alone)
-        assert quantise(margins, planes) == (unit, total * (2**depth - 1))
-        assert (planes[:4] == np.tile(alone[:4], depth)).all()
-        assert (planes[4] == np.repeat(np.arange(depth), groups)).all()
 
 
 @given(seed=seeds, start=st.integers(0, 168), bits=st.integers(1, 24), points=st.integers(1, 70))
@@ -137,7 +121,7 @@ def test_tables_hold_every_point_in_its_bucket(
     bits = random_bits(points, 128, seed)
     if has_equal_codes:
         bits[:] = bits[0]
-    keys, offsets, rows = core.build_table(kernels.pack(bits), table, n_bits)
+    keys, offsets, rows = core.build_table(kernels.tiles(bits), points, table, n_bits)
     assert (len(keys) > 0) == (2**n_bits > 4 * points)
     bucket_keys = keys.tolist() if len(keys) else range(2**n_bits)
     assert sorted(bucket_keys) == list(bucket_keys)

@@ -120,7 +120,7 @@ def test_arrays_that_a_kernel_would_misread_are_refused(
 )
 def test_enlarged_memory_is_registered_again(fit: tuple[Any, ...]) -> None:
     """After memory is enlarged, the register holds its new address; large enough memory is kept."""
-    memory, (method, *sizes) = Memory(4, 1, (4, 64)), fit
+    memory, (method, *sizes) = Memory(4, (4, 64)), fit
     old = memory.register
     getattr(memory, method)(*sizes)
     assert memory.register is not old

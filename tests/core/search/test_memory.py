@@ -106,7 +106,7 @@ def test_points_whose_estimates_are_nan_come_last(share: float) -> None:
 def test_a_memory_error_leaves_arrays_of_equal_length(
     allocations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = Memory(4, 1, (4, 256))
+    memory = Memory(4, (4, 256))
     memory.fit_points(4)
     memory.fit_selection(4, 2)
     makers = iter([np.zeros] * allocations)

@@ -1,9 +1,10 @@
-"""Indexes stored in the current format and their answers.
+"""Indexes stored in the current format and in format 6, and their answers.
 
 The indexes cover every hash family, metric and kind of points, near-copies, categories, stored
 defaults, trained labels and imported label factors. A change of the code must read the same files,
-write the same files and give the same answers. Run as a script, this file records all of them
-again; review its changes before you commit them:
+write the same files and give the same answers. The answers of both formats are the same. Run as a
+script, this file records those of the current format again; review its changes before you commit
+them:
 
     PYTHONPATH=tests .venv/bin/python tests/core/storage/test_golden_families.py
 """
@@ -25,8 +26,10 @@ from divgrpc.index import Index
 from divgrpc.types import FloatArray, QueryDefault
 from support.data.recorded_answers import in_hexadecimal, opened, recorded, write_answers
 
-_FOLDER: Final = Path(__file__).parent.parent.parent / "golden" / "families"
-_ANSWERS: Final = _FOLDER / "answers.json"
+_GOLDEN: Final = Path(__file__).parent.parent.parent / "golden"
+_FOLDER: Final = _GOLDEN / "families"
+_FOLDERS: Final = (_FOLDER, _GOLDEN / "format-6")
+_ANSWERS: Final = "answers.json"
 _LABELS: Final = 6
 _BUILDS: Final[Mapping[str, dict[str, Any]]] = {
     "lsh_div": {"hash_family": "lsh_div", "metric": "euclidean"},
@@ -69,6 +72,9 @@ _PREDICTIONS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "factors, no threshold": ("factors", {"threshold": -np.inf}),
 }
 _CASES: Final = [(name, query) for name in _BUILDS for query in _QUERIES]
+
+
+formats = pytest.mark.parametrize("folder", _FOLDERS, ids=lambda folder: folder.name)
 
 
 def points() -> FloatArray:
@@ -126,41 +132,45 @@ def queries(name: str) -> FloatArray | sparse.csr_array:
     return sparse.csr_array(rows) if name in _SPARSE else rows
 
 
-def answer(name: str, query: str) -> list[str]:
-    result = opened(_FOLDER / name).query(queries(name), k=5, **_QUERIES[query])
+def answer(folder: Path, name: str, query: str) -> list[str]:
+    result = opened(folder / name).query(queries(name), k=5, **_QUERIES[query])
     columns = ("ids", "scores", "selection_scores", "collapsed_ids", "diversities")
     rest = {"parameters": asdict(result.parameters), "stats": asdict(result.stats)}
     return [*in_hexadecimal(result, columns), json.dumps(rest, default=np.ndarray.tolist)]
 
 
-def predict(case: str) -> list[str]:
+def predict(folder: Path, case: str) -> list[str]:
     name, parameters = _PREDICTIONS[case]
-    result = opened(_FOLDER / name).predict_labels(queries(name), top_k=3, **parameters)
+    result = opened(folder / name).predict_labels(queries(name), top_k=3, **parameters)
     return in_hexadecimal(result, ("labels", "scores", "selection_scores"))
 
 
+@formats
 @pytest.mark.parametrize(("name", "query"), _CASES)
-def test_a_stored_index_answers_as_recorded(name: str, query: str) -> None:
-    assert answer(name, query) == recorded(_ANSWERS)[f"{name}: {query}"]
+def test_a_stored_index_answers_as_recorded(folder: Path, name: str, query: str) -> None:
+    assert answer(folder, name, query) == recorded(folder / _ANSWERS)[f"{name}: {query}"]
 
 
+@formats
 @pytest.mark.parametrize("case", _PREDICTIONS)
-def test_stored_labels_are_predicted_as_recorded(case: str) -> None:
-    assert predict(case) == recorded(_ANSWERS)[f"predict: {case}"]
+def test_stored_labels_are_predicted_as_recorded(folder: Path, case: str) -> None:
+    assert predict(folder, case) == recorded(folder / _ANSWERS)[f"predict: {case}"]
 
 
+@formats
 @pytest.mark.parametrize("name", _BUILDS)
-def test_a_stored_index_has_the_files_recorded(name: str) -> None:
-    info = opened(_FOLDER / name).info
+def test_a_stored_index_has_the_files_recorded(folder: Path, name: str) -> None:
+    info = opened(folder / name).info
     arrays = [[array.name, array.dtype, *array.shape] for array in info.arrays]
-    assert arrays == recorded(_ANSWERS)[name]
+    assert arrays == recorded(folder / _ANSWERS)[name]
     family = _BUILDS[name].get("hash_family", "auto")
     assert family in {"auto", info.parameters["hash_family"]}
 
 
-def test_stored_defaults_are_read() -> None:
-    assert opened(_FOLDER / "topics").default == _DEFAULT
-    labels = opened(_FOLDER / "factors").info.labels
+@formats
+def test_stored_defaults_are_read(folder: Path) -> None:
+    assert opened(folder / "topics").default == _DEFAULT
+    labels = opened(folder / "factors").info.labels
     assert labels is not None
     assert labels.thresholds == {"embedding": _THRESHOLD}
 
@@ -193,7 +203,14 @@ def test_a_build_writes_the_files_recorded(name: str, tmp_path: Path) -> None:
 
 def test_every_recorded_answer_is_compared() -> None:
     names = {f"{name}: {query}" for name, query in _CASES} | set(_BUILDS)
-    assert set(recorded(_ANSWERS)) == names | {f"predict: {case}" for case in _PREDICTIONS}
+    names |= {f"predict: {case}" for case in _PREDICTIONS}
+    assert set(recorded(_FOLDER / _ANSWERS)) == names
+
+
+def test_a_new_format_changes_no_answer() -> None:
+    answers, before = (recorded(folder / _ANSWERS) for folder in _FOLDERS)
+    changed = {name for name in answers if answers[name] != before[name]}
+    assert changed <= set(_BUILDS)
 
 
 def record() -> None:
@@ -206,10 +223,10 @@ def record() -> None:
         arrays = opened(_FOLDER / name).info.arrays
         answers[name] = [[array.name, array.dtype, *array.shape] for array in arrays]
     for name, query in _CASES:
-        answers[f"{name}: {query}"] = answer(name, query)
+        answers[f"{name}: {query}"] = answer(_FOLDER, name, query)
     for case in _PREDICTIONS:
-        answers[f"predict: {case}"] = predict(case)
-    write_answers(_ANSWERS, answers)
+        answers[f"predict: {case}"] = predict(_FOLDER, case)
+    write_answers(_FOLDER / _ANSWERS, answers)
 
 
 if __name__ == "__main__":
