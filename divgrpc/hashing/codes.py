@@ -66,8 +66,8 @@ def encode(codes: FloatArray, tiles: npt.NDArray[np.uint8], start: int) -> None:
     """Store a block of codes (m, B) as the codes of points start to start + m - 1.
 
     `tiles` (ceil(n / TILE_POINTS), 4 * bits) uint8 are the codes of all points (`kernels.tiles`).
-    The first B bits of a code are the lowest bits of all margins, and the last B bits are the
-    signs. At depth 1, `codes` may be the margins themselves. `start` is a multiple of TILE_POINTS;
+    The first B bits of a code are the signs of all margins, and the last B bits are their lowest
+    bits. At depth 1, `codes` may be the margins themselves. `start` is a multiple of TILE_POINTS;
     so is m, unless the block ends with the last point.
 
     Margins come from a matrix product whose order of summation is not fixed. This does not matter,
@@ -79,7 +79,7 @@ def encode(codes: FloatArray, tiles: npt.NDArray[np.uint8], start: int) -> None:
         return
     numbers = ((codes + (2**depth - 1)) / 2).astype(np.uint8)
     for level in range(depth):
-        _put((numbers >> level) & 1, tiles, start, level)
+        _put((numbers >> (depth - 1 - level)) & 1, tiles, start, level)
 
 
 def _put(
@@ -100,13 +100,16 @@ def tiles_shape(points: int, bits: int) -> tuple[int, int]:
     return -(-points // TILE_POINTS), bits // GROUP_BITS * GROUP_BYTES
 
 
-def tiles_of(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-    """Return codes in the order of formats before 7, one word of all points after another.
+def tiles_of(words: npt.NDArray[np.uint64], margins: int) -> npt.NDArray[np.uint8]:
+    """Return codes of `margins` margins, stored as in formats before 7, in tiles.
 
-    `words` (W, n) uint64: column i is the code of point i. The result is as in `encode`.
+    Column i of `words` (W, n) uint64 is the code of point i. In these formats the first bits of a
+    code were the lowest bits of all margins. The result is as in `encode`.
     """
     tiles = np.empty(tiles_shape(words.shape[1], WORD_BITS * len(words)), np.uint8)
-    for w, column in enumerate(words):
+    groups = margins // WORD_BITS
+    levels = words.reshape(-1, groups, words.shape[1])[::-1]
+    for w, column in enumerate(levels.reshape(words.shape)):
         put_word(column, w, tiles, 0)
     return tiles
 

@@ -148,7 +148,10 @@ def scan_batch(index, scratch, plan, queries, first, count):
                 batch.tables[q * groups : (q + 1) * groups], batch.depths[q], batch.biases[q],
                 batch.units[q], batch.level_sums[q], hamming,
             )  # fmt: skip
-            block_distances(hashing.codes, hashing.terms, levels, start, np.float32(0), block)
+            block_distances(
+                hashing.codes, hashing.terms, levels, start, start + block.shape[0], np.float32(0),
+                scratch.scan.distances,
+            )  # fmt: skip
             size = keep_least(block, names, batch.limits[q], batch.counts[q], rows, distances)
             if size > 2 * hash_limit and estimates:
                 batch.limits[q] = keep_nearest(rows, distances, size, hash_limit, ids)

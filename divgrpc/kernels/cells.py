@@ -16,6 +16,7 @@ from divgrpc.kernels.code_scan import (
     take_least,
 )
 from divgrpc.kernels.jit import kernel, part
+from divgrpc.kernels.look_ups import TILE_POINTS
 from divgrpc.kernels.records import SCAN_HAMMING, TABLES
 from divgrpc.kernels.top_k import keep_nearest, take_in_order
 from divgrpc.kernels.vector_sums import prefetch_row, row_dot
@@ -118,8 +119,10 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
         stop = starts[cell + 1]
         for start in range(starts[cell], stop, BLOCK_POINTS):
             end = min(stop, start + BLOCK_POINTS)
-            block = scan.distances[: end - start]
-            block_distances(hashing.codes, hashing.terms, levels, start, base, block)
+            # A cell may start within a tile. The points before it are scored too.
+            first = start // TILE_POINTS * TILE_POINTS
+            block_distances(hashing.codes, hashing.terms, levels, first, end, base, scan.distances)
+            block = scan.distances[start - first : end - first]
             count = keep_least(block, places[start:end], limit, count, rows, estimates)
             if count > 2 * hash_limit:
                 limit = keep_nearest(rows, estimates, count, hash_limit, ids)

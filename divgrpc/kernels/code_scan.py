@@ -25,6 +25,10 @@ GROUP_POINTS = 16
 # instruction updates the minima of several groups.
 BLOCK_GROUPS = BLOCK_POINTS // GROUP_POINTS
 
+# Number of distances that the scratch memory of a scan holds: those of a block, which may start and
+# end within a tile.
+SCRATCH_POINTS = BLOCK_POINTS + TILE_POINTS
+
 # The two terms of a point share a uint32. Each is the upper 16 bits of a float32.
 _TERM_BITS = np.uint32(16)
 _UPPER_TERM = np.uint32(0xFFFF0000)
@@ -110,27 +114,29 @@ def scan_codes(codes, terms, levels, stop, distances, minima):
     """
     for start in range(0, stop, BLOCK_POINTS):
         block = distances[start : min(stop, start + BLOCK_POINTS)]
-        block_distances(codes, terms, levels, start, np.float32(0), block)
+        block_distances(codes, terms, levels, start, start + block.shape[0], np.float32(0), block)
         first = start // BLOCK_POINTS * BLOCK_GROUPS
         _group_minima(block, minima[first : first + BLOCK_GROUPS])
 
 
 @kernel
-def block_distances(codes, terms, levels, start, base, distances):
-    """Write the distances of points start to start + m - 1, computed from their codes.
+def block_distances(codes, terms, levels, start, stop, base, distances):
+    """Write the distances of points start to stop - 1, computed from their codes.
 
-    `distances` (m,) float32 is the output; `codes` (tiles, 4 * bits) uint8; `terms` (n,) uint32 or
-    empty; `levels`: `Levels`; `base` float32 is added to estimates.
+    `start` is a multiple of TILE_POINTS. `distances` float32 is the output, with at least
+    stop - start entries; entries up to the end of the last tile are overwritten too. `codes`
+    (tiles, 4 * bits) uint8; `terms` (n,) uint32 or empty; `levels`: `Levels`; `base` float32 is
+    added to estimates.
     """
-    tile, first, place = start // TILE_POINTS, start % TILE_POINTS, 0
-    while place < distances.shape[0]:
-        count = min(TILE_POINTS - first, distances.shape[0] - place)
+    for place in range(0, stop - start, TILE_POINTS):
+        count = min(TILE_POINTS, distances.shape[0] - place)
+        tile = (start + place) // TILE_POINTS
         tile_distances(
-            codes, tile, levels.tables, levels.depth, levels.bias, first, count, distances, place
+            codes, tile, levels.tables, levels.depth, levels.bias, count, distances, place
         )
-        tile, first, place = tile + 1, 0, place + count
     if terms.shape[0] and not levels.hamming:
-        estimate(levels.unit, levels.level_sum, terms, start, base, distances)
+        block = distances[: stop - start]
+        estimate(levels.unit, levels.level_sum, terms, start, base, block)
 
 
 @kernel

@@ -62,22 +62,22 @@ def tile_distances(
     tables: Any,
     depth: Any,
     bias: Any,
-    first: Any,
     count: Any,
     distances: Any,
     place: Any,
 ) -> Any:
-    """Write `bias` minus the sums of points first to first + count - 1 of a tile as float32.
+    """Write `bias` minus the sums of the first `count` points of a tile as float32.
 
     The results are distances[place] to distances[place + count - 1]. The sum of a point adds, for
-    each group of its code, the entry of the group's table, times 2**level for the groups of level
-    `level` of the code. `codes` (tiles, bytes) uint8; `tables` (G, 16) uint8, entries 0 to
-    ENTRY_MAX, G a multiple of 16; `depth` 1, 2 or 4; the others are integers.
+    each group of its code, the entry of the group's table, times the weight of the group's level.
+    The first level has the greatest weight, 2**(depth - 1), and the last has 1. `codes` (tiles,
+    bytes) uint8; `tables` (G, 16) uint8, entries 0 to ENTRY_MAX, G a multiple of 16; `depth` 1, 2
+    or 4; the others are integers.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         code_array, table_array, output = (
-            make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2, 7)
+            make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2, 6)
         )
         tile_bytes = cgutils.unpack_tuple(builder, code_array.shape, 2)[1]
         start = builder.mul(arguments[1], tile_bytes)
@@ -89,11 +89,11 @@ def tile_distances(
         sums = _sum_rounds(builder, values, target)
         least = _splat_value(builder, builder.trunc(arguments[4], _INT32))
         results = builder.sitofp(builder.sub(least, sums), _FLOATS)
-        _store(builder, results, builder.gep(output.data, [arguments[8]]), *arguments[5:7])
+        _store(builder, results, builder.gep(output.data, [arguments[7]]), arguments[5])
         return context.get_dummy_value()
 
     size = types.intp
-    return types.void(codes, size, tables, size, size, size, size, distances, size), generate
+    return types.void(codes, size, tables, size, size, size, distances, size), generate
 
 
 def _sum_rounds(builder: Any, tile: _Tile, target: tuple[str, str, str]) -> Any:
@@ -111,12 +111,11 @@ def _sum_rounds(builder: Any, tile: _Tile, target: tuple[str, str, str]) -> Any:
         for pointer in sums:
             builder.store(_splat(words, 0), pointer)
         with cgutils.for_range(builder, tile.depth) as level:
-            # The highest level comes first, and the sums double before each further level.
+            # The level of greatest weight comes first. The sums double before each further level.
             for pointer in sums:
                 value = builder.load(pointer)
                 builder.store(builder.add(value, value), pointer)
-            high = builder.sub(builder.sub(tile.depth, cgutils.intp_t(1)), level.index)
-            group = builder.add(builder.mul(high, tile.groups), first)
+            group = builder.add(builder.mul(level.index, tile.groups), first)
             codes, tables = (
                 builder.gep(data, [builder.mul(place, cgutils.intp_t(GROUP_BYTES))])
                 for data, place in ((tile.codes, group), (tile.tables, first))
@@ -195,8 +194,8 @@ def _joined(builder: Any, pairs: Any, odd: Any) -> Any:
     return _shuffled(builder, parts[0], parts[1], order)
 
 
-def _store(builder: Any, results: Any, output: Any, first: Any, count: Any) -> None:
-    """Store `count` entries of `results`, from entry `first` on, at `output`."""
+def _store(builder: Any, results: Any, output: Any, count: Any) -> None:
+    """Store the first `count` entries of `results` at `output`."""
     whole = builder.icmp_signed("==", count, cgutils.intp_t(TILE_POINTS))
     with builder.if_else(whole) as (then, otherwise):
         with then:
@@ -206,8 +205,7 @@ def _store(builder: Any, results: Any, output: Any, first: Any, count: Any) -> N
             copy = cgutils.alloca_once_value(builder, results)
             entries = builder.bitcast(copy, output.type)
             with cgutils.for_range(builder, count) as entry:
-                place = builder.add(first, entry.index)
-                value = builder.load(builder.gep(entries, [place]))
+                value = builder.load(builder.gep(entries, [entry.index]))
                 builder.store(value, builder.gep(output, [entry.index]))
 
 

@@ -3,7 +3,9 @@
 A tile has the codes of TILE_POINTS consecutive points. Codes of B bits make an array of shape
 (ceil(n / TILE_POINTS), 4 * B) uint8. Group g of a code is its bits 4 * g to 4 * g + 3. Byte
 16 * g + j of a tile holds group g of point j of the tile in its lower four bits, and group g of
-point j + 16 in its upper four bits. The codes after the last point are 0.
+point j + 16 in its upper four bits. The codes after the last point are 0. If a code has several
+bits for each margin, the first bits of a code are the signs of all margins, and the last bits are
+the lowest bits. So a scan reads a tile from its first byte to its last.
 
 Word w of a code is its bits 64 * w to 64 * w + 63.
 """

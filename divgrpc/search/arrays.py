@@ -41,7 +41,7 @@ def with_tiles(arrays: Mapping[str, Array]) -> dict[str, Array]:
     result = dict(arrays)
     for name in ("codes", "cell_codes"):
         if name in result and result[name].dtype == np.uint64:
-            result[name] = read_only(tiles_of(result[name]))
+            result[name] = read_only(tiles_of(result[name], arrays["hyperplanes"].shape[1]))
     return result
 
 

@@ -49,7 +49,7 @@ class Memory:
         sums, margins = hyperplanes
         words, self._groups = margins // WORD_BITS, margins // GROUP_BITS
         self._code_sizes = {"m": sums, "B": margins, "W": words, "G": self._groups}
-        sizes = self._code_sizes | {"d": dims, "marks": marks, "block": code_scan.BLOCK_POINTS}
+        sizes = self._code_sizes | {"d": dims, "marks": marks, "block": code_scan.SCRATCH_POINTS}
         self._scratch = record_of(Scratch, None, sizes)
         self._register: IntArray | None = None
 
@@ -91,7 +91,7 @@ class Memory:
         """Allocate memory for a scan of the codes of `points` points."""
         if len(self._scratch.scan.minima) * code_scan.GROUP_POINTS < points:
             groups = -(-points // code_scan.BLOCK_POINTS) * code_scan.BLOCK_GROUPS
-            sizes = {"block": code_scan.BLOCK_POINTS, "groups": groups}
+            sizes = {"block": code_scan.SCRATCH_POINTS, "groups": groups}
             self._replace(scan=record_of(ScanScratch, None, sizes))
 
     def fit_batch(self, queries: int, room: int) -> None:

@@ -156,13 +156,14 @@ def look_up_tables(sizes: list[int]) -> list[list[int]]:
 def entry_sum(code: Bits, tables: list[list[int]]) -> int:
     """Return the sum of the table entries that a code selects, weighted by its levels.
 
-    Every len(tables) groups of four bits belong to one level, which has twice the weight of the
-    level before.
+    Every len(tables) groups of four bits belong to one level. A level has half the weight of the
+    level before, and the last level has the weight 1.
     """
-    total = 0
+    total, depth = 0, len(code) // 4 // len(tables)
     for group in range(len(code) // 4):
         entry = sum(int(code[4 * group + b]) << b for b in range(4))
-        total += tables[group % len(tables)][entry] << (group // len(tables))
+        weight = 2 ** (depth - 1 - group // len(tables))
+        total += weight * tables[group % len(tables)][entry]
     return total
 
 
@@ -192,10 +193,10 @@ def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
     """Return the sum of the query's levels over the set bits of a code; larger is nearer.
 
     A code may have several times as many bits as there are levels. Then each run of
-    len(query_levels) bits weighs twice as much as the run before it.
+    len(query_levels) bits weighs half as much as the run before it, and the last run weighs 1.
     """
     runs = np.reshape(bits, (-1, len(query_levels))).astype(np.int64)
-    weights = 2 ** np.arange(len(runs))
+    weights = 2 ** np.arange(len(runs))[::-1]
     return int(weights @ runs @ np.array(query_levels))
 
 
@@ -203,7 +204,7 @@ def odd_levels(bits: Bits, margins: int) -> npt.NDArray[np.int64]:
     """Return codes (n, B) as odd integers (n, margins), each read from B / margins bits."""
     depth = bits.shape[1] // margins
     numbers = sum(
-        bits[:, level * margins : (level + 1) * margins].astype(np.int64) << level
+        bits[:, level * margins : (level + 1) * margins].astype(np.int64) << (depth - 1 - level)
         for level in range(depth)
     )
     return np.asarray(2 * numbers - (2**depth - 1))

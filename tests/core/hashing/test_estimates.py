@@ -61,7 +61,8 @@ def estimated(
     estimates = np.full(len(points), np.nan, np.float32)
     for at in range(0, len(points), code_scan.BLOCK_POINTS):
         run = estimates[at : at + code_scan.BLOCK_POINTS]
-        code_scan.block_distances(codes, terms, query_levels, at, np.float32(0), run)
+        stop = at + len(run)
+        code_scan.block_distances(codes, terms, query_levels, at, stop, np.float32(0), run)
     return estimates.astype(np.float64)
 
 
