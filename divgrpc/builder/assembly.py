@@ -59,16 +59,18 @@ def assemble(
     *,
     report: Report,
     prefix: str = "",
+    longest_first: bool = False,
     queries: Rows | None = None,
     categories: IntArray | None = None,
 ) -> Manifest:
     """Encode `points` (n, d) into `store`, tune searches, and return the manifest.
 
     The manifest still lacks the number of the generation, the warnings, the labels and the array
-    entries. The names of arrays in the store begin with `prefix`. `queries` (m, d) are a sample of
-    future queries; if None, queries are made from points. `categories` (n,) are the categories of
-    the points. `report` is called with the stage, the number of rows done, and the total number of
-    rows (0 if unknown). Raises `InvalidArgumentError` for parameters that do not fit the points.
+    entries. The names of arrays in the store begin with `prefix`. `longest_first`: whether the
+    points are sorted by length, longest first. `queries` (m, d) are a sample of future queries; if
+    None, queries are made from points. `categories` (n,) are the categories of the points.
+    `report` is called with the stage, the number of rows done, and the total number of rows (0 if
+    unknown). Raises `InvalidArgumentError` for parameters that do not fit the points.
     """
     family, family_reason = choose_family(request, points, queries)
     encoding = encode_points(store, replace(request, hash_family=family), points, report, prefix)
@@ -77,7 +79,7 @@ def assemble(
     tick = partial(report, "tuning")
     rows, dims = points.shape
     widths = np.diff(points.indptr) if isinstance(points, SparseRows) else None
-    searcher = searcher_of(encoding, points)
+    searcher = searcher_of(encoding, points, longest_first=longest_first)
     tuning = tune(searcher, parameters, tick, queries=queries)
     dense, dense_choices = _tune_for_dense(searcher, parameters, categories, tick)
     return Manifest(

@@ -71,10 +71,11 @@ class Encoding:
     code_bits: int
 
 
-def searcher_of(encoding: Encoding, points: Rows) -> Searcher:
-    """Return a searcher for the encoded `points` (n, d)."""
+def searcher_of(encoding: Encoding, points: Rows, *, longest_first: bool = False) -> Searcher:
+    """Return a searcher for the encoded `points` (n, d), whose longest may come first."""
     arrays = with_points(encoding.arrays, points)
-    return Searcher(arrays, encoding.parameters, points.shape[1])
+    dims = points.shape[1]
+    return Searcher(arrays, encoding.parameters, dims, longest_first=longest_first)
 
 
 def encode_points(

@@ -197,6 +197,7 @@ class LabelBuilder:
             self._store.read(vectors),
             report=lambda stage, count, total: report(f"label {stage}", count, total),
             prefix=INDEX,
+            longest_first=True,
             queries=sample,
         )
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)

@@ -180,8 +180,7 @@ class _Measurement:
         for place, pool in enumerate(POOLS):
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
             points = min(self._limits[place], self._rows)
-            if self._searcher.ends_early and not self.shape.cells:
-                # Such a scan first scores the longest points, to skip points too short to be near.
+            if self._searcher.scores_longest:
                 points += _FIRST_ROWS_PER_CANDIDATE * pool
             counts = (points, self._rows + lists, lists, 0)
             costs.append(self._pool(place, 0, recall, counts))

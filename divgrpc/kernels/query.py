@@ -100,9 +100,12 @@ def answer(index, scratch, plan, span, queries, results):
 def sorted_by_length(index):
     """Return whether later points are so short that bounds on lengths save work; False for cells.
 
-    This is so if points are sorted by length, longest first, and their lengths differ much.
+    This is so if Build has sorted the points by length, and their lengths differ much. If a caller
+    has sorted them, False is returned, because the result of a scan must not depend on the order in
+    which points arrive.
     """
-    return ends_early(index.length_bounds) and not index.cells.rows.shape[0]
+    by_length = index.longest_first.shape[0] > 0 and not index.cells.rows.shape[0]
+    return by_length and ends_early(index.length_bounds)
 
 
 @part

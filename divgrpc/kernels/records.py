@@ -165,6 +165,8 @@ class Index(NamedTuple):
     # row BOUND_ROWS * b to the end (`kernels.exact`). Empty unless the metric is inner_product and
     # points are dense.
     length_bounds: Annotated[Float32s, "bounds"]
+    # (1,) if Build has sorted the points by length, longest first; otherwise empty.
+    longest_first: Annotated[UInt8s, "flag"]
     hashing: Hashing
     tables: Tables
     cells: Cells

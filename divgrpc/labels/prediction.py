@@ -112,7 +112,8 @@ class IndexedLabels:
 
     @cached_property
     def _searcher(self) -> Searcher:
-        return Searcher(part_of(self._arrays, INDEX), self._index.parameters, self._index.dims)
+        arrays, inner = part_of(self._arrays, INDEX), self._index
+        return Searcher(arrays, inner.parameters, inner.dims, longest_first=True)
 
     @cached_property
     def _table(self) -> SearchTable:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.arrays import Array, release
+from divgrpc.arrays import Array, read_only, release
 from divgrpc.kernels import code_scan, exact, inverted_lists, pairwise, query, records
 from divgrpc.kernels.batch import BATCH_QUERIES, scan_batch, score_batch
 from divgrpc.kernels.greedy import CROWDED_RATIO
@@ -43,11 +43,21 @@ _KEPT_BYTES: Final = 8
 class Searcher:
     """Answers queries over the arrays of one generation.
 
-    All defaults of `parameters` must be filled in.
+    All defaults of `parameters` must be filled in. `longest_first`: whether Build has sorted the
+    points by length, longest first, as it sorts label factors.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        parameters: BuildParameters,
+        dims: int,
+        *,
+        longest_first: bool = False,
+    ) -> None:
         arrays = with_tiles(arrays)
+        if longest_first:
+            arrays["longest_first"] = read_only(np.ones(1, np.uint8))
         # `_index` keeps alive every array whose address is in `_register`.
         self._index = record_of(records.Index, arrays, {"d": dims, "m": dims})
         self._register = register(self._index)
@@ -78,6 +88,12 @@ class Searcher:
     def ends_early(self) -> bool:
         """Whether later points are so short that bounds on lengths let exact searches skip them."""
         return bool(exact.ends_early(self._index.length_bounds))
+
+    @property
+    def scores_longest(self) -> bool:
+        """Whether scans first score the longest points, to skip points too short to be near."""
+        by_length = len(self._index.longest_first) > 0 and not self._n_cells
+        return by_length and self.ends_early
 
     @property
     def max_probes(self) -> int:
@@ -309,7 +325,7 @@ class Searcher:
             room = 2 * plan.candidates_max + exact.BOUND_ROWS
         else:
             scan = kernel.search != records.TABLES and 0 < kernel.hash_limit < self._n_points
-            whole = not self._n_cells and not self.ends_early
+            whole = not self._n_cells and not self.scores_longest
             pays = scan and whole and index.hashing.codes.nbytes > _BATCH_CODE_BYTES_MIN
             room = 2 * kernel.hash_limit + code_scan.BLOCK_POINTS
         room_is_small = _BATCH_POINTS_RATIO * room <= self._n_points

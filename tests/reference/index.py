@@ -62,7 +62,7 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
         metric=parameters.metric,
         terms=terms,
         cells=cells,
-        bounds=arrays.get("length_bounds") if cells is None else None,
+        bounds=arrays.get("length_bounds") if "longest_first" in arrays and cells is None else None,
     )
 
 

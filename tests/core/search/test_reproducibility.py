@@ -202,3 +202,22 @@ def test_refused_parameters_are_not_cached() -> None:
         with refused("max_distance", "max_distance"):
             index.query(points[0], max_distance=1.0)
     assert len(index.query(points[0]).ids[0]) == 10
+
+
+@pytest.mark.parametrize("search", ["scan", "exact", "tables"])
+def test_answers_do_not_depend_on_the_order_of_points(search: Search) -> None:
+    """Points in the order of falling length, in which a scan could skip the last, get no favour."""
+    rng = np.random.default_rng(3)
+    points = rng.standard_normal((20_000, 16)).astype(np.float32)
+    points *= rng.lognormal(0, 1, (20_000, 1)).astype(np.float32)
+    points = points[np.argsort(-np.linalg.norm(points, axis=1))]
+    queries = rng.standard_normal((200, 16)).astype(np.float32)
+    answers = []
+    for order in (np.arange(20_000), rng.permutation(20_000)):
+        index = Index.build(
+            points[order], ids=order, metric="inner_product", hash_family="lsh_div", seed=1
+        )
+        options: dict[str, Any] = {"search": search, "hash_limit": 40, "candidates_limit": 20}
+        answers.append(index.query(queries, k=10, keep_duplicates=True, **options))
+    assert answers[0].ids.tolist() == answers[1].ids.tolist()
+    assert answers[0].scores.tobytes() == answers[1].scores.tobytes()
