@@ -20,6 +20,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
+from divgrpc.kernels.vector_sums import CACHE_LINE_BYTES, prefetch_line
+
 # Number of points in a tile.
 TILE_POINTS: Final = 32
 # Number of bytes of one group in a tile: two points share a byte.
@@ -31,6 +33,9 @@ _BYTE_TERMS: Final = 4
 # Number of groups after which sums are widened to 32 bits. The weights of the levels of a code add
 # up to at most 15, and 63 * 64 * 15 fits into 16 bits.
 _ROUND_GROUPS: Final = 64
+# Codes are prefetched when the codes this many bytes before them are read, because processors
+# prefetch by themselves only within a page of memory.
+_PREFETCH_BYTES: Final = 8_192
 
 _INT8, _INT16, _INT32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _WORDS: Final = ir.VectorType(_INT32, TILE_POINTS)
@@ -147,6 +152,9 @@ def _add_groups(
         for term in range(_BYTE_TERMS):
             place = builder.add(start, cgutils.intp_t(term * lanes))
             pair, table = load(codes, place), load(tables, place)
+            if term * lanes % CACHE_LINE_BYTES == 0:
+                ahead = builder.add(place, cgutils.intp_t(_PREFETCH_BYTES))
+                prefetch_line(builder, builder.gep(codes, [ahead]))
             upper = builder.lshr(builder.bitcast(pair, words), _splat(words, 4))
             for half, code in enumerate((pair, builder.bitcast(upper, octets))):
                 index = builder.and_(code, _splat(octets, 15))

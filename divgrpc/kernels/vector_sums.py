@@ -25,7 +25,7 @@ from numba.np.arrayobj import make_array
 LANES: Final = 16
 ACCUMULATORS: Final = 4
 
-_CACHE_LINE_BYTES: Final = 64
+CACHE_LINE_BYTES: Final = 64
 _FLOAT: Final = ir.FloatType()
 _VECTOR: Final = ir.VectorType(_FLOAT, LANES)
 _DOUBLE: Final = ir.DoubleType()
@@ -184,13 +184,14 @@ def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
 
 def _prefetch(builder: Any, start: Any, count: Any) -> None:
     """Prefetch every cache line of the `count` four-byte numbers from address `start` on."""
-    per_line = ir.Constant(count.type, _CACHE_LINE_BYTES // 4)
-    padded_count = builder.add(count, ir.Constant(count.type, _CACHE_LINE_BYTES // 4 - 1))
+    per_line = ir.Constant(count.type, CACHE_LINE_BYTES // 4)
+    padded_count = builder.add(count, ir.Constant(count.type, CACHE_LINE_BYTES // 4 - 1))
     with cgutils.for_range(builder, builder.udiv(padded_count, per_line)) as loop:
-        _prefetch_line(builder, builder.gep(start, [builder.mul(loop.index, per_line)]))
+        prefetch_line(builder, builder.gep(start, [builder.mul(loop.index, per_line)]))
 
 
-def _prefetch_line(builder: Any, place: Any) -> None:
+def prefetch_line(builder: Any, place: Any) -> None:
+    """Prefetch the cache line at the address `place`."""
     byte = ir.IntType(8).as_pointer()
     prefetch = builder.module.declare_intrinsic(
         "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[_INT32] * 3])
@@ -299,7 +300,7 @@ def _gathered_sum(builder: Any, elements: Any, span: Any, dense: Any) -> Any:
     with cgutils.for_range(builder, steps) as loop:
         offset = builder.mul(loop.index, ir.Constant(index, stride))
         for array in (columns, values):
-            _prefetch_line(builder, builder.gep(array, [builder.add(ahead, offset)]))
+            prefetch_line(builder, builder.gep(array, [builder.add(ahead, offset)]))
         for number, total in enumerate(sums):
             step = ir.Constant(index, number * _DOUBLE_LANES)
             add(total, builder.add(builder.add(start, offset), step), _DOUBLE_LANES)
