@@ -32,6 +32,13 @@ def _selectors(tables: list[Table]) -> None:
         assert bool(mmr) == (not libraries.missing("pyversity"))
 
 
+def _scans(tables: list[Table]) -> None:
+    (table,) = tables
+    assert column(table, "points") == [2_000, 5_000]
+    assert all(time > 0 for time in column(table, "scores, ns a point"))
+    assert ("divgrpc / faiss" in table.columns) == (not libraries.missing("faiss"))
+
+
 def _batches(tables: list[Table]) -> None:
     for table in tables:
         assert set(column(table, "rows")) == set(BATCH_SIZES)
@@ -107,6 +114,7 @@ _PEERS: Final = (
 SMALL: Final[dict[str, tuple[str, Check]]] = {
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
+    "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),
     "peers": (f"--points real {_PEERS} --families lsh_div auto --faiss 'faiss IVF'", _peers),
