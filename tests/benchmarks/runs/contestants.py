@@ -37,7 +37,7 @@ Objective: TypeAlias = Literal["J", "MMR"]
 _CANDIDATES: Final = (25, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
 # Values to try: hashed points per candidate, and probes as multiples of the number that Build
 # tuned.
-_HASH_FACTORS: Final = (1, 1.5, 2, 3, 4, 8, 16)
+_HASH_FACTORS: Final = (1, 1.5, 2, 3, 4, 8, 16, 32, 64)
 _PROBE_FACTORS: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
 # How many numbers of candidates to try, including the first, which is too small.
 _TRIALS: Final = 5
