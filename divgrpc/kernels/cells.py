@@ -10,9 +10,11 @@ import numpy as np
 from divgrpc.kernels.code_scan import (
     BLOCK_POINTS,
     block_distances,
+    estimate,
     keep_least,
     levels_of,
     scan_codes,
+    score_tiles,
     take_least,
 )
 from divgrpc.kernels.jit import kernel, part
@@ -113,6 +115,11 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
         return count, probes, 0
     signs = plan.search == SCAN_HAMMING
     levels = levels_of(code.margins, signs, False, hashing.codes, code.tables)
+    if n_cells == starts.shape[0] - 1:
+        count = _scan_cells(
+            hashing, cells, levels, cell_scratch.distances, hash_limit, ids, scan, candidates
+        )
+        return count, probes, 0
     limit = np.float32(np.inf)
     for i in range(n_cells):
         cell, base = cell_scratch.numbers[i], cell_scratch.distances[i]
@@ -130,3 +137,35 @@ def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, cell_scratc
     if count > hash_limit:
         keep_nearest(rows, estimates, count, hash_limit, ids)
     return min(count, hash_limit), probes, 0
+
+
+@kernel
+def _scan_cells(hashing, cells, levels, bases, hash_limit, ids, scan, candidates):
+    """Write the `hash_limit` points of all cells whose codes are nearest; return their number.
+
+    `bases` (C,) float32 are the distances of the centres, by cell number. The codes of all cells
+    are scored in the order of storage. A loop over cells would score the tiles that two cells share
+    twice, and most cells hold only a few tiles. There are more points than `hash_limit`.
+    """
+    starts, places, terms = cells.starts, cells.rows, hashing.terms
+    rows, estimates = candidates.rows, candidates.distances
+    cell, count, limit = 0, 0, np.float32(np.inf)
+    for start in range(0, places.shape[0], BLOCK_POINTS):
+        stop = min(places.shape[0], start + BLOCK_POINTS)
+        block = scan.distances[: stop - start]
+        score_tiles(hashing.codes, levels, start, stop, scan.distances)
+        place = start
+        while place < stop:
+            while starts[cell + 1] <= place:
+                cell += 1
+            end = min(stop, starts[cell + 1])
+            part = block[place - start : end - start]
+            estimate(levels.unit, levels.level_sum, terms, place, bases[cell], part)
+            place = end
+        count = keep_least(block, places[start:stop], limit, count, rows, estimates)
+        if count > 2 * hash_limit:
+            limit = keep_nearest(rows, estimates, count, hash_limit, ids)
+            count = hash_limit
+    if count > hash_limit:
+        keep_nearest(rows, estimates, count, hash_limit, ids)
+    return min(count, hash_limit)

@@ -128,15 +128,24 @@ def block_distances(codes, terms, levels, start, stop, base, distances):
     (tiles, 4 * bits) uint8; `terms` (n,) uint32 or empty; `levels`: `Levels`; `base` float32 is
     added to estimates.
     """
+    score_tiles(codes, levels, start, stop, distances)
+    if terms.shape[0] and not levels.hamming:
+        block = distances[: stop - start]
+        estimate(levels.unit, levels.level_sum, terms, start, base, block)
+
+
+@kernel
+def score_tiles(codes, levels, start, stop, distances):
+    """Write the negated scores, or Hamming distances, of points start to stop - 1.
+
+    The arguments are as for `block_distances`.
+    """
     for place in range(0, stop - start, TILE_POINTS):
         count = min(TILE_POINTS, distances.shape[0] - place)
         tile = (start + place) // TILE_POINTS
         tile_distances(
             codes, tile, levels.tables, levels.depth, levels.bias, count, distances, place
         )
-    if terms.shape[0] and not levels.hamming:
-        block = distances[: stop - start]
-        estimate(levels.unit, levels.level_sum, terms, start, base, block)
 
 
 @kernel
