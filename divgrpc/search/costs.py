@@ -60,8 +60,8 @@ _SPARSE_BY_DENSE_NS: Final = 7.0
 _LIST_ENTRY_NS: Final = 1.7
 _LIST_SUM_NS: Final = 4.0
 # Nanoseconds for each 64-bit word of a code: in a scan by estimated distance, in a scan by Hamming
-# distance, and in any search of the family `cells`. They were fitted again when codes were stored in
-# tiles. A cell may begin and end within a tile, so its codes cost more.
+# distance, and in any search of the family `cells`. These three were fitted again when codes were
+# stored in tiles. A cell may begin and end within a tile, so its codes cost more.
 _WORD_NS: Final = 0.35
 _HAMMING_WORD_NS: Final = 0.3
 _CELL_WORD_NS: Final = 0.5
