@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -194,7 +195,7 @@ def records_table(caption: str, records: Sequence[Any]) -> Table:
 
 def interval_text(interval: Interval) -> str:
     """Return both ends of an interval without leading zeros, so that many columns fit a page."""
-    return " to ".join(f"{end:.3f}".replace("0.", ".", 1) for end in interval[1:])
+    return " to ".join(re.sub(r"^(-?)0\.", r"\1.", f"{end:.3f}") for end in interval[1:])
 
 
 def _cell(value: object) -> Cell:

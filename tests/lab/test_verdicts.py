@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from divgrpc.types import IntArray
+from divgrpc.types import IntArray, Interval
+from divgrpc_lab.experiment import interval_text
 from divgrpc_lab.verdicts import Claim, Contrast, Verdict, judge, p_text, verdict_table
 
 _GROUPS = np.repeat(np.arange(10), 6)
@@ -160,3 +161,8 @@ def _null_claims(
         Claim("c", "e", contrasts[start : start + 3], is_null=start % 9 == 0)
         for start in range(0, cells, 3)
     ]
+
+
+def test_intervals_are_written_without_leading_zeros_only() -> None:
+    assert interval_text(Interval(0.0, -0.25, 0.5)) == "-.250 to .500"
+    assert interval_text(Interval(20.0, 10.125, 100.5)) == "10.125 to 100.500"

@@ -167,7 +167,8 @@ def time_words(microseconds: float) -> str:
     if microseconds >= 1e9:
         return f"{microseconds / 1e6:,.0f} s"
     for unit, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
-        if microseconds >= size:
+        # A time that rounds to 1,000 of a unit is written in the next unit.
+        if microseconds >= 0.9995 * size:
             return f"{microseconds / size:.3g} {unit}"
     return f"{microseconds:.2g} µs"
 

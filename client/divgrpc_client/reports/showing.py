@@ -100,7 +100,9 @@ def side_by_side(
 def _options(row: EvaluateRow) -> dict[str, Any]:
     """Return the parameters of a query that repeats those of a row."""
     options = {name: getattr(row.parameters, name) for name in _OPTIONS}
-    return options | {"n_probes": row.parameters.n_probes or None}
+    threshold = row.parameters.duplicate_threshold
+    copies = {"keep_duplicates": True} if threshold is None else {"duplicate_threshold": threshold}
+    return options | copies | {"n_probes": row.parameters.n_probes or None}
 
 
 def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None) -> Result:

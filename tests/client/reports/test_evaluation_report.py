@@ -13,7 +13,7 @@ from PIL import Image
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.index import Index
-from divgrpc.types import EvaluateRow, FloatArray
+from divgrpc.types import EvaluateRow, FloatArray, Selector
 from divgrpc_client import Client
 from divgrpc_client.cli import main
 from divgrpc_client.formats.evaluation_tables import setting
@@ -184,8 +184,8 @@ def test_axes_of_metrics_end_at_1() -> None:
 
 
 def test_times_have_a_suitable_unit() -> None:
-    times = (0.5, 20, 999, 1_000, 25_000, 2e6)
-    words = ["0.5 µs", "20 µs", "999 µs", "1 ms", "25 ms", "2 s"]
+    times = (0.5, 20, 999, 999.6, 1_000, 25_000, 999_600, 2e6)
+    words = ["0.5 µs", "20 µs", "999 µs", "1 ms", "1 ms", "25 ms", "1 s", "2 s"]
     assert [charts.time_words(duration) for duration in times] == words
 
 
@@ -272,6 +272,25 @@ def test_lists_equal_the_results_of_queries(client: Client) -> None:
     by_ids = side_by_side(client, "shown", queries, rows, Looks(), count=9, relevant=[[ids[0]]] * 5)
     assert len(by_ids) == 5
     assert by_ids[4].lists[0].caption == "1 of 4 relevant"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_lists_treat_near_copies_as_the_evaluation_did(client: Client, keep: bool) -> None:
+    points = random_points(30).repeat(3, axis=0)
+    name = f"copies-{keep}".lower()
+    _build(client, name, points)
+    query = random_points(1, seed=3)
+    evaluation = client.evaluate(
+        name, query, [0], ks=[6], diversities=[0.5], folds=0, keep_duplicates=keep
+    )
+    rows = list(evaluation)
+    (part,) = side_by_side(client, name, query, rows, Looks())
+    selectors: tuple[Selector, ...] = ("nearest", "greedy")
+    for shown, selector in zip(part.lists, selectors, strict=False):
+        result = client.query(
+            name, query, k=6, selector=selector, diversity=0.5, keep_duplicates=keep
+        )
+        assert [item.text for item in shown.results] == [f"id {n}" for n in result.ids[0] if n >= 0]
 
 
 def test_the_command_writes_its_page(
