@@ -1,12 +1,13 @@
 """Searches sparse points exactly, but computes the exact distances of only some of them.
 
-Each rare column, which few points store, has an inverted list of these points. If values are
-weighted by rarity (tf-idf), rare columns have the greatest weights. For a sparse query, the
-products over the rare columns are summed by reading the lists of the query's columns. By the
-Cauchy-Schwarz inequality, the common columns add at most |q| |p|, where the norms of the query q
-and the point p are taken over these columns only. The sum over the rare columns and this bound give
-a lower bound of each distance. A point is skipped if its lower bound is too great for it to be
-among the nearest. The exact distances of the other points are computed from their stored rows.
+Values are rounded to one byte: each column has a step, and a value becomes the nearest multiple of
+it. A rare column has an inverted list of the points that store it; a column that many points store
+has one byte for every point. For a sparse query, integer products over the query's columns are
+summed for all points. The sum is exact, and its distance from the true dot product is bounded: by
+the Cauchy-Schwarz inequality, rounding the values of a point p changes the product by at most
+|q| |e|, where e holds the rounding errors of p. So the sum gives a lower bound of each distance. A
+point is skipped if its lower bound is too great for it to be among the nearest. The exact distances
+of the other points are computed from their stored rows.
 """
 
 import math
@@ -16,40 +17,80 @@ import numpy as np
 from divgrpc.kernels.exact import score_marked, score_rows
 from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.top_k import kth_least, take_nearest
+from divgrpc.kernels.vector_sums import prefetch_run
 
-# Relative rounding error of one float32 operation, 2**-23 rounded up. The error of a sum of t
-# products is at most t times this number times the product of the two lengths.
-_FLOAT32_ERROR = 1.2e-7
-# Absolute error of a float32 product that underflows: the smallest float32 above 0, rounded up.
-_FLOAT32_LEAST = 1.5e-45
-# Bound of the relative rounding error of a float64 sum of squares.
-_SQUARES_ERROR = 1e-12
+# Number of points in a run. Each column has a list for each run, because the position of a point in
+# its run fits into 16 bits.
+RUN_POINTS = 1 << 16
+# A value is stored as a number of steps from -STEPS_MAX to STEPS_MAX.
+STEPS_MAX = 127
+# Number of columns that are added together, so that each sum is read and written once for all.
+_COLUMNS_TOGETHER = 4
+# Lists are prefetched this many columns ahead, because short lists are scattered in memory.
+_PREFETCH_COLUMNS = 3
+# The weights of a query's columns are scaled so that no sum exceeds this number.
+_SUM_MAX = float(1 << 30)
+# Bound of the relative rounding error of a float64 sum.
+_SUM_ERROR = 1e-12
 # A length is multiplied by this number, so that its float32 value is not below the true length.
 _LENGTH_ROUND_UP = 1.000001
-# Inverted lists are read only if the lists of a query hold less than 1 / LISTS_MIN_RATIO of all
+# The smallest float32 above 0, rounded up. It is added to lengths that could underflow.
+_FLOAT32_LEAST = 1.5e-45
+# Lists are read only if this takes less than 1 / LISTS_MIN_RATIO of the work of a pass over all
 # stored values, and if the query needs at most 1 / LISTS_MIN_RATIO of all points.
 LISTS_MIN_RATIO = 4
+# A column with a value in more than this share of the points gets one byte for every point instead
+# of lists. Adding these bytes takes as long as adding lists of this share of the points.
+FULL_COLUMN_SHARE = 0.15
 
 
 @kernel
-def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, common_lengths):
-    """Append m sparse rows to the inverted lists of their columns; the first has number `first`.
+def count_values(indptr, indices, values, first, holders, largest):
+    """Count the values of m sparse rows by run and column, and find the largest of each column.
 
-    `indptr` (m + 1,), `indices` and `values` are the sparse rows. `list_rows` int32 and
-    `list_values` float32 hold all lists. `ends` (d,) int64 holds the position for the next entry of
-    each list, or -1 for a common column, and is updated. The length of each row over the common
-    columns, rounded up, is written into `common_lengths` (m,) float32.
+    `indptr` (m + 1,), `indices` and `values` are the sparse rows; the first of them is point
+    `first`. `holders` (runs, d) int64 and `largest` (d,) float32 are updated.
     """
     for row in range(indptr.shape[0] - 1):
-        square = 0.0
+        run = (first + row) // RUN_POINTS
         for i in range(indptr[row], indptr[row + 1]):
-            place = ends[indices[i]]
-            if place < 0:
-                square += np.float64(values[i]) * np.float64(values[i])
+            holders[run, indices[i]] += 1
+            largest[indices[i]] = max(largest[indices[i]], abs(values[i]))
+
+
+@kernel
+def fill_lists(indptr, indices, values, first, steps, full_columns, ends, lists):
+    """Append m sparse rows to the lists of their columns; the first of them is point `first`.
+
+    `ends` (runs, d) int64 holds the position for the next entry of each list, and is updated.
+    `steps` (d,) float32 and `full_columns` (d,) int32 are as in `InvertedLists`; `lists` are its
+    arrays (rows, values, full_values, errors) to be written. `full_values` must hold zeros.
+    """
+    rows, list_values, full_values, errors = lists
+    for row in range(indptr.shape[0] - 1):
+        point, square = first + row, 0.0
+        run = point // RUN_POINTS
+        for i in range(indptr[row], indptr[row + 1]):
+            column = indices[i]
+            count = steps_of(values[i], steps[column])
+            error = np.float64(values[i]) - np.float64(steps[column]) * count
+            square += error * error
+            if full_columns[column] >= 0:
+                full_values[full_columns[column], point] = count
             else:
-                list_rows[place], list_values[place] = first + row, values[i]
-                ends[indices[i]] = place + 1
-        common_lengths[row] = math.sqrt(square) * _LENGTH_ROUND_UP
+                place = ends[run, column]
+                rows[place], list_values[place] = point - run * RUN_POINTS, count
+                ends[run, column] = place + 1
+        errors[point] = math.sqrt(square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
+
+
+@kernel
+def steps_of(value, step):
+    """Return the float64 number of steps nearest to a value: a whole number up to STEPS_MAX."""
+    if not step:
+        return 0.0
+    count = np.rint(np.float64(value) / np.float64(step))
+    return min(max(count, -float(STEPS_MAX)), float(STEPS_MAX))
 
 
 @kernel
@@ -59,26 +100,32 @@ def lists_pay(points, lists, columns, n_nearest):
     A full pass scores all points. `columns` (s,) int32 are those of the sparse query; see
     LISTS_MIN_RATIO.
     """
-    starts = lists.starts
-    if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > points.squares.shape[0]:
+    starts, n = lists.starts, points.squares.shape[0]
+    if not starts.shape[0] or LISTS_MIN_RATIO * n_nearest > n:
         return False
-    products = 0
+    dims, work = lists.steps.shape[0], 0.0
     for i in range(columns.shape[0]):
-        products += starts[columns[i] + 1] - starts[columns[i]]
-    return LISTS_MIN_RATIO * products < points.indices.shape[0]
+        if lists.full_columns[columns[i]] >= 0:
+            work += FULL_COLUMN_SHARE * n
+        for place in range(columns[i], starts.shape[0] - 1, dims):
+            work += starts[place + 1] - starts[place]
+    return LISTS_MIN_RATIO * work < points.indices.shape[0]
 
 
 @allocating
-def score_listed(points, lists, columns, values, query, n_nearest, selection, candidates, sums):
+def score_listed(points, lists, columns, values, query, n_nearest, selection, candidates, scratch):
     """Write a superset of the `n_nearest` nearest points and all ties; return its size.
 
     `lists`: `InvertedLists`; `columns` (s,) int32 and `values` (s,) float32: the sparse query;
     `query`: the same query as a `Query`, which `sparse.spread` wrote into `selection`;
-    `candidates`: `Candidates` of n points, the output; `sums` (n,) float32 is scratch memory.
+    `candidates`: `Candidates` of n points, the output; `scratch`: `ListScratch` for n points.
     `n_nearest` is 1 to n.
     """
     rows, distances, n = candidates.rows, candidates.distances, points.squares.shape[0]
-    add_lists(points.squares, lists, columns, values, query, distances, sums)
+    bound_distances(points.squares, lists, columns, values, query, scratch)
+    bounds = scratch.bounds
+    for row in range(n):
+        distances[row] = bounds[row]
     first = take_nearest(distances[:n], n_nearest, rows)
     # The first `first` rows are ascending, so the loop below can skip these rows in one pass.
     before, at = rows[:first].copy(), 0
@@ -87,46 +134,100 @@ def score_listed(points, lists, columns, values, query, n_nearest, selection, ca
     # bound is also within the limit.
     limit, count = kth_least(distances[:first], n_nearest - 1), first
     for row in range(n):
-        if at < first and before[at] == row:
-            at += 1
-        elif sums[row] <= limit:
-            rows[count] = row
-            count += 1
+        if bounds[row] <= limit:
+            while at < first and before[at] < row:
+                at += 1
+            if at == first or before[at] != row:
+                rows[count] = row
+                count += 1
     _score(points, query, selection, rows[first:count], distances[first:count])
     return count
 
 
-@kernel
-def add_lists(squares, lists, columns, values, query, distances, sums):
-    """Estimate the distances of all points from the inverted lists, and bound them from below.
+@allocating
+def bound_distances(squares, lists, columns, values, query, scratch):
+    """Write a lower bound of the distance of each point into `scratch.bounds` (n,) float32.
 
-    distances[i] becomes the distance of point i computed without the products over common columns.
-    sums[i] becomes a lower bound of the true distance of point i. Both arrays are (n,) float32.
     `squares`: `Points.squares`. The other arguments are as for `score_listed`.
     """
-    starts, list_rows, list_values = lists.starts, lists.rows, lists.values
-    for row in range(squares.shape[0]):
-        sums[row] = np.float32(0)
-    square, common_square = 0.0, 0.0
+    n, dims, count = squares.shape[0], lists.steps.shape[0], columns.shape[0]
+    weights = np.empty(count, np.int32)
+    unit, length, slack = _weigh(lists.steps, columns, values, weights)
+    full, full_weights = np.zeros((2, count + _COLUMNS_TOGETHER), np.int32)
+    n_full = 0
+    for i in range(count):
+        full[n_full], full_weights[n_full] = lists.full_columns[columns[i]], weights[i]
+        n_full += full[n_full] >= 0
+    # The last columns are completed to a whole number of groups by columns of weight 0.
+    for i in range(n_full, n_full + _COLUMNS_TOGETHER):
+        full[i], full_weights[i] = 0, 0
+    for start in range(0, n, RUN_POINTS):
+        sums = scratch.sums[: min(RUN_POINTS, n - start)]
+        for row in range(sums.shape[0]):
+            sums[row] = 0
+        for i in range(0, n_full, _COLUMNS_TOGETHER):
+            _add_full(lists.full_values, full[i:], full_weights[i:], start, sums)
+        _add_lists(lists, start // RUN_POINTS * dims, columns, weights, sums)
+        for row in range(sums.shape[0]):
+            most = unit * sums[row] + (slack + length * np.float64(lists.errors[start + row]))
+            least = -most
+            if not query.product:
+                square_sum = query.square + squares[start + row]
+                least = square_sum * (1.0 - _SUM_ERROR) - 2.0 * most
+            scratch.bounds[start + row] = np.float32(least)
+
+
+@part
+def _weigh(steps, columns, values, weights):
+    """Round a query's values times the steps of their columns to whole `weights` (s,) int32.
+
+    Returns (unit, length, slack), all float64: the sum of weights times numbers of steps, times
+    `unit`, differs from the dot product of the query and the rounded point by at most `slack`.
+    `length` is the length of the query, rounded up.
+    """
+    square, total = 0.0, 0.0
     for i in range(columns.shape[0]):
-        value, start, stop = values[i], starts[columns[i]], starts[columns[i] + 1]
-        square += np.float64(value) * np.float64(value)
-        if start == stop:
-            common_square += np.float64(value) * np.float64(value)
-        for at in range(start, stop):
-            sums[list_rows[at]] += value * list_values[at]
-    terms = columns.shape[0] + 2
-    common_length = math.sqrt(common_square) * _LENGTH_ROUND_UP
-    error = math.sqrt(square) * terms * _FLOAT32_ERROR
-    for row in range(squares.shape[0]):
-        dot, square_sum = np.float64(sums[row]), query.square + squares[row]
-        most = dot + common_length * np.float64(lists.common_lengths[row]) + terms * _FLOAT32_LEAST
-        most += error * math.sqrt(squares[row])
-        if query.product:
-            distances[row], sums[row] = np.float32(-dot), np.float32(-most)
-        else:
-            distances[row] = np.float32(square_sum - 2.0 * dot)
-            sums[row] = np.float32(square_sum * (1.0 - _SQUARES_ERROR) - 2.0 * most)
+        square += np.float64(values[i]) * np.float64(values[i])
+        total += abs(np.float64(values[i]) * np.float64(steps[columns[i]]))
+    unit = total * STEPS_MAX / _SUM_MAX
+    for i in range(columns.shape[0]):
+        product = np.float64(values[i]) * np.float64(steps[columns[i]])
+        weights[i] = np.int32(np.rint(product / unit)) if unit > 0 else np.int32(0)
+    # Each weight is rounded by at most half a unit.
+    slack = unit * STEPS_MAX * columns.shape[0] + total * STEPS_MAX * _SUM_ERROR
+    return unit, math.sqrt(square) * _LENGTH_ROUND_UP, slack
+
+
+@kernel
+def _add_full(full_values, numbers, weights, start, sums):
+    """Add four columns with one byte for every point to the `sums` of the points from `start` on.
+
+    The columns are rows numbers[:4] of `full_values`, with the weights weights[:4].
+    """
+    stop = start + sums.shape[0]
+    # Two slices each, because numba does not know that one slice of both axes is contiguous, and
+    # then the loop does not compile to vector instructions.
+    a, b = full_values[numbers[0]][start:stop], full_values[numbers[1]][start:stop]
+    c, e = full_values[numbers[2]][start:stop], full_values[numbers[3]][start:stop]
+    weight_a, weight_b, weight_c, weight_e = weights[0], weights[1], weights[2], weights[3]
+    for row in range(sums.shape[0]):
+        sums[row] += (weight_a * np.int32(a[row]) + weight_b * np.int32(b[row])) + (
+            weight_c * np.int32(c[row]) + weight_e * np.int32(e[row])
+        )
+
+
+@kernel
+def _add_lists(lists, first, columns, weights, sums):
+    """Add the lists of a run, which start at starts[first + column], to the run's `sums`."""
+    starts, rows, values, last = lists.starts, lists.rows, lists.values, columns.shape[0] - 1
+    for i in range(columns.shape[0]):
+        ahead = first + columns[min(i + _PREFETCH_COLUMNS, last)]
+        prefetch_run(rows, starts[ahead], starts[ahead + 1])
+        prefetch_run(values, starts[ahead], starts[ahead + 1])
+        place, weight = first + columns[i], weights[i]
+        # Unsigned indices, because numba checks whether a signed index is negative.
+        for at in range(np.uint64(starts[place]), np.uint64(starts[place + 1])):
+            sums[np.uint64(rows[at])] += weight * np.int32(values[at])
 
 
 @part

@@ -220,7 +220,7 @@ def _score(index, plan, queries, number, query, place, hits, n_nearest, scratch)
         if lists_pay(points, index.lists, columns, n_candidates):
             count = score_listed(
                 points, index.lists, columns, values, query, n_nearest, scratch.selection,
-                candidates, scratch.sums,
+                candidates, scratch.lists,
             )  # fmt: skip
             return count, count
     n_scored = count

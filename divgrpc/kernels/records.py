@@ -81,9 +81,11 @@ NO_COPIES = np.float32(-1)
 Float32s: TypeAlias = npt.NDArray[np.float32]
 Float64s: TypeAlias = npt.NDArray[np.float64]
 Int32s: TypeAlias = npt.NDArray[np.int32]
+Int8s: TypeAlias = npt.NDArray[np.int8]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 UInt32s: TypeAlias = npt.NDArray[np.uint32]
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
+UInt16s: TypeAlias = npt.NDArray[np.uint16]
 UInt8s: TypeAlias = npt.NDArray[np.uint8]
 
 
@@ -104,13 +106,21 @@ class Points(NamedTuple):
 
 
 class InvertedLists(NamedTuple):
-    """For each rare column, the list of the points that store it (`kernels.inverted_lists`)."""
+    """The values of sparse points by column, rounded to bytes (`kernels.inverted_lists`).
 
-    # The list of column j is rows[starts[j] : starts[j + 1]], empty if column j is common.
-    starts: Annotated[Int64s, "d+1", "posting_starts"]
-    rows: Annotated[Int32s, "entries", "posting_rows"]  # point rows, ascending within a list
-    values: Annotated[Float32s, "entries", "posting_values"]  # value of the point in the column
-    common_lengths: Annotated[Float32s, "n"]  # length of each point over common columns, rounded up
+    Points are divided into runs of RUN_POINTS. A column has either a list for each run or one byte
+    for every point. A value is about its byte times the step of its column.
+    """
+
+    # The list of column j in run r is rows[starts[i] : starts[i + 1]] with i = r * d + j.
+    starts: Annotated[Int64s, "lists+1", "list_starts"]
+    rows: Annotated[UInt16s, "entries", "list_rows"]  # positions in the run, ascending in a list
+    values: Annotated[Int8s, "entries", "list_values"]
+    steps: Annotated[Float32s, "columns", "list_steps"]
+    # Row of `full_values` with the bytes of the column, or -1 if the column has lists.
+    full_columns: Annotated[Int32s, "columns"]
+    full_values: Annotated[Int8s, "full n"]
+    errors: Annotated[Float32s, "n", "list_errors"]  # length of a point's errors, rounded up
 
 
 class Hashing(NamedTuple):
@@ -278,6 +288,13 @@ class BatchScratch(NamedTuple):
     tables: Annotated[UInt8s, "qG 16"]  # `Levels.tables`, G rows for each query
 
 
+class ListScratch(NamedTuple):
+    """Scratch memory for a search through inverted lists."""
+
+    sums: Annotated[Int32s, "s"]  # one sum for each point of a run
+    bounds: Annotated[Float32s, "n"]  # a lower bound of the distance of each point
+
+
 class Scratch(NamedTuple):
     """All scratch memory of the queries of one thread."""
 
@@ -289,7 +306,7 @@ class Scratch(NamedTuple):
     selection: SelectionScratch
     costs: Annotated[Float32s, "r"]  # distances of the candidates, scaled for the selector
     picks: Annotated[Int64s, "k"]  # positions of the picks among the candidates
-    sums: Annotated[Float32s, "n"]  # one sum per point over the inverted lists
+    lists: ListScratch
     batch: BatchScratch
 
 

@@ -168,24 +168,25 @@ def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
 
 @intrinsic
 def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
-    """Prefetch elements start to stop - 1 of a C-contiguous array of four-byte numbers."""
+    """Prefetch elements start to stop - 1 of a C-contiguous array of numbers."""
     if not (isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"):
         return None
+    width = array.dtype.bitwidth // 8
     signature = types.void(array, types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         value, start, stop = arguments
         data = make_array(signature.args[0])(context, builder, value).data
-        _prefetch(builder, builder.gep(data, [start]), builder.sub(stop, start))
+        _prefetch(builder, builder.gep(data, [start]), builder.sub(stop, start), width)
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _prefetch(builder: Any, start: Any, count: Any) -> None:
-    """Prefetch every cache line of the `count` four-byte numbers from address `start` on."""
-    per_line = ir.Constant(count.type, CACHE_LINE_BYTES // 4)
-    padded_count = builder.add(count, ir.Constant(count.type, CACHE_LINE_BYTES // 4 - 1))
+def _prefetch(builder: Any, start: Any, count: Any, width: int = 4) -> None:
+    """Prefetch every cache line of the `count` numbers of `width` bytes from address `start` on."""
+    per_line = ir.Constant(count.type, CACHE_LINE_BYTES // width)
+    padded_count = builder.add(count, ir.Constant(count.type, CACHE_LINE_BYTES // width - 1))
     with cgutils.for_range(builder, builder.udiv(padded_count, per_line)) as loop:
         prefetch_line(builder, builder.gep(start, [builder.mul(loop.index, per_line)]))
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
 from divgrpc.hashing.codes import tiles_of
+from divgrpc.hashing.lists import create_lists
 from divgrpc.types import CountArray, EffectiveParameters, FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
@@ -42,6 +43,21 @@ def with_tiles(arrays: Mapping[str, Array]) -> dict[str, Array]:
     for name in ("codes", "cell_codes"):
         if name in result and result[name].dtype == np.uint64:
             result[name] = read_only(tiles_of(result[name], arrays["hyperplanes"].shape[1]))
+    return result
+
+
+def with_lists(arrays: Mapping[str, Array], dims: int) -> dict[str, Array]:
+    """Return `arrays` with inverted lists of bytes in place of the lists of earlier versions."""
+    result = dict(arrays)
+    if "posting_rows" in arrays and "list_rows" not in arrays:
+        points = SparseRows(arrays["indptr"], arrays["indices"], arrays["values"], dims)
+
+        def create(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+            result[name] = np.zeros(shape, dtype)
+            return result[name]
+
+        create_lists(lambda: ((0, points),), len(points), dims, create)
+        result = {name: read_only(array) for name, array in result.items()}
     return result
 
 

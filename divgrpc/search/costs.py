@@ -57,7 +57,7 @@ _SPARSE_NS: Final = 1.2
 _SPARSE_BY_DENSE_NS: Final = 7.0
 # Nanoseconds of a search with inverted lists: for each entry read from a list, and for each point
 # of the index, because the sum of each point over the lists is compared with a limit.
-_LIST_ENTRY_NS: Final = 1.7
+_LIST_ENTRY_NS: Final = 0.8
 _LIST_SUM_NS: Final = 4.0
 # Nanoseconds for each 64-bit word of a code: in a scan by estimated distance, in a scan by Hamming
 # distance, and in any search of the family `cells`. These three were fitted again when codes were

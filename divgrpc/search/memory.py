@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.kernels import code_scan
+from divgrpc.kernels import code_scan, inverted_lists
 from divgrpc.kernels.projection import GROUP_BITS, WORD_BITS
 from divgrpc.kernels.records import (
     BatchScratch,
     Candidates,
     CellScratch,
+    ListScratch,
     ProbeScratch,
     ScanScratch,
     Scratch,
@@ -83,9 +84,10 @@ class Memory:
             self._replace(picks=np.zeros(k, np.int64))
 
     def fit_lists(self, points: int) -> None:
-        """Allocate memory for the sums over inverted lists, one for each of `points` points."""
-        if len(self._scratch.sums) < points:
-            self._replace(sums=np.zeros(points, np.float32))
+        """Allocate memory for a search through the inverted lists of `points` points."""
+        if len(self._scratch.lists.bounds) < points:
+            sizes = {"s": min(points, inverted_lists.RUN_POINTS), "n": points}
+            self._replace(lists=record_of(ListScratch, None, sizes))
 
     def fit_scan(self, points: int) -> None:
         """Allocate memory for a scan of the codes of `points` points."""

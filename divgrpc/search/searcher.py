@@ -15,7 +15,7 @@ from divgrpc.kernels.greedy import CROWDED_RATIO
 from divgrpc.kernels.registers import record_of, register
 from divgrpc.parameters import BuildParameters
 from divgrpc.parameters.query import POOL_WORK, SEARCH_GROWTH
-from divgrpc.search.arrays import Answers, empty_answers, pack_queries, with_tiles
+from divgrpc.search.arrays import Answers, empty_answers, pack_queries, with_lists, with_tiles
 from divgrpc.search.memory import PROBES_MAX, Memory
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.relaxation import CandidateSet
@@ -55,7 +55,7 @@ class Searcher:
         *,
         longest_first: bool = False,
     ) -> None:
-        arrays = with_tiles(arrays)
+        arrays = with_lists(with_tiles(arrays), dims)
         if longest_first:
             arrays["longest_first"] = read_only(np.ones(1, np.uint8))
         # `_index` keeps alive every array whose address is in `_register`.
@@ -259,17 +259,20 @@ class Searcher:
     def entries_listed(self, queries: Rows, n_nearest: int) -> IntArray:
         """Return the number of inverted list entries that exact search reads for each query, (nq,).
 
-        `n_nearest` is the number of points to find. If `inverted_lists.lists_pay` decides that a
-        query does not use the lists, its number of entries is 0.
+        `n_nearest` is the number of points to find. A column without lists counts as many entries
+        as take the same time. If `inverted_lists.lists_pay` decides that a query does not use the
+        lists, its number of entries is 0.
         """
-        starts, ratio = self._index.lists.starts, inverted_lists.LISTS_MIN_RATIO
+        lists, ratio = self._index.lists, inverted_lists.LISTS_MIN_RATIO
         finds_small_share = ratio * n_nearest <= self._n_points
-        if not isinstance(queries, SparseRows) or not len(starts) or not finds_small_share:
+        if not isinstance(queries, SparseRows) or not len(lists.starts) or not finds_small_share:
             return np.zeros(len(queries), np.int64)
-        sizes = (starts[1:] - starts[:-1])[queries.indices]
-        sums = np.concatenate(([0], np.cumsum(sizes)))[queries.indptr]
-        entries = sums[1:] - sums[:-1]
-        return np.where(ratio * entries < len(self._index.points.indices), entries, 0)
+        sizes = np.diff(lists.starts).reshape(-1, self.dims).sum(axis=0).astype(float)
+        sizes[lists.full_columns >= 0] = inverted_lists.FULL_COLUMN_SHARE * self._n_points
+        sums = np.concatenate(([0], np.cumsum(sizes[queries.indices])))[queries.indptr]
+        work = np.diff(sums)
+        pays = ratio * work < len(self._index.points.indices)
+        return np.where(pays, work, 0).astype(np.int64)
 
     def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
         """Answer all query rows with the kernel `query.answer`, in batches if that is faster."""

@@ -389,41 +389,35 @@ def reach(
     return stop, score_count
 
 
-def rare_lists(
-    rows: npt.NDArray[np.float32], share: float
-) -> tuple[list[list[tuple[int, float]]], list[float]]:
-    """Return the (row, value) lists of rare columns, and each row's length over the common columns.
+def byte_values(
+    rows: npt.NDArray[np.float32],
+) -> tuple[list[float], list[list[int]], list[float]]:
+    """Round each value to whole steps, at most 127, of its column.
 
-    A column is common if more than `share` of the rows have a value in it. A common column has an
-    empty list.
+    Returns the step of each column, the numbers of steps of each row, and the length of each row's
+    rounding errors.
     """
-    columns = [
-        [(row, float(value)) for row, value in enumerate(column) if value] for column in rows.T
-    ]
-    common = [len(pairs) > share * len(rows) for pairs in columns]
-    lists = [[] if often else pairs for pairs, often in zip(columns, common, strict=True)]
-    lengths = [
-        sum(float(value) ** 2 for value, often in zip(row, common, strict=True) if often) ** 0.5
+    steps = [float(np.float32(max(abs(column))) / np.float32(127)) for column in rows.T]
+    counts = [
+        [round(float(value) / step) if step else 0 for value, step in zip(row, steps, strict=True)]
         for row in rows
     ]
-    return lists, lengths
+    errors = [
+        sum((float(row[j]) - counts[i][j] * step) ** 2 for j, step in enumerate(steps)) ** 0.5
+        for i, row in enumerate(rows)
+    ]
+    return steps, counts, errors
 
 
 def least_distances(
-    rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], share: float, *, product: bool
+    rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], *, product: bool
 ) -> list[float]:
-    """Return a lower bound of each row's distance from the query.
-
-    Products over columns with lists are exact. The products over all other columns are replaced by
-    the largest value that they can have.
-    """
-    lists, lengths = rare_lists(rows, share)
-    query_length = sum(float(query[j]) ** 2 for j, pairs in enumerate(lists) if not pairs) ** 0.5
+    """Return a lower bound of each row's distance from the query, from the rows' byte values."""
+    steps, counts, errors = byte_values(rows)
     squares = [float(row.astype(float) @ row.astype(float)) for row in (*rows, query)]
     distances = []
-    for number in range(len(rows)):
-        dot = query_length * lengths[number]
-        for j, pairs in enumerate(lists):
-            dot += sum(value * float(query[j]) for row, value in pairs if row == number)
-        distances.append(-dot if product else squares[number] + squares[-1] - 2 * dot)
+    for i, error in enumerate(errors):
+        dot = sum(float(query[j]) * step * counts[i][j] for j, step in enumerate(steps))
+        dot += squares[-1] ** 0.5 * error
+        distances.append(-dot if product else squares[i] + squares[-1] - 2 * dot)
     return distances

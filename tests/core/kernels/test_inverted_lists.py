@@ -1,30 +1,43 @@
 """Inverted lists, which hold the points with a value in a column, and exact searches with them."""
 
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from divgrpc.arrays import Array, read_only
 from divgrpc.builder import encoder
-from divgrpc.builder.encoder import COMMON_COLUMN_SHARE
 from divgrpc.engine import Engine
+from divgrpc.hashing import lists
 from divgrpc.index import Index
 from divgrpc.kernels import exact, inverted_lists, normalise
-from divgrpc.kernels.records import Candidates, InvertedLists, Points, Query, SelectionScratch
-from divgrpc.kernels.registers import slots_of
+from divgrpc.kernels.records import (
+    Candidates,
+    InvertedLists,
+    ListScratch,
+    Points,
+    Query,
+    SelectionScratch,
+)
+from divgrpc.kernels.registers import record_of, slots_of
 from divgrpc.kernels.sparse import sparse_square
 from divgrpc.kernels.sparse import spread as spread_out
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, Metric
+from divgrpc.vectors import SparseRows
 from reference import kernels
 
 # Thresholds by metric for which some of the nearest points are near-copies and most are not.
 NEAR: dict[Metric, float] = {"cosine": 0.3, "euclidean": 12.0, "inner_product": 0.2}
 seeds = st.integers(0, 2**32 - 1)
 counts = st.sampled_from([1, 2, 5, 40, 300])
+shares = st.sampled_from([0.0, 0.2, 1.0])
 
 
 def drawn(seed: int, count: int, dims: int, spread: float) -> FloatArray:
@@ -49,34 +62,46 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
     return arrays
 
 
-def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedLists:
-    indptr, indices, values = parts(rows)
-    holders = np.bincount(indices, minlength=rows.shape[1])
-    common = holders > share * len(rows)
-    starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
-    ends = np.where(common, -1, starts[:-1])
-    list_rows, list_values = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
-    lengths = np.empty(len(rows), np.float32)
-    for row in range(len(rows)):
-        first, last = indptr[row], indptr[row + 1]
-        alone = (np.array([0, last - first]), indices[first:last], values[first:last])
-        inverted_lists.fill_lists(*alone, row, ends, list_rows, list_values, lengths[row : row + 1])
-    return InvertedLists(starts, list_rows, list_values, lengths)
+def listed(rows: FloatArray, share: float) -> InvertedLists:
+    """Return the lists of rows that arrive one by one.
+
+    A column that more than `share` of the rows store is full.
+    """
+    arrays: dict[str, Array] = {}
+
+    def create(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        arrays[name] = np.zeros(shape, dtype)
+        return arrays[name]
+
+    def blocks() -> Iterator[tuple[int, SparseRows]]:
+        for row in range(len(rows)):
+            indptr, indices, values = parts(rows[row : row + 1])
+            yield row, SparseRows(indptr, indices, values, rows.shape[1])
+
+    with mock.patch.object(lists, "FULL_COLUMN_SHARE", share):
+        lists.create_lists(blocks, len(rows), rows.shape[1], create)
+    return record_of(InvertedLists, {name: read_only(arrays[name]) for name in arrays}, {})
 
 
-@given(seed=seeds, count=counts, dims=st.integers(1, 30), share=st.sampled_from([0.0, 0.2, 1.0]))
-def test_lists_hold_the_rows_and_values_of_rare_columns(
-    seed: int, count: int, dims: int, share: float
-) -> None:
+@given(seed=seeds, count=counts, dims=st.integers(1, 30), share=shares)
+def test_lists_hold_the_bytes_of_all_values(seed: int, count: int, dims: int, share: float) -> None:
     rows = drawn(seed, count, dims, 2)
-    starts, list_rows, list_values, lengths = listed(rows, share)
-    expected, least = kernels.rare_lists(rows, share)
-    for column, entries in enumerate(expected):
-        span = slice(starts[column], starts[column + 1])
-        pairs = zip(list_rows[span].tolist(), list_values[span].tolist(), strict=True)
-        assert list(pairs) == entries
-    assert (lengths >= least).all()
-    assert lengths == pytest.approx(least, rel=1e-5)
+    columns = listed(rows, share)
+    steps, numbers, errors = kernels.byte_values(rows)
+    assert columns.steps.tolist() == steps
+    for column in range(dims):
+        expected = np.array(numbers)[:, column]
+        holders = np.flatnonzero(rows[:, column])
+        span = slice(columns.starts[column], columns.starts[column + 1])
+        if len(holders) > share * count:
+            assert columns.full_values[columns.full_columns[column]].tolist() == expected.tolist()
+            assert span.start == span.stop
+        else:
+            assert columns.full_columns[column] == -1
+            assert columns.rows[span].tolist() == holders.tolist()
+            assert columns.values[span].tolist() == expected[holders].tolist()
+    assert (columns.errors >= errors).all()
+    assert columns.errors == pytest.approx(errors, rel=1e-5, abs=1e-40)
 
 
 @given(
@@ -84,7 +109,7 @@ def test_lists_hold_the_rows_and_values_of_rare_columns(
     count=counts,
     dims=st.integers(1, 30),
     spread=st.sampled_from([0.0, 2.0, -30.0]),
-    share=st.sampled_from([0.0, 0.2, 1.0]),
+    share=shares,
     n_nearest=st.integers(1, 300),
     product=st.booleans(),
     has_marks=st.booleans(),
@@ -111,26 +136,27 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     spread_out(columns, values, 0, len(columns), selection)
     square = sparse_square(columns, values, 0, len(columns), dims)
     query = Query(selection.dense, 0, square, product)
-    lists = listed(rows, share)
-    guesses, sums = np.empty((2, count), np.float32)
-    inverted_lists.add_lists(squares, lists, columns, values, query, guesses, sums)
+    by_column = listed(rows, share)
+    scratch = record_of(ListScratch, None, {"s": count, "n": count})
+    bounds = scratch.bounds
+    inverted_lists.bound_distances(squares, by_column, columns, values, query, scratch)
     truth = np.empty(count, np.float32)
     exact.score_all(points, query, truth)
-    assert (sums <= truth).all()
-    twin = np.array(kernels.least_distances(rows, target[0], share, product=product))
+    assert (bounds <= truth).all()
+    twin = np.array(kernels.least_distances(rows, target[0], product=product))
     long = float(np.abs(rows).sum(axis=1).max() + np.abs(target).sum()) ** 2
-    assert np.abs(sums - twin).max() <= 1e-4 * long + 1e-40
+    assert np.abs(bounds - twin).max() <= 1e-4 * long + 1e-40
     near_rows, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
     n_scored = inverted_lists.score_listed(
         points,
-        lists,
+        by_column,
         columns,
         values,
         query,
         n_nearest,
         selection,
         Candidates(near_rows, far),
-        sums,
+        scratch,
     )
     assert n_nearest <= n_scored <= count
     assert len(set(near_rows[:n_scored].tolist())) == n_scored
@@ -155,14 +181,19 @@ def test_exact_search_by_lists_equals_search_over_all_rows(
     else:
         options |= {"keep_duplicates": True, "candidates_limit": 30}
     by_lists = index.query(queries, **options)
-    lists = {slot.name for slot in slots_of(InvertedLists)}
-    arrays = {name: array for name, array in index.engine._arrays.items() if name not in lists}
+    names = {slot.name for slot in slots_of(InvertedLists)}
+    arrays = {name: array for name, array in index.engine._arrays.items() if name not in names}
     by_rows = Index(Engine(Generation(index.engine.manifest, arrays))).query(queries, **options)
     assert by_lists.ids.tobytes() == by_rows.ids.tobytes()
     assert by_lists.scores.tobytes() == by_rows.scores.tobytes()
     assert by_lists.selection_scores.tobytes() == by_rows.selection_scores.tobytes()
     assert (by_rows.stats.points_scored == 1_000).all()
     assert (by_lists.stats.points_scored < 1_000).all()
+    # An index of an earlier version has lists of float32 values.
+    former = arrays | {"posting_rows": read_only(np.empty(0, np.int32))}
+    converted = Index(Engine(Generation(index.engine.manifest, former))).query(queries, **options)
+    assert converted.ids.tobytes() == by_rows.ids.tobytes()
+    assert (converted.stats.points_scored == by_lists.stats.points_scored).all()
     for column in ("candidates", "collapsed", "duplicates"):
         list_counts, row_counts = getattr(by_lists.stats, column), getattr(by_rows.stats, column)
         assert list_counts.tolist() == row_counts.tolist()
@@ -176,12 +207,33 @@ def test_queries_with_common_columns_scan_all_rows() -> None:
     assert result.stats.points_scored.tolist() == [500]
 
 
+def test_points_in_several_runs_have_several_lists() -> None:
+    count = 2 * inverted_lists.RUN_POINTS + 500
+    rng = np.random.default_rng(7)
+    columns = rng.integers(0, 60, (count, 3)) * [1, 1, 0] + [0, 60, 130]
+    columns[::7, 2] += 1
+    values = rng.standard_normal(columns.shape).astype(np.float32)
+    indptr = np.arange(0, 3 * count + 1, 3)
+    rows = sparse.csr_array((values.ravel(), columns.ravel(), indptr), (count, 140))
+    index = Index.build(rows, hash_family="lsh_sdiv", target_recall=0.5)
+    numbers = [3, inverted_lists.RUN_POINTS - 1, inverted_lists.RUN_POINTS, count - 1]
+    targets = rows[numbers]
+    targets.data[2::3] = 0
+    result = index.query(targets, k=5, search="exact", selector="nearest", candidates_limit=20)
+    assert (result.stats.points_scored < count / 10).all()
+    lengths = np.sqrt(rows.multiply(rows).sum(axis=1)) * np.sqrt(
+        targets.multiply(targets).sum(axis=1)
+    ).reshape(-1, 1)
+    cosines = (targets @ rows.T).toarray() / lengths
+    assert result.scores == pytest.approx(-np.sort(-cosines, axis=1)[:, :5], abs=1e-5)
+
+
 def test_no_lists_are_stored_above_the_maximum_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
-    assert "posting_rows" in Index.build(rows).engine._arrays
+    assert "list_rows" in Index.build(rows).engine._arrays
     monkeypatch.setattr(encoder, "LISTED_ROWS_MAX", 99)
     index = Index.build(rows)
-    assert not {"posting_starts", "posting_rows", "posting_values"} & index.engine._arrays.keys()
+    assert not {slot.name for slot in slots_of(InvertedLists)} & index.engine._arrays.keys()
     result = index.query(rows[:2], search="exact", candidates_limit=10)
     assert result.ids[:, 0].tolist() == [0, 1]
     assert result.stats.points_scored.tolist() == [100, 100]

@@ -12,6 +12,7 @@ from scipy import sparse
 
 from divgrpc.builder import tuning
 from divgrpc.index import Index
+from divgrpc.kernels.inverted_lists import FULL_COLUMN_SHARE
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import POOLS, SearchTable, Shape, choose, nanoseconds, pool_of
 from divgrpc.types import FloatArray, PoolCost, Search, SearchCost
@@ -145,8 +146,9 @@ def test_list_entries_are_counted_for_the_columns_of_a_query() -> None:
     points[:, 0] += 1
     index = Index.build(sparse.csr_array(points.astype(np.float32)))
     queries = SparseRows.of(sparse.csr_array(points[:20].astype(np.float32)))
-    column_counts = (points[:, 1:] != 0).sum(axis=0)
-    expected = [int(column_counts[row[1:] != 0].sum()) for row in points[:20]]
+    # The first column has a byte for every point instead of lists.
+    costs = np.append(FULL_COLUMN_SHARE * 2_000, (points[:, 1:] != 0).sum(axis=0))
+    expected = [int(costs[row != 0].sum()) for row in points[:20]]
     assert index.engine._searcher.entries_listed(queries, 10).tolist() == expected
     assert not index.engine._searcher.entries_listed(queries, 1_000).any()
     assert not index.engine._searcher.entries_listed(points[:2].astype(np.float32), 10).any()
