@@ -39,6 +39,15 @@ def _scans(tables: list[Table]) -> None:
     assert ("divgrpc / faiss" in table.columns) == (not libraries.missing("faiss"))
 
 
+def _sparse(tables: list[Table]) -> None:
+    (table,) = tables
+    rows = {row["contestant"]: row for row in table.rows}
+    assert rows["divgrpc, nearest, exact"]["recall"] == 1
+    assert rows["scipy, one product"]["recall"] == 1
+    assert ("seismic, query_cut 5" in rows) == (not libraries.missing("seismic"))
+    assert all(row["us"] > 0 for row in table.rows)
+
+
 def _batches(tables: list[Table]) -> None:
     for table in tables:
         assert set(column(table, "rows")) == set(BATCH_SIZES)
@@ -115,6 +124,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "selectors": ("--k 5 --queries 10 --candidates 20 40", _selectors),
     "batches": ("--points real 1500 --families lsh_sdiv auto --batches 1 --k 3", _batches),
     "scans": ("--points 2000 5000 --bits 64 --k 5", _scans),
+    "sparse": ("--images 2000 --words 1000 --queries 10 --k 5", _sparse),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),
     "peers": (f"--points real {_PEERS} --families lsh_div auto --faiss 'faiss IVF'", _peers),
