@@ -13,7 +13,6 @@ from benchmarks.harness.runner import (
     Option,
     Options,
     Output,
-    Row,
     Table,
     benchmark,
     take_turns,
@@ -25,7 +24,7 @@ from divgrpc_lab.data.synthetic import IMAGES, WORDS, visual_words
 
 # Numbers of the query's largest values whose inverted lists seismic reads.
 _QUERY_CUTS: Final = (5, 10, 20)
-_OURS: Final[dict[str, QueryOptions]] = {
+_SETTINGS: Final[dict[str, QueryOptions]] = {
     "divgrpc, nearest, exact": {"search": "exact", "diversity": 0.0},
     "divgrpc, diverse, exact": {"search": "exact"},
     "divgrpc, diverse, default": {},
@@ -65,24 +64,28 @@ def sparse_times(options: Options) -> Iterator[Output]:
         truth = times["scipy, one product"].rows
         for name, timed in times.items():
             hits = [len(np.intersect1d(*rows)) for rows in zip(timed.rows, truth, strict=True)]
-            row: Row = {
+            row: dict[str, Any] = {
                 "contestant": name,
                 "us": timed.microseconds,
                 "recall": sum(hits) / truth.size,
                 "build s": seconds[name.split(",")[0]],
             }
             if not name.startswith("divgrpc"):
-                ours = times["divgrpc, nearest, exact"]
-                row["x divgrpc"], row["95 %"] = timed.ratio(ours)
+                exact = times["divgrpc, nearest, exact"]
+                row["x divgrpc"], row["95 %"] = timed.ratio(exact)
             yield row
 
 
 def _asks(
-    index: Index, rival: Any, points: sparse.csr_array, queries: sparse.csr_array, k: int
+    index: Index,
+    rival: Any,  # noqa: ANN401  # seismic has no types
+    points: sparse.csr_array,
+    queries: sparse.csr_array,
+    k: int,
 ) -> dict[str, Ask]:
     asks: dict[str, Ask] = {}
-    for name, settings in _OURS.items():
-        asks[name] = _our_ask(index, queries, k, settings)
+    for name, settings in _SETTINGS.items():
+        asks[name] = _divgrpc_ask(index, queries, k, settings)
     if rival is not None:
         for cut in _QUERY_CUTS:
             asks[f"seismic, query_cut {cut}"] = _seismic_ask(rival, queries, k, cut)
@@ -90,20 +93,23 @@ def _asks(
     def multiply(query: int) -> IntArray:
         products = (queries[[query]] @ points.T).toarray()[0]
         nearest = np.argpartition(-products, k)[:k]
-        return nearest[np.argsort(-products[nearest], kind="stable")]
+        order: IntArray = nearest[np.argsort(-products[nearest], kind="stable")]
+        return order
 
     asks["scipy, one product"] = multiply
     return asks
 
 
-def _our_ask(index: Index, queries: sparse.csr_array, k: int, settings: QueryOptions) -> Ask:
+def _divgrpc_ask(index: Index, queries: sparse.csr_array, k: int, settings: QueryOptions) -> Ask:
     def ask(query: int) -> IntArray:
-        return index.query(queries[[query]], k=k, **settings).ids[0]
+        parameters: QueryOptions = {**settings, "k": k}
+        rows: IntArray = index.query(queries[[query]], **parameters).ids[0]
+        return rows
 
     return ask
 
 
-def _seismic(points: sparse.csr_array) -> Any:
+def _seismic(points: sparse.csr_array) -> Any:  # noqa: ANN401
     """Return seismic's index of points of unit length, built with its default parameters."""
     import seismic
 
@@ -116,7 +122,12 @@ def _seismic(points: sparse.csr_array) -> Any:
     return seismic.SeismicIndex.build_from_dataset(data_set, num_threads=1)
 
 
-def _seismic_ask(index: Any, queries: sparse.csr_array, k: int, query_cut: int) -> Ask:
+def _seismic_ask(
+    index: Any,  # noqa: ANN401
+    queries: sparse.csr_array,
+    k: int,
+    query_cut: int,
+) -> Ask:
     """Return a search of the lists of the query's `query_cut` largest values; prunes no blocks."""
     import seismic
 
