@@ -182,7 +182,7 @@ class Engine:
         dense = not (as_points or isinstance(queries, SparseRows))
         plan = self._plan(parameters, dense=dense)
         answers, effective = self._searcher.answer(queries, plan), plan.parameters
-        warnings = parameters.warnings() + plan.warnings
+        warnings = plan.warnings
         if dense and parameters.search == "auto" and effective.search != "exact":
             warnings += self._warn_like_points(queries, parameters)
         warnings += too_few("k", effective.k, self.rows, answers.counts)
@@ -278,7 +278,7 @@ class Engine:
             pool_limit=min(parameters.most_candidates(mean_width), most_compared),
             retries=parameters.searches_again,
         )
-        warnings = table.warnings(parameters, effective, self.rows)
+        warnings = parameters.warnings() + table.warnings(parameters, effective, self.rows)
         if threshold is not None and effective.duplicate_threshold is None:
             warnings += (not_collapsed(most_compared),)
         return replace(plan, warnings=warnings)

@@ -55,6 +55,8 @@ _SAMPLE_ROWS_MIN: Final = 256
 # of these rows, the anchors.
 _SPREAD_ROWS_MAX: Final = 1 << 13
 _SPREAD_ANCHORS: Final = 256
+# Number of points over which the distances of cells are averaged.
+_REACH_POINTS: Final = 256
 # An index of more sparse points than this gets no inverted lists. The lists take three eighths of
 # the memory of the points, and their start positions a further number for each column and run.
 LISTED_ROWS_MAX: Final = 2**18
@@ -294,6 +296,8 @@ class _Encoder:
         self._release()
         sizes = np.bincount(cells.numbers, minlength=len(cells.weights))
         self._store_centres(cells)
+        if self.parameters.metric != "inner_product":
+            self._store_reaches(cells, sample)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
 
@@ -310,6 +314,16 @@ class _Encoder:
         self._put("cell_terms", codes.pack_terms(offsets, factors))
         self._put("cell_centres", cells.weights)
         self._put("cell_squares", cells.squares)
+
+    def _store_reaches(self, cells: _Cells, sample: FloatArray) -> None:
+        """Store how far the n-th nearest cell of a point is, for each n (`kernels.records.Cells`).
+
+        `sample` (s, m) are projections of points.
+        """
+        few = sample[:: -(-len(sample) // _REACH_POINTS)]
+        distances = np.sort(cells.squares - 2 * (few @ cells.weights.T), axis=1)
+        reaches = (distances - distances[:, :1]).mean(axis=0, dtype=np.float64)
+        self._put("cell_reaches", reaches.astype(np.float32))
 
     def fill_tables(self) -> None:
         """Build the hash tables: sort the rows of each table into buckets."""

@@ -204,13 +204,13 @@ class _Measurement:
             if recall < self._target - _RETRIED_RECALL_GAP_MAX or reaches(recall, self._target):
                 break
         mean_points = float(points.mean())
+        # Without a hash limit, a search returns every entry that it reads.
+        _, counts = self._recall("tables", probes, 0, numbers[:_BATCH_QUERIES_MAX])
+        entries = float(counts.mean())
         if self.shape.cells:
-            sizes = self._searcher.cell_sizes.astype(float)
-            # A larger cell is probed by more queries, so the mean size is weighted by the size.
-            codes = len(sizes) + min(self._rows, probes * (sizes**2).sum() / sizes.sum())
+            codes = self._searcher.max_probes + entries
             return self._pool(place, probes, recall, (mean_points, codes, probes, 0))
-        _, entries = self._recall("tables", probes, 0, numbers[:_BATCH_QUERIES_MAX])
-        return self._pool(place, probes, recall, (mean_points, 0, probes, float(entries.mean())))
+        return self._pool(place, probes, recall, (mean_points, 0, probes, entries))
 
     def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
         """Return the smaller of the bounds for queries that are points and for other queries.

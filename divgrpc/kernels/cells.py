@@ -3,6 +3,11 @@
 The centres of the cells are vectors in the space of a query's first margins. These margins are
 needed for the query's code in any case. A scan of the codes of the centres finds candidate cells.
 The nearest candidate cells are then found by the exact distances of their centres from the query.
+
+The number of cells that a query reads depends on their distances. A query near the border of
+several cells has neighbours in more of them than a query near a centre. So `Cells.reaches` limits
+how much farther than the nearest cell a cell may be. On average over points, the limit for n probes
+is the distance of the n-th cell.
 """
 
 import numpy as np
@@ -25,23 +30,26 @@ from divgrpc.kernels.vector_sums import prefetch_row, row_dot
 
 # To find n cells, the exact distances of RANKED_CELLS_RATIO * n cells are computed.
 RANKED_CELLS_RATIO = 2
+# With `Cells.reaches`, a query with n probes reads n / FEWER_CELLS_RATIO to MORE_CELLS_RATIO * n
+# cells. To find the last of these cells, one and a half times as many exact distances suffice.
+FEWER_CELLS_RATIO = 4
+MORE_CELLS_RATIO = 2
 # A centre is prefetched when the distance of the centre this many places earlier is computed.
 _PREFETCH_CENTRES = 8
 
 
 @part
-def rank_cells(code, cells, n_cells, product, scan, scratch):
-    """Write the `n_cells` nearest cells into `scratch.numbers`; return their number.
+def rank_cells(code, cells, n_cells, n_ranked, product, scan, scratch):
+    """Write the `n_cells` nearest cells into `scratch.numbers`, nearest first.
 
-    The cells are sorted by distance unless all cells are written. `code`: `QueryCode`; `cells`:
-    `Cells`; `scan`: `ScanScratch`; `scratch`: `CellScratch`. If `product` is set, a distance is the
-    negated dot product. Otherwise it is the squared Euclidean distance less the squared length of
-    the query. Ties go to the lower cell number. Exact distances are computed only for the
-    RANKED_CELLS_RATIO * n_cells cells of smallest estimated distance.
+    `code`: `QueryCode`; `cells`: `Cells`; `scan`: `ScanScratch`; `scratch`: `CellScratch`. If
+    `product` is set, a distance is the negated dot product. Otherwise it is the squared Euclidean
+    distance less the squared length of the query. Ties go to the lower cell number. Exact distances
+    are computed only for the `n_ranked` cells of smallest estimated distance; there are n_cells to
+    C of them. If `n_cells` is 0, all `n_ranked` cells are written in any order.
     """
     centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
     total = centres.shape[0]
-    n_ranked, n_cells = min(total, RANKED_CELLS_RATIO * n_cells), min(total, n_cells)
     if n_ranked < total:
         levels = levels_of(code.margins, False, False, cells.codes, code.tables)
         scan_codes(cells.codes, cells.terms, levels, total, distances, scan.minima)
@@ -58,22 +66,46 @@ def rank_cells(code, cells, n_cells, product, scan, scratch):
             prefetch_row(centres, numbers[i + _PREFETCH_CENTRES])
         dot = row_dot(centres, numbers[i], query, 0)
         distances[i] = -dot if product else cells.squares[numbers[i]] - np.float32(2) * dot
-    if n_cells < total:
+    if n_cells:
         take_in_order(numbers, distances, n_ranked, n_cells, cells.no_ids)
-    return n_cells
+
+
+@part
+def take_cells(code, cells, n_probes, product, scan, scratch):
+    """Write the cells that a query with `n_probes` probes reads; return their number.
+
+    Without `Cells.reaches`, these are the `n_probes` nearest cells. All cells are written if
+    `n_probes` is their number or more, and then in any order. The arguments are as for
+    `rank_cells`.
+    """
+    total = cells.centres.shape[0]
+    if n_probes >= total:
+        rank_cells(code, cells, 0, total, product, scan, scratch)
+        return total
+    if not cells.reaches.shape[0]:
+        n_ranked = min(total, RANKED_CELLS_RATIO * n_probes)
+        rank_cells(code, cells, n_probes, n_ranked, product, scan, scratch)
+        return n_probes
+    most, distances = min(total, MORE_CELLS_RATIO * n_probes), scratch.distances
+    rank_cells(code, cells, most, min(total, 3 * most // 2), product, scan, scratch)
+    limit = distances[0] + cells.reaches[n_probes - 1]
+    count = (n_probes + FEWER_CELLS_RATIO - 1) // FEWER_CELLS_RATIO
+    while count < most and distances[count] <= limit:
+        count += 1
+    return count
 
 
 @part
 def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
-    """Write the `n_probes` nearest cells, or more if these hold fewer than `min_points` points.
+    """Write the cells that a query reads: more cells if they hold fewer than `min_points` points.
 
     The cells are written into `scratch.numbers`. Returns the number of cells and the number of
-    points in them. The other arguments are as for `rank_cells`.
+    points in them. The other arguments are as for `take_cells`.
     """
     starts, numbers, total = cells.starts, scratch.numbers, cells.centres.shape[0]
     n_cells = min(n_probes, total)
     while True:
-        count = rank_cells(code, cells, n_cells, product, scan, scratch)
+        count = take_cells(code, cells, n_cells, product, scan, scratch)
         points = 0
         for i in range(count):
             points += starts[numbers[i] + 1] - starts[numbers[i]]

@@ -101,11 +101,6 @@ class Searcher:
         return self._n_cells or PROBES_MAX
 
     @property
-    def cell_sizes(self) -> IntArray:
-        """The number of points in each cell, (C,); empty if there are no cells."""
-        return np.diff(self._index.cells.starts)
-
-    @property
     def least_probes(self) -> int:
         """Minimum number of probes: 1 with cells, otherwise one for each hash table."""
         return self._n_tables or 1

@@ -6,6 +6,7 @@ first is the random hyperplanes. The second is the stored codes, because roundin
 close to a hyperplane on either side.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,8 +33,12 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 Bits = npt.NDArray[np.bool_]
 
-# To choose some cells, the exact distances of CHOICE times as many centres are compared.
+# To choose some cells, the exact distances of CHOICE times as many centres are compared. A query
+# that may read up to MOST_CELLS times its probes compares 1.5 times as many centres, and reads at
+# least one cell for LEAST_CELLS probes.
 CHOICE = 2
+MOST_CELLS = 2
+LEAST_CELLS = 4
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class Cells:
 
     `members` holds the rows of each cell. `centres` (C, m) are the centres in the coordinates of
     the first m hyperplanes, and `squares` (C,) are the squared lengths of the centres. `bits` (C,
-    B) and `terms` (2, C) are the codes and terms of the centres.
+    B) and `terms` (2, C) are the codes and terms of the centres. `reaches` (C,), or none, are the
+    mean distances of the first, second, and each further cell beyond the nearest.
     """
 
     centres: Floats
@@ -50,6 +56,7 @@ class Cells:
     bits: Bits
     terms: Floats
     members: list[list[int]]
+    reaches: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,18 +232,36 @@ def away(points: Points, cells: Cells, cell: int, query_margins: Floats) -> floa
     return -product if points.metric == "inner_product" else cells.squares[cell] - 2 * product
 
 
-def nearest_cells(points: Points, cells: Cells, query: Floats, count: int) -> list[int]:
+def nearest_cells(points: Points, cells: Cells, query: Floats, count: int, limit: int) -> list[int]:
     """Return the `count` nearest cells, nearest first.
 
-    Only the CHOICE * `count` cells with the nearest estimated centres are compared exactly.
+    Only the `limit` cells with the nearest estimated centres are compared exactly.
     """
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
-    numbers, limit = list(range(len(cells.centres))), CHOICE * count
+    numbers = list(range(len(cells.centres)))
     if limit < len(numbers):
         guesses = estimates(query_margins, cells.bits, cells.terms, [0.0] * len(numbers))
         numbers = sorted(numbers, key=lambda cell: (guesses[cell], cell))[:limit]
     numbers.sort(key=lambda cell: (away(points, cells, cell, query_margins), cell))
     return numbers[:count]
+
+
+def read_cells(points: Points, cells: Cells, query: Floats, n_probes: int) -> list[int]:
+    """Return the cells that a query reads: those within the reach of `n_probes` probes."""
+    total = len(cells.centres)
+    if n_probes >= total or not len(cells.reaches):
+        return nearest_cells(points, cells, query, n_probes, CHOICE * n_probes)
+    most = min(total, MOST_CELLS * n_probes)
+    numbers = nearest_cells(points, cells, query, most, 3 * most // 2)
+    query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
+    distances = [np.float32(away(points, cells, cell, query_margins)) for cell in numbers]
+    limit = distances[0] + np.float32(cells.reaches[n_probes - 1])
+    least = math.ceil(n_probes / LEAST_CELLS)
+    return [
+        cell
+        for place, (cell, distance) in enumerate(zip(numbers, distances, strict=True))
+        if place < least or distance <= limit
+    ]
 
 
 def best_in_cells(
@@ -267,14 +292,14 @@ def hashed_by_cells(
     *,
     at_least: int = 0,
 ) -> tuple[list[int], int]:
-    """Return the rows of the nearest `n_probes` cells, and how many cells were taken.
+    """Return the rows of the cells that a query reads, and how many cells it read.
 
-    The number of cells is doubled until they hold `at_least` points. If the cells hold more than
-    `hash_limit` points, the points with the lowest estimates stay.
+    The number of probes is doubled until the cells hold `at_least` points. If the cells hold more
+    than `hash_limit` points, the points with the lowest estimates stay.
     """
     count = min(parameters.n_probes, len(cells.centres))
     while True:
-        numbers = nearest_cells(points, cells, query, count)
+        numbers = read_cells(points, cells, query, count)
         rows = [row for cell in numbers for row in cells.members[cell]]
         if len(rows) >= at_least or len(numbers) == len(cells.centres):
             break

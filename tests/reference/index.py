@@ -46,6 +46,7 @@ def points_of(index: Index, columns: IntArray | None = None) -> definitions.Poin
             members=[
                 places[cell.start : cell.stop].tolist() for cell in ranges(arrays["cell_starts"])
             ],
+            reaches=arrays.get("cell_reaches", np.empty(0, np.float32)),
         )
     rows = index.engine._searcher.points
     if columns is not None:

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -182,6 +183,7 @@ class Task:
         self._truth(dial).write_text(text, encoding="utf-8")
 
 
+@cache
 def _plain(variant: Ours, k: int, effort: Effort) -> QueryParameters:
     """Return the parameters of a query for the k nearest points alone."""
     return QueryParameters(

@@ -78,7 +78,10 @@ def test_the_number_of_components_depends_on_the_variance_within_cells() -> None
 class Places:
     """Random cells as the kernel reads them, and a query's projections."""
 
-    def __init__(self, seed: int, *, count: int, width: int, points: int) -> None:
+    def __init__(
+        self, seed: int, *, count: int, width: int, points: int, reach: float = 0.0
+    ) -> None:
+        """Draw cells; with a `reach`, each further cell may be so much farther than the last."""
         rng = np.random.default_rng(seed)
         self.centres = rng.standard_normal((count, width)).astype(np.float32)
         self.cell_starts = np.concatenate(
@@ -91,11 +94,13 @@ class Places:
         margins = rng.standard_normal((count, 64)).astype(np.float32)
         codes.encode(margins, self.codes, 0)
         self.terms = codes.pack_terms(squares, rng.random(count).astype(np.float32))
+        self.reaches = (reach * np.arange(count if reach else 0)).astype(np.float32)
         self.arrays = Cells(
             self.codes,
             self.terms,
             self.centres,
             squares,
+            self.reaches,
             self.cell_starts,
             rng.permutation(points).astype(np.int32),
             np.empty(0, np.int64),
@@ -121,11 +126,11 @@ class Places:
         memory.scratch.code.margins[:] = self.projections
         return memory.scratch
 
-    def rank(self, cell_count: int, *, product: bool) -> list[int]:
-        """Return the first `cell_count` cells in the order of the kernel."""
+    def take(self, n_probes: int, *, product: bool) -> list[int]:
+        """Return the cells that a query reads, in the order of the kernel."""
         memory = self.scratch()
-        count = cells.rank_cells(
-            memory.code, self.arrays, cell_count, product, memory.scan, memory.cells
+        count = cells.take_cells(
+            memory.code, self.arrays, n_probes, product, memory.scan, memory.cells
         )
         numbers: list[int] = memory.cells.numbers[:count].tolist()
         return numbers
@@ -155,18 +160,28 @@ def test_ranking_half_of_the_cells_or_more_is_exact(places: Places, product: boo
     ranking = places.nearest(product=product)
     half = -(-len(ranking) // 2)
     if half < len(ranking):
-        assert places.rank(half, product=product) == ranking[:half]
+        assert places.take(half, product=product) == ranking[:half]
     for more in (len(ranking), len(ranking) + 5):
-        assert sorted(places.rank(more, product=product)) == sorted(ranking)
+        assert sorted(places.take(more, product=product)) == sorted(ranking)
 
 
 @examples
-@given(places=drawn_places, product=st.booleans(), cell_count=st.integers(1, 6))
-def test_ranking_few_cells_agrees_with_the_reference(
-    places: Places, product: bool, cell_count: int
+@given(
+    drawn=st.tuples(seeds, st.sampled_from([7, 40, 90]), st.sampled_from([1, 17, 64])),
+    reach=st.sampled_from([0.0, 0.01, 0.3, 1.0, 9.0]),
+    product=st.booleans(),
+    n_probes=st.integers(1, 30),
+)
+def test_few_cells_agree_with_the_reference(
+    drawn: tuple[int, int, int], reach: float, product: bool, n_probes: int
 ) -> None:
-    ranking = places.rank(cell_count, product=product)
-    assert len(set(ranking)) == len(ranking) == min(cell_count, len(places.centres))
+    seed, count, width = drawn
+    places = Places(seed, count=count, width=width, points=30, reach=reach)
+    ranking = places.take(n_probes, product=product)
+    if reach and n_probes < count:
+        assert -(-n_probes // 4) <= len(set(ranking)) == len(ranking) <= 2 * n_probes
+    else:
+        assert len(set(ranking)) == len(ranking) == min(n_probes, count)
     all_cells = places.nearest(product=product)
     if len(ranking) == len(all_cells):
         return
@@ -177,6 +192,7 @@ def test_ranking_few_cells_agrees_with_the_reference(
         bits=kernels.bits_in_tiles(places.codes, len(places.centres)),
         terms=kernels.unpack_terms(places.terms),
         members=[],
+        reaches=places.reaches,
     )
     size = len(places.projections)
     points = definitions.Points(
@@ -189,7 +205,28 @@ def test_ranking_few_cells_agrees_with_the_reference(
         n_bits=0,
         metric="inner_product" if product else "cosine",
     )
-    assert ranking == definitions.nearest_cells(points, twin, places.projections, cell_count)
+    assert ranking == definitions.read_cells(points, twin, places.projections, n_probes)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_queries_read_different_numbers_of_cells(metric: Metric) -> None:
+    """A reach is the mean distance of the n-th cell of a point beyond its nearest cell."""
+    points = clustered(6_000, 32, 5)
+    index = Index.build(points, hash_family="cells", metric=metric)
+    arrays = index.engine._searcher._arrays
+    options: dict[str, Any] = {"search": "tables", "n_probes": 12, "selector": "nearest"}
+    probed = index.query(points[:400], **options).stats.buckets_probed
+    if metric == "inner_product":
+        assert "cell_reaches" not in arrays
+        assert (probed == 12).all()
+        return
+    reaches = arrays["cell_reaches"]
+    assert reaches[0] == 0
+    assert (np.diff(reaches) >= 0).all()
+    assert probed.min() >= 3
+    assert probed.max() <= 24
+    assert 8 < probed.mean() < 16
+    assert probed.std() > 1
 
 
 @examples
@@ -209,17 +246,17 @@ def test_cells_are_taken_until_they_hold_enough_points(
     assert points == sizes[numbers].sum()
     assert points >= at_least or len(numbers) == len(places.centres)
     cell_count = min(n_probes, len(places.centres))
-    while sizes[places.rank(cell_count, product=product)].sum() < at_least:
+    while sizes[places.take(cell_count, product=product)].sum() < at_least:
         if cell_count == len(places.centres):
             break
         cell_count = min(2 * cell_count, len(places.centres))
-    assert numbers == places.rank(cell_count, product=product)
+    assert numbers == places.take(cell_count, product=product)
 
 
 def test_cells_at_equal_distance_are_ordered_by_number() -> None:
     places = Places(1, count=9, width=8, points=50)
     places.projections[:] = 0
-    assert places.rank(99, product=True) == list(range(len(places.centres)))
+    assert places.take(99, product=True) == list(range(len(places.centres)))
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -2,7 +2,8 @@
 
 The indexes cover every hash family, metric and kind of points, near-copies, categories, stored
 defaults, trained labels and imported label factors. A change of the code must read the same files,
-write the same files and give the same answers. The answers of both formats are the same. Run as a
+write the same files and give the same answers. The answers of both formats are the same, except
+that a query reads more or fewer cells since they have the array `cell_reaches`. Run as a
 script, this file records those of the current format again; review its changes before you commit
 them:
 
@@ -208,9 +209,10 @@ def test_every_recorded_answer_is_compared() -> None:
 
 
 def test_a_new_format_changes_no_answer() -> None:
+    """Only queries of cells may change: their number now depends on the distances of the cells."""
     answers, before = (recorded(folder / _ANSWERS) for folder in _FOLDERS)
     changed = {name for name in answers if answers[name] != before[name]}
-    assert changed <= set(_BUILDS)
+    assert changed <= {*_BUILDS, "cells: tables"}
 
 
 def record() -> None:
