@@ -55,8 +55,10 @@ _SAMPLE_ROWS_MIN: Final = 256
 # of these rows, the anchors.
 _SPREAD_ROWS_MAX: Final = 1 << 13
 _SPREAD_ANCHORS: Final = 256
-# Number of points over which the distances of cells are averaged.
+# Number of points over which the distances of cells are averaged, and the rounding error of such a
+# distance as a share of the mean squared length of the points.
 _REACH_POINTS: Final = 256
+_REACH_ERROR: Final = 1e-6
 # An index of more sparse points than this gets no inverted lists. The lists take three eighths of
 # the memory of the points, and their start positions a further number for each column and run.
 LISTED_ROWS_MAX: Final = 2**18
@@ -318,11 +320,14 @@ class _Encoder:
     def _store_reaches(self, cells: _Cells, sample: FloatArray) -> None:
         """Store how far the n-th nearest cell of a point is, for each n (`kernels.records.Cells`).
 
-        `sample` (s, m) are projections of points.
+        `sample` (s, m) are margins of points. A rounding error is added, so that a query reads all
+        cells at the distance of the last one.
         """
         few = sample[:: -(-len(sample) // _REACH_POINTS)]
         distances = np.sort(cells.squares - 2 * (few @ cells.weights.T), axis=1)
         reaches = (distances - distances[:, :1]).mean(axis=0, dtype=np.float64)
+        projections = few + self.arrays["thresholds"][: few.shape[1]]
+        reaches += _REACH_ERROR * np.square(projections).sum(axis=1).mean()
         self._put("cell_reaches", reaches.astype(np.float32))
 
     def fill_tables(self) -> None:

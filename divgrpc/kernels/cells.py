@@ -46,7 +46,7 @@ def rank_cells(code, cells, n_cells, n_ranked, product, scan, scratch):
     `product` is set, a distance is the negated dot product. Otherwise it is the squared Euclidean
     distance less the squared length of the query. Ties go to the lower cell number. Exact distances
     are computed only for the `n_ranked` cells of smallest estimated distance; there are n_cells to
-    C of them. If `n_cells` is 0, all `n_ranked` cells are written in any order.
+    C of them. If `n_cells` is 0, `n_ranked` must be C, and all cells are written by number.
     """
     centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
     total = centres.shape[0]
@@ -74,25 +74,25 @@ def rank_cells(code, cells, n_cells, n_ranked, product, scan, scratch):
 def take_cells(code, cells, n_probes, product, scan, scratch):
     """Write the cells that a query with `n_probes` probes reads; return their number.
 
-    Without `Cells.reaches`, these are the `n_probes` nearest cells. All cells are written if
-    `n_probes` is their number or more, and then in any order. The arguments are as for
+    Without `Cells.reaches`, these are the `n_probes` nearest cells. The nearest cell is written
+    first; but if a query reads all cells, they are written by number. The arguments are as for
     `rank_cells`.
     """
-    total = cells.centres.shape[0]
-    if n_probes >= total:
-        rank_cells(code, cells, 0, total, product, scan, scratch)
-        return total
-    if not cells.reaches.shape[0]:
+    total, count = cells.centres.shape[0], n_probes
+    if n_probes < total and not cells.reaches.shape[0]:
         n_ranked = min(total, RANKED_CELLS_RATIO * n_probes)
         rank_cells(code, cells, n_probes, n_ranked, product, scan, scratch)
-        return n_probes
-    most, distances = min(total, MORE_CELLS_RATIO * n_probes), scratch.distances
-    rank_cells(code, cells, most, min(total, 3 * most // 2), product, scan, scratch)
-    limit = distances[0] + cells.reaches[n_probes - 1]
-    count = (n_probes + FEWER_CELLS_RATIO - 1) // FEWER_CELLS_RATIO
-    while count < most and distances[count] <= limit:
-        count += 1
-    return count
+    elif n_probes < total:
+        most, distances = min(total, MORE_CELLS_RATIO * n_probes), scratch.distances
+        rank_cells(code, cells, most, min(total, 3 * most // 2), product, scan, scratch)
+        limit = distances[0] + cells.reaches[n_probes - 1]
+        count = (n_probes + FEWER_CELLS_RATIO - 1) // FEWER_CELLS_RATIO
+        while count < most and distances[count] <= limit:
+            count += 1
+    if count >= total:
+        # A scan of all cells expects the distances in the order of their numbers.
+        rank_cells(code, cells, 0, total, product, scan, scratch)
+    return min(count, total)
 
 
 @part

@@ -221,7 +221,7 @@ def test_queries_read_different_numbers_of_cells(metric: Metric) -> None:
         assert (probed == 12).all()
         return
     reaches = arrays["cell_reaches"]
-    assert reaches[0] == 0
+    assert 0 < reaches[0] < 1e-4
     assert (np.diff(reaches) >= 0).all()
     assert probed.min() >= 3
     assert probed.max() <= 24

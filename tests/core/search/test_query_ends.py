@@ -91,7 +91,7 @@ def test_seeds_change_only_the_uniform_draw(
 
 
 @every_index
-def test_n_probes_is_the_number_of_buckets_or_cells_probed(
+def test_n_probes_sets_the_number_of_buckets_or_cells_probed(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
     index, query_rows = an_index(family, metric, kind), queries(3, metric)
@@ -103,7 +103,13 @@ def test_n_probes_is_the_number_of_buckets_or_cells_probed(
     for n_probes in (1, 2, 7, 4096, 2**31 - 1):
         result = index.query(query_rows, search="tables", n_probes=n_probes, **options)
         assert result.parameters.n_probes == min(n_probes, cells or 4096)
-        assert (result.stats.buckets_probed == min(n_probes, cells or buckets)).all()
+        probed = result.stats.buckets_probed
+        if "cell_reaches" in index.engine._arrays and n_probes < cells:
+            # A query reads more or fewer cells, depending on how far they are.
+            assert (-(-n_probes // 4) <= probed).all()
+            assert (probed <= 2 * n_probes).all()
+        else:
+            assert (probed == min(n_probes, cells or buckets)).all()
         check(index, query_rows, result)
     assert (result.stats.points_hashed == ROWS).all()
     # The number of probes was tuned separately for dense queries of sparse points.
