@@ -24,7 +24,10 @@ from divgrpc.vectors import draw_numbers
 
 # n points are divided into _CELLS_PER_ROOT * sqrt(n) cells.
 _CELLS_PER_ROOT: Final = 4
-# The number of cells is limited so that a cell holds at least this many points on average.
+# More than _FEW_CELLS cells hold at least _CELL_POINTS points on average, because a query takes
+# some time for each cell. Fewer cells hold at least _CELL_POINTS_MIN points.
+_FEW_CELLS: Final = 64
+_CELL_POINTS: Final = 100
 _CELL_POINTS_MIN: Final = 16
 # Number of iterations of Lloyd's algorithm.
 _ITERATIONS: Final = 4
@@ -99,7 +102,8 @@ class Partition:
 
 def cell_count(rows: int, width: int) -> int:
     """Return the number of cells for `rows` points and centres of `width` dimensions."""
-    cells = min(_CELLS_PER_ROOT * math.isqrt(rows), rows // _CELL_POINTS_MIN)
+    most = max(rows // _CELL_POINTS, min(_FEW_CELLS, rows // _CELL_POINTS_MIN))
+    cells = min(_CELLS_PER_ROOT * math.isqrt(rows), most)
     return max(1, min(cells, _CENTRE_NUMBERS_MAX // width))
 
 

@@ -140,7 +140,8 @@ def test_cells_are_chosen_up_to_the_recall_they_reach() -> None:
     """Cells are chosen if searching a quarter of them reaches the target recall."""
     rng = np.random.default_rng(0)
     centres = 2 * rng.standard_normal((60, 24))
-    points = unit(centres[rng.integers(0, 60, CELLS_ROWS_MIN)] + rng.standard_normal((1, 24)))
+    rows = 2 * CELLS_ROWS_MIN
+    points = unit(centres[rng.integers(0, 60, rows)] + rng.standard_normal((1, 24)))
     points = unit(points + 0.12 * rng.standard_normal(points.shape))
     family, reason = choose_family(BuildParameters(target_recall=0.5), points, None)
     assert family == "cells"
@@ -155,7 +156,20 @@ def test_cells_are_chosen_up_to_the_recall_they_reach() -> None:
         assert choose_family(above, points, None)[0] != "cells"
     for tables in (BuildParameters(n_tables=4), BuildParameters(n_bits=9)):
         assert choose_family(tables, points, None)[0] != "cells"
-    fewer = points[: CELLS_ROWS_MIN - 1]
-    assert choose_family(BuildParameters(), fewer, None)[0] != "cells"
-    noise = unit(rng.standard_normal((CELLS_ROWS_MIN, 64)))
+    noise = unit(rng.standard_normal((rows, 64)))
     assert choose_family(BuildParameters(), noise, None)[0] != "cells"
+
+
+@pytest.mark.parametrize(("spread", "is_clear"), [(0.1, True), (0.4, False)])
+def test_fewer_points_are_put_in_cells_if_their_clusters_are_clear(
+    spread: float, *, is_clear: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    centres = unit(rng.standard_normal((300, 64)))
+    points = unit(
+        centres[rng.integers(0, 300, CELLS_ROWS_MIN)]
+        + spread * rng.standard_normal((CELLS_ROWS_MIN, 64))
+    )
+    low_target = BuildParameters(target_recall=0.1)
+    assert (choose_family(low_target, points, None)[0] == "cells") == is_clear
+    assert choose_family(low_target, points[:-1], None)[0] != "cells"
