@@ -4,16 +4,24 @@ At each step, a candidate's value is lambda times its cost, minus a weight times
 the earlier picks. The candidate with the smallest value is picked. For MMR, the distance from the
 picks is the minimum of the distances from each pick. For Algorithm 1, it is the sum of these
 distances. The sum is updated with one new distance per candidate and step, so no matrix of all
-pairs is stored. The minimum can only decrease, so MMR updates a candidate only if its outdated
-value is the smallest so far (lazy greedy, Minoux 1978).
+pairs is stored.
+
+Lazy greedy selection (Minoux 1978) computes the distances of a candidate only if an upper bound of
+its distance from the picks makes its value the smallest so far. For MMR, an outdated minimum is
+such a bound, because the minimum can only decrease. For Algorithm 1, `kernels.byte_copies` bounds
+the distances.
 """
+
+import math
 
 import numpy as np
 
-from divgrpc.kernels.jit import allocating, kernel, part
+from divgrpc.kernels.byte_copies import copies_pay, far_at_most, make_copies
+from divgrpc.kernels.jit import allocating, kernel
 from divgrpc.kernels.pairwise import COUNTED_COPY, PICK, far_from, how_far, is_kept
 from divgrpc.kernels.records import MARGINAL_RULE, MMR_RULE, PRINTED_RULE
 from divgrpc.kernels.top_k import sort_nearest
+from divgrpc.kernels.vector_sums import row_distance
 
 # Number of candidates in a block. A block without a better candidate is skipped as a whole.
 _BLOCK_ROWS = 64
@@ -72,16 +80,24 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
     rule, relevance, limit = objective.rule, objective.relevance, objective.copy_limit
     far, apart, k = selection.far, selection.apart, min(objective.k, count)
     apart[:count] = np.float32(0)
-    collapses, copies, step = limit >= 0, 0, 0
+    collapses, n_copies, step = limit >= 0, 0, 0
     # To count the near-copies of a pick, its distances from all candidates are needed. MMR is
     # therefore lazy only if near-copies are kept.
     lazy, n_compared = rule == MMR_RULE and not collapses, np.zeros(count, np.int32)
+    bounded = rule != MMR_RULE and copies_pay(points, count, k)
+    n_bounded = count if bounded else 0
+    copies, sums = make_copies(points, n_bounded), np.empty(n_bounded, np.float32)
     while step < k:
         weight = diversity_weight(rule, relevance, step, k)
         if lazy and step:
             best, least = _best_lazily(
                 points, rows, costs, count, relevance, weight, apart, picks, step, n_compared
             )
+        elif bounded and step:
+            best, least = best_of_bounds(
+                points.vectors, rows, costs, count, relevance, weight, False, picks, step, apart,
+                sums, n_compared,
+            )  # fmt: skip
         else:
             best, least = best_value(costs, apart, count, relevance, weight)
         if best < 0:
@@ -92,15 +108,21 @@ def greedy(points, rows, costs, count, objective, selection, standing, picks, ga
         picks[step] = best
         gains[step] = -least
         if collapses or (step + 1 < k and (step == 0 or not lazy)):
-            far_from(points, rows, count, best, selection, far)
+            if bounded:
+                bounded = far_at_most(points.vectors, rows, count, picks, step, limit, copies, far)
+            if not bounded:
+                far_from(points, rows, count, best, selection, far)
             add_pick(far, count, rule == MMR_RULE and step > 0, apart)
-            n_compared[:] = 1
+            if step == 0:
+                n_compared[:] = 1
+                for i in range(n_bounded):
+                    sums[i] = far[i]
         if collapses:
             standing[best] = PICK
-            copies += _drop_copies(far, count, limit, standing, apart)
+            n_copies += _drop_copies(far, count, limit, standing, apart)
         apart[best] = np.float32(-np.inf)
         step += 1
-    return step, copies
+    return step, n_copies
 
 
 @kernel
@@ -127,7 +149,7 @@ def best_value(costs, apart, count, relevance, weight):
     return best, least
 
 
-@part
+@kernel
 def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, step, n_compared):
     """Return what `best_value` returns, for MMR, updating `apart` only if needed.
 
@@ -144,6 +166,48 @@ def _best_lazily(points, rows, costs, count, relevance, weight, apart, picks, st
             value = relevance * costs[i] - weight * apart[i]
         if value < least:
             best, least = i, value
+    return best, least
+
+
+@kernel
+def best_of_bounds(
+    vectors, rows, costs, count, relevance, weight, of_roots, picks, step, apart, sums, n_compared
+):
+    """Return what `best_value` returns for exact sums, given upper bounds of the sums in `apart`.
+
+    sums[i] is the sum of the distances of candidate i from the first n_compared[i] of the `step`
+    picks, or of their square roots if `of_roots`. If the value of a candidate may be the smallest
+    one, its whole sum is written into `sums` and `apart`. Both are (count,) arrays of the same
+    float type; `n_compared` is (count,) int32; `weight` is not negative. Rounding is monotone, so
+    the value of an upper bound is never above the exact value.
+    """
+    best, least = -1, np.float32(np.inf)
+    # The candidate that seems best is compared before all others. So few others are compared.
+    guess = best_value(costs, apart, count, relevance, weight)[0]
+    for block in range(-1, (count + _BLOCK_ROWS - 1) // _BLOCK_ROWS):
+        start, stop = block * _BLOCK_ROWS, min((block + 1) * _BLOCK_ROWS, count)
+        if block < 0:
+            start, stop = max(guess, 0), guess + 1
+        better_count = 0
+        for i in range(start, stop):
+            better_count += relevance * costs[i] - weight * apart[i] <= least
+        if not better_count:
+            continue
+        for i in range(start, stop):
+            value = relevance * costs[i] - weight * apart[i]
+            # If values are equal, the first candidate is picked.
+            if not (value < least or (value == least and i < best)):
+                continue
+            for earlier in range(n_compared[i], step):
+                far = row_distance(vectors, rows[i], vectors, rows[picks[earlier]])
+                if of_roots:
+                    sums[i] += math.sqrt(max(0.0, np.float64(far)))
+                else:
+                    sums[i] += far
+            apart[i], n_compared[i] = sums[i], step
+            value = relevance * costs[i] - weight * apart[i]
+            if value < least or (value == least and i < best):
+                best, least = i, value
     return best, least
 
 

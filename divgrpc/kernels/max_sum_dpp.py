@@ -16,8 +16,11 @@ import math
 
 import numpy as np
 
+from divgrpc.kernels.byte_copies import copies_pay, far_at_most, make_copies
+from divgrpc.kernels.greedy import best_of_bounds, best_value
 from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.pairwise import far_from, how_far
+from divgrpc.kernels.records import NO_COPIES
 
 # Kinds of similarity of two points whose distance is d. COSINE_OF_CHORD is 1 - d / 2, the cosine of
 # unit vectors if d is their squared Euclidean distance. COSINE_OF_ANGLE is 1 - d, the cosine if d
@@ -46,19 +49,33 @@ def max_sum(points, rows, costs, count, k, relevance, selection, picks, gains):
     """
     k = min(k, count)
     far, sums = selection.far, np.zeros(count, np.float64)
-    is_pick = np.zeros(count, np.bool_)
-    weight = 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0
+    bounded = copies_pay(points, count, k)
+    n_bounded = count if bounded else 0
+    copies, exact = make_copies(points, n_bounded), np.empty(n_bounded, np.float64)
+    n_compared = np.ones(n_bounded, np.int32)
+    half, weight = 0.5 * relevance, 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0
     for step in range(k):
-        best, least = -1, np.inf
-        for i in range(count):
-            value = 0.5 * relevance * np.float64(costs[i]) - weight * sums[i]
-            if value < least and not is_pick[i]:
-                best, least = i, value
-        picks[step], gains[step], is_pick[best] = best, 0.0 - least, True
+        if bounded and step:
+            best, least = best_of_bounds(
+                points.vectors, rows, costs, count, half, weight, True, picks, step, sums, exact,
+                n_compared,
+            )  # fmt: skip
+        else:
+            best, least = best_value(costs, sums, count, half, weight)
+        picks[step], gains[step] = best, 0.0 - least
         if step + 1 < k:
-            far_from(points, rows, count, best, selection, far)
+            if bounded:
+                bounded = far_at_most(
+                    points.vectors, rows, count, picks, step, NO_COPIES, copies, far
+                )
+            if not bounded:
+                far_from(points, rows, count, best, selection, far)
             for i in range(count):
                 sums[i] += math.sqrt(max(0.0, np.float64(far[i])))
+            if step == 0:
+                for i in range(n_bounded):
+                    exact[i] = sums[i]
+        sums[best] = -np.inf
     return k
 
 

@@ -107,17 +107,17 @@ def gathered_dot(
         kinds, (columns, values, start, stop, ahead, matrix, row) = signature.args, arguments
         columns = make_array(kinds[0])(context, builder, columns).data
         values = make_array(kinds[1])(context, builder, values).data
-        pointer = _row(context, builder, kinds[5], matrix, row)
+        pointer = row_start(context, builder, kinds[5], matrix, row)
         return _gathered_sum(builder, (columns, values), (start, stop, ahead), pointer)
 
     return signature, generate
 
 
-def _product(builder: Any, x: Any, y: Any) -> Any:
+def _product(builder: Any, x: Any, y: Any, _column: Any) -> Any:
     return builder.fmul(x, y)
 
 
-def _square(builder: Any, x: Any, y: Any) -> Any:
+def _square(builder: Any, x: Any, y: Any, _column: Any) -> Any:
     difference = builder.fsub(x, y)
     return builder.fmul(difference, difference)
 
@@ -139,9 +139,9 @@ def _row_sums(x: Any, rows: Any, y: Any, term: Any, limit: Any = None) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
         numbers = cgutils.unpack_tuple(builder, arguments[1]) if several else arguments[1:2]
-        a = [_row(context, builder, signature.args[0], arguments[0], row) for row in numbers]
-        b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
-        totals = _sums_of_terms(builder, a, b, cols, term, *arguments[4:])
+        a = [row_start(context, builder, signature.args[0], arguments[0], row) for row in numbers]
+        b = row_start(context, builder, signature.args[2], arguments[2], arguments[3])
+        totals = sums_of_terms(builder, a, b, cols, term, *arguments[4:])
         return context.make_tuple(builder, result, totals) if several else totals[0]
 
     return signature, generate
@@ -160,7 +160,7 @@ def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
-        _prefetch(builder, _row(context, builder, signature.args[0], *arguments), cols)
+        _prefetch(builder, row_start(context, builder, signature.args[0], *arguments), cols)
         return context.get_dummy_value()
 
     return signature, generate
@@ -206,19 +206,22 @@ def _shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return cgutils.unpack_tuple(builder, make_array(kind)(context, builder, value).shape, 2)
 
 
-def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
+def row_start(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
+    """Return the address of row `row` of a C-contiguous matrix."""
     array = make_array(kind)(context, builder, value)
     cols = cgutils.unpack_tuple(builder, array.shape, 2)[1]
     return builder.gep(array.data, [builder.mul(row, cols)])
 
 
-def _sums_of_terms(
+def sums_of_terms(
     builder: Any, rows: Sequence[Any], b: Any, cols: Any, term: Any, limit: Any = None
 ) -> list[Any]:
     """Generate the sums of `term` over the columns of row `b` and each of `rows`; return them.
 
-    Row `b` is loaded once for all rows. If `limit` is given, `rows` must contain only one row. Its
-    sum ends after the first stride (LANES * ACCUMULATORS columns) at which it exceeds the limit.
+    `term` gets the builder, vectors of LANES elements of a row and of `b`, and their first column.
+    For the last columns it gets single elements. Row `b` is loaded once for all rows. If `limit` is
+    given, `rows` must contain only one row. Its sum ends after the first stride (LANES *
+    ACCUMULATORS columns) at which it exceeds the limit.
     """
     index = cols.type
 
@@ -236,7 +239,7 @@ def _sums_of_terms(
     def add_block(start: Any, number: int) -> None:
         y = _load(builder, b, start)
         for a, accumulators in zip(rows, sums, strict=True):
-            value = term(builder, _load(builder, a, start), y)
+            value = term(builder, _load(builder, a, start), y, start)
             accumulator = accumulators[number]
             builder.store(builder.fadd(builder.load(accumulator), value), accumulator)
 
@@ -261,7 +264,7 @@ def _sums_of_terms(
         at = builder.add(column, loop.index)
         y = builder.load(builder.gep(b, [at]))
         for a, total in zip(rows, totals, strict=True):
-            value = term(builder, builder.load(builder.gep(a, [at])), y)
+            value = term(builder, builder.load(builder.gep(a, [at])), y, at)
             builder.store(builder.fadd(builder.load(total), value), total)
     return [builder.load(total) for total in totals]
 

@@ -1,7 +1,7 @@
 """Slow reference implementations of the selectors of `divgrpc.search.selectors`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from divgrpc.types import EffectiveParameters
+from divgrpc.types import EffectiveParameters, FloatArray
 from reference import definitions
 from reference.definitions import Floats, Points
 
@@ -148,3 +148,29 @@ def best_selection(prices: Shares, apart: Shares, k: int, beta: float) -> tuple[
 
     best = min(combinations(range(len(prices)), k), key=value)
     return list(best), value(best)
+
+
+def pick_by_sums(
+    far: FloatArray,
+    places: Iterable[int],
+    k: int,
+    value: Callable[[int, np.floating, int], np.floating],
+) -> list[tuple[int, np.floating]]:
+    """Pick up to `k` of `places` one by one; return each pick with its value.
+
+    Each step picks the place of smallest `value(place, apart, step)`, where `apart` is the sum of
+    its distances from the earlier picks. Sums have the type of `far` (m, m), the distances. They
+    are added in the order of picking. If values are equal, the first place is picked.
+    """
+    picks: list[tuple[int, np.floating]] = []
+    rest = list(places)
+    while rest and len(picks) < k:
+        values = []
+        for place in rest:
+            apart = far.dtype.type(0)
+            for pick, _ in picks:
+                apart += far[place, pick]
+            values.append(value(place, apart, len(picks)))
+        best = values.index(min(values))
+        picks.append((rest.pop(best), values[best]))
+    return picks

@@ -102,6 +102,8 @@ for family in ("auto", "lsh_sdiv", "pca_hash", "cells"):
 _SUM_ROWS = """
 import hashlib
 import numba, numpy as np
+from divgrpc.kernels.byte_copies import far_at_most, make_copies
+from divgrpc.kernels.records import NO_COPIES, Points
 from divgrpc.kernels.vector_sums import gathered_dot, row_distance, row_distances, row_dot, row_dots
 
 @numba.njit
@@ -115,6 +117,11 @@ for cols in range(1, 200):
     rng = np.random.default_rng(cols)
     left, right = rng.standard_normal((2, 3, cols)).astype(np.float32)
     digest.update(np.hstack(sums(left, right, rng.permutation(cols).astype(np.int32))).tobytes())
+    points, bounds = Points(left, *[np.empty(0)] * 5), np.empty(3, np.float32)
+    rows, picks, copies = np.arange(3, dtype=np.int32), np.arange(2), make_copies(points, 3)
+    for step in range(2):
+        far_at_most(left, rows, 3, picks, step, NO_COPIES, copies, bounds)
+        digest.update(bounds.tobytes())
 (assembly,) = sums.inspect_asm().values()
 print(next(register for register in ("zmm", "ymm", "xmm") if register in assembly))
 print(digest.hexdigest())
