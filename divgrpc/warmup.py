@@ -1,15 +1,13 @@
 """Warm-up loads all kernels before the first query.
 
-`divgrpc.compilation` starts the processes that compile missing kernels. These processes call
+`divgrpc.compilation` starts the process that compiles missing kernels. This process calls
 `compile_kernels`, which runs or compiles every kernel on tiny data.
 """
 
 import gc
-import inspect
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import numba
 import numpy as np
@@ -17,45 +15,18 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc import compilation
-from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
-from divgrpc.kernels import (
-    buckets,
-    cache_files,
-    cells,
-    code_scan,
-    exact,
-    greedy,
-    inverted_lists,
-    jit,
-    records,
-)
+from divgrpc.kernels import cache_files, jit
 from divgrpc.kernels.batch import scan_batch, score_batch
-from divgrpc.kernels.registers import record_of
 from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
 from divgrpc.parameters import LabelParameters, QueryParameters
 from divgrpc.platforms import end_with_parent
 from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import Branches
-from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
-from divgrpc.search.relaxation import CandidateSet
-from divgrpc.search.selectors import ONE_BY_ONE, select
+from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.vectors import as_rows
-
-# Kernels that `query.answer` calls, in reverse order of the calls.
-_CALLED_BY_ANSWER: Final = (
-    greedy.pick,
-    exact.score_rows,
-    exact.score_all,
-    exact.score_marked,
-    exact.score_longest,
-    inverted_lists.score_listed,
-    code_scan.find_by_code,
-    cells.find_in_cells,
-    buckets.find_in_tables,
-)
 
 
 def warm_kernels() -> None:
@@ -125,12 +96,12 @@ def warm_ahead(*, quiet: bool = False) -> Warmed:
     )
 
 
-def compile_kernels(end: str, folder: str) -> None:
-    """Compile kernels in a separate process, from the "first" or the "last" `end` of the list.
+def compile_kernels(folder: str) -> None:
+    """Compile all kernels in a separate process.
 
     The parent process looks for the compiled files in `folder`. This process prints an error to
-    standard error and exits with status 1 in two cases: if it would write the files to another
-    folder, or if `end` is "first" and some files could not be written.
+    standard error and exits with status 1 if it would write the files to another folder, or if some
+    files could not be written.
     """
     # Only the parent uses this work, so this process must not outlive the parent.
     end_with_parent()
@@ -138,9 +109,6 @@ def compile_kernels(end: str, folder: str) -> None:
         raise SystemExit("another divgrpc is installed than the one that runs")
     compilation.disable()
     gc.disable()
-    if end == "last":
-        compile_other_end()
-        return
     _run_every_kernel()
     if not cache_files.mark_warm(jit.entry_files):
         reasons = sorted(set(jit.write_errors.values()))
@@ -163,15 +131,6 @@ def _run_every_kernel() -> None:
     _compile_together()
 
 
-def compile_other_end() -> None:
-    """Compile the last kernels of `_run_every_kernel`, while another process runs the first."""
-    points = np.eye(8, dtype=np.float32)
-    _compile_beside()
-    learn(points, 4, np.random.default_rng(0))
-    _predict_and_train(points)
-    _compile_together(backwards=True)
-
-
 def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
     sparse_points = sparse.csr_array(points)
     for vectors in (points, sparse_points):
@@ -181,63 +140,12 @@ def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
     train(sparse_points, points, LabelParameters(rank=2, iterations=1))
 
 
-def _compile_together(*, backwards: bool = False) -> None:
+def _compile_together() -> None:
     """Compile the kernels that search many query rows at once.
 
-    Queries on a small index never call these kernels. The second of two compiler processes compiles
-    them in reverse order (`backwards`), so that both processes rarely compile the same kernel.
+    Queries on a small index never call these kernels.
     """
     register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
     plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).fields
-    for kernel in (score_batch, scan_batch)[:: -1 if backwards else 1]:
+    for kernel in (score_batch, scan_batch):
         kernel.compile(tuple(map(numba.typeof, (register, register, plan, queries, 0, 1))))
-
-
-def _compile_beside() -> None:
-    """Compile kernels that `query.answer` calls, in the second of two compiler processes.
-
-    The first process compiles these kernels in the order of the calls, the second in reverse order.
-    """
-    index = record_of(records.Index, {}, {"d": 4, "m": 4})
-    memory = Memory(4, (4, 64))
-    memory.fit_points(4)
-    memory.fit_selection(4, 1)
-    arguments = _arguments(index, memory.scratch)
-    for kernel in _CALLED_BY_ANSWER:
-        names = inspect.signature(kernel.py_func).parameters
-        kernel.compile(tuple(numba.typeof(arguments[name]) for name in names))
-    candidates = memory.scratch.candidates
-    candidates.rows[:], candidates.distances[:] = np.arange(4), 1
-    vectors = np.eye(4, dtype=np.float32)
-    vectors.setflags(write=False)
-    points = index.points._replace(vectors=vectors)
-    candidate_set = CandidateSet(points, *candidates, memory.scratch.selection)
-    for selector in ONE_BY_ONE:
-        parameters = QueryParameters(k=2, selector=selector).resolve(4, "exact")
-        select(candidate_set, parameters, "cosine")
-
-
-def _arguments(index: records.Index, scratch: records.Scratch) -> dict[str, Any]:
-    """Map each parameter name of the kernels in `_CALLED_BY_ANSWER` to a value of its type."""
-    one, distances = np.float32(1), scratch.candidates.distances
-    numbers = ("count", "n_nearest", "n_scored", "stop")
-    return dict.fromkeys(numbers, 0) | {
-        **scratch._asdict(),
-        **index._asdict(),
-        **scratch.selection._asdict(),
-        "bounds": index.length_bounds,
-        "cell_scratch": scratch.cells,
-        "columns": scratch.candidates.rows,
-        "distances": distances,
-        "gains": distances,
-        "margins": scratch.code.margins,
-        "objective": records.Objective(1, one, 0, product=False, copy_limit=one),
-        "plan": QueryPlan.of(QueryParameters().resolve(4, "tables"), "cosine", 4).kernel,
-        "pool": records.Pool(0, 0, 0),
-        "query": records.Query(scratch.selection.dense, 0, 0.0, product=False),
-        "rows": scratch.candidates.rows,
-        "scratch": scratch.lists,
-        "signs": scratch.code.signs,
-        "values": distances,
-        "vectors": index.points.vectors,
-    }

@@ -70,7 +70,7 @@ def _comes_before(heap, i, j):
 
 @kernel
 def _swap(heap, i, j):
-    costs, tables, masks, keys = heap
+    costs, tables, masks, keys = heap.costs, heap.tables, heap.masks, heap.keys
     costs[i], costs[j] = costs[j], costs[i]
     tables[i], tables[j] = tables[j], tables[i]
     masks[i], masks[j] = masks[j], masks[i]

@@ -4,8 +4,12 @@ Passing one array to a compiled function takes a tenth of a microsecond, and an 
 scratch memory have more than sixty arrays. So `register` writes their addresses once into a
 register: an (n, 3) int64 array whose row i has the address of array i, its number of rows and its
 number of columns. The arrays are in the order of the record's fields. Inside a kernel, `record_at`
-makes the record from its register, without checks. The caller of `register` must keep the arrays
+takes a register for the record, without checks. The caller of `register` must keep the arrays
 alive.
+
+A kernel reads a register as a `View`, which is one address. Each field is loaded from there where
+the kernel uses it. A record of arrays would be a value of hundreds of numbers, which the compiler
+would have to copy with every variable and every call.
 """
 
 from collections.abc import Mapping
@@ -16,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import intrinsic, lower_getattr_generic, models, register_model
 from numba.np import numpy_support
 from numba.np.arrayobj import make_array, populate_array
 
@@ -24,6 +29,8 @@ from divgrpc.kernels.records import Index, Scratch
 
 Array: TypeAlias = npt.NDArray[Any]
 Record: TypeAlias = type[tuple[Any, ...]]
+# Numbers of a register row: an address, a number of rows and a number of columns.
+_NUMBERS: Final = 3
 RecordT = TypeVar("RecordT", bound=tuple[Any, ...])
 
 
@@ -112,24 +119,78 @@ def register(record: tuple[Any, ...]) -> npt.NDArray[np.int64]:
     return np.array(rows, np.int64)
 
 
-def _type_of(record: Record, *, readonly: bool) -> Any:  # numba has no types
-    """Return numba's type of a record."""
-    kinds = []
-    for field in fields_of(record).values():
-        if isinstance(field, Slot):
-            dtype = numpy_support.from_dtype(field.dtype)
-            kinds.append(types.Array(dtype, len(field.shape), "C", readonly=readonly))
-        else:
-            kinds.append(_type_of(field, readonly=readonly))
-    return types.BaseTuple.from_types(kinds, record)
+class View(types.Type):  # type: ignore[misc]  # numba has no types
+    """numba's type of a record that is read from a register; its value is an address in it.
+
+    `fields` maps the name of a field to the number of register rows before it, and to its type.
+    """
+
+    def __init__(self, record: Record, *, readonly: bool) -> None:
+        self.fields: dict[str, tuple[int, Any]] = {}
+        row = 0
+        for name, field in fields_of(record).items():
+            if isinstance(field, Slot):
+                dtype = numpy_support.from_dtype(field.dtype)
+                kind = types.Array(dtype, len(field.shape), "C", readonly=readonly)
+                self.fields[name] = row, kind
+                row += 1
+            else:
+                self.fields[name] = row, View(field, readonly=readonly)
+                row += len(slots_of(field))
+        super().__init__(f"View({record.__name__})")
 
 
-def _places() -> dict[Record, tuple[int, Any]]:
-    """Return the first register row and the numba type of `Index`, `Scratch` and their records."""
-    places: dict[Record, tuple[int, Any]] = {}
+@register_model(View)
+class _Address(models.OpaqueModel):  # type: ignore[misc]  # numba has no types
+    """The value of a `View`."""
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):  # type: ignore[misc]  # numba has no types
+    key = View
+
+    def generic_resolve(self, view: View, name: str) -> Any:  # numba has no types
+        return view.fields[name][1] if name in view.fields else None
+
+
+@lower_getattr_generic(View)
+def _load_field(context: Any, builder: Any, view: View, address: Any, name: str) -> Any:
+    row, kind = view.fields[name]
+    numbers = builder.bitcast(address, cgutils.intp_t.as_pointer())
+    place = builder.gep(numbers, [cgutils.intp_t(_NUMBERS * row)])
+    if isinstance(kind, View):
+        return builder.bitcast(place, cgutils.voidptr_t)
+    start, *shape = (
+        _load_number(builder, builder.gep(place, [cgutils.intp_t(column)]))
+        for column in range(1 + kind.ndim)
+    )
+    element = context.get_data_type(kind.dtype)
+    item_bytes = cgutils.intp_t(kind.dtype.bitwidth // 8)
+    array = make_array(kind)(context, builder)
+    populate_array(
+        array,
+        data=builder.inttoptr(start, element.as_pointer()),
+        shape=shape,
+        strides=[builder.mul(item_bytes, size) for size in shape[1:]] + [item_bytes],
+        itemsize=item_bytes,
+        meminfo=None,
+    )
+    return array._getvalue()  # noqa: SLF001  # numba's way
+
+
+def _load_number(builder: Any, place: Any) -> Any:
+    number = builder.load(place)
+    # No kernel writes into a register. So the compiler may load a field once for a whole loop.
+    number.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return number
+
+
+def _places() -> dict[Record, tuple[int, View]]:
+    """Return the first register row and the view of `Index`, `Scratch` and their records."""
+    places: dict[Record, tuple[int, View]] = {}
 
     def add(record: Record, first: int, *, readonly: bool) -> None:
-        places[record] = first, _type_of(record, readonly=readonly)
+        places[record] = first, View(record, readonly=readonly)
         for field in fields_of(record).values():
             if isinstance(field, Slot):
                 first += 1
@@ -148,37 +209,12 @@ _PLACES: Final = _places()
 
 @intrinsic
 def record_at(typing: Any, register: Any, record: Any) -> Any:  # numba has no types
-    """Make the record of type `record` from the register of its `Index` or `Scratch`."""
-    first, kind = _PLACES[record.instance_class]
+    """View the record of type `record` in the register of its `Index` or `Scratch`."""
+    first, view = _PLACES[record.instance_class]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = make_array(signature.args[0])(context, builder, arguments[0]).data
-        return _load(context, builder, data, signature.return_type, first)[0]
+        place = builder.gep(data, [cgutils.intp_t(_NUMBERS * first)])
+        return builder.bitcast(place, cgutils.voidptr_t)
 
-    return kind(register, record), generate
-
-
-def _load(context: Any, builder: Any, data: Any, kind: Any, row: int) -> tuple[Any, int]:
-    """Return the array or tuple of numba type `kind` that starts at `row`, and the next row."""
-    if isinstance(kind, types.BaseTuple):
-        values = []
-        for part in kind:
-            value, row = _load(context, builder, data, part, row)
-            values.append(value)
-        return context.make_tuple(builder, kind, values), row
-    address, *shape = (
-        builder.load(builder.gep(data, [cgutils.intp_t(3 * row + column)]))
-        for column in range(1 + kind.ndim)
-    )
-    element = context.get_data_type(kind.dtype)
-    item_bytes = cgutils.intp_t(context.get_abi_sizeof(element))
-    array = make_array(kind)(context, builder)
-    populate_array(
-        array,
-        data=builder.inttoptr(address, element.as_pointer()),
-        shape=shape,
-        strides=[builder.mul(item_bytes, size) for size in shape[1:]] + [item_bytes],
-        itemsize=item_bytes,
-        meminfo=None,
-    )
-    return array._getvalue(), row + 1  # noqa: SLF001  # numba's way
+    return view(register, record), generate

@@ -267,34 +267,8 @@ print({name: count for name, count in after.items() if count != before.get(name)
 """
 
 
-_COUNT_MISSES = """
-import sys
-from divgrpc import compilation
-from divgrpc.warmup import compile_other_end, warm_kernels
-
-def total(counter):
-    modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
-    values = [value for module in modules for value in vars(module).values()]
-    functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
-    return sum(sum(getattr(f.stats, counter).values()) for f in functions.values())
-
-if sys.argv[1:]:
-    warm_kernels()
-else:
-    compilation.disable()
-    compile_other_end()
-    print(total("cache_hits") > 10, total("cache_misses"))
-"""
-
-
 def test_no_kernel_is_compiled_after_warm_kernels(tmp_path: Path) -> None:
     assert run_script(_COUNT_COMPILATIONS, tmp_path)[0] == "{}"
-
-
-def test_the_second_compiler_process_compiles_the_signatures_of_the_first() -> None:
-    """Kernels compiled for other argument types than the first process uses would never be used."""
-    run_script(_COUNT_MISSES, "first")
-    assert run_script(_COUNT_MISSES)[0] == "True 0"
 
 
 def test_only_allocating_kernels_may_create_arrays() -> None:
