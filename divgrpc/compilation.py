@@ -1,8 +1,11 @@
-"""Compilation of all kernels in a separate process before their first use, with progress reports.
+"""Compilation of all kernels in separate processes before their first use, with progress reports.
 
-Hundreds of megabytes of memory stay allocated after a compilation. So if kernels are missing, this
-process starts a compiler process and loads the files that it writes. If files cannot be written,
-this process compiles each kernel itself when the kernel is first used.
+A compiler uses one core, and half a gigabyte of memory stays allocated after a compilation. So if
+kernels are missing, this process starts two compiler processes and loads the files that they write.
+The first compiles all kernels, and begins with those of queries. The second compiles the kernels
+that queries do not call, so that the first finds their files. On a machine with one core, only the
+first is started. If files cannot be written, this process compiles each kernel itself when the
+kernel is first used.
 """
 
 import contextlib
@@ -20,12 +23,13 @@ from pathlib import Path
 from typing import IO, Final, Literal, TypeAlias
 
 from divgrpc.kernels import cache_files
-from divgrpc.platforms import lock_exclusively
+from divgrpc.platforms import count_cores, lock_exclusively
 
-# Expected seconds to compile all kernels on an idle core.
-EXPECTED_SECONDS: Final = 30
+# Expected seconds to compile all kernels, measured on one and on two idle cores.
+_ONE_CORE_SECONDS: Final = 30
+_TWO_CORES_SECONDS: Final = 20
 _POLL_SECONDS: Final = 0.1
-# A compiler that writes no file for this many seconds is assumed to hang.
+# Compilers that write no file for this many seconds are assumed to hang.
 _STALL_SECONDS_MAX: Final = 600.0
 # Folders of kernels that no process has used for this many seconds are removed.
 _UNUSED_SECONDS_MAX: Final = 30 * 86_400
@@ -33,8 +37,9 @@ _FOLDER_NAME: Final = re.compile(r"kernels-[0-9a-f]{16}")
 # The folder of this package is appended, so that all other import paths keep their precedence.
 _COMMAND: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from divgrpc.warmup import compile_kernels; compile_kernels(sys.argv[2])"
+    "from divgrpc.warmup import compile_kernels; compile_kernels(sys.argv[2], sys.argv[3])"
 )
+_PARTS: Final = ("all", "rest")
 
 State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
 
@@ -59,6 +64,11 @@ class Compilation:
 Report = Callable[[Compilation], None]
 
 
+def expected_seconds() -> int:
+    """Return roughly how many seconds a compilation of all kernels takes on an idle machine."""
+    return _ONE_CORE_SECONDS if count_cores() < 2 else _TWO_CORES_SECONDS
+
+
 def print_progress(now: Compilation) -> None:
     """Print the progress to standard error.
 
@@ -69,7 +79,7 @@ def print_progress(now: Compilation) -> None:
         return
     terminal = sys.stderr.isatty()
     start, end = ("\r\033[K", "") if terminal else ("", "\n")
-    line = f"divgrpc: compiling kernels, once, about {EXPECTED_SECONDS} s"
+    line = f"divgrpc: compiling kernels, once, about {expected_seconds()} s"
     if now.state == "running":
         if not terminal:
             return
@@ -126,7 +136,7 @@ def disable() -> None:
 
 
 def compile_ahead(report: Report) -> bool:
-    """Compile missing kernels in another process; return whether all kernels now have files."""
+    """Compile missing kernels in other processes; return whether all kernels now have files."""
     if cache_files.is_warm():
         # `remove_unused` reads this time. File systems may not record when files are read.
         with contextlib.suppress(OSError):
@@ -171,7 +181,7 @@ def _compile_under_lock(tick: Callable[[], None]) -> str:
         else:
             return "another process holds the lock and writes no file"
         # The process that held the lock may have written all files.
-        return "" if cache_files.is_warm() else _run_compiler(tick)
+        return "" if cache_files.is_warm() else _run_compilers(tick)
 
 
 def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
@@ -185,34 +195,36 @@ def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
             ready, since = now, time.monotonic()
 
 
-def _run_compiler(tick: Callable[[], None]) -> str:
-    """Run the compiler until it finishes; return the error, or "" if all kernels exist."""
+def _run_compilers(tick: Callable[[], None]) -> str:
+    """Run the compilers until they finish; return the error, or "" if all kernels exist."""
+    cores = count_cores()
     with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
         try:
-            compiler = stack.enter_context(_compiler(errors))
+            compilers = [stack.enter_context(_compiler(part, errors)) for part in _PARTS[:cores]]
         except OSError as error:
             return str(error)
+        # Wait only for the first compiler, which compiles all kernels.
         for _ in _poll_while_files_come(tick):
-            if compiler.poll() is not None:
+            if compilers[0].poll() is not None:
                 break
         else:
-            return f"the compiler wrote no file for {_STALL_SECONDS_MAX:.0f} s"
+            return f"the compilers wrote no file for {_STALL_SECONDS_MAX:.0f} s"
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
     if cache_files.is_warm():
         return ""
-    code = compiler.returncode
+    code = compilers[0].returncode
     return lines[-1] if lines else f"the compiler ended with code {code} and no message"
 
 
 @contextlib.contextmanager
-def _compiler(errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a compiler; kill it when the block ends."""
+def _compiler(part: str, errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a compiler of one of `_PARTS`; kill it when the block ends."""
     package = str(Path(__file__).parent.parent)
     folder = str(cache_files.cache_folder())
     process = subprocess.Popen(  # noqa: S603  # every argument is ours
         # -P keeps files of the current folder from being imported as modules.
-        (sys.executable, "-P", "-c", _COMMAND, package, folder),
+        (sys.executable, "-P", "-c", _COMMAND, package, part, folder),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,

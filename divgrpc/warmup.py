@@ -1,6 +1,6 @@
 """Warm-up loads all kernels before the first query.
 
-`divgrpc.compilation` starts the process that compiles missing kernels. This process calls
+`divgrpc.compilation` starts the processes that compile missing kernels. These processes call
 `compile_kernels`, which runs or compiles every kernel on tiny data.
 """
 
@@ -15,17 +15,22 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc import compilation
+from divgrpc.arrays import read_only
+from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
-from divgrpc.kernels import cache_files, jit
+from divgrpc.kernels import cache_files, jit, records
 from divgrpc.kernels.batch import scan_batch, score_batch
+from divgrpc.kernels.registers import record_of
 from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
 from divgrpc.parameters import LabelParameters, QueryParameters
 from divgrpc.platforms import end_with_parent
 from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import Branches
+from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
-from divgrpc.search.selectors import ONE_BY_ONE
+from divgrpc.search.relaxation import CandidateSet
+from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.vectors import as_rows
 
 
@@ -96,12 +101,12 @@ def warm_ahead(*, quiet: bool = False) -> Warmed:
     )
 
 
-def compile_kernels(folder: str) -> None:
-    """Compile all kernels in a separate process.
+def compile_kernels(part: str, folder: str) -> None:
+    """Compile "all" kernels, or the "rest" that queries do not call, in a separate process.
 
     The parent process looks for the compiled files in `folder`. This process prints an error to
-    standard error and exits with status 1 if it would write the files to another folder, or if some
-    files could not be written.
+    standard error and exits with status 1 in two cases: if it would write the files to another
+    folder, or if `part` is "all" and some files could not be written.
     """
     # Only the parent uses this work, so this process must not outlive the parent.
     end_with_parent()
@@ -109,6 +114,9 @@ def compile_kernels(folder: str) -> None:
         raise SystemExit("another divgrpc is installed than the one that runs")
     compilation.disable()
     gc.disable()
+    if part == "rest":
+        compile_rest()
+        return
     _run_every_kernel()
     if not cache_files.mark_warm(jit.entry_files):
         reasons = sorted(set(jit.write_errors.values()))
@@ -128,6 +136,26 @@ def _run_every_kernel() -> None:
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
     _predict_and_train(points)
+    _compile_together()
+
+
+def compile_rest() -> None:
+    """Compile the kernels of selectors, labels, k-means and batches, beside those of queries."""
+    points = np.eye(8, dtype=np.float32)
+    learn(points, 4, np.random.default_rng(0))
+    memory = Memory(8, (8, 64))
+    memory.fit_points(8)
+    memory.fit_selection(8, 2)
+    candidates, index = memory.scratch.candidates, record_of(records.Index, {}, {"d": 8, "m": 8})
+    candidates.rows[:], candidates.distances[:] = np.arange(8), 1
+    vectors = read_only(points)
+    candidate_set = CandidateSet(
+        index.points._replace(vectors=vectors), *candidates, memory.scratch.selection
+    )
+    for selector in ONE_BY_ONE:
+        parameters = QueryParameters(k=2, selector=selector).resolve(8, "exact")
+        select(candidate_set, parameters, "cosine")
+    _predict_and_train(points.copy())
     _compile_together()
 
 

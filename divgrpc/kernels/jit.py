@@ -245,6 +245,8 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
     # A kernel that calls this function finds its types and its code with these two methods.
     dispatcher.get_call_template = resolve_plain
     dispatcher.get_overload = lambda signature: linked().get_overload(signature)
+    # A function that returns the dispatcher for calls from kernels.
+    dispatcher.linked = linked
     return dispatcher
 
 

@@ -33,7 +33,7 @@ def warm(channel: control.Channel, log: logs.Logger) -> None:
             message_time = now.seconds
             send_count(now.ready, now.total)
         if now.state == "started":
-            log.info("compiling kernels, once", about_seconds=compilation.EXPECTED_SECONDS)
+            log.info("compiling kernels, once", about_seconds=compilation.expected_seconds())
         elif now.state == "running" and now.seconds - log_time >= _LOG_SECONDS:
             log_time = now.seconds
             log.info("compiling kernels", ready=now.ready, total=now.total)

@@ -167,15 +167,15 @@ def test_ranking_half_of_the_cells_or_more_is_exact(places: Places, product: boo
 
 @examples
 @given(
-    drawn=st.tuples(seeds, st.sampled_from([7, 40, 90]), st.sampled_from([1, 17, 64])),
+    sizes=st.tuples(seeds, st.sampled_from([7, 40, 90]), st.sampled_from([1, 17, 64])),
     reach=st.sampled_from([0.0, 0.01, 0.3, 1.0, 9.0]),
     product=st.booleans(),
     n_probes=st.integers(1, 30),
 )
 def test_few_cells_agree_with_the_reference(
-    drawn: tuple[int, int, int], reach: float, product: bool, n_probes: int
+    sizes: tuple[int, int, int], reach: float, product: bool, n_probes: int
 ) -> None:
-    seed, count, width = drawn
+    seed, count, width = sizes
     places = Places(seed, count=count, width=width, points=30, reach=reach)
     ranking = places.take(n_probes, product=product)
     if reach and n_probes < count:

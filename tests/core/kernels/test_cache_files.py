@@ -131,7 +131,7 @@ def test_cached_kernels_serve_another_copy_of_the_package(folder: Path, tmp_path
 
 
 def test_a_damaged_kernel_is_compiled_again_with_one_message(folder: Path) -> None:
-    """The compiler process replaces the file, so the process that found it compiles nothing."""
+    """Compiler processes replace the file, so the process that found it compiles nothing."""
     kernel_file = file_of(folder, SMALL)
     kernel_file.write_bytes(kernel_file.read_bytes()[:100])
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
@@ -216,7 +216,7 @@ def test_a_failing_compiler_process_is_reported(
 
 def test_a_compiler_of_another_installation_refuses_to_run(folder: Path) -> None:
     """The compiler would write files that the calling installation never reads."""
-    script = "from divgrpc.warmup import compile_kernels; compile_kernels('/nowhere')"
+    script = "from divgrpc.warmup import compile_kernels; compile_kernels('all', '/nowhere')"
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (process.returncode, process.stderr) == (
         1,
@@ -287,7 +287,7 @@ def test_a_compiler_imports_nothing_from_the_working_directory(
     (tmp_path / "numba.py").write_text("open('run', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compilation, "_COMMAND", "import numba; open('imported', 'w')")
-    with open(os.devnull, "wb") as nowhere, compilation._compiler(nowhere) as process:
+    with open(os.devnull, "wb") as nowhere, compilation._compiler("all", nowhere) as process:
         process.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["imported", "numba.py"]
 

@@ -267,8 +267,34 @@ print({name: count for name, count in after.items() if count != before.get(name)
 """
 
 
+_COUNT_MISSES = """
+import sys
+from divgrpc import compilation
+from divgrpc.warmup import compile_rest, warm_kernels
+
+def total(counter):
+    modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
+    values = [value for module in modules for value in vars(module).values()]
+    functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
+    return sum(sum(getattr(f.stats, counter).values()) for f in functions.values())
+
+if sys.argv[1:]:
+    warm_kernels()
+else:
+    compilation.disable()
+    compile_rest()
+    print(total("cache_hits") > 10, total("cache_misses"))
+"""
+
+
 def test_no_kernel_is_compiled_after_warm_kernels(tmp_path: Path) -> None:
     assert run_script(_COUNT_COMPILATIONS, tmp_path)[0] == "{}"
+
+
+def test_the_second_compiler_process_compiles_the_signatures_of_the_first() -> None:
+    """Kernels compiled for other argument types than the first process uses would never be used."""
+    run_script(_COUNT_MISSES, "first")
+    assert run_script(_COUNT_MISSES)[0] == "True 0"
 
 
 def test_only_allocating_kernels_may_create_arrays() -> None:
@@ -307,9 +333,9 @@ def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
         return lambda n: inner(n, 0) + inner(n, 1) + inner(n, n)
 
     kernel, plain = jit.kernel(callee), numba.njit(callee)
-    for inner, signature_count in ((kernel, 1), (plain, 3)):
+    for inner, dispatcher, signature_count in ((kernel, kernel.linked(), 1), (plain, plain, 3)):
         assert jit.kernel(caller_of(inner))(5) == 5 + 6 + 10
-        assert len(inner.signatures) == signature_count
+        assert len(dispatcher.signatures) == signature_count
 
 
 def test_a_part_is_inlined_into_its_caller() -> None:
@@ -329,5 +355,5 @@ def test_a_part_is_inlined_into_its_caller() -> None:
         inner, array = decorator(callee), np.array([7])
         caller = jit.kernel(caller_of(inner))
         results.append(([caller(array, n) for n in (1, 2, 3)], array.tolist()))
-        assert len(inner.signatures) == alone
+        assert (len(inner.signatures), len(inner.linked().signatures)) == (0, alone)
     assert results[0] == results[1] == ([(1, 0), (2, 0), (10, 0)], [10])
