@@ -162,7 +162,7 @@ def _choices(
         reason = "all dimensions" if uses_all else f"the strongest of {dims:,}"
         values.append(("n_components", parameters.n_components, reason))
     if cells:
-        reason = f"about four times the square root of {rows:,} points, with 100 points or more"
+        reason = f"about four times the square root of {rows:,} points, fewer for few points"
         values.append(("cells", len(encoding.arrays["cell_centres"]), reason))
     elif request.n_bits is None:
         reason = f"buckets of two to four points on average, of {rows:,}; 8 to 24 bits"

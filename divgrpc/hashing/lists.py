@@ -44,6 +44,7 @@ def create_lists(
         create("list_rows", np.uint16, (entries,)),
         create("list_values", np.int8, (entries,)),
         create("full_values", np.int8, (full_count, rows)),
+        create("full_lengths", np.float32, (rows,)),
         create("list_errors", np.float32, (rows,)),
     )
     ends = starts[:-1].reshape(runs, dims).copy()

@@ -5,9 +5,15 @@ it. A rare column has an inverted list of the points that store it; a column tha
 has one byte for every point. For a sparse query, integer products over the query's columns are
 summed for all points. The sum is exact, and its distance from the true dot product is bounded: by
 the Cauchy-Schwarz inequality, rounding the values of a point p changes the product by at most
-|q| |e|, where e holds the rounding errors of p. So the sum gives a lower bound of each distance. A
-point is skipped if its lower bound is too great for it to be among the nearest. The exact distances
-of the other points are computed from their stored rows.
+|q| |e|, where e holds the rounding errors of p. So the sum gives a lower bound of each distance.
+
+A point is skipped if its lower bound is too great for it to be among the nearest. The exact
+distances of the other points are computed from their stored rows.
+
+The full columns, those with a byte for every point, are common, and so usually have small values.
+Their products change the sum by at most the length of the query's values in these columns times the
+length of the point's. The lists alone therefore often exclude nearly all points. Then the full
+columns are added only for the points that are left.
 """
 
 import math
@@ -27,7 +33,7 @@ STEPS_MAX = 127
 # Number of columns that are added together, so that each sum is read and written once for all.
 _COLUMNS_TOGETHER = 4
 # Lists are prefetched this many columns ahead, because short lists are scattered in memory.
-_PREFETCH_COLUMNS = 3
+_PREFETCH_COLUMNS = 8
 # The weights of a query's columns are scaled so that no sum exceeds this number.
 _SUM_MAX = float(1 << 30)
 # Bound of the relative rounding error of a float64 sum.
@@ -42,6 +48,8 @@ LISTS_MIN_RATIO = 4
 # A column with a value in more than this share of the points gets one byte for every point instead
 # of lists. Adding these bytes takes as long as adding lists of this share of the points.
 FULL_COLUMN_SHARE = 0.15
+# The full columns are added for some points only if these are at most 1 / FEW_RATIO of all points.
+FEW_RATIO = 8
 
 
 @kernel
@@ -64,11 +72,12 @@ def fill_lists(indptr, indices, values, first, steps, full_columns, ends, lists)
 
     `ends` (runs, d) int64 holds the position for the next entry of each list, and is updated.
     `steps` (d,) float32 and `full_columns` (d,) int32 are as in `InvertedLists`; `lists` are its
-    arrays (rows, values, full_values, errors) to be written. `full_values` must hold zeros.
+    arrays (rows, values, full_values, full_lengths, errors) to be written. `full_values` must hold
+    zeros.
     """
-    rows, list_values, full_values, errors = lists
+    rows, list_values, full_values, full_lengths, errors = lists
     for row in range(indptr.shape[0] - 1):
-        point, square = first + row, 0.0
+        point, square, full_square = first + row, 0.0, 0.0
         run = point // RUN_POINTS
         for i in range(indptr[row], indptr[row + 1]):
             column = indices[i]
@@ -77,11 +86,13 @@ def fill_lists(indptr, indices, values, first, steps, full_columns, ends, lists)
             square += error * error
             if full_columns[column] >= 0:
                 full_values[full_columns[column], point] = count
+                full_square += np.float64(values[i]) * np.float64(values[i])
             else:
                 place = ends[run, column]
                 rows[place], list_values[place] = point - run * RUN_POINTS, count
                 ends[run, column] = place + 1
         errors[point] = math.sqrt(square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
+        full_lengths[point] = math.sqrt(full_square) * _LENGTH_ROUND_UP + _FLOAT32_LEAST
 
 
 @kernel
@@ -121,60 +132,148 @@ def score_listed(points, lists, columns, values, query, n_nearest, selection, ca
     `candidates`: `Candidates` of n points, the output; `scratch`: `ListScratch` for n points.
     `n_nearest` is 1 to n.
     """
-    rows, distances, n = candidates.rows, candidates.distances, points.squares.shape[0]
-    bound_distances(points.squares, lists, columns, values, query, scratch)
-    bounds = scratch.bounds
-    for row in range(n):
-        distances[row] = bounds[row]
-    first = take_nearest(distances[:n], n_nearest, rows)
-    # The first `first` rows are ascending, so the loop below can skip these rows in one pass.
-    before, at = rows[:first].copy(), 0
+    rows, distances, bounds = candidates.rows, candidates.distances, scratch.bounds
+    count = bound_distances(
+        points.squares, lists, columns, values, query, n_nearest, distances, scratch
+    )
+    first = take_nearest(distances[:count], n_nearest, rows)
+    for i in range(first):
+        # No comparison below is true for NaN, so the point is not taken twice.
+        place = rows[i]
+        rows[i], bounds[place] = scratch.rows[place], np.float32(np.nan)
     _score(points, query, selection, rows[:first], distances[:first])
     # At least `n_nearest` points are within the limit, so any other point matters only if its lower
     # bound is also within the limit.
-    limit, count = kth_least(distances[:first], n_nearest - 1), first
-    for row in range(n):
-        if bounds[row] <= limit:
-            while at < first and before[at] < row:
-                at += 1
-            if at == first or before[at] != row:
-                rows[count] = row
-                count += 1
-    _score(points, query, selection, rows[first:count], distances[first:count])
-    return count
+    limit, end = kth_least(distances[:first], n_nearest - 1), first
+    for place in range(count):
+        if bounds[place] <= limit:
+            rows[end] = scratch.rows[place]
+            end += 1
+    _score(points, query, selection, rows[first:end], distances[first:end])
+    return end
 
 
 @allocating
-def bound_distances(squares, lists, columns, values, query, scratch):
-    """Write a lower bound of the distance of each point into `scratch.bounds` (n,) float32.
+def bound_distances(squares, lists, columns, values, query, n_nearest, distances, scratch):
+    """Find points that include the `n_nearest` nearest and all ties; return their number m.
 
+    Writes the rows of these points into `scratch.rows` (n,) int32, ascending, lower bounds of their
+    distances into `scratch.bounds` (n,) float32, and estimates into `distances` (n,) float32.
     `squares`: `Points.squares`. The other arguments are as for `score_listed`.
     """
-    n, dims, count = squares.shape[0], lists.steps.shape[0], columns.shape[0]
-    weights = np.empty(count, np.int32)
-    unit, length, slack = _weigh(lists.steps, columns, values, weights)
-    full, full_weights = np.zeros((2, count + _COLUMNS_TOGETHER), np.int32)
-    n_full = 0
-    for i in range(count):
-        full[n_full], full_weights[n_full] = lists.full_columns[columns[i]], weights[i]
-        n_full += full[n_full] >= 0
-    # The last columns are completed to a whole number of groups by columns of weight 0.
-    for i in range(n_full, n_full + _COLUMNS_TOGETHER):
-        full[i], full_weights[i] = 0, 0
+    n, dims = squares.shape[0], lists.steps.shape[0]
+    weights = np.empty(columns.shape[0], np.int32)
+    scale = _weigh(lists.steps, columns, values, weights)
+    sums, rows = scratch.sums[:n], scratch.rows
+    for row in range(n):
+        sums[row] = 0
     for start in range(0, n, RUN_POINTS):
-        sums = scratch.sums[: min(RUN_POINTS, n - start)]
-        for row in range(sums.shape[0]):
-            sums[row] = 0
+        _add_lists(lists, start // RUN_POINTS * dims, columns, weights, sums[start:][:RUN_POINTS])
+    # The last columns are completed to a whole number of groups by columns of weight 0.
+    full, full_weights = np.zeros((2, columns.shape[0] + _COLUMNS_TOGETHER), np.int32)
+    n_full, square = 0, 0.0
+    for i in range(columns.shape[0]):
+        number = lists.full_columns[columns[i]]
+        if number >= 0:
+            full[n_full], full_weights[n_full] = number, weights[i]
+            square += np.float64(values[i]) * np.float64(values[i])
+            n_full += 1
+    if n_full and FEW_RATIO * n_nearest <= n:
+        full_length = math.sqrt(square) * _LENGTH_ROUND_UP
+        _bound_all(squares, lists, query, scale, full_length, sums, distances, scratch.bounds)
+        count = _bound_few(
+            squares, lists, query, scale, full[:n_full], full_weights, n_nearest, distances, scratch
+        )
+        if count:
+            return count
+    for start in range(0, n, RUN_POINTS):
         for i in range(0, n_full, _COLUMNS_TOGETHER):
-            _add_full(lists.full_values, full[i:], full_weights[i:], start, sums)
-        _add_lists(lists, start // RUN_POINTS * dims, columns, weights, sums)
-        for row in range(sums.shape[0]):
-            most = unit * sums[row] + (slack + length * np.float64(lists.errors[start + row]))
-            least = -most
-            if not query.product:
-                square_sum = query.square + squares[start + row]
-                least = square_sum * (1.0 - _SUM_ERROR) - 2.0 * most
-            scratch.bounds[start + row] = np.float32(least)
+            _add_full(
+                lists.full_values, full[i:], full_weights[i:], start, sums[start:][:RUN_POINTS]
+            )
+    _bound_all(squares, lists, query, scale, 0.0, sums, distances, scratch.bounds)
+    for row in range(n):
+        rows[row] = row
+    return n
+
+
+@allocating
+def _bound_few(squares, lists, query, scale, full, weights, n_nearest, distances, scratch):
+    """Do what `bound_distances` does if few points can be among the nearest; otherwise return 0.
+
+    `full` and `weights` are the numbers and weights of the query's full columns. `scratch.sums`
+    lacks these columns, and `scratch.bounds` allows for them. They are added for the points that
+    seem nearest, which limits the distances of the nearest points. Then they are added for all
+    points whose bounds are within the limit.
+    """
+    n, rows, bounds = squares.shape[0], scratch.rows, scratch.bounds
+    unit, length, slack = scale
+    count = take_nearest(distances[:n], n_nearest, rows)
+    totals = np.empty(max(count, n // FEW_RATIO), np.int32)
+    _total_sums(lists.full_values, full, weights, rows[:count], scratch.sums, totals)
+    for i in range(count):
+        row = rows[i]
+        width = slack + length * np.float64(lists.errors[row])
+        distances[i] = _farthest(query, squares[row], unit * totals[i], width)
+    limit, count = kth_least(distances[:count], n_nearest - 1), 0
+    for row in range(n):
+        rows[count] = row
+        count += bounds[row] <= limit
+    if count > n // FEW_RATIO:
+        return 0
+    _total_sums(lists.full_values, full, weights, rows[:count], scratch.sums, totals)
+    for i in range(count):
+        row = rows[i]
+        width = slack + length * np.float64(lists.errors[row])
+        bounds[i] = _least(query, squares[row], unit * totals[i], width)
+        distances[i] = _least(query, squares[row], unit * totals[i], 0.0)
+    return count
+
+
+@kernel
+def _total_sums(full_values, full, weights, rows, sums, totals):
+    """Write the sums of `rows` (m,), with the full columns added, into `totals` (m,) int32."""
+    for i in range(rows.shape[0]):
+        totals[i] = sums[rows[i]]
+    # Each column is read from its first to its last row, which is faster than reading row by row.
+    for number in range(full.shape[0]):
+        column, weight = full_values[full[number]], weights[number]
+        for i in range(rows.shape[0]):
+            totals[i] += weight * np.int32(column[np.uint64(rows[i])])
+
+
+@kernel
+def _bound_all(squares, lists, query, scale, full_length, sums, distances, bounds):
+    """Write estimates and lower bounds of all distances into `distances` and `bounds` (n,) float32.
+
+    `scale` is what `_weigh` returned, and `sums` (n,) int32 holds the sum of each point. The bounds
+    allow for products of the query's values in full columns, whose length is `full_length`.
+    """
+    unit, length, slack = scale
+    for row in range(sums.shape[0]):
+        dot = unit * sums[row]
+        width = slack + length * np.float64(lists.errors[row])
+        width += full_length * np.float64(lists.full_lengths[row])
+        distances[row] = _least(query, squares[row], dot, 0.0)
+        bounds[row] = _least(query, squares[row], dot, width)
+
+
+@part
+def _least(query, square, dot, width):
+    """Return a lower bound, float32, of a distance if the dot product is at most dot + width."""
+    least = -(dot + width)
+    if not query.product:
+        least = (query.square + square) * (1.0 - _SUM_ERROR) + 2.0 * least
+    return np.float32(least)
+
+
+@part
+def _farthest(query, square, dot, width):
+    """Return an upper bound, float32, of a distance if the dot product is at least dot - width."""
+    farthest = width - dot
+    if not query.product:
+        farthest = max((query.square + square) * (1.0 + _SUM_ERROR) + 2.0 * farthest, 0.0)
+    return np.float32(farthest)
 
 
 @part

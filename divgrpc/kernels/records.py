@@ -120,6 +120,7 @@ class InvertedLists(NamedTuple):
     # Row of `full_values` with the bytes of the column, or -1 if the column has lists.
     full_columns: Annotated[Int32s, "columns"]
     full_values: Annotated[Int8s, "full n"]
+    full_lengths: Annotated[Float32s, "n"]  # length of a point's values in full columns, rounded up
     errors: Annotated[Float32s, "n", "list_errors"]  # length of a point's errors, rounded up
 
 
@@ -295,8 +296,9 @@ class BatchScratch(NamedTuple):
 class ListScratch(NamedTuple):
     """Scratch memory for a search through inverted lists."""
 
-    sums: Annotated[Int32s, "s"]  # one sum for each point of a run
-    bounds: Annotated[Float32s, "n"]  # a lower bound of the distance of each point
+    sums: Annotated[Int32s, "n"]  # sum of products of each point
+    rows: Annotated[Int32s, "n"]  # rows of the points that can be among the nearest
+    bounds: Annotated[Float32s, "n"]  # lower bounds of the distances of points
 
 
 class Scratch(NamedTuple):

@@ -138,7 +138,7 @@ def take_nearest(distances, k, rows):
     """Write the positions of the `k` smallest of `distances` (n,) float32 into `rows` (n,) int32.
 
     More than `k` positions may be written: all distances that tie with the k-th smallest are
-    included, and some or all larger distances may be. The distances at these positions are moved to
+    included, and some larger distances may be. The distances at these positions are moved to
     the front of `distances`. Returns the number of rows written. `k` is 1 to n.
     """
     n = distances.shape[0]
@@ -154,6 +154,8 @@ def take_nearest(distances, k, rows):
                 least = min(least, distances[row])
             minima[group] = least
         limit = kth_least(minima, k - 1)
+    elif k < n:
+        limit = kth_least(distances, k - 1)
     count = 0
     for row in range(n):
         if distances[row] <= limit:

@@ -49,7 +49,7 @@ def with_tiles(arrays: Mapping[str, Array]) -> dict[str, Array]:
 def with_lists(arrays: Mapping[str, Array], dims: int) -> dict[str, Array]:
     """Return `arrays` with inverted lists of bytes in place of the lists of earlier versions."""
     result = dict(arrays)
-    if "posting_rows" in arrays and "list_rows" not in arrays:
+    if {"posting_rows", "list_rows"} & arrays.keys() and "full_lengths" not in arrays:
         points = SparseRows(arrays["indptr"], arrays["indices"], arrays["values"], dims)
 
         def create(name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:

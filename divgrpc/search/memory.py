@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.kernels import code_scan, inverted_lists
+from divgrpc.kernels import code_scan
 from divgrpc.kernels.projection import GROUP_BITS, WORD_BITS
 from divgrpc.kernels.records import (
     BatchScratch,
@@ -86,8 +86,7 @@ class Memory:
     def fit_lists(self, points: int) -> None:
         """Allocate memory for a search through the inverted lists of `points` points."""
         if len(self._scratch.lists.bounds) < points:
-            sizes = {"s": min(points, inverted_lists.RUN_POINTS), "n": points}
-            self._replace(lists=record_of(ListScratch, None, sizes))
+            self._replace(lists=record_of(ListScratch, None, {"n": points}))
 
     def fit_scan(self, points: int) -> None:
         """Allocate memory for a scan of the codes of `points` points."""

@@ -44,7 +44,8 @@ def _sparse(tables: list[Table]) -> None:
     rows = {row["contestant"]: row for row in table.rows}
     assert rows["divgrpc, nearest, exact"]["recall"] == 1
     assert rows["scipy, one product"]["recall"] == 1
-    assert ("seismic, query_cut 5" in rows) == (not libraries.missing("seismic"))
+    has_seismic = any(name.startswith("seismic") for name in rows)
+    assert has_seismic == (not libraries.missing("seismic"))
     assert all(row["us"] > 0 for row in table.rows)
 
 

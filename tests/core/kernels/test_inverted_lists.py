@@ -102,17 +102,22 @@ def test_lists_hold_the_bytes_of_all_values(seed: int, count: int, dims: int, sh
             assert columns.values[span].tolist() == expected[holders].tolist()
     assert (columns.errors >= errors).all()
     assert columns.errors == pytest.approx(errors, rel=1e-5, abs=1e-40)
+    in_full = np.where(columns.full_columns >= 0, rows.astype(float), 0)
+    lengths = np.sqrt((in_full**2).sum(axis=1))
+    assert (columns.full_lengths >= lengths).all()
+    assert columns.full_lengths == pytest.approx(lengths, rel=1e-5, abs=1e-40)
 
 
 @given(
     seed=seeds,
     count=counts,
     dims=st.integers(1, 30),
-    spread=st.sampled_from([0.0, 2.0, -30.0]),
+    spread=st.sampled_from([0.0, 2.0, 30.0, -30.0]),
     share=shares,
-    n_nearest=st.integers(1, 300),
+    n_nearest=st.integers(1, 20) | st.integers(1, 300),
     product=st.booleans(),
     has_marks=st.booleans(),
+    scale=st.sampled_from([0.0, 1.0, 1e15]),
 )
 def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each property that varies
     seed: int,
@@ -123,9 +128,10 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     n_nearest: int,
     product: bool,
     has_marks: bool,
+    scale: float,
 ) -> None:
     rows, n_nearest = drawn(seed, count, dims, spread), min(n_nearest, count)
-    target = drawn(seed + 1, 4, dims, 0)[:1]
+    target = drawn(seed + 1, 4, dims, 0)[:1] * np.float32(scale)
     squares = np.empty(count)
     normalise.squares_sparse(*(parts(rows)[i] for i in (0, 2)), squares)
     arrays = (target[:0], *parts(rows), squares, np.empty(0, np.float32))
@@ -137,15 +143,26 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     square = sparse_square(columns, values, 0, len(columns), dims)
     query = Query(selection.dense, 0, square, product)
     by_column = listed(rows, share)
-    scratch = record_of(ListScratch, None, {"s": count, "n": count})
-    bounds = scratch.bounds
-    inverted_lists.bound_distances(squares, by_column, columns, values, query, scratch)
+    scratch = record_of(ListScratch, None, {"n": count})
+    estimates = np.empty(count, np.float32)
+    n_listed = inverted_lists.bound_distances(
+        squares, by_column, columns, values, query, n_nearest, estimates, scratch
+    )
+    assert n_nearest <= n_listed <= count
+    assert n_listed == count or n_listed <= count // inverted_lists.FEW_RATIO
     truth = np.empty(count, np.float32)
     exact.score_all(points, query, truth)
-    assert (bounds <= truth).all()
+    near = np.flatnonzero(truth <= np.sort(truth)[n_nearest - 1])
+    listed_rows, bounds = scratch.rows[:n_listed], scratch.bounds[:n_listed]
+    assert (np.diff(listed_rows) > 0).all()
+    assert set(near.tolist()) <= set(listed_rows.tolist())
+    assert (bounds <= truth[listed_rows]).all()
+    assert (bounds <= estimates[:n_listed]).all()
     twin = np.array(kernels.least_distances(rows, target[0], product=product))
     long = float(np.abs(rows).sum(axis=1).max() + np.abs(target).sum()) ** 2
-    assert np.abs(bounds - twin).max() <= 1e-4 * long + 1e-40
+    finite = np.isfinite(bounds)
+    differences = np.abs(bounds[finite] - twin[listed_rows][finite])
+    assert (differences <= 1e-4 * long + 1e-40).all()
     near_rows, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
     n_scored = inverted_lists.score_listed(
         points,
@@ -161,8 +178,40 @@ def test_lists_exclude_none_of_the_nearest(  # noqa: PLR0917  # one for each pro
     assert n_nearest <= n_scored <= count
     assert len(set(near_rows[:n_scored].tolist())) == n_scored
     assert far[:n_scored].tobytes() == truth[near_rows[:n_scored]].tobytes()
-    near = np.flatnonzero(truth <= np.sort(truth)[n_nearest - 1])
     assert set(near.tolist()) <= set(near_rows[:n_scored].tolist())
+
+
+@pytest.mark.parametrize(
+    ("weight", "product", "expected"), [(0.05, False, 4), (0.05, True, 4), (50, False, 400)]
+)
+def test_full_columns_are_added_for_few_points_unless_they_matter(
+    weight: float, product: bool, expected: int
+) -> None:
+    """Nearly all points store the first two columns, and two points store each other column."""
+    rng = np.random.default_rng(8)
+    count, dims = 400, 202
+    rows = np.zeros((count, dims), np.float32)
+    signs = rng.choice([-1, 1], (count - 1, 2))
+    rows[1:, :2] = weight * signs * rng.uniform(0.5, 1, (count - 1, 2))
+    rows[np.arange(count), 2 + np.arange(count) // 2] = 1
+    squares = np.square(rows.astype(float)).sum(axis=1)
+    target = rows[100:101] + rows[300:301]
+    _, columns, values = parts(target)
+    square = sparse_square(columns, values, 0, len(columns), dims)
+    scratch, estimates = record_of(ListScratch, None, {"n": count}), np.empty(count, np.float32)
+    n_listed = inverted_lists.bound_distances(
+        squares,
+        listed(rows, 0.15),
+        columns,
+        values,
+        Query(target, 0, square, product),
+        4,
+        estimates,
+        scratch,
+    )
+    assert n_listed == expected
+    if expected == 4:
+        assert scratch.rows[:4].tolist() == [100, 101, 300, 301]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
