@@ -5,6 +5,7 @@ refuse it, and a build refuses or skips it. Under the other metrics rows are not
 length is limited to `LENGTH_MAX`, so that sums of squares do not overflow float32.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.arrays import read_only, release
-from divgrpc.errors import invalid
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
@@ -287,6 +288,13 @@ def _check_dtypes(field_name: str, rows: SparseRows) -> None:
 
 
 def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
+    if isinstance(values, sparse.csr_array | sparse.csr_matrix) and values.ndim == 2:
+        # scipy's checks take longer than many a search. They still name faults and sort columns.
+        arrays = (values.indptr, values.indices, values.data)
+        with suppress(InvalidArgumentError), np.errstate(over="ignore"):
+            rows = _check_sparse(field_name, SparseRows(*arrays, int(values.shape[1])))
+            if len(rows) == values.shape[0]:
+                return rows
     try:
         # Check the arrays of the matrix, because scipy does not check them when it converts it.
         if hasattr(values, "check_format"):

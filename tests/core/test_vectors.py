@@ -101,6 +101,17 @@ def test_repeated_and_unsorted_entries_are_merged_in_a_copy() -> None:
     assert matrix.data.tolist() == [1, 4, 2, 3]
 
 
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
+def test_rows_of_a_scipy_matrix_are_a_copy(kind: Callable[..., Any]) -> None:
+    matrix = kind(drawn())
+    rows = as_rows("points", matrix, None)
+    assert isinstance(rows, SparseRows)
+    assert (rows.matrix != matrix).nnz == 0
+    for copy, array in ((rows.indptr, matrix.indptr), (rows.indices, matrix.indices)):
+        assert not np.shares_memory(copy, array)
+    assert not np.shares_memory(rows.values, matrix.data)
+
+
 def test_stored_zeros_change_only_the_count_of_nonzeros() -> None:
     """A row that stores only zeros counts as a zero row, which is refused under cosine."""
     points = drawn()

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +23,10 @@ from divgrpc.index import Index
 from divgrpc.parameters.query import QueryOptions
 from divgrpc.types import IntArray
 from divgrpc_lab.data.synthetic import IMAGES, WORDS, visual_words
-from divgrpc_lab.data.topics import load
+from divgrpc_lab.data.topics import Topics, load
 
 # Numbers of the query's largest values whose inverted lists seismic reads.
-_QUERY_CUTS: Final = (5, 10, 20, 50, 100)
+_QUERY_CUTS: Final = (1, 2, 3, 5, 10, 20, 50)
 # seismic skips a block of points if its estimated best product times this factor is too small.
 _HEAP_FACTORS: Final = (0.7, 0.9, 1.0)
 # The fastest setting of seismic is reported for each of these shares of the nearest.
@@ -44,7 +44,7 @@ _SETS: Final = (_GENERATED, "newsgroups20", "cifar100_7x5_bovw")
 
 @benchmark(
     "sparse",
-    points=Option(_GENERATED, "generated points, or a data set in DIVGRPC_DATA", _SETS),
+    points=Option([_GENERATED], "generated points, or data sets in DIVGRPC_DATA", _SETS),
     images=Option(IMAGES, "generated points"),
     words=Option(WORDS, "columns of generated points"),
     queries=Option(100, "sparse queries"),
@@ -60,10 +60,15 @@ def sparse_times(options: Options) -> Iterator[Output]:
     query_cut and heap_factor, the fastest of each recall is shown, or else the best. scipy
     multiplies all points by the query, and numpy takes the largest products.
     """
-    if options.points == _GENERATED:
-        words = visual_words(options.images, options.queries, options.words)
-    else:
-        words = load([options.points])[0]
+    for name in options.points:
+        if name == _GENERATED:
+            words = visual_words(options.images, options.queries, options.words)
+        else:
+            words = load([name])[0]
+        yield from _compared(words, options)
+
+
+def _compared(words: Topics, options: Options) -> Iterator[Output]:
     points, queries = words.points, words.pool[: options.queries]
     begin = time.perf_counter()
     index = Index.build(points)
@@ -73,11 +78,11 @@ def sparse_times(options: Options) -> Iterator[Output]:
         begin = time.perf_counter()
         rival = _seismic(points)
         seconds["seismic"] = time.perf_counter() - begin
-    facts = {"points": words.name, "values of a point": points.nnz / points.shape[0]}
+    facts = {"points": words.name, "values of a point": f"{points.nnz / points.shape[0]:.0f}"}
     for k in options.k:
         asks = _asks(index, rival, points, queries, k)
         times = take_turns(asks, queries.shape[0], k)
-        yield Table(f"Sparse queries, k = {k}", facts)
+        yield Table(f"Sparse queries, {words.name}, k = {k}", facts)
         truth = times["scipy, one product"].rows
         recalls = {name: _recall(timed.rows, truth) for name, timed in times.items()}
         for name in _reported(times, recalls):
@@ -118,15 +123,16 @@ def _asks(
     k: int,
 ) -> dict[str, Ask]:
     asks: dict[str, Ask] = {}
+    rows = [queries[[query]] for query in range(queries.shape[0])]
     for name, settings in _SETTINGS.items():
-        asks[name] = _divgrpc_ask(index, queries, k, settings)
+        asks[name] = _divgrpc_ask(index, rows, k, settings)
     if rival is not None:
         for cut, factor in itertools.product(_QUERY_CUTS, _HEAP_FACTORS):
             name = f"seismic, query_cut {cut}, heap_factor {factor}"
-            asks[name] = _seismic_ask(rival, queries, k, cut, factor)
+            asks[name] = _seismic_ask(rival, rows, k, cut, factor)
 
     def multiply(query: int) -> IntArray:
-        products = (queries[[query]] @ points.T).toarray()[0]
+        products = (rows[query] @ points.T).toarray()[0]
         nearest = np.argpartition(-products, k)[:k]
         order: IntArray = nearest[np.argsort(-products[nearest], kind="stable")]
         return order
@@ -135,10 +141,12 @@ def _asks(
     return asks
 
 
-def _divgrpc_ask(index: Index, queries: sparse.csr_array, k: int, settings: QueryOptions) -> Ask:
+def _divgrpc_ask(
+    index: Index, queries: Sequence[sparse.csr_array], k: int, settings: QueryOptions
+) -> Ask:
     def ask(query: int) -> IntArray:
         parameters: QueryOptions = {**settings, "k": k}
-        rows: IntArray = index.query(queries[[query]], **parameters).ids[0]
+        rows: IntArray = index.query(queries[query], **parameters).ids[0]
         return rows
 
     return ask
@@ -159,7 +167,7 @@ def _seismic(points: sparse.csr_array) -> Any:  # noqa: ANN401
 
 def _seismic_ask(
     index: Any,  # noqa: ANN401
-    queries: sparse.csr_array,
+    queries: Sequence[sparse.csr_array],
     k: int,
     query_cut: int,
     heap_factor: float,
@@ -170,7 +178,7 @@ def _seismic_ask(
     kind = seismic.get_seismic_string()
     packed = [
         (np.array([str(column) for column in row.indices], dtype=kind), row.data.astype(np.float32))
-        for row in (queries[[query]] for query in range(queries.shape[0]))
+        for row in queries
     ]
 
     def ask(query: int) -> IntArray:
