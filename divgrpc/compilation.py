@@ -39,7 +39,6 @@ _COMMAND: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from divgrpc.warmup import compile_kernels; compile_kernels(sys.argv[2], sys.argv[3])"
 )
-_PARTS: Final = ("all", "rest")
 
 State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
 
@@ -197,15 +196,17 @@ def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
 
 def _run_compilers(tick: Callable[[], None]) -> str:
     """Run the compilers until they finish; return the error, or "" if all kernels exist."""
-    cores = count_cores()
     with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
         try:
-            compilers = [stack.enter_context(_compiler(part, errors)) for part in _PARTS[:cores]]
+            compiler = stack.enter_context(_compiler("all", errors))
         except OSError as error:
             return str(error)
-        # Wait only for the first compiler, which compiles all kernels.
+        if count_cores() > 1:
+            # The second compiler only saves time, so its errors do not matter.
+            with contextlib.suppress(OSError):
+                stack.enter_context(_compiler("rest", subprocess.DEVNULL))
         for _ in _poll_while_files_come(tick):
-            if compilers[0].poll() is not None:
+            if compiler.poll() is not None:
                 break
         else:
             return f"the compilers wrote no file for {_STALL_SECONDS_MAX:.0f} s"
@@ -213,13 +214,13 @@ def _run_compilers(tick: Callable[[], None]) -> str:
         lines = errors.read().decode(errors="replace").strip().splitlines()
     if cache_files.is_warm():
         return ""
-    code = compilers[0].returncode
+    code = compiler.returncode
     return lines[-1] if lines else f"the compiler ended with code {code} and no message"
 
 
 @contextlib.contextmanager
-def _compiler(part: str, errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a compiler of one of `_PARTS`; kill it when the block ends."""
+def _compiler(part: str, errors: IO[bytes] | int) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a compiler of a part, "all" or "rest"; kill it when the block ends."""
     package = str(Path(__file__).parent.parent)
     folder = str(cache_files.cache_folder())
     process = subprocess.Popen(  # noqa: S603  # every argument is ours

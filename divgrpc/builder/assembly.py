@@ -50,9 +50,9 @@ _TRIAL_POINTS_MIN: Final = 2_000
 _RECALL_MARGIN: Final = 0.005
 # The share of the cells that queries probe in a trial of `cells`.
 _CELLS_SHARE: Final = 0.25
-# With fewer points than this, a scan is about as fast as `cells`. Then `cells` is taken only if its
-# recall in the trial shows clear clusters: 50,000 real points that are slower in cells have .93,
-# and synthetic points that are faster in cells have .97 to .98.
+# With fewer points than this, `cells` is taken only if its recall in the trial shows clear
+# clusters. A default query of 50,000 real points, with a recall of .93, is slower in cells than in
+# a scan. A query of 50,000 synthetic points, with .97 to .98, is a little faster.
 _CELLS_MANY_ROWS: Final = 100_000
 _CELLS_CLEAR_RECALL: Final = 0.96
 
@@ -162,7 +162,7 @@ def _choices(
         reason = "all dimensions" if uses_all else f"the strongest of {dims:,}"
         values.append(("n_components", parameters.n_components, reason))
     if cells:
-        reason = f"about four times the square root of {rows:,} points, fewer for few points"
+        reason = f"about four times the square root of {rows:,} points, fewer if cells were small"
         values.append(("cells", len(encoding.arrays["cell_centres"]), reason))
     elif request.n_bits is None:
         reason = f"buckets of two to four points on average, of {rows:,}; 8 to 24 bits"

@@ -59,8 +59,9 @@ _SPREAD_ANCHORS: Final = 256
 # distance as a share of the mean squared length of the points.
 _REACH_POINTS: Final = 256
 _REACH_ERROR: Final = 1e-6
-# An index of more sparse points than this gets no inverted lists. The lists take three eighths of
-# the memory of the points, and their start positions a further number for each column and run.
+# An index of more sparse points than this gets no inverted lists. An entry of a list takes three
+# bytes, where a stored value takes eight. A full column takes a byte for each point. The start
+# positions take a further number for each column and run.
 LISTED_ROWS_MAX: Final = 2**18
 
 
@@ -320,13 +321,13 @@ class _Encoder:
     def _store_reaches(self, cells: _Cells, sample: FloatArray) -> None:
         """Store how far the n-th nearest cell of a point is, for each n (`kernels.records.Cells`).
 
-        `sample` (s, m) are margins of points. A rounding error is added, so that a query reads all
-        cells at the distance of the last one.
+        `sample` (s, m) are margins of points. A rounding error is added, so that cells count as
+        equally far if their distances differ by rounding alone.
         """
-        few = sample[:: -(-len(sample) // _REACH_POINTS)]
-        distances = np.sort(cells.squares - 2 * (few @ cells.weights.T), axis=1)
+        margins = sample[:: -(-len(sample) // _REACH_POINTS)]
+        distances = np.sort(cells.squares - 2 * (margins @ cells.weights.T), axis=1)
         reaches = (distances - distances[:, :1]).mean(axis=0, dtype=np.float64)
-        projections = few + self.arrays["thresholds"][: few.shape[1]]
+        projections = margins + self.arrays["thresholds"][: margins.shape[1]]
         reaches += _REACH_ERROR * np.square(projections).sum(axis=1).mean()
         self._put("cell_reaches", reaches.astype(np.float32))
 

@@ -47,7 +47,8 @@ _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
 # Up to this number of dimensions, second moments are cheaper than subspace iteration.
 GRAM_DIMS_MAX: Final = 2_048
-# `auto` tries the family `cells` with at least this many points; with fewer, a scan is as fast.
+# `auto` tries the family `cells` with at least this many points. With fewer, the default query is
+# no faster in cells than in a scan.
 CELLS_ROWS_MIN: Final = 50_000
 # Columns beyond the number of components, and iterations, of the randomised subspace iteration.
 _OVERSAMPLING: Final = 16

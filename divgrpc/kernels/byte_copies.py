@@ -26,6 +26,8 @@ from divgrpc.kernels.vector_sums import prefetch_row, row_distance
 _PICKS_MIN = 5
 _CANDIDATES_PER_PICK_MIN = 5
 _ELEMENTS_MIN = 200_000
+# Copies of a query take at most this many bytes, one for each element of a candidate: 16 MiB.
+_BYTES_MAX = 1 << 24
 # For more dimensions, too few bits of the 16-bit integers would remain, because sums of products
 # must fit into 32 bits.
 _DIMS_MAX = 4_096
@@ -71,7 +73,9 @@ def copies_pay(points, count, k):
     dense = points.indptr.shape[0] == 0 and points.inverse_lengths.shape[0] == 0
     enough = k >= _PICKS_MIN and count >= _CANDIDATES_PER_PICK_MIN * k
     dims = points.vectors.shape[1]
-    return dense and enough and dims <= _DIMS_MAX and dims * count * k >= _ELEMENTS_MIN
+    size = dims * count
+    fits = dims <= _DIMS_MAX and size <= _BYTES_MAX
+    return dense and enough and fits and size * k >= _ELEMENTS_MIN
 
 
 @allocating

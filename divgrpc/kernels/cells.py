@@ -6,9 +6,12 @@ The nearest candidate cells are then found by the exact distances of their centr
 
 The number of cells that a query reads depends on their distances. A query near the border of
 several cells has neighbours in more of them than a query near a centre. So `Cells.reaches` limits
-how much farther than the nearest cell a cell may be. On average over points, the limit for n probes
-is the distance of the n-th cell.
+how much farther than the nearest cell a cell may be. For n probes, this is the mean difference of
+the distances of a point from its n-th and its nearest cell. Queries far from all points reach
+farther.
 """
+
+import math
 
 import numpy as np
 
@@ -85,7 +88,7 @@ def take_cells(code, cells, n_probes, product, scan, scratch):
     elif n_probes < total:
         most, distances = min(total, MORE_CELLS_RATIO * n_probes), scratch.distances
         rank_cells(code, cells, most, min(total, 3 * most // 2), product, scan, scratch)
-        limit = distances[0] + cells.reaches[n_probes - 1]
+        limit = distances[0] + cells.reaches[n_probes - 1] * _stretch(code, cells, distances[0])
         count = (n_probes + FEWER_CELLS_RATIO - 1) // FEWER_CELLS_RATIO
         while count < most and distances[count] <= limit:
             count += 1
@@ -93,6 +96,21 @@ def take_cells(code, cells, n_probes, product, scan, scratch):
         # A scan of all cells expects the distances in the order of their numbers.
         rank_cells(code, cells, 0, total, product, scan, scratch)
     return min(count, total)
+
+
+@part
+def _stretch(code, cells, nearest):
+    """Return the factor, 1 or more, by which a query far from all cells reaches farther.
+
+    `nearest` is the distance of the nearest cell less the squared length of the query. Seen from
+    afar, the squared distances of two cells differ in proportion to the distance of the query. The
+    query is far if its squared distance from the nearest cell is greater than `reaches[C - 1]`, the
+    difference that points have between the nearest and the farthest cell.
+    """
+    width = cells.centres.shape[1]
+    query = code.margins[:width].reshape(1, width)
+    square, farthest = nearest + row_dot(query, 0, query, 0), cells.reaches[-1]
+    return np.float32(math.sqrt(square / farthest)) if square > farthest > 0 else np.float32(1)
 
 
 @part

@@ -198,8 +198,8 @@ def allocating(function: Callable[..., Any]) -> Any:
 def part(function: Callable[..., Any]) -> Any:
     """Do the same as `kernel`, but inline the source of `function` into the kernels that call it.
 
-    Use `part` for functions with few callers. A function that is not inlined is compiled once alone
-    and again in each of its callers, so each inlined level of calls saves a second of compilation.
+    Use `part` for functions with few callers, or with arguments or results that a kernel cannot
+    pass, such as records that hold arrays without reference counts.
     """
     _refuse_array_makers(function)
     return _compiled(function, inline="always")

@@ -68,7 +68,8 @@ class Points:
     `bits` (n, code_bits) are the stored codes in the order of rows. The key of table t consists of
     `n_bits` bits of the code, starting at bit t * n_bits. `terms` (2, n) turn scores of codes into
     distances, if the index has them. With `cells`, a code describes the difference between a point
-    and the centre of its cell. `differences` caches how different pairs of points are.
+    and the centre of its cell. `has_lists`: whether exact search has inverted lists. `differences`
+    caches how different pairs of points are.
     """
 
     vectors: Floats
@@ -82,6 +83,7 @@ class Points:
     terms: Floats | None = None
     cells: Cells | None = None
     bounds: npt.NDArray[np.float32] | None = None
+    has_lists: bool = False
     differences: dict[tuple[int, int], float] = field(default_factory=dict)
 
 
@@ -255,7 +257,10 @@ def read_cells(points: Points, cells: Cells, query: Floats, n_probes: int) -> li
     numbers = nearest_cells(points, cells, query, most, 3 * most // 2)
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     distances = [np.float32(away(points, cells, cell, query_margins)) for cell in numbers]
-    limit = distances[0] + np.float32(cells.reaches[n_probes - 1])
+    # The squared distance of the query from the nearest cell, in the coordinates of the centres.
+    square = distances[0] + sum(np.square(query_margins[: cells.centres.shape[1]]))
+    stretch = max(1.0, square / cells.reaches[-1]) ** 0.5 if cells.reaches[-1] > 0 else 1.0
+    limit = distances[0] + np.float32(cells.reaches[n_probes - 1]) * np.float32(stretch)
     least = math.ceil(n_probes / LEAST_CELLS)
     return [
         cell

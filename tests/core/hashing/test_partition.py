@@ -229,6 +229,23 @@ def test_queries_read_different_numbers_of_cells(metric: Metric) -> None:
     assert probed.std() > 1
 
 
+@pytest.mark.parametrize("shift", [0, 3, 10, 1_000])
+def test_queries_far_from_the_points_read_enough_cells(shift: int) -> None:
+    """Distances of cells differ more for such queries than for points."""
+    rng = np.random.default_rng(1)
+    centres = 2 * rng.standard_normal((200, 32))
+    points = centres[rng.integers(0, 200, 12_000)] + 0.7 * rng.standard_normal((12_000, 32))
+    index = Index.build(points, hash_family="cells", metric="euclidean")
+    queries = points[::60] + 0.3 * rng.standard_normal((200, 32)) + shift
+    options: dict[str, Any] = {"selector": "nearest", "k": 10, "keep_duplicates": True}
+    exact = index.query(queries, search="exact", **options)
+    result = index.query(queries, search="tables", n_probes=30, candidates_limit=50, **options)
+    pairs = zip(result.ids, exact.ids, strict=True)
+    recall = np.mean([np.isin(*pair).mean() for pair in pairs])
+    assert recall > 0.93
+    assert result.stats.buckets_probed.mean() > 20
+
+
 @examples
 @given(
     places=drawn_places,

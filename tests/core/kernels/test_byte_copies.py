@@ -177,7 +177,18 @@ def test_max_sum_picks_what_exact_sums_pick(
     assert gains.tolist() == [np.float32(-number) for _, number in twin]
 
 
-@pytest.mark.parametrize(("count", "dims", "k"), [(190, 112, 4), (190, 5_000, 10), (50, 112, 10)])
+@pytest.mark.parametrize(
+    ("count", "dims", "k"),
+    [(190, 112, 4), (190, 5_000, 10), (40, 112, 10), (70_000, 256, 10)],
+)
 def test_copies_are_not_made_where_they_cost_too_much(count: int, dims: int, k: int) -> None:
     points = kernel_points(np.zeros((2, dims), np.float32))
     assert not byte_copies.copies_pay(points, count, k)
+
+
+def test_copies_are_not_made_of_sparse_points_or_for_products() -> None:
+    vectors = np.ones((2, 112), np.float32)
+    assert byte_copies.copies_pay(kernel_points(vectors), 190, 10)
+    inverses = np.ones(2, np.float32)
+    assert not byte_copies.copies_pay(kernel_points(vectors, inverses=inverses), 190, 10)
+    assert not byte_copies.copies_pay(kernel_points(vectors, stored_sparse=True), 190, 10)
