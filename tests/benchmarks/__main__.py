@@ -14,7 +14,16 @@ from benchmarks import core_mutations  # noqa: F401  # registers its run
 from benchmarks.harness import records
 from benchmarks.harness.runner import RUNS, show
 
-_IN_PROCESS: Final = ("crowding", "labels", "scans", "sparse", "selectors", "large", "peers")
+_IN_PROCESS: Final = (
+    "crowding",
+    "labels",
+    "scans",
+    "sparse",
+    "selectors",
+    "large",
+    "growth",
+    "peers",
+)
 _SERVER_RUNS: Final = ("service", "wire", "builds", "evaluate")
 for _module in (*_IN_PROCESS, *_SERVER_RUNS):
     import_module(f"benchmarks.runs.{_module}")

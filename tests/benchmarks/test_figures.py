@@ -11,7 +11,7 @@ from benchmarks import core_mutations
 from benchmarks.harness.libraries import faiss_factories
 from benchmarks.harness.load import Load
 from benchmarks.harness.runner import RUNS
-from benchmarks.runs import builds, peers, selectors, service
+from benchmarks.runs import builds, growth, peers, selectors, service
 from benchmarks.runs.contestants import Build, Entry, finalists
 from benchmarks.runs.wire import Case, rows_of
 from divgrpc.index import Index
@@ -209,3 +209,17 @@ def test_a_mutant_is_not_noticed_if_its_tests_pass(tmp_path: Path) -> None:
 def test_a_mutant_without_tests_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="there are no tests"):
         _noticed(tmp_path, "")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_growth_recovers_known_costs(seed: int) -> None:
+    """From exact totals, the fit finds the cost of each unit, also of units that cost nothing."""
+    random = np.random.default_rng(seed)
+    work = random.uniform(1, 2, (12, 4)) * [1, 100, 10_000, 300]
+    costs = np.array([40_000, 0, 6, 90.0])
+    np.testing.assert_allclose(growth.fit(work, work @ costs), costs, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 31, 32, 33, 99, 100, 150])
+def test_growth_finds_the_least_number_that_reaches(limit: int) -> None:
+    assert growth.least(lambda number: number >= limit, 100) == min(limit, 100)

@@ -73,6 +73,20 @@ def _large(tables: list[Table]) -> None:
         assert all(row["recall"] >= 0.5 for row in table.rows if "tables" not in row["search"])
 
 
+def _growth(tables: list[Table]) -> None:
+    sizes, units, stages, figures = tables
+    assert column(sizes, "points") == [1_000, 2_000, 4_000]
+    assert all(row["recall"] >= 0.95 for row in sizes.rows)
+    assert all(cost >= 0 for cost in column(units, "ns, all sizes"))
+    assert "hashing" in first(stages)
+    assert all(0 < row["serial"] <= 1.05 for row in stages.rows)
+    rows = {row["figure"]: row for row in figures.rows}
+    assert rows["index, GB"]["measured"] == pytest.approx(
+        rows["index, GB"]["4,000, predicted"], rel=0.1
+    )
+    assert sum("reached" in row and row["reached"] is not None for row in figures.rows) == 6
+
+
 def _peers(tables: list[Table]) -> None:
     by_title = {table.title.split(" at ")[0].split(":")[0]: table for table in tables}
     names = {name.split(":")[0] for name in first(by_title["J"])}
@@ -128,6 +142,7 @@ SMALL: Final[dict[str, tuple[str, Check]]] = {
     "sparse": ("--images 2000 --words 1000 --queries 10 --k 5", _sparse),
     "training": ("--share 0.002 --rank 8 --iterations 2", _training),
     "large": ("--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5", _large),
+    "growth": ("--points 1000 2000 4000 --queries 5", _growth),
     "peers": (f"--points real {_PEERS} --families lsh_div auto --faiss 'faiss IVF'", _peers),
     "wire": ("--families lsh_div --workers 1 --seconds 0.3 --rounds 1 --in-flight 4", _wire),
     "build": ("--points 20000 --dims 8 --rounds 1 --families lsh_div auto", _build),
