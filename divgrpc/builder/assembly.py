@@ -51,8 +51,8 @@ _RECALL_MARGIN: Final = 0.005
 # The share of the cells that queries probe in a trial of `cells`.
 _CELLS_SHARE: Final = 0.25
 # With fewer points than this, `cells` is taken only if its recall in the trial shows clear
-# clusters. A default query of 50,000 real points, with a recall of .93, is slower in cells than in
-# a scan. A query of 50,000 synthetic points, with .97 to .98, is a little faster.
+# clusters. A default query of 50,000 real points, with a recall of .94, is slower in cells than in
+# a scan. A query of 50,000 synthetic points, with .98 to .99, is a little faster.
 _CELLS_MANY_ROWS: Final = 100_000
 _CELLS_CLEAR_RECALL: Final = 0.96
 

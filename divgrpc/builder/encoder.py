@@ -59,6 +59,11 @@ _SPREAD_ANCHORS: Final = 256
 # distance as a share of the mean squared length of the points.
 _REACH_POINTS: Final = 256
 _REACH_ERROR: Final = 1e-6
+# The distances have very different scales if, for the cell of this rank, the standard deviation of
+# the differences exceeds this multiple of their mean. It is about .3 to .6 for points of one scale,
+# and 1.6 for points whose lengths differ by a factor of 100.
+_REACH_CELL: Final = 16
+_REACH_SPREAD_MAX: Final = 1.0
 # An index of more sparse points than this gets no inverted lists. An entry of a list takes three
 # bytes, where a stored value takes eight. A full column takes a byte for each point. The start
 # positions take a further number for each column and run.
@@ -321,12 +326,17 @@ class _Encoder:
     def _store_reaches(self, cells: _Cells, sample: FloatArray) -> None:
         """Store how far the n-th nearest cell of a point is, for each n (`kernels.records.Cells`).
 
-        `sample` (s, m) are margins of points. A rounding error is added, so that cells count as
-        equally far if their distances differ by rounding alone.
+        `sample` (s, m) are margins of points. Nothing is stored if the distances of the points have
+        very different scales, because an average then fits few of them. A rounding error is added,
+        so that cells count as equally far if their distances differ by rounding alone.
         """
         margins = sample[:: -(-len(sample) // _REACH_POINTS)]
         distances = np.sort(cells.squares - 2 * (margins @ cells.weights.T), axis=1)
-        reaches = (distances - distances[:, :1]).mean(axis=0, dtype=np.float64)
+        differences = (distances - distances[:, :1]).astype(np.float64)
+        spread = differences[:, min(_REACH_CELL, differences.shape[1]) - 1]
+        if spread.std() > _REACH_SPREAD_MAX * spread.mean():
+            return
+        reaches = differences.mean(axis=0)
         projections = margins + self.arrays["thresholds"][: margins.shape[1]]
         reaches += _REACH_ERROR * np.square(projections).sum(axis=1).mean()
         self._put("cell_reaches", reaches.astype(np.float32))

@@ -24,11 +24,12 @@ from divgrpc.vectors import draw_numbers
 
 # n points are divided into _CELLS_PER_ROOT * sqrt(n) cells.
 _CELLS_PER_ROOT: Final = 4
-# More than _FEW_CELLS cells hold at least _CELL_POINTS points on average, because a query takes
-# some time for each cell. Fewer cells hold at least _CELL_POINTS_MIN points.
-_FEW_CELLS: Final = 64
-_CELL_POINTS: Final = 100
+# The number of cells is limited so that a cell holds at least this many points on average. From
+# _MANY_ROWS points on, cells are larger, because a query takes some time for each cell. With fewer
+# points, small cells are better: estimated distances are more precise in them.
 _CELL_POINTS_MIN: Final = 16
+_MANY_ROWS: Final = 50_000
+_LARGE_CELL_POINTS_MIN: Final = 100
 # Number of iterations of Lloyd's algorithm.
 _ITERATIONS: Final = 4
 # Number of final rounds, in which points of the sample may move to cells of another coarse cell.
@@ -102,8 +103,8 @@ class Partition:
 
 def cell_count(rows: int, width: int) -> int:
     """Return the number of cells for `rows` points and centres of `width` dimensions."""
-    most = max(rows // _CELL_POINTS, min(_FEW_CELLS, rows // _CELL_POINTS_MIN))
-    cells = min(_CELLS_PER_ROOT * math.isqrt(rows), most)
+    least = _LARGE_CELL_POINTS_MIN if rows >= _MANY_ROWS else _CELL_POINTS_MIN
+    cells = min(_CELLS_PER_ROOT * math.isqrt(rows), rows // least)
     return max(1, min(cells, _CENTRE_NUMBERS_MAX // width))
 
 

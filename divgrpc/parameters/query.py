@@ -171,8 +171,8 @@ class QueryParameters:
     seed: Seed of random draws; the same seed gives the same answer.
     rounding: How to turn the fractional solution of qp_relax into k results.
     n_probes: Number of buckets or cells to look up with the search tables, 1 or more. A query
-        reads a quarter to twice as many cells, depending on their distances, but exactly so many
-        under inner_product. Build tunes the default.
+        may read a quarter to twice as many cells, depending on their distances. Build tunes the
+        default.
     duplicate_threshold: Collapse candidates that are at least this similar to a nearer candidate.
         The threshold is a minimum cosine, -1 to 1, or under euclidean a maximum squared distance.
         Build measures the default (`IndexInfo.duplicate_threshold`). At diversity 0 and with the

@@ -229,6 +229,16 @@ def test_queries_read_different_numbers_of_cells(metric: Metric) -> None:
     assert probed.std() > 1
 
 
+def test_points_of_different_scales_get_no_reaches() -> None:
+    points = clustered(6_000, 32, 5)
+    scales = np.exp(np.random.default_rng(0).normal(0, 1.5, (6_000, 1)))
+    for factor, has_reaches in ((1, True), (scales, False)):
+        index = Index.build(points * factor, hash_family="cells", metric="euclidean")
+        assert ("cell_reaches" in index.engine._arrays) == has_reaches
+        probed = index.query(points[:50], search="tables", n_probes=9).stats.buckets_probed
+        assert (probed == 9).all() != has_reaches
+
+
 @pytest.mark.parametrize("shift", [0, 3, 10, 1_000])
 def test_queries_far_from_the_points_read_enough_cells(shift: int) -> None:
     """Distances of cells differ more for such queries than for points."""

@@ -79,15 +79,15 @@ def test_cells_reduce_the_variance_within_them() -> None:
         (1, 200, 1),
         (15, 200, 1),
         (32, 200, 2),
-        (2_000, 200, 64),
-        (10_000, 200, 100),
+        (10_000, 200, 400),
+        (50_000, 64, 500),
         (10**6, 256, 4000),
     ],
 )
 def test_the_number_of_cells_grows_with_the_root_of_the_points(
     rows: int, width: int, expected: int
 ) -> None:
-    """Few cells have sixteen points or more, and many have a hundred."""
+    """A cell has sixteen points or more, and a hundred from 50,000 points on."""
     assert partitions.cell_count(rows, width) == expected
     assert 1 <= partitions.sample_size(rows, width) <= rows
     assert partitions.cell_count(2**31 - 1, 256) * 256 <= 2**22
