@@ -161,8 +161,8 @@ class Cells(NamedTuple):
     centres: Annotated[Float32s, "C width", "cell_centres"]
     squares: Annotated[Float32s, "C", "cell_squares"]  # squared lengths of the centres
     # reaches[n - 1]: how much farther than the nearest cell the n-th nearest cell of a point is, as
-    # a squared distance, on average over points. If empty, a query with n probes reads n cells. It is
-    # empty under inner_product, for points of very different scales, and in older indexes.
+    # a squared distance, on average over points. It is empty under inner_product, for points of very
+    # different scales, and in older indexes; a query with n probes then reads n cells.
     reaches: Annotated[Float32s, "reaches", "cell_reaches"]
     # The points of cell c are rows[starts[c] : starts[c + 1]]; an index into `rows` is a place.
     starts: Annotated[Int64s, "C+1", "cell_starts"]
