@@ -26,8 +26,8 @@ from divgrpc.kernels import cache_files
 from divgrpc.platforms import count_cores, lock_exclusively
 
 # Expected seconds to compile all kernels, measured on one and on two idle cores.
-_ONE_CORE_SECONDS: Final = 30
-_TWO_CORES_SECONDS: Final = 20
+_ONE_CORE_SECONDS: Final = 60
+_TWO_CORES_SECONDS: Final = 40
 _POLL_SECONDS: Final = 0.1
 # Compilers that write no file for this many seconds are assumed to hang.
 _STALL_SECONDS_MAX: Final = 600.0

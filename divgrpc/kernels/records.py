@@ -161,7 +161,7 @@ class Cells(NamedTuple):
     centres: Annotated[Float32s, "C width", "cell_centres"]
     squares: Annotated[Float32s, "C", "cell_squares"]  # squared lengths of the centres
     # reaches[n - 1]: how much farther than the nearest cell the n-th nearest cell of a point is, as
-    # a squared distance, on average over points. It is empty under inner_product, for points of very
+    # a squared distance, on average over points. Empty under inner_product, for points of very
     # different scales, and in older indexes; a query with n probes then reads n cells.
     reaches: Annotated[Float32s, "reaches", "cell_reaches"]
     # The points of cell c are rows[starts[c] : starts[c + 1]]; an index into `rows` is a place.

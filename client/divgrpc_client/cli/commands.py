@@ -241,7 +241,7 @@ def warm(arguments: argparse.Namespace) -> int:
     """Compile the search kernels now, so that no process has to compile them when it starts.
 
     Kernels are compiled once for each release, processor and version of Python, numba and numpy. A
-    compilation takes about 20 s on two cores. Without this command, the first Index.build or the
+    compilation takes 30 to 45 s on two cores. Without this command, the first Index.build or the
     first start of a server compiles them. Only a computer that searches needs kernels. A client
     needs none.
 
