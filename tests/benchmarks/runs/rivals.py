@@ -18,10 +18,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks.harness import cells, libraries, rivals, truth
 from benchmarks.harness.cells import CELLS, RECALLS, Point, Results, Shelf
 from benchmarks.harness.datasets import Points
-from benchmarks.harness.libraries import Effort, OurPicker, Picker, Pyversity
+from benchmarks.harness.libraries import Effort, OurPicker, Picker, Pyversity, msd_dial
 from benchmarks.harness.runner import Options, Output, Row, Table
 from benchmarks.harness.truth import Neighbours
-from benchmarks.runs.contestants import Build, Contestant, Ours, Pair, Scale, Target
+from benchmarks.runs.contestants import Build, Contestant, Entry, Ours, Pair, Scale, Target
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
@@ -135,22 +135,19 @@ class Task:
         picker: OurPicker,
     ) -> list[Row]:
         target = self._target(points, dial)
-        contestants: list[Contestant] = []
         if isinstance(source, Build):
-            contestants.append(self._ours(source, OurPicker.over(source.index)))
+            ours: Contestant = self._ours(source, OurPicker.over(source.index))
+            finalists = _finalists(list(target.entries(ours)), self.gap)
         else:
-            contestants.append(Pair(source, picker, _PICKS))
+            finalists = _finalists(list(target.entries(Pair(source, picker, _PICKS))), self.gap)
             if not libraries.missing("pyversity"):
-                contestants.append(Pair(source, Pyversity(points.base, "msd"), _PICKS))
+                pair = Pair(source, Pyversity(points.base, "msd"), _PICKS)
+                finalists += _with_pyversity(target, pair, finalists)
         rows: list[Row] = []
-        for contestant in contestants:
-            entries = list(target.entries(contestant))
-            fit = [entry for entry in entries if entry.gap >= self.gap]
-            fit = sorted(fit, key=lambda entry: entry.microseconds)[:2]
-            for entry in fit or sorted(entries, key=lambda entry: -entry.gap)[:1]:
-                us = cells.cpu_us(entry.ask, len(points.queries))[1]
-                row = {"name": entry.name, "config": entry.configuration, "dial": dial}
-                rows.append({**row, "gap": entry.gap, "us": us})
+        for entry in finalists:
+            us = cells.cpu_us(entry.ask, len(points.queries))[1]
+            row = {"name": entry.name, "config": entry.configuration, "dial": dial}
+            rows.append({**row, "gap": entry.gap, "us": us})
         self._keep_dials(target, dial)
         return rows
 
@@ -185,6 +182,33 @@ class Task:
         dials = [[*key, *value] for key, value in target.dials.items()]
         text = json.dumps({"scale": ends[0], "tuning": ends[1], "dials": dials})
         self._truth(dial).write_text(text, encoding="utf-8")
+
+
+def _finalists(entries: list[Entry], share: float) -> list[Entry]:
+    """Return the entries to time: the two fastest that close the share, and one of few candidates.
+
+    If no entry closes the share, the entry that closes most is timed.
+    """
+    fit = [entry for entry in entries if entry.gap >= share]
+    if not fit:
+        return sorted(entries, key=lambda entry: -entry.gap)[:1]
+    fastest = sorted(fit, key=lambda entry: entry.microseconds)[:2]
+    few = min(fit, key=lambda entry: (entry.count, entry.microseconds))
+    return fastest if few in fastest else [*fastest, few]
+
+
+def _with_pyversity(target: Target, pair: Pair, finalists: Sequence[Entry]) -> list[Entry]:
+    """Return the same configurations with pyversity's MSD, at the dial that has the same gains.
+
+    MSD then picks what our greedy picks, so that neither its dial nor its effort needs a search.
+    """
+    entries: list[Entry] = []
+    for entry in finalists:
+        dial = msd_dial(entry.dial, _PICKS)
+        target.dials[pair.picker.name, entry.count] = (dial, entry.gap)
+        again = target.entry(pair, entry.count, entry.effort)
+        entries += [again] if again else []
+    return entries
 
 
 def _plain(variant: Ours, k: int, effort: Effort) -> QueryParameters:
