@@ -55,8 +55,10 @@ _RETRIED_RECALL_GAP_MAX: Final = 0.1
 _FIRST_ROWS_PER_CANDIDATE: Final = 8
 # For a pool larger than the default pool, the default hash limit is at least 5/4 of the pool.
 _LARGE_POOL_QUARTERS_MIN: Final = 5
-# Hash limits to try, in quarters of the default limit.
-_LIMIT_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
+# Hash limits to try, in quarters of the default limit. Limits above 4 times the default are tried
+# only up to this share of the points: with more, an exact search is about as fast.
+_LIMIT_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_HASHED_SHARE_MAX: Final = 0.25
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
 
 
@@ -83,7 +85,7 @@ def tune(
     with the number of rows done and the total number of rows (0 if unknown).
 
     The hash limit is the smallest of a few limits with which a scan reaches the target recall. The
-    limits to try are one to four times the default limit. If no limit reaches the target, the
+    limits to try are 1 to 64 times the default limit. If no limit reaches the target, the
     default limit is chosen. The number of probes is approximately the smallest number that reaches
     the target. If no number reaches the target, the number with the best recall is chosen.
     """
@@ -245,7 +247,9 @@ class _Measurement:
         with the measuring queries.
         """
         default = self._limits[place]
+        most = max(4 * default, int(_HASHED_SHARE_MAX * self._rows))
         limits = [default * quarters // 4 for quarters in _LIMIT_QUARTERS]
+        limits = [limit for limit in limits if limit <= most]
         tuning, held_out = self.sample.parts
 
         def reached(limit: int, numbers: IntArray = tuning) -> bool:

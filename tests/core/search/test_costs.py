@@ -225,6 +225,15 @@ def test_tuning_takes_about_the_fewest_probes_needed(fewest_probes: int) -> None
     assert curve.choice <= fewest_probes + 1
 
 
+def test_tuning_tries_hash_limits_far_above_the_default() -> None:
+    """Without structure, the ten nearest of many dimensions are hard to find by code."""
+    points = np.random.default_rng(0).standard_normal((3_000, 96)).astype(np.float32)
+    info = Index.build(points, hash_family="lsh_div", target_recall=0.99).info
+    pools = next(cost.pools for cost in info.search_costs if cost.search == "scan")
+    assert all(pool.recall >= 0.99 for pool in pools)
+    assert pools[0].hash_limit > 4 * 40
+
+
 def test_tuning_stops_when_more_probes_find_less() -> None:
     curve = tuning._Curve(0.9)
     for probes in (16, 32, 64, 128):
