@@ -47,6 +47,7 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
 # Maximum number of cached plans. Calls with different parameters use different plans.
 _CACHED_PLANS_MAX: Final = 1_024
+_NO_IDS: Final = np.empty(0, np.int64)
 
 
 class Engine:
@@ -331,5 +332,5 @@ def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
     If `parts` is empty, both arrays are empty.
     """
     if not parts:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return _NO_IDS, _NO_IDS
     return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)

@@ -39,6 +39,8 @@ from divgrpc.types import (
 )
 from divgrpc.vectors import RowsLike
 
+# Maximum number of cached parameters of queries. Calls with different options use different ones.
+_CACHED_PARAMETERS_MAX: Final = 1_024
 _BUILD_FIELDS: Final = [field.name for field in fields(BuildParameters)]
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
 
@@ -53,6 +55,7 @@ class Index:
     def __init__(self, engine: Engine) -> None:
         """Wrap an engine. Users call `Index.build` or `Index.open` instead."""
         self._engine = engine
+        self._parameters: dict[tuple[object, ...], QueryParameters] = {}
 
     @property
     def engine(self) -> Engine:
@@ -169,10 +172,26 @@ class Index:
 
         Raises `InvalidArgumentError` with the name of the argument as its `field`.
         """
+        return self._engine.answer(queries, self._parameters_of(options))
+
+    def _parameters_of(self, options: QueryOptions) -> QueryParameters:
+        """Return the checked parameters of a call, cached because most calls repeat their options.
+
+        The types of the values are part of the key, because True equals 1 and is no valid `k`.
+        """
+        values = options.values()
+        key = (self.default, *options, *values, *map(type, values))
+        try:
+            return self._parameters[key]
+        except (KeyError, TypeError):  # TypeError: a value cannot be hashed, so it is invalid.
+            pass
         refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
         check_one_dial(options)
         parameters = QueryParameters(**named_over_default(options, self.default))
-        return self._engine.answer(queries, parameters)
+        if len(self._parameters) >= _CACHED_PARAMETERS_MAX:
+            self._parameters.clear()
+        self._parameters[key] = parameters
+        return parameters
 
     def predict_labels(self, documents: RowsLike, **options: Unpack[PredictOptions]) -> LabelResult:
         """Return at most `top_k` diverse labels for each row of `documents`.

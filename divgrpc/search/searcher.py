@@ -279,7 +279,7 @@ class Searcher:
         arrays, results, room = pack_queries(queries), answers.results, _CELL_ROOM_POINTS
         span = (0, len(queries), False)
         while room:
-            memory = self._memory(plan, min(room, self._n_points))
+            memory = self._memory(plan, room)
             needed_room = query.answer(
                 self._register, memory.register, plan.fields, span, arrays, results
             )
@@ -335,15 +335,20 @@ class Searcher:
 
         For a search through cells, the returned memory can hold `cell_room` points.
         """
-        kernel, index, memory = plan.kernel, self._index, getattr(self._local, "memory", None)
+        local = self._local
+        if getattr(local, "plan", None) is plan and cell_room <= local.cell_room:
+            # Memory never shrinks, and most calls repeat a plan.
+            fitting: Memory = local.memory
+            return fitting
+        kernel, index, memory = plan.kernel, self._index, getattr(local, "memory", None)
         if memory is None:
             sparse = len(index.points.indptr) > 0
             memory = Memory(self.dims, index.hashing.hyperplanes.shape, sparse=sparse)
-            self._local.memory = memory
+            local.memory = memory
         by_tables, is_exact = kernel.search == records.TABLES, kernel.search == records.EXACT
         is_limit = 0 < kernel.hash_limit < self._n_points
         by_cells = self._n_cells > 0 and (by_tables or (not is_exact and is_limit))
-        points = cell_room if by_cells else self._n_points
+        points = min(cell_room, self._n_points) if by_cells else self._n_points
         memory.fit_points(points)
         room = len(memory.scratch.candidates.rows)
         memory.fit_selection(min(plan.candidates_max, room), kernel.k)
@@ -355,4 +360,5 @@ class Searcher:
             memory.fit_lists(self._n_points)
         if not is_exact and (not by_tables or kernel.min_points or by_cells):
             memory.fit_scan(max(points, self._n_cells))
+        local.plan, local.cell_room = plan, cell_room
         return memory

@@ -3,13 +3,19 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from divgrpc import Index
-from divgrpc.errors import BuildUnderWayError, IndexChangedError, IndexDamagedError
+from divgrpc import index as index_module
+from divgrpc.errors import (
+    BuildUnderWayError,
+    IndexChangedError,
+    IndexDamagedError,
+    InvalidArgumentError,
+)
 from divgrpc.parameters import named_over_default
 from divgrpc.storage.generations import IndexFolder, staging, sweep
 from divgrpc.types import QueryDefault
@@ -158,3 +164,29 @@ def test_an_index_in_memory_has_a_default() -> None:
     index.set_default(DEFAULT)
     assert index.query(random_points(1)).parameters.selector == "mmr"
     assert index.info.query_default == DEFAULT
+
+
+def test_a_new_default_applies_to_calls_that_were_made_before() -> None:
+    index, query = Index.build(random_points(50)), random_points(1)
+    selectors = []
+    for default in (None, DEFAULT, replace(DEFAULT, selector="greedy"), None):
+        index.set_default(default)
+        selectors.append(index.query(query, k=5).parameters.selector)
+    assert selectors == ["greedy", "mmr", "greedy", "greedy"]
+
+
+def test_repeated_calls_are_checked_by_type_too() -> None:
+    """True and 1.0 equal 1, but only 1 is a number of results."""
+    index, query = Index.build(random_points(50)), random_points(1)
+    assert index.query(query, k=1).counts.tolist() == [1]
+    for k in (True, [1], "1"):
+        with pytest.raises(InvalidArgumentError):
+            index.query(query, k=cast(int, k))
+
+
+def test_the_cache_of_parameters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_CACHED_PARAMETERS_MAX", 3)
+    index, query = Index.build(random_points(50)), random_points(1)
+    for seed in range(10):
+        assert index.query(query, seed=seed).parameters.seed == seed
+        assert len(index._parameters) <= 3
