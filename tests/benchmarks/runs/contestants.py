@@ -135,6 +135,8 @@ class Ours:
             candidates_limit=count,
             hash_limit=min(self.source.index.rows, round(effort[0] * count)),
             n_probes=int(effort[1]) if len(effort) > 1 else None,
+            # No other contestant collapses near-copies.
+            keep_duplicates=True,
         )
 
 
