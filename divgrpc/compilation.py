@@ -238,9 +238,13 @@ def _compiler(part: str, errors: IO[bytes] | int) -> Iterator["subprocess.Popen[
 
 
 def remove_unused() -> None:
-    """Remove compiled kernels of other releases that no process has used for 30 days."""
+    """Remove compiled kernels of other releases that no process has used for 30 days.
+
+    Files that a killed process of this release has written in part are removed after as long.
+    """
     current = cache_files.cache_folder()
     oldest = time.time() - _UNUSED_SECONDS_MAX
+    cache_files.remove_drafts(oldest)
     with contextlib.suppress(OSError):
         for folder in current.parent.iterdir():
             if folder.name == current.name or not _FOLDER_NAME.fullmatch(folder.name):

@@ -110,6 +110,17 @@ def write(name: str, payload: bytes) -> None:
             draft.unlink(missing_ok=True)
 
 
+def remove_drafts(oldest: float) -> None:
+    """Remove drafts, which killed processes leave, if they were last changed before `oldest`.
+
+    `oldest` is in seconds since 1970. A draft that cannot be removed stays.
+    """
+    for draft in cache_folder().glob(".*"):
+        with contextlib.suppress(OSError):
+            if draft.lstat().st_mtime < oldest:
+                draft.unlink()
+
+
 def _head(payload: bytes) -> bytes:
     return _MAGIC + len(payload).to_bytes(8, "big") + zlib.crc32(payload).to_bytes(4, "big")
 

@@ -95,7 +95,7 @@ class _KernelFiles(NullCache):  # type: ignore[misc]  # numba has no types
         return cache_files.file_name(self._name, f"{sig} {codegen.magic_tuple()} {self._source}")
 
 
-class _LinkedFiles(_KernelFiles):
+class _CalleeFiles(_KernelFiles):
     """The files of one function for the kernels that call it: code before it is optimised."""
 
     def _code_of(self, compiled: CompileResult) -> bytes:
@@ -106,7 +106,7 @@ class _LinkedFiles(_KernelFiles):
 
     def _rebuild(self, target_context: Any, payload: bytes) -> CompileResult:
         (name, _, bitcode), fndesc, signature = pickle.loads(payload)  # noqa: S301
-        library = _LinkedLibrary(target_context.codegen(), name)
+        library = _CalleeLibrary(target_context.codegen(), name)
         library.read(bitcode)
         return compile_result(
             target_context=target_context,
@@ -118,10 +118,10 @@ class _LinkedFiles(_KernelFiles):
         )
 
     def _file(self, sig: Any, codegen: Any) -> str:
-        return super()._file(f"linked {sig}", codegen)
+        return super()._file(f"callee {sig}", codegen)
 
 
-class _LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
+class _CalleeLibrary(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
     """The code of a function for the kernels that call it, with the functions that it calls.
 
     numba's own library optimises a function and makes machine code of it before it is linked into
@@ -142,13 +142,13 @@ class _LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]  # numba has no type
         self._finalized = True
 
 
-class _LinkedCompiler(Compiler):  # type: ignore[misc]  # numba has no types
-    """Compiles a function into a `_LinkedLibrary`."""
+class _CalleeCompiler(Compiler):  # type: ignore[misc]  # numba has no types
+    """Compiles a function into a `_CalleeLibrary`."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.state.flags.no_compile = True
-        self.state.library = _LinkedLibrary(self.state.targetctx.codegen(), "linked")
+        self.state.library = _CalleeLibrary(self.state.targetctx.codegen(), "callee")
 
 
 def _files_of(function: Callable[..., Any], kind: type[_KernelFiles]) -> NullCache:
@@ -233,28 +233,28 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
         add_overload(compiled)
 
     @functools.cache
-    def linked() -> Any:
-        return _linked(function, options)
+    def callee() -> Any:
+        return _make_callee(function, options)
 
     def resolve_plain(arguments: Any, keywords: Any) -> Any:
         # Treat a constant as a value of its type. Otherwise numba compiles a function once for
         # calls with the constant 0 and again for calls with an integer.
-        return linked().get_call_template(tuple(map(unliteral, arguments)), keywords)
+        return callee().get_call_template(tuple(map(unliteral, arguments)), keywords)
 
     dispatcher.add_overload = add_checked
     # A kernel that calls this function finds its types and its code with these two methods.
     dispatcher.get_call_template = resolve_plain
-    dispatcher.get_overload = lambda signature: linked().get_overload(signature)
+    dispatcher.get_overload = lambda signature: callee().get_overload(signature)
     # A function that returns the dispatcher for calls from kernels.
-    dispatcher.linked = linked
+    dispatcher.callee = callee
     return dispatcher
 
 
-def _linked(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _make_callee(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Return the dispatcher that compiles `function` for the kernels that call it."""
-    options = options | {"no_cpython_wrapper": True, "pipeline_class": _LinkedCompiler}
+    options = options | {"no_cpython_wrapper": True, "pipeline_class": _CalleeCompiler}
     dispatcher = numba.njit(**options)(function)
-    dispatcher._cache = _files_of(function, _LinkedFiles)  # noqa: SLF001
+    dispatcher._cache = _files_of(function, _CalleeFiles)  # noqa: SLF001
 
     def add_overload(compiled: CompileResult) -> None:
         _refuse_array_results(compiled, options)

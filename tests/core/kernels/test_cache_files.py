@@ -382,6 +382,16 @@ def test_a_successful_compilation_removes_unused_folders(
     assert left(folders) == set(folders) - removals
 
 
+def test_old_drafts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path)
+    for name, days in ((".young", 1), (".old", 31), ("old.kernel", 31), ("warm", 31)):
+        (tmp_path / name).touch()
+        seconds = time.time() - DAY_SECONDS * days
+        os.utime(tmp_path / name, (seconds, seconds))
+    compilation.remove_unused()
+    assert {file.name for file in tmp_path.iterdir()} == {".young", "old.kernel", "warm"}
+
+
 def test_starting_a_process_counts_as_use(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

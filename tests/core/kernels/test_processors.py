@@ -333,7 +333,7 @@ def test_constant_arguments_do_not_compile_a_kernel_again() -> None:
         return lambda n: inner(n, 0) + inner(n, 1) + inner(n, n)
 
     kernel, plain = jit.kernel(callee), numba.njit(callee)
-    for inner, dispatcher, signature_count in ((kernel, kernel.linked(), 1), (plain, plain, 3)):
+    for inner, dispatcher, signature_count in ((kernel, kernel.callee(), 1), (plain, plain, 3)):
         assert jit.kernel(caller_of(inner))(5) == 5 + 6 + 10
         assert len(dispatcher.signatures) == signature_count
 
@@ -355,5 +355,5 @@ def test_a_part_is_inlined_into_its_caller() -> None:
         inner, array = decorator(callee), np.array([7])
         caller = jit.kernel(caller_of(inner))
         results.append(([caller(array, n) for n in (1, 2, 3)], array.tolist()))
-        assert (len(inner.signatures), len(inner.linked().signatures)) == (0, alone)
+        assert (len(inner.signatures), len(inner.callee().signatures)) == (0, alone)
     assert results[0] == results[1] == ([(1, 0), (2, 0), (10, 0)], [10])
