@@ -138,14 +138,17 @@ def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to
     copy_limit: np.float32,
     pool_limit: int,
 ) -> Plan:
-    distance = parameters.max_distance
+    distance, limit = parameters.max_distance, parameters.candidates_limit
+    if step == records.NEAREST:
+        # More candidates than results would change no answer.
+        limit = pool_limit = parameters.k
     return Plan(
         search=_SEARCHES[parameters.search],
         n_probes=parameters.n_probes,
         min_points=min_points,
         k=parameters.k,
         hash_limit=parameters.hash_limit,
-        candidates_limit=parameters.candidates_limit,
+        candidates_limit=limit,
         max_distance=np.float32(
             np.inf if distance is None else within_float32(distance + _DISTANCE_ERROR)
         ),
