@@ -409,15 +409,19 @@ class QueryParameters:
         return min(limit, LIMITS["k_candidates_dims_max"] // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:
-        """Return a warning for each limit that equals k: the selector then has no choice."""
+        """Return a warning for each limit that equals k: the selector then has no choice.
+
+        The selector `nearest` needs only k candidates, but more hashed points for a good recall.
+        """
         if self.k not in (self.hash_limit, self.candidates_limit):
             return ()
+        limits = ["hash_limit", "candidates_limit"][: 1 if self.selector == "nearest" else 2]
         return tuple(
             WarningInfo(
                 f"{field.upper()}_EQUALS_K",
                 f"{field} equals k, so the selector has nothing to choose from",
                 field,
             )
-            for field in ("hash_limit", "candidates_limit")
+            for field in limits
             if getattr(self, field) == self.k
         )
