@@ -47,7 +47,6 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
 # Maximum number of cached plans. Calls with different parameters use different plans.
 _CACHED_PLANS_MAX: Final = 1_024
-_NO_IDS: Final = np.empty(0, np.int64)
 
 
 class Engine:
@@ -233,13 +232,13 @@ class Engine:
         # Comparing the object first is faster, because a dictionary computes its hash.
         if parameters is last_parameters and dense is last_dense and plan is not None:
             return plan
-        of_dense = dense and self.manifest.points == "sparse"
-        plan = self._plans.get((parameters, of_dense))
+        like_hyperplanes = dense and self.manifest.points == "sparse"
+        plan = self._plans.get((parameters, like_hyperplanes))
         if plan is None:
-            plan = self._make_plan(parameters, dense=of_dense)
+            plan = self._make_plan(parameters, dense=like_hyperplanes)
             if len(self._plans) >= _CACHED_PLANS_MAX:
                 self._plans.clear()
-            self._plans[parameters, of_dense] = plan
+            self._plans[parameters, like_hyperplanes] = plan
         self._last_plan = (parameters, dense, plan)
         return plan
 
@@ -338,5 +337,5 @@ def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
     If `parts` is empty, both arrays are empty.
     """
     if not parts:
-        return _NO_IDS, _NO_IDS
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)

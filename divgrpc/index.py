@@ -179,18 +179,19 @@ class Index:
 
         The types of the values are part of the key, because True equals 1 and is no valid `k`.
         """
-        values = options.values()
-        key = (self.default, *options, *values, *map(type, values))
+        # Another thread may set another default at any time.
+        default, values = self.default, options.values()
+        key = (default, *options, *values, *map(type, values))
         try:
-            return self._parameters[key]
-        except (KeyError, TypeError):  # TypeError: a value cannot be hashed, so it is invalid.
-            pass
-        refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
-        check_one_dial(options)
-        parameters = QueryParameters(**named_over_default(options, self.default))
-        if len(self._parameters) >= _CACHED_PARAMETERS_MAX:
-            self._parameters.clear()
-        self._parameters[key] = parameters
+            parameters = self._parameters.get(key)
+        except TypeError:
+            # A value cannot be hashed, such as an array of no dimensions.
+            return _check_options(options, default)
+        if parameters is None:
+            parameters = _check_options(options, default)
+            if len(self._parameters) >= _CACHED_PARAMETERS_MAX:
+                self._parameters.clear()
+            self._parameters[key] = parameters
         return parameters
 
     def predict_labels(self, documents: RowsLike, **options: Unpack[PredictOptions]) -> LabelResult:
@@ -257,6 +258,13 @@ class Index:
         `UnfitIndexError` if the index has no labels.
         """
         self._engine.set_threshold(threshold, mode)
+
+
+def _check_options(options: QueryOptions, default: QueryDefault | None) -> QueryParameters:
+    """Return the parameters of a call, completed by the default of the index."""
+    refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
+    check_one_dial(options)
+    return QueryParameters(**named_over_default(options, default))
 
 
 _NAMES: Final = {RowsLike: "RowsLike", MetricWord: "Metric", LabelModelLike: "LabelModelLike"}

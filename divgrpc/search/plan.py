@@ -93,8 +93,9 @@ class QueryPlan:
         one_by_one = separate and not nearest
         step = records.CANDIDATES if one_by_one else records.GREEDY
         effective = parameters
-        if nearest:
-            step = records.NEAREST
+        if nearest and copy_limit < 0:
+            # More candidates than results would change no answer.
+            step, candidates_max = records.NEAREST, min(candidates_max, parameters.k)
         if nearest and copy_limit >= 0:
             # Greedy selection at diversity 0 picks the nearest candidates that are not near-copies.
             step = records.GREEDY
@@ -140,7 +141,6 @@ def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to
 ) -> Plan:
     distance, limit = parameters.max_distance, parameters.candidates_limit
     if step == records.NEAREST:
-        # More candidates than results would change no answer.
         limit = pool_limit = parameters.k
     return Plan(
         search=_SEARCHES[parameters.search],

@@ -338,8 +338,8 @@ class Searcher:
         local = self._local
         if getattr(local, "plan", None) is plan and cell_room <= local.cell_room:
             # Memory never shrinks, and most calls repeat a plan.
-            fitting: Memory = local.memory
-            return fitting
+            last: Memory = local.memory
+            return last
         kernel, index, memory = plan.kernel, self._index, getattr(local, "memory", None)
         if memory is None:
             sparse = len(index.points.indptr) > 0

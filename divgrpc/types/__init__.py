@@ -105,9 +105,9 @@ class QueryStats:
         `exact`, which has no hash stage, all points up to `parameters.hash_limit` count.
     buckets_probed: buckets or cells that were looked up.
     points_scored: points that were scored exactly.
-    candidates: points that the selector picked from, at most k where the nearest points are the
-        results. If many candidates are near-copies, the number may be up to four times
-        `parameters.candidates_limit`.
+    candidates: points that the selector picked from. If the results are the nearest points, and no
+        near-copies are collapsed, these are at most k. If many candidates are near-copies, the
+        number may be up to four times `parameters.candidates_limit`.
     collapsed: candidates that are near-copies of a result.
     duplicates: near-copies among the results, which fill up the results if fewer than k candidates
         are distinct.

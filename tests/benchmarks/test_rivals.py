@@ -15,6 +15,7 @@ from benchmarks.harness import rivals as adapters
 from benchmarks.harness.cells import CELLS, Cell, Point, Shelf
 from benchmarks.harness.runner import RUNS, Output, Table
 from benchmarks.runs import peers, rivals  # noqa: F401  # registers `peers`
+from benchmarks.runs.contestants import Entry
 from divgrpc.types import FloatArray, IntArray
 
 POINTS = [
@@ -65,6 +66,18 @@ def test_results_are_kept_by_instructions_and_settings(
     assert dataclasses.replace(shelf, settings="t").read(NAME) is None
     monkeypatch.setenv("NUMBA_CPU_NAME", "haswell")
     assert shelf.read(NAME) is None
+
+
+def entry(us: float, count: int, gap: float) -> Entry:
+    return Entry("a", f"{us}", None, count, (), 0.3, gap, us, lambda _: np.empty(0, np.int64))
+
+
+def test_the_fastest_entries_and_one_of_few_candidates_are_timed() -> None:
+    fast, second = entry(1, 50, 0.98), entry(2, 75, 0.98)
+    few, short, slow = entry(9, 25, 0.97), entry(0.1, 10, 0.96), entry(3, 200, 1.0)
+    assert rivals._finalists([slow, fast, short, few, second], 0.97) == [fast, second, few]
+    assert rivals._finalists([fast, second, slow], 0.97) == [fast, second]
+    assert rivals._finalists([short, entry(1, 10, 0.5)], 0.97) == [short]
 
 
 def test_the_three_fastest_go_on() -> None:

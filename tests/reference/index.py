@@ -139,15 +139,15 @@ def check_stats(
         assert result.stats.candidates[row] == pool
         assert result.stats.collapsed[row] == truth.copies
         assert result.stats.duplicates[row] == truth.duplicates
-    scored, n = result.stats.points_scored[row], len(points.vectors)
+    n_scored, n = result.stats.points_scored[row], len(points.vectors)
     all_points = not 0 < parameters.hash_limit < n and parameters.search != "tables"
     if points.has_lists and (all_points or parameters.search == "exact"):
         # Inverted lists may show that a point need not be scored.
-        assert result.stats.candidates[row] <= scored <= n
+        assert result.stats.candidates[row] <= n_scored <= n
     elif parameters.search == "exact":
-        assert scored == n
+        assert n_scored == n
     elif parameters.sampling == "uniform":
-        assert scored == len(truth.hashed_rows)
+        assert n_scored == len(truth.hashed_rows)
     assert result.stats.buckets_probed[row] == truth.probe_count
 
 

@@ -20,7 +20,7 @@ from benchmarks.harness.datasets import REAL, Manifold, Points, load
 from benchmarks.harness.libraries import Effort, Ladders
 from benchmarks.harness.truth import recall
 from divgrpc.types import FloatArray, IntArray
-from divgrpc_lab.records import machine
+from divgrpc_lab.records import commit, machine
 
 RECALLS: Final = (0.9, 0.95, 0.99)
 # A ladder ends at the highest recall, at an effort this many times as slow as the fastest that
@@ -181,7 +181,8 @@ class Shelf:
         path.parent.mkdir(parents=True, exist_ok=True)
         points = [asdict(point) for point in record["points"]]
         place = {"machine": _processor(), "settings": self.settings}
-        facts = {"contestant": name, "run": run, **place, "yardstick": yardstick()}
+        code = {"run": run, "commit": commit()}
+        facts = {"contestant": name, **code, **place, "yardstick": yardstick()}
         part = path.with_suffix(".part")
         part.write_text(
             json.dumps({**facts, **record, "points": points}, indent=1), encoding="utf-8"

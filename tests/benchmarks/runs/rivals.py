@@ -142,7 +142,7 @@ class Task:
             finalists = _finalists(list(target.entries(Pair(source, picker, _PICKS))), self.gap)
             if not libraries.missing("pyversity"):
                 pair = Pair(source, Pyversity(points.base, "msd"), _PICKS)
-                finalists += _with_pyversity(target, pair, finalists)
+                finalists += _with_pyversity(target, pair, picker, finalists)
         rows: list[Row] = []
         for entry in finalists:
             us = cells.cpu_us(entry.ask, len(points.queries))[1]
@@ -197,7 +197,9 @@ def _finalists(entries: list[Entry], share: float) -> list[Entry]:
     return fastest if few in fastest else [*fastest, few]
 
 
-def _with_pyversity(target: Target, pair: Pair, finalists: Sequence[Entry]) -> list[Entry]:
+def _with_pyversity(
+    target: Target, pair: Pair, picker: Picker, finalists: Sequence[Entry]
+) -> list[Entry]:
     """Return the same configurations with pyversity's MSD, at the dial that has the same gains.
 
     MSD then picks what our greedy picks, so that neither its dial nor its effort needs a search.
@@ -205,9 +207,9 @@ def _with_pyversity(target: Target, pair: Pair, finalists: Sequence[Entry]) -> l
     entries: list[Entry] = []
     for entry in finalists:
         dial = msd_dial(entry.dial, _PICKS)
-        target.dials[pair.picker.name, entry.count] = (dial, entry.gap)
-        again = target.entry(pair, entry.count, entry.effort)
-        entries += [again] if again else []
+        target.dials[pair.picker.name, entry.count] = (dial, target.dial(picker, entry.count)[1])
+        pair_entry = target.entry(pair, entry.count, entry.effort)
+        entries += [pair_entry] if pair_entry else []
     return entries
 
 
@@ -272,9 +274,10 @@ def report(cell: str, record: dict[str, Results]) -> Iterator[Output]:
 def _facts(results: Results) -> Row:
     builds = [build["cpu s"] for build in results["builds"] if "cpu s" in build]
     return {
-        "built in s of CPU": min(builds, default=None),
+        "least build, s of CPU": min(builds, default=None),
         "yardstick us": results["yardstick"],
         "run": results["run"],
+        "commit": results.get("commit", ""),
     }
 
 

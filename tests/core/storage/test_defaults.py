@@ -16,7 +16,7 @@ from divgrpc.errors import (
     IndexDamagedError,
     InvalidArgumentError,
 )
-from divgrpc.parameters import named_over_default
+from divgrpc.parameters import QueryOptions, QueryParameters, named_over_default
 from divgrpc.storage.generations import IndexFolder, staging, sweep
 from divgrpc.types import QueryDefault
 from support.data.served_index import random_points
@@ -182,6 +182,25 @@ def test_repeated_calls_are_checked_by_type_too() -> None:
     for k in (True, [1], "1"):
         with pytest.raises(InvalidArgumentError):
             index.query(query, k=cast(int, k))
+    assert index.query(query, k=cast(int, np.array(2))).counts.tolist() == [2]
+
+
+def test_a_default_that_another_thread_sets_is_cached_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index, query = Index.build(random_points(50)), random_points(1)
+
+    def check(options: QueryOptions, default: QueryDefault | None) -> QueryParameters:
+        index.set_default(DEFAULT)
+        return check_options(options, default)
+
+    check_options = index_module._check_options
+    monkeypatch.setattr(index_module, "_check_options", check)
+    assert index.query(query, k=3).parameters.selector == "greedy"
+    index.set_default(None)
+    assert index.query(query, k=3).parameters.selector == "greedy"
+    index.set_default(DEFAULT)
+    assert index.query(query, k=3).parameters.selector == "mmr"
 
 
 def test_the_cache_of_parameters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
