@@ -155,9 +155,9 @@ def picks_nearest(parameters: EffectiveParameters) -> bool:
     """Return whether the results are the nearest points, so that more candidates are not needed."""
     if parameters.duplicate_threshold is not None:
         return False
-    printed = parameters.variant == "printed" and parameters.selector in {"greedy", "qp_relax"}
+    as_printed = parameters.variant == "printed" and parameters.selector in {"greedy", "qp_relax"}
     at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
-    return parameters.selector == "nearest" or (at_zero and not printed)
+    return parameters.selector == "nearest" or (at_zero and not as_printed)
 
 
 def check_relaxed(

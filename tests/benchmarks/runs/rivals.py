@@ -136,13 +136,13 @@ class Task:
     ) -> list[Row]:
         target = self._target(points, dial)
         if isinstance(source, Build):
-            ours: Contestant = self._ours(source, OurPicker.over(source.index))
-            finalists = _finalists(list(target.entries(ours)), self.gap)
+            contestant: Contestant = self._ours(source, OurPicker.over(source.index))
         else:
-            finalists = _finalists(list(target.entries(Pair(source, picker, _PICKS))), self.gap)
-            if not libraries.missing("pyversity"):
-                pair = Pair(source, Pyversity(points.base, "msd"), _PICKS)
-                finalists += _with_pyversity(target, pair, picker, finalists)
+            contestant = Pair(source, picker, _PICKS)
+        finalists = _finalists(list(target.entries(contestant)), self.gap)
+        if not isinstance(source, Build) and not libraries.missing("pyversity"):
+            pair = Pair(source, Pyversity(points.base, "msd"), _PICKS)
+            finalists += _with_pyversity(target, pair, picker, finalists)
         rows: list[Row] = []
         for entry in finalists:
             us = cells.cpu_us(entry.ask, len(points.queries))[1]
