@@ -70,7 +70,6 @@ class Engine:
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
         self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
-        self._last_plan: tuple[QueryParameters | None, bool, QueryPlan | None] = (None, False, None)
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
         # For sparse points, `auto` may choose different searches for dense and for sparse queries.
@@ -228,18 +227,13 @@ class Engine:
 
     def _plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         """Return the plan for `parameters`, cached because most calls repeat their parameters."""
-        last_parameters, last_dense, plan = self._last_plan
-        # Comparing the object first is faster, because a dictionary computes its hash.
-        if parameters is last_parameters and dense is last_dense and plan is not None:
-            return plan
-        like_hyperplanes = dense and self.manifest.points == "sparse"
-        plan = self._plans.get((parameters, like_hyperplanes))
+        dense = dense and self.manifest.points == "sparse"
+        plan = self._plans.get((parameters, dense))
         if plan is None:
-            plan = self._make_plan(parameters, dense=like_hyperplanes)
+            plan = self._make_plan(parameters, dense=dense)
             if len(self._plans) >= _CACHED_PLANS_MAX:
                 self._plans.clear()
-            self._plans[parameters, like_hyperplanes] = plan
-        self._last_plan = (parameters, dense, plan)
+            self._plans[parameters, dense] = plan
         return plan
 
     def _warn_like_points(

@@ -96,7 +96,7 @@ class QueryPlan:
         if nearest and copy_limit < 0:
             # More candidates than results would change no answer.
             step, candidates_max = records.NEAREST, min(candidates_max, parameters.k)
-        if nearest and copy_limit >= 0:
+        elif nearest:
             # Greedy selection at diversity 0 picks the nearest candidates that are not near-copies.
             step = records.GREEDY
             effective = replace(parameters, selector="greedy", variant="corrected", diversity=0.0)

@@ -79,6 +79,7 @@ def test_dense_and_sparse_queries_give_the_same_answer(
                 # Only sparse queries read inverted lists, which may show that a point need not be
                 # scored.
                 counts = dense.stats.points_scored
+                assert (counts == index.rows).all()
                 assert (sparse.stats.points_scored <= counts).all()
                 sparse = replace(sparse, stats=replace(sparse.stats, points_scored=counts))
             assert same_bytes(dense, sparse)
