@@ -12,7 +12,7 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead
-from divgrpc_client.cli import commands, options
+from divgrpc_client.cli import commands, interrupts, options
 from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
@@ -64,15 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{_instead(unknown, arguments)}")
     as_json: bool = getattr(arguments, "json", False)
     try:
-        code = int(arguments.run(arguments) or 0)
-        sys.stdout.flush()
+        with interrupts.interruptible():
+            code = int(arguments.run(arguments) or 0)
+            sys.stdout.flush()
     except DivgrpcError as error:
         _complain(error, as_json=as_json)
         refused_here = isinstance(error, InvalidArgumentError) and not isinstance(error, RpcError)
         return 2 if refused_here else 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
+        interrupts.report()
+        return interrupts.EXIT_CODE
     except BrokenPipeError:
         # The program that reads the output, such as `head`, has ended.
         _give_up_output()

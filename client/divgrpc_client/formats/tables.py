@@ -27,7 +27,7 @@ from divgrpc_client.messages.options import BUILD_DEFAULTS
 
 # Width of the output in a pipe, enough for every table here. Without a terminal, rich would assume
 # 80 columns.
-_PIPE_WIDTH: Final = 140
+_PIPE_WIDTH: Final = 200
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
