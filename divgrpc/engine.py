@@ -11,6 +11,7 @@ A query takes these steps:
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc import compilation
+from divgrpc.columns.reader import RowReader
 from divgrpc.errors import UnfitIndexError, invalid
 from divgrpc.labels.prediction import IndexedLabels, document_rows
 from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
@@ -34,6 +36,7 @@ from divgrpc.storage.generations import Generation, IndexFolder, open_generation
 from divgrpc.storage.manifest import MANIFEST
 from divgrpc.types import (
     EffectiveParameters,
+    FloatArray,
     IndexInfo,
     IntArray,
     LabelResult,
@@ -43,6 +46,7 @@ from divgrpc.types import (
     QueryStats,
     WarningInfo,
 )
+from divgrpc.types.records import IdArray, Parts, Records, SparseVectors
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
 # Maximum number of cached plans. Calls with different parameters use different plans.
@@ -69,6 +73,8 @@ class Engine:
         self._name, self._folder = name, folder
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
+        self._reader = RowReader(generation.arrays, self.rows, manifest.attributes)
+        self._has_texts = manifest.id_kind == "string"
         self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
@@ -190,8 +196,13 @@ class Engine:
         if effective.duplicate_threshold is not None:
             warnings += crowded(effective.k, answers.counts, stats)
         copies, offsets = _concatenate(answers.copies)
+        ids: IdArray = answers.ids
+        collapsed_ids: IdArray = copies
+        if self._has_texts:
+            ids = self._reader.ids.of_results(answers.ids)
+            collapsed_ids = self._reader.ids.of_results(copies)
         return QueryResult(
-            ids=answers.ids,
+            ids=ids,
             scores=answers.scores,
             selection_scores=answers.selection_scores,
             counts=answers.counts,
@@ -200,11 +211,73 @@ class Engine:
             parameters=effective,
             warnings=warnings,
             duality_gaps=answers.gaps,
-            collapsed_ids=copies,
+            collapsed_ids=collapsed_ids,
             collapsed_offsets=offsets,
             diversities=answers.dials,
             dial_reasons=reason_words(answers.reasons),
+            **self._columns_of(answers.ids, parameters),
         )
+
+    def _columns_of(self, ids: IntArray, parameters: QueryParameters) -> dict[str, Any]:
+        """Return the attributes and payloads of all results, where the query asks for them."""
+        if not (parameters.with_attributes or parameters.with_payload):
+            return {}
+        rows = ids[ids >= 0]
+        if not self._has_texts:
+            rows = self._reader.ids.rows_of_keys(rows)
+        columns: dict[str, Any] = {}
+        if parameters.with_attributes:
+            columns["attributes"] = self._reader.values(rows)
+        if parameters.with_payload:
+            columns["payloads"] = self._reader.payloads(rows) or (b"",) * len(rows)
+        return columns
+
+    def rows_of(self, ids: IdArray) -> IntArray:
+        """Return the row numbers of results, in an array of the shape of `ids`; -1 for padding."""
+        if not self._has_texts:
+            return self._reader.ids.rows_of_keys(ids)
+        rows = np.full(ids.shape, -1)
+        filled = ids != ""
+        rows[filled] = self._reader.ids.rows_of(ids[filled])
+        return rows
+
+    def get(self, ids: Sequence[int] | Sequence[str] | IdArray, parts: Parts) -> Records:
+        """Return the points with these ids, as `Index.get` does."""
+        if len(ids) > LIMITS["get_rows_max"]:
+            raise invalid("ids", f"must be at most {LIMITS['get_rows_max']}, got {len(ids)}")
+        rows = self._reader.ids.rows_of(ids)
+        return self._records(rows[rows >= 0], parts)
+
+    def page(self, after: int, count: int, parts: Parts) -> tuple[Records, int]:
+        """Return the next `count` points in the order of their keys, and the last of these keys.
+
+        after: the key after which the page begins; -1 for the first page. A key is an integer id,
+            or the key of a text id.
+
+        The records are empty after the last page.
+        """
+        rows, last = self._reader.ids.after(after, count)
+        return self._records(rows, parts), last
+
+    def has_points_after(self, key: int) -> bool:
+        """Whether a page after `key` would have points."""
+        return bool(len(self._reader.ids.after(key, 1)[0]))
+
+    def _records(self, rows: IntArray, parts: Parts) -> Records:
+        return Records(
+            ids=self._reader.ids.of_rows(rows),
+            vectors=self._vectors(rows) if parts.vectors else None,
+            attributes=self._reader.values(rows) if parts.attributes else {},
+            payloads=self._reader.payloads(rows) if parts.payload else (),
+            generation=self.generation,
+        )
+
+    def _vectors(self, rows: IntArray) -> FloatArray | SparseVectors:
+        points = self._searcher.points
+        if isinstance(points, SparseRows):
+            part = points[rows]
+            return SparseVectors(part.indptr, part.indices, part.values, self.dims)
+        return points[rows]
 
     def resolve(
         self, parameters: QueryParameters, queries: RowsLike | None = None

@@ -1,7 +1,7 @@
 """The class `Index`, the public interface to build, open and query an index."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import fields
 from pathlib import Path
 from types import MethodType
@@ -10,7 +10,9 @@ from typing import Final, Self, Unpack, cast, get_type_hints
 import numpy.typing as npt
 
 from divgrpc.builder.builder import IndexBuilder, store_at
+from divgrpc.columns.values import columns_of
 from divgrpc.engine import Engine
+from divgrpc.errors import invalid
 from divgrpc.labels.build_inputs import LabelInputs, Labelling, LabelModelLike
 from divgrpc.parameters import (
     BuildParameters,
@@ -37,10 +39,21 @@ from divgrpc.types import (
     QueryResult,
     ZeroVectors,
 )
+from divgrpc.types.records import (
+    AttributesLike,
+    AttributeTypes,
+    IdArray,
+    IdsLike,
+    Parts,
+    PayloadsLike,
+    Records,
+)
 from divgrpc.vectors import RowsLike
 
 # Maximum number of cached parameters of queries. Calls with different options use different ones.
 _CACHED_PARAMETERS_MAX: Final = 1_024
+# Arguments of `Index.build` with one entry per row, except attributes.
+_ROWS: Final = ("ids", "categories", "subtopics", "labels", "payloads")
 _BUILD_FIELDS: Final = [field.name for field in fields(BuildParameters)]
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
 
@@ -73,7 +86,10 @@ class Index:
         cls,
         vectors: RowsLike,
         *,
-        ids: npt.ArrayLike | None = None,
+        ids: IdsLike | None = None,
+        attributes: AttributesLike | None = None,
+        attribute_types: AttributeTypes | None = None,
+        payloads: PayloadsLike | None = None,
         categories: npt.ArrayLike | None = None,
         subtopics: npt.ArrayLike | None = None,
         metric: MetricWord = "cosine",
@@ -97,8 +113,15 @@ class Index:
         vectors: (n, d) numbers: an array, nested lists, or a sparse matrix of scipy. They are
             converted to float32. Dense vectors have at most 65,536 columns, sparse vectors at most
             2**22. A single vector is refused; `x[None]` is a matrix of one row.
-        ids: (n,) unique integers of at least 0 that identify the points in results. Default: 0 to
-            n - 1.
+        ids: (n,) unique integers of at least 0, or unique texts of at most 256 bytes, that identify
+            the points in results. Default: 0 to n - 1.
+        attributes: values of the points by the name of an attribute, such as {"brand": [...],
+            "price": array}. Each has n values: texts, integers, floats, bools or times. None is a
+            missing value. A list gives a point several values.
+        attribute_types: types of some attributes: "keyword", "integer", "float" or "bool". Other
+            types are found from the values.
+        payloads: (n,) bytes or texts of at most 65,536 bytes, which `get` and queries return. None
+            for a point without a payload.
         categories, subtopics: (n,) integers of the points, -1 for none. Evaluations use them to
             judge results. For sparse points, Build also uses categories to tune `auto` for dense
             queries.
@@ -143,11 +166,12 @@ class Index:
         refuse_unknown("build", labelling, Labelling.__annotations__, taken_by(cls.build))
         parameters = BuildParameters(**{name: values[name] for name in _BUILD_FIELDS})
         plan = LabelInputs.from_keywords(seed, **labelling)
+        columns = columns_of(attributes or {}, _row_count(vectors), attribute_types)
         with store_at(path, replace=replace) as (store, folder):
-            builder = IndexBuilder(store, parameters, on_progress=progress, labels=plan)
-            builder.append_all(
-                vectors, ids=ids, categories=categories, subtopics=subtopics, labels=labels
+            builder = IndexBuilder(
+                store, parameters, on_progress=progress, labels=plan, attributes=columns
             )
+            builder.append_all(vectors, columns=columns, **{name: values[name] for name in _ROWS})
             engine = Engine(builder.build(), folder.name if folder else "", folder)
         return cls(engine)
 
@@ -209,6 +233,52 @@ class Index:
         thresholds = self._engine.defaults.thresholds
         return self._engine.predict(documents, parameters.with_threshold(thresholds))
 
+    def get(
+        self,
+        ids: int | str | Sequence[int] | Sequence[str] | IdArray,
+        *,
+        with_vectors: bool = False,
+        with_attributes: bool = True,
+        with_payload: bool = True,
+    ) -> Records:
+        """Return the stored points with these ids, in the order of `ids`.
+
+        ids: one id, or at most 10,000. Ids that no point has are left out of the result.
+        with_vectors, with_attributes, with_payload: what to return. Under cosine, vectors have unit
+            length.
+
+        Raises `InvalidArgumentError` for ids of another kind than the index has.
+        """
+        id_list = [ids] if isinstance(ids, int | str) else ids
+        parts = Parts(with_vectors, with_attributes, with_payload)
+        return self._engine.get(cast("Sequence[str]", id_list), parts)
+
+    def count(self) -> int:
+        """Return the number of points."""
+        return self.rows
+
+    def scroll(
+        self,
+        *,
+        with_vectors: bool = False,
+        with_attributes: bool = True,
+        with_payload: bool = True,
+        page_size: int = 1_000,
+    ) -> Iterator[Records]:
+        """Yield all points, in pages of at most `page_size` points.
+
+        Integer ids ascend. The order of text ids is fixed, but not alphabetical. The arguments are
+        as in `get`.
+        """
+        if page_size < 1:
+            raise invalid("page_size", f"must be at least 1, got {page_size}")
+        parts, key = Parts(with_vectors, with_attributes, with_payload), -1
+        while True:
+            records, key = self._engine.page(key, page_size, parts)
+            if not len(records):
+                return
+            yield records
+
     @property
     def info(self) -> IndexInfo:
         """The parameters of the index, and the values that Build chose and measured."""
@@ -260,6 +330,14 @@ class Index:
         self._engine.set_threshold(threshold, mode)
 
 
+def _row_count(vectors: RowsLike) -> int:
+    """Return the number of rows; the builder refuses what has none."""
+    shape = getattr(vectors, "shape", None)
+    if shape:
+        return int(shape[0])
+    return len(vectors) if isinstance(vectors, Sized) else 0
+
+
 def _check_options(options: QueryOptions, default: QueryDefault | None) -> QueryParameters:
     """Return the parameters of a call, completed by the default of the index."""
     refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
@@ -267,7 +345,15 @@ def _check_options(options: QueryOptions, default: QueryDefault | None) -> Query
     return QueryParameters(**named_over_default(options, default))
 
 
-_NAMES: Final = {RowsLike: "RowsLike", MetricWord: "Metric", LabelModelLike: "LabelModelLike"}
+_NAMES: Final = {
+    RowsLike: "RowsLike",
+    IdsLike: "IdsLike",
+    AttributesLike: "AttributesLike",
+    PayloadsLike: "PayloadsLike",
+    AttributeTypes: "AttributeTypes",
+    MetricWord: "Metric",
+    LabelModelLike: "LabelModelLike",
+}
 _LABELLING: Final = [
     inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=_LABEL_DEFAULTS.get(name), annotation=kind

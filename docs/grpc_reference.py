@@ -29,6 +29,7 @@ FILES = (
     "diverse_index",
     "vectors",
     "index",
+    "points",
     "query",
     "labels",
     "predict",

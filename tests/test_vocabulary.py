@@ -35,7 +35,8 @@ OF_LABELS = {"hierarchy"}
 CLIENT_CALL = {"timeout", "request_id", "in_flight"}
 # Arguments of a build that are no build parameters.
 BUILD_CALL: dict[str, object] = {
-    **dict.fromkeys(("ids", "categories", "subtopics", "labels", "progress")),
+    **dict.fromkeys(("ids", "attributes", "attribute_types", "payloads")),
+    **dict.fromkeys(("categories", "subtopics", "labels", "progress")),
     "replace": False,
 }
 
@@ -125,7 +126,9 @@ def test_build_once_takes_what_build_takes() -> None:
     # BuildOnceRequest has two messages for label arguments, but the clients have a parameter for
     # each argument.
     common = set(once) - {"index", "parameters", "vectors", "label_plan", "label_chunk"}
-    assert common == set(BUILD_CALL) - {"progress"}
+    # `ids` of the clients are either kind of ids, and `attribute_types` are part of declarations.
+    of_messages = {"string_ids", "declarations"}
+    assert common - of_messages == set(BUILD_CALL) - {"progress", "attribute_types"}
     answer = shapes(index_pb2.BuildOnceResponse.DESCRIPTOR)
     assert answer == {"index": shapes(index_pb2.BuildResponse.DESCRIPTOR)["done"]}
 
@@ -223,10 +226,13 @@ def names(message: Descriptor) -> list[str]:
 def test_query_results_are_columns_of_the_contract() -> None:
     """A result has the fields of its message, except that `offsets` become `counts`."""
     columns = {field.name for field in fields(types.QueryResult)}
-    assert columns - {"counts"} == set(names(query_pb2.QueryResponse.DESCRIPTOR)) - {"offsets"}
-    columns = {field.name for field in fields(types.LabelResult)}
-    response_names = set(names(predict_pb2.PredictLabelsResponse.DESCRIPTOR))
+    # `ids` and `collapsed_ids` of a result are of either kind.
+    of_texts = {"string_ids", "collapsed_string_ids", "id_kind"}
+    response_names = set(names(query_pb2.QueryResponse.DESCRIPTOR)) - of_texts
     assert columns - {"counts"} == response_names - {"offsets"}
+    columns = {field.name for field in fields(types.LabelResult)}
+    label_names = set(names(predict_pb2.PredictLabelsResponse.DESCRIPTOR))
+    assert columns - {"counts"} == label_names - {"offsets"}
 
 
 def test_limits_are_numbers_the_contract_can_carry() -> None:

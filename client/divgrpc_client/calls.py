@@ -10,6 +10,8 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc.types.records import Records
+from divgrpc_client.messages import responses
 from divgrpc_client.messages.batches import Exchange, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.upload import BuildEvents, Upload
@@ -17,7 +19,7 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST, ConnectionPool
 from divgrpc_client.rpc.errors import RpcError, StallError, add_call_attributes
-from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, points_pb2, query_pb2
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
@@ -93,6 +95,25 @@ async def ask_all(
     if result is None:
         raise call.unsettled()
     return result
+
+
+async def scroll(
+    link: Link, new_call: Callable[[], RpcCall], request: points_pb2.ScrollRequest
+) -> AsyncGenerator[Records, None]:
+    """Request one page after another and yield their points.
+
+    Each page is a call of its own, which `new_call` makes, so its deadline applies to one page.
+    """
+    while True:
+        call = new_call()
+        try:
+            response = await link.stack.result(call.start(link.method(call), request))
+        except grpc.RpcError as error:
+            raise call.failed(error) from error
+        yield responses.point_records(response)
+        if not response.next_page_token:
+            return
+        request.page_token = response.next_page_token
 
 
 async def wait_until_ready(take_link: Callable[[], Link], call: RpcCall) -> None:

@@ -8,34 +8,23 @@ awaited.
 
 from collections.abc import (
     AsyncIterable,
-    AsyncIterator,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
     Sequence,
 )
-from functools import update_wrapper, wraps
-from types import FunctionType, GenericAlias
+from functools import partial
 from typing import (
     Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
     Self,
     TypeVar,
     Unpack,
-    cast,
-    get_args,
-    overload,
 )
 
 import grpc
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import FOLDS
-from divgrpc.parameters.signatures import declare_return_type
 from divgrpc.types import (
     EvaluateLabelRow,
     EvaluateRow,
@@ -44,8 +33,9 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
+from divgrpc.types.records import AttributesLike, AttributeTypes, IdsLike, PayloadsLike, Records
 from divgrpc_client import calls
-from divgrpc_client.messages import arguments, batches
+from divgrpc_client.messages import arguments, batches, requests, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
 from divgrpc_client.messages.labels import ModelLike
@@ -60,98 +50,14 @@ from divgrpc_client.messages.options import (
 from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.methods import copy_methods, make_asynchronous, many_results, one_result
 from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
-from divgrpc_client.rpc.errors import add_call_attributes, with_call_attributes
 from divgrpc_protos.records import from_message
-from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.v1 import index_pb2, points_pb2
 
-P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
-SyncT = TypeVar("SyncT")
-AsyncT = TypeVar("AsyncT")
-
-
-class Method(Generic[P, SyncT, AsyncT]):
-    """The type of a method for type checkers: it returns SyncT or, in `AsyncClient`, AsyncT."""
-
-    @overload
-    def __get__(self, client: "Client", owner: type) -> Callable[P, SyncT]: ...
-    @overload
-    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, AsyncT]: ...
-    @overload
-    def __get__(
-        self, client: None, owner: "type[Client]"
-    ) -> "Callable[Concatenate[Client, P], SyncT]": ...
-    @overload
-    def __get__(
-        self, client: None, owner: "type[AsyncClient]"
-    ) -> "Callable[Concatenate[AsyncClient, P], AsyncT]": ...
-    def __get__(self, client: object, owner: type) -> object:
-        """Do nothing: only type checkers use this class, and methods are plain functions."""
-
-
-_NAMES_OF_ONE: list[str] = []
-_NAMES_OF_MANY: list[str] = []
-
-
-def one_result(
-    method: Callable[Concatenate[Any, P], ResultT],
-) -> Method[P, ResultT, Coroutine[Any, Any, ResultT]]:
-    """Mark a method that is a coroutine function in `AsyncClient`."""
-    _NAMES_OF_ONE.append(method.__name__)
-    return cast("Method[P, ResultT, Coroutine[Any, Any, ResultT]]", method)
-
-
-def many_results(
-    method: Callable[Concatenate[Any, P], Iterator[ResultT]],
-) -> Method[P, Iterator[ResultT], AsyncIterator[ResultT]]:
-    """Mark a method that returns an asynchronous iterator in `AsyncClient`."""
-    _NAMES_OF_MANY.append(method.__name__)
-    return cast("Method[P, Iterator[ResultT], AsyncIterator[ResultT]]", method)
-
-
-def _copy_methods(client: type) -> None:
-    """Give a client class its own copies of the methods of `_Methods`.
-
-    The qualified names of the copies begin with the name of the class, for errors and `help`.
-    """
-    for name, method in vars(_Methods).items():
-        if isinstance(method, FunctionType):
-            copy = FunctionType(
-                method.__code__, method.__globals__, name, method.__defaults__, method.__closure__
-            )
-            update_wrapper(copy, method)
-            del copy.__dict__["__wrapped__"]
-            copy.__kwdefaults__ = method.__kwdefaults__
-            copy.__qualname__ = f"{client.__name__}.{name}"
-            setattr(client, name, with_call_attributes(copy))
-
-
-def _make_asynchronous(client: type) -> None:
-    """Turn methods that return one result into coroutine functions.
-
-    Declare that the other methods return asynchronous iterators.
-    """
-    for name in _NAMES_OF_ONE:
-        setattr(client, name, _awaiting(getattr(client, name)))
-    for name in _NAMES_OF_MANY:
-        method = getattr(client, name)
-        items = get_args(method.__annotations__["return"])
-        declare_return_type(method, GenericAlias(AsyncIterator, items))
-
-
-def _awaiting(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    async def awaiting(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
-        try:
-            return await method(*arguments, **options)
-        except InvalidArgumentError as error:
-            add_call_attributes(error)
-            raise
-
-    return awaiting
 
 
 class _Methods:
@@ -202,7 +108,10 @@ class _Methods:
         name: str,
         vectors: VectorsLike,
         *,
-        ids: npt.ArrayLike | None = None,
+        ids: IdsLike | None = None,
+        attributes: AttributesLike | None = None,
+        attribute_types: AttributeTypes | None = None,
+        payloads: PayloadsLike | None = None,
         categories: npt.ArrayLike | None = None,
         subtopics: npt.ArrayLike | None = None,
         labels: VectorsLike | None = None,
@@ -221,8 +130,15 @@ class _Methods:
         name: 1 to 63 characters from a-z, 0-9, _ and -. The first must be a letter or digit.
         vectors: (rows, dims) numbers: an array, memory-mapped or not, or a sparse matrix of scipy.
             Rows are sent in chunks. float16 is sent as float16, any other dtype as float32.
-        ids: (rows,) unique whole numbers, 0 or greater, which identify points in results. Default:
-            0 to rows-1.
+        ids: (rows,) unique whole numbers, 0 or greater, or unique texts of at most 256 bytes, which
+            identify points in results. Default: 0 to rows-1.
+        attributes: values of the points by the name of an attribute, such as {"brand": [...],
+            "price": array}. Each has one value per row: a text, integer, float, bool or time. None
+            is a missing value. A list gives a row several values.
+        attribute_types: types of some attributes: "keyword", "integer", "float" or "bool". Other
+            types are found from the values.
+        payloads: (rows,) bytes or texts of at most 65,536 bytes, which `get` and queries return.
+            None for a row without a payload.
         categories, subtopics: (rows,) whole numbers, -1 for none. Evaluate uses them to judge
             results.
         labels: (rows, L), dense or sparse. A nonzero number at (i, j) gives row i the label j.
@@ -240,13 +156,12 @@ class _Methods:
         A build that fails or is interrupted leaves nothing on the server. It may raise
         `IndexExistsError`, `BuildUnderWayError`, `StorageFullError` and `UnsupportedError`.
         """
+        columns = (ids, attributes, attribute_types, payloads, categories, subtopics)
         upload = uploads.upload(
             name,
             vectors,
             options,
-            ids=ids,
-            categories=categories,
-            subtopics=subtopics,
+            uploads.RowData(*columns),
             labels=labels,
             label_model=label_model,
             label_names=label_names,
@@ -417,6 +332,78 @@ class _Methods:
 
     @one_result
     @spelled_out
+    def get(
+        self,
+        name: str,
+        ids: int | str | Sequence[int] | Sequence[str] | npt.NDArray[Any],
+        *,
+        with_vectors: bool = False,
+        with_attributes: bool = True,
+        with_payload: bool = True,
+        timeout: float | None = None,
+        request_id: str | None = None,
+    ) -> Records:
+        """Return stored points in the order of `ids`; ids that no point has are left out.
+
+        ids: one id, or at most 10,000, of the kind that the index has.
+        with_vectors, with_attributes, with_payload: what to return. Under cosine, vectors have unit
+            length.
+
+        Raises `IndexNotFoundError`.
+        """
+        parts = requests.parts(
+            vectors=with_vectors, attributes=with_attributes, payload=with_payload
+        )
+        exchange = batches.single(requests.get(name, ids, parts), responses.point_records)
+        return self._ask("Get", exchange, timeout, request_id)
+
+    @one_result
+    @spelled_out
+    def count(
+        self, name: str, *, timeout: float | None = None, request_id: str | None = None
+    ) -> int:
+        """Return the number of points of an index; raises `IndexNotFoundError`."""
+        request = points_pb2.CountRequest(index=index_name(name))
+        exchange = batches.single(request, lambda answer: int(answer.count))
+        return self._ask("Count", exchange, timeout, request_id)
+
+    @many_results
+    @spelled_out
+    def scroll(
+        self,
+        name: str,
+        *,
+        with_vectors: bool = False,
+        with_attributes: bool = True,
+        with_payload: bool = True,
+        page_size: int = 1_000,
+        timeout: float | None = None,
+        request_id: str | None = None,
+    ) -> Iterator[Records]:
+        """Yield all points of an index, in pages.
+
+        with_vectors, with_attributes, with_payload: what to return, as in `get`.
+        page_size: maximum number of points on a page, at most 10,000. Pages of large points are
+            shorter, because a page fits in one message.
+        timeout: seconds for one page. Default: the client's timeout.
+
+        Integer ids ascend. The order of text ids is fixed, but not alphabetical. If the index is
+        replaced meanwhile, the pages that follow have points of the new generation. Raises
+        `IndexNotFoundError`.
+        """
+        request = points_pb2.ScrollRequest(
+            index=index_name(name),
+            page_size=arguments.count("page_size", page_size),
+            parts=requests.parts(
+                vectors=with_vectors, attributes=with_attributes, payload=with_payload
+            ),
+        )
+        seconds = self._timeout if timeout is None else timeout
+        new_call = partial(RpcCall, "Scroll", self._target, timeout=seconds, request_id=request_id)
+        return self._stack.run_iterator(calls.scroll(self._link(), new_call, request))
+
+    @one_result
+    @spelled_out
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> IndexInfo:
@@ -536,6 +523,6 @@ class AsyncClient(_Methods):
         await self.close()
 
 
-_copy_methods(Client)
-_copy_methods(AsyncClient)
-_make_asynchronous(AsyncClient)
+copy_methods(Client, _Methods)
+copy_methods(AsyncClient, _Methods)
+make_asynchronous(AsyncClient)

@@ -7,10 +7,10 @@ assembles the index (`assembly`) and publishes it.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.labels import LabelBuilder
+from divgrpc.columns.ids import encode_texts, is_texts
+from divgrpc.columns.values import Column, check_attributes, check_column, missing_column
+from divgrpc.columns.writer import ColumnWriter, check_payloads, write_order
 from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs
@@ -26,10 +29,13 @@ from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import Progress, WarningInfo
+from divgrpc.types.records import Attribute
 from divgrpc.vectors import Rows, SparseRows, any_number, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
 _COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": np.int32}
+# The kind of a block whose ids are texts.
+_TEXT_IDS: Final = "id_texts"
 
 
 @contextlib.contextmanager
@@ -58,7 +64,9 @@ class IndexBuilder:
 
     `expected_rows` is the total number of rows, or None if it is not known. The number is used to
     reserve disk space and to report progress. `labels` are the inputs for labels other than the
-    label rows. Raises `LimitExceededError` if `expected_rows` exceeds the maximum size of an index.
+    label rows. `attributes` declares the attributes of the points. Raises `LimitExceededError` if
+    `expected_rows` exceeds the maximum size of an index, and `InvalidArgumentError` for invalid
+    attributes.
     """
 
     def __init__(
@@ -69,8 +77,11 @@ class IndexBuilder:
         expected_rows: int | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         labels: LabelInputs | None = None,
+        attributes: Iterable[Attribute] = (),
     ) -> None:
         compilation.ensure()
+        self._attributes = check_attributes(attributes)
+        self._columns: ColumnWriter | None = None
         self._store = store
         self._parameters = parameters
         self._expect(expected_rows or 0)
@@ -87,16 +98,21 @@ class IndexBuilder:
     def append(
         self,
         vectors: object,
+        *,
         ids: object = None,
         categories: object = None,
         subtopics: object = None,
         labels: object = None,
+        columns: Mapping[Attribute, Column] | None = None,
+        payloads: object = None,
     ) -> None:
         """Add the rows `vectors` (m, d), dense or sparse, converted to float32.
 
-        `ids`, `categories` and `subtopics` are (m,) integers. `labels` (m, L) is dense or sparse;
-        row i has label j if labels[i, j] is not 0. Each of these four arguments must be given in
-        every call or in none. Raises `InvalidArgumentError` with the name of the argument as the
+        `ids` are (m,) integers or texts; `categories` and `subtopics` are (m,) integers. `labels`
+        (m, L) is dense or sparse; row i has label j if labels[i, j] is not 0. `payloads` has m
+        entries, bytes or None. Each of these five arguments must be given in every call or in none.
+        `columns` are the values of declared attributes; without a column, an attribute has no
+        values in these rows. Raises `InvalidArgumentError` with the name of the argument as the
         field. For a vector that cannot be scaled or is not finite, the message gives the row
         number, counted over all calls. Raises `LimitExceededError` for too many rows.
         """
@@ -104,26 +120,25 @@ class IndexBuilder:
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
             now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
             raise invalid("vectors", f"must not be {now} after {before}")
-        columns = _columns(
-            len(block), {"ids": ids, "categories": categories, "subtopics": subtopics}
-        )
-        label_sets = None if labels is None else self._labels.check(labels, len(block))
-        kinds = frozenset(columns) | ({"labels"} if label_sets is not None else set())
-        if self._dims is None:
-            self._begin(block, kinds)
-        if kinds != self._kinds:
-            name = sorted(kinds ^ self._kinds)[0]
-            raise invalid(name, "must come with every row or with none")
-        _check_row_count(self._rows_received + len(block))
-        if "ids" not in columns and self._stores_ids:
-            columns["ids"] = np.arange(self._rows_received, self._rows_received + len(block))
+        rows = len(block)
+        texts, ids = (_texts(ids, rows), None) if is_texts(ids) else (None, ids)
+        numbers = _columns(rows, {"ids": ids, "categories": categories, "subtopics": subtopics})
+        attributes = self._check_attributes(columns or {}, rows)
+        stored_payloads = None if payloads is None else check_payloads(payloads, rows)
+        label_sets = None if labels is None else self._labels.check(labels, rows)
+        parts = {**numbers, _TEXT_IDS: texts, "payloads": stored_payloads, "labels": label_sets}
+        self._check_kinds(block, {name for name, part in parts.items() if part is not None})
+        if "ids" not in numbers and self._stores_ids:
+            numbers["ids"] = np.arange(self._rows_received, self._rows_received + rows)
         mask = self._prepare(block)
         self._append_points(block[mask])
-        for name, values in columns.items():
+        for name, values in numbers.items():
             self._store.append(name, values[mask])
+        if self._columns is not None:
+            self._columns.append(mask, texts or (), attributes, stored_payloads or ())
         if label_sets is not None:
             self._labels.append(label_sets[mask])
-        self._rows_received += len(block)
+        self._rows_received += rows
         self._report("receiving", self._rows_received, self._expected_rows)
 
     def append_all(self, vectors: object, **columns: object) -> None:
@@ -132,17 +147,28 @@ class IndexBuilder:
             # Check the whole matrix first, because blocks of a malformed matrix may look valid.
             vectors = as_rows("vectors", vectors, None, single=False)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
-            self.append(vectors, **columns)
+            self.append(vectors, **cast(Any, columns))
             return
         rows = len(vectors)
         self._expect(rows)
-        labels = columns.pop("labels", None)
-        parts: dict[str, Array | SparseRows] = {**_columns(rows, columns)}
+        labels, payloads, ids = (columns.pop(n, None) for n in ("labels", "payloads", "ids"))
+        attributes = cast("Mapping[Attribute, Column]", columns.pop("columns", None) or {})
+        parts: dict[str, Any] = {**_columns(rows, columns)}
         if labels is not None:
             parts["labels"] = self._labels.check(labels, rows)
+        if payloads is not None:
+            parts["payloads"] = check_payloads(payloads, rows)
+        if is_texts(ids):
+            _texts(ids, rows)  # refuse a wrong id before the first row is written
+            parts["ids"] = ids
+        elif ids is not None:
+            parts["ids"] = _column("ids", ids, rows)
         for start in range(0, max(1, rows), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
-            self.append(vectors[block], **{name: part[block] for name, part in parts.items()})
+            stop = min(rows, start + _BLOCK_ROWS)
+            cut = {a: c.cut(start, stop, multi=a.multi) for a, c in attributes.items()}
+            blocks = {name: part[block] for name, part in parts.items()}
+            self.append(vectors[block], columns=cut, **blocks)
 
     def build(self) -> Generation:
         """Build and publish a generation.
@@ -152,7 +178,10 @@ class IndexBuilder:
         if self._rows_received == self._rows_skipped:
             raise invalid("vectors", "must have at least one row that is kept")
         points = self._read_points()
-        self._check_unique()
+        if self._columns is not None:
+            self._columns.finish()
+        if "ids" in self._kinds:
+            write_order(self._store, self._store.read("ids"))
         # Refuse inconsistent inputs for labels before the long work begins.
         self._labels.count_labels(points.shape[1])
         categories = self._store.read("categories") if "categories" in self._kinds else None
@@ -162,7 +191,15 @@ class IndexBuilder:
         section = self._labels.build(points, self._parameters, self._report)
         warnings = self._skip_warnings() + self._labels.warnings
         self._report("writing", len(points), len(points))
-        return self._store.publish(replace(manifest, warnings=warnings, labels=section))
+        return self._store.publish(
+            replace(
+                manifest,
+                warnings=warnings,
+                labels=section,
+                attributes=self._attributes,
+                id_kind="string" if _TEXT_IDS in self._kinds else "int64",
+            )
+        )
 
     def _expect(self, rows: int) -> None:
         _check_row_count(rows)
@@ -172,7 +209,8 @@ class IndexBuilder:
     def _stores_ids(self) -> bool:
         # If rows may be skipped, ids are stored, because the rows after a skipped row get lower row
         # numbers than the caller gave them.
-        return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
+        skips = self._parameters.zero_vectors == "skip" and _TEXT_IDS not in self._kinds
+        return "ids" in self._kinds or skips
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
         dims = block.shape[1]
@@ -192,8 +230,14 @@ class IndexBuilder:
             self._store.begin("values", np.float32, ())
         else:
             self._store.begin("vectors", np.float32, (dims,), self._expected_rows)
-        for name in sorted((kinds - {"labels"}) | ({"ids"} if self._stores_ids else set())):
+        numbers = kinds & _COLUMN_DTYPES.keys()
+        for name in sorted(numbers | ({"ids"} if self._stores_ids else set())):
             self._store.begin(name, _COLUMN_DTYPES[name], (), self._expected_rows)
+        has_texts, has_payloads = _TEXT_IDS in kinds, "payloads" in kinds
+        if self._attributes or has_texts or has_payloads:
+            self._columns = ColumnWriter(
+                self._store, self._attributes, has_texts=has_texts, has_payloads=has_payloads
+            )
 
     def _append_points(self, block: Rows) -> None:
         if isinstance(block, SparseRows):
@@ -229,13 +273,33 @@ class IndexBuilder:
         self._rows_skipped += int(len(block) - mask.sum())
         return mask
 
-    def _check_unique(self) -> None:
-        if "ids" not in self._kinds:
+    def _check_attributes(
+        self, columns: Mapping[Attribute, Column], rows: int
+    ) -> dict[Attribute, Column]:
+        """Return a checked column of each declared attribute for a block of `rows` rows."""
+        for attribute, column in columns.items():
+            if attribute not in self._attributes:
+                names = ", ".join(a.name for a in self._attributes) or "none"
+                sentence = f"has {attribute.name!r}, which is not declared ({names} are)"
+                raise invalid("attributes", sentence)
+            check_column(attribute, column, rows)
+        return {
+            attribute: columns.get(attribute) or missing_column(attribute, rows)
+            for attribute in self._attributes
+        }
+
+    def _check_kinds(self, block: Rows, kinds: set[str]) -> None:
+        """Raise if a block has other kinds of data than the blocks before it, or too many rows."""
+        if self._dims is None:
+            self._begin(block, frozenset(kinds))
+        _check_row_count(self._rows_received + len(block))
+        if kinds == self._kinds:
             return
-        ids = np.sort(self._store.read("ids"))
-        equal = np.flatnonzero(ids[1:] == ids[:-1])
-        if len(equal):
-            raise invalid("ids", f"must be unique, {ids[equal[0]]} occurs twice")
+        name = sorted(kinds ^ self._kinds)[0]
+        if {_TEXT_IDS, "ids"} <= kinds ^ self._kinds:
+            raise invalid("ids", "must be all texts or all integers")
+        name = "ids" if name == _TEXT_IDS else name
+        raise invalid(name, "must come with every row or with none")
 
     def _skip_warnings(self) -> tuple[WarningInfo, ...]:
         if not self._rows_skipped:
@@ -265,6 +329,12 @@ def _columns(rows: int, columns: Mapping[str, object]) -> dict[str, Array]:
     return {
         name: _column(name, values, rows) for name, values in columns.items() if values is not None
     }
+
+
+def _texts(ids: Any, rows: int) -> list[bytes]:  # noqa: ANN401  # a sequence of texts
+    if len(ids) != rows:
+        raise invalid("ids", f"must have one entry per row, {rows}, got {len(ids)}")
+    return encode_texts(ids)
 
 
 def _column(name: str, values: object, rows: int) -> Array:

@@ -271,7 +271,7 @@ def neighbour_vote(
     parts = []
     for start in range(0, len(rows), _BLOCK_ROWS):
         result = engine.answer(rows[start : start + _BLOCK_ROWS], query, as_points=True)
-        votes = engine.topics.labels.rows(result.ids)
+        votes = engine.rows_of(result.ids)
         weights = np.ones(votes.shape, np.float32)
         if weighted:
             weights = weigh(result.scores, result.counts, metric)

@@ -80,7 +80,7 @@ def answer(index, scratch, plan, span, queries, results):
         if hits.room:
             return hits.room
         if plan.step == records.HASH_ONLY:
-            _write_ids(index.ids, hits, number, scratch.candidates.rows, results)
+            _write_ids(index.result_ids, hits, number, scratch.candidates.rows, results)
             continue
         all_points = hits.size == ALL_POINTS or (plan.search == records.EXACT and place >= 0)
         n_hashed, count = _limit_hashed(index, plan, n, hits, count, all_points, scratch)
@@ -302,7 +302,7 @@ def _select(index, plan, number, pool, scratch, results):
             results.selection_scores[number, i] = -distances[i]
     for i in range(n_picks):
         place = scratch.picks[i]
-        results.ids[number, i] = id_of(ids, rows[place])
+        results.ids[number, i] = id_of(index.result_ids, rows[place])
         results.scores[number, i] = relevance_of(distances[place], plan.metric)
     for i in range(n_picks, plan.k):
         results.ids[number, i] = -1

@@ -175,7 +175,9 @@ class Index(NamedTuple):
 
     points: Points
     lists: InvertedLists
-    ids: Annotated[Int64s, "n"]  # empty if ids are row numbers
+    ids: Annotated[Int64s, "n"]  # ids, or keys of text ids; empty if ids are row numbers
+    # The ids that results have; empty if these are row numbers, as they are if ids are texts.
+    result_ids: Annotated[Int64s, "n"]
     # (ceil(n / BOUND_ROWS),): length_bounds[b] is an upper bound of the lengths of the points from
     # row BOUND_ROWS * b to the end (`kernels.exact`). Empty unless the metric is inner_product and
     # points are dense.

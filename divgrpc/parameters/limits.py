@@ -35,6 +35,17 @@ LIMITS: Final = {
     # Maximum of settings times queries (or documents) in an evaluation. Each such pair takes about
     # 150 bytes.
     "evaluate_queries_max": 1_000_000,
+    # Limits of ids, attributes and payloads.
+    "id_bytes_max": 256,
+    "attributes_max": 64,
+    # Maximum number of values of one attribute that one point has, and of different keywords of an
+    # attribute.
+    "attribute_values_max": 1_000,
+    "keywords_max": 2**22,
+    "keyword_bytes_max": 1_024,
+    "payload_bytes_max": 65_536,
+    # Maximum number of points that one Get names.
+    "get_rows_max": 10_000,
     # Limits of label models and predictions.
     "rank_max": 4_096,
     "neighbours_max": 1_000,

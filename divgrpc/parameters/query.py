@@ -134,6 +134,8 @@ class QueryOptions(TypedDict, total=False):
     keep_duplicates: bool
     list_collapsed: bool
     lose_at_most: float | None
+    with_attributes: bool
+    with_payload: bool
 
 
 # Fields that QueryParameters and EffectiveParameters have in common.
@@ -181,6 +183,8 @@ class QueryParameters:
     list_collapsed: List the near-copies that were collapsed into each result.
     lose_at_most: For each query, use the greatest diversity that loses at most this share of
         relevance, 0 to 1. Replaces diversity.
+    with_attributes: Return the attributes of each result.
+    with_payload: Return the payload of each result.
     """
 
     k: int = DEFAULT_K
@@ -200,6 +204,8 @@ class QueryParameters:
     keep_duplicates: bool = False
     list_collapsed: bool = False
     lose_at_most: float | None = None
+    with_attributes: bool = False
+    with_payload: bool = False
 
     def __post_init__(self) -> None:
         _check_fields(self)

@@ -33,6 +33,12 @@ def joined(parts: Sequence[ResultT]) -> ResultT:
     if isinstance(first, QueryResult) and len(first.collapsed_offsets):
         lengths = [np.diff(part.collapsed_offsets) for part in parts]
         whole["collapsed_offsets"] = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
+    if isinstance(first, QueryResult):
+        whole["payloads"] = tuple(chain.from_iterable(part.payloads for part in parts))
+        whole["attributes"] = {
+            name: tuple(chain.from_iterable(part.attributes[name] for part in parts))
+            for name in first.attributes
+        }
     if isinstance(first, LabelResult):
         whole["names"] = tuple(chain.from_iterable(part.names for part in parts))
         limit = ("top_k", first.parameters.top_k)

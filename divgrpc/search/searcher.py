@@ -9,6 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.arrays import Array, read_only, release
+from divgrpc.columns.ids import ID_TEXTS
+from divgrpc.columns.texts import ENDS
 from divgrpc.kernels import code_scan, exact, inverted_lists, pairwise, query, records
 from divgrpc.kernels.batch import BATCH_QUERIES, scan_batch, score_batch
 from divgrpc.kernels.greedy import CROWDED_RATIO
@@ -58,10 +60,13 @@ class Searcher:
         arrays = with_lists(with_tiles(arrays), dims)
         if longest_first:
             arrays["longest_first"] = read_only(np.ones(1, np.uint8))
+        if "ids" in arrays and ID_TEXTS + ENDS not in arrays:
+            arrays["result_ids"] = arrays["ids"]
         # `_index` keeps alive every array whose address is in `_register`.
         self._index = record_of(records.Index, arrays, {"d": dims, "m": dims})
         self._register = register(self._index)
-        self.ids: IntArray = self._index.ids
+        # The ids of results, empty if they are row numbers. Text ids are put in by the engine.
+        self.ids: IntArray = self._index.result_ids
         self._arrays = arrays
         self._parameters = parameters
         self.metric: Metric = parameters.metric

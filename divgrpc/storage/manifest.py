@@ -27,6 +27,7 @@ from divgrpc.types import (
     SearchCost,
     WarningInfo,
 )
+from divgrpc.types.records import Attribute, IdKind
 
 # Name of the file in the folder of a generation.
 MANIFEST: Final = "manifest.json"
@@ -36,9 +37,11 @@ FORMAT: Final = "divgrpc-index"
 # in cells encode differences from the centre, and the scan terms of a point (an offset and a factor
 # that turn its score into a distance) are packed into one number. Since version 6, codes in cells
 # may have more than one bit per hyperplane. Since version 7, codes are stored in tiles
-# (`divgrpc.kernels.tiles`); older codes are converted when an index is opened. Indexes of older
-# versions can still be opened, except indexes before version 5 that have cells or scan terms.
-FORMAT_VERSION: Final = 7
+# (`divgrpc.kernels.tiles`); older codes are converted when an index is opened. Since version 8,
+# ids may be texts, and points may have attributes and payloads (`divgrpc.columns.writer`). Indexes
+# of older versions can still be opened, except indexes before version 5 that have cells or scan
+# terms.
+FORMAT_VERSION: Final = 8
 _PACKED_VERSION: Final = 5
 _PACKED_ARRAYS: Final = frozenset(("scan_terms", "cell_rows"))
 # Errors that parsing a damaged document can raise.
@@ -101,6 +104,8 @@ class Manifest:
     auto_search_dense: Search | None = None
     search_costs_dense: tuple[SearchCost, ...] = ()
     duplicate_threshold: float | None = None
+    id_kind: IdKind = "int64"
+    attributes: tuple[Attribute, ...] = ()
 
     def to_json(self) -> str:
         """Return the manifest as the text of its file."""
@@ -149,6 +154,8 @@ class Manifest:
             "auto_search_dense": None,
             "search_costs_dense": (),
             "duplicate_threshold": DEFAULT_DUPLICATE_COSINE if cosine else None,
+            "id_kind": "int64",
+            "attributes": (),
         }
         document = later | document
         values = {field.name: document[field.name] for field in fields(cls)}
@@ -165,6 +172,7 @@ class Manifest:
                     for name, entry in document["arrays"].items()
                 },
                 "labels": _labels(document["labels"]),
+                "attributes": tuple(Attribute(**values) for values in document["attributes"]),
             }
         )
 
@@ -186,6 +194,7 @@ class Manifest:
                 ),
                 "query_default": defaults.query,
                 "labels": self._label_info(defaults),
+                "has_payloads": "payload.ends" in self.arrays,
             }
         )
 

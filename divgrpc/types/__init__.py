@@ -1,10 +1,8 @@
 """The types that the core and the client share.
 
 This package contains dataclasses of results, rows of hits, and `Literal` types of the values that
-parameters accept. Nearly every value corresponds to an enum value in the .proto files. For example,
-``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
-
-The package may import numpy. It may not import any other package of divgrpc.
+parameters accept. Most of these correspond to enum values in the .proto files: ``"lsh_sdiv"`` is
+``HASH_FAMILY_LSH_SDIV``. The package may import numpy, and no other package of divgrpc.
 """
 
 from collections.abc import Mapping
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.types.hits import LabelHitRows, PointHitRows, rows_of
+from divgrpc.types.records import Attribute, AttributeValue, IdArray, IdKind
 
 Points = Literal["dense", "sparse"]
 Sought = Literal["dense", "sparse", "labels"]
@@ -112,9 +111,9 @@ class QueryStats:
     duplicates: near-copies among the results, which fill up the results if fewer than k candidates
         are distinct.
 
-    If a row has fewer than k distinct candidates, its search may be repeated with greater limits.
-    In this case `candidates` may exceed four times `parameters.candidates_limit`. `points_hashed`,
-    `buckets_probed` and `points_scored` count the last search only.
+    A row with fewer than k distinct candidates may be searched again with greater limits. Then
+    `candidates` may be greater still, and all other counts but `collapsed` and `duplicates` are
+    those of the last search.
     """
 
     points_hashed: CountArray
@@ -153,9 +152,11 @@ class QueryResult(PointHitRows):
     `result[i]` is row i as a tuple of `divgrpc.types.hits.Hit` without padding; iteration yields
     rows.
 
-    The columns are padded arrays. `ids` (nq, k) int64 is padded with -1. `scores` and
-    `selection_scores` (nq, k) float32 are padded with NaN. `counts` (nq,) uint32 is the number of
-    results in each row.
+    The columns are padded arrays. `ids` (nq, k) int64 is padded with -1. If the index has string
+    ids, `ids` has the dtype object, and is padded with "". `scores` and `selection_scores` (nq, k)
+    float32 are padded with NaN. `counts` (nq,) uint32 is the number of results in each row. If the
+    query had `with_attributes` or `with_payload`, `attributes` (values by the name of the
+    attribute) and `payloads` have one item per result, without padding.
 
     A score is the cosine, the inner product, or the squared Euclidean distance, which is smaller
     for nearer points. A selection score is the value that the selector maximised when it selected
@@ -166,9 +167,7 @@ class QueryResult(PointHitRows):
     optimum, as a share of the range of the objective.
 
     `collapsed_ids` (m,) int64 and `collapsed_offsets` (nq * k + 1,) int64 are only set if the query
-    had `list_collapsed`. The method `collapsed` returns the near-copies that were collapsed into
-    the result at place j of row i. With p = i * k + j, these are
-    `collapsed_ids[collapsed_offsets[p] : collapsed_offsets[p + 1]]`.
+    had `list_collapsed`. The method `collapsed` cuts them into the near-copies of each result.
 
     `diversities` (nq,) float64 and `dial_reasons` (nq,) are only set if the query had
     `diversity="auto"` or `lose_at_most`. `diversities` are the dials that were chosen for the rows,
@@ -182,7 +181,7 @@ class QueryResult(PointHitRows):
     - `equal_relevance`: under `lose_at_most`, all candidates are equally relevant.
     """
 
-    ids: IntArray
+    ids: IdArray
     scores: FloatArray
     selection_scores: FloatArray
     counts: CountArray
@@ -191,12 +190,14 @@ class QueryResult(PointHitRows):
     parameters: EffectiveParameters
     warnings: tuple[WarningInfo, ...] = ()
     duality_gaps: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
-    collapsed_ids: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    collapsed_ids: IdArray = field(default_factory=lambda: np.empty(0, np.int64))
     collapsed_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     diversities: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     dial_reasons: npt.NDArray[np.str_] = field(default_factory=lambda: np.empty(0, np.str_))
+    attributes: Mapping[str, tuple[AttributeValue, ...]] = field(default_factory=dict)
+    payloads: tuple[bytes, ...] = ()
 
-    def collapsed(self, row: int, place: int) -> IntArray:
+    def collapsed(self, row: int, place: int) -> IdArray:
         """Return the ids (m,) of the near-copies that were collapsed into a result, nearest first.
 
         `row` is the number of the query, and `place` is the number of the result in the row, both
@@ -347,9 +348,7 @@ class LabelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The defaults that a generation of an index has for parameters of calls.
-
-    A new generation has no defaults until a caller sets them.
+    """The defaults for parameters of calls that callers have set for a generation of an index.
 
     query: defaults of Query.
     thresholds: default thresholds of PredictLabels by mode. Each mode has its own threshold,
@@ -363,8 +362,6 @@ class Defaults:
 @dataclass(frozen=True, slots=True, repr=False)
 class IndexInfo:
     """The description of an index: its parameters, and what Build chose and measured.
-
-    `repr` shows the most important fields only.
 
     name: name of the index, empty if it is not stored.
     generation: number of the build, from 1 up.
@@ -389,6 +386,8 @@ class IndexInfo:
         few points to generate dense queries.
     duplicate_threshold: default `duplicate_threshold` of queries: a squared distance under
         `euclidean`, else a cosine. None means that queries do not collapse near-copies by default.
+    id_kind, attributes: the kind of the ids, and the declared attributes of the points.
+    has_payloads: whether points have payloads.
     """
 
     name: str
@@ -412,6 +411,9 @@ class IndexInfo:
     auto_search_dense: Search | None = None
     search_costs_dense: tuple[SearchCost, ...] = ()
     duplicate_threshold: float | None = None
+    id_kind: IdKind = "int64"
+    attributes: tuple[Attribute, ...] = ()
+    has_payloads: bool = False
 
     @property
     def summary(self) -> str:
@@ -516,7 +518,6 @@ class EvaluateRow:
         settings with the same k.
     values: metrics of every query if the caller requested them, (nq,) float64 each. A value is NaN
         if the metric does not apply to the query.
-
     by_fold: for each fold of the queries, the number of the setting with the greatest mean h on the
         other folds. In `metrics`, the queries of the fold have their values at this setting. Empty
         unless the row is a choice.

@@ -6,12 +6,14 @@ caller who looks up the id of a hit never sees the -1 of an empty place.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from divgrpc.types.records import AttributeValue, IdArray
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,16 +28,20 @@ _HITS_SHOWN: Final = 5
 class Hit(NamedTuple):
     """One point of a result.
 
-    id: id of the point.
+    id: id of the point, an integer or a text.
     score: cosine, inner product or squared Euclidean distance, depending on the metric.
     rank: place in the order of selection, from 1 up.
     selection_score: value that the selector maximised; its scale depends on the selector.
+    attributes: values by the name of the attribute; None unless the query had `with_attributes`.
+    payload: bytes that were stored with the point; None unless the query had `with_payload`.
     """
 
-    id: int
+    id: Any  # int or str
     score: float
     rank: int
     selection_score: float
+    attributes: Mapping[str, AttributeValue] | None = None
+    payload: bytes | None = None
 
 
 class LabelHit(NamedTuple):
@@ -124,18 +130,26 @@ class HitRows(ABC, Generic[HitT]):
     def to_pandas(self) -> "DataFrame":
         """Return a table with a line for each hit.
 
-        Its columns are `row`, the number of the query, and the fields of the hit. Raises
-        `ModuleNotFoundError` if pandas is not installed.
+        Its columns are `row`, the number of the query, and the fields of the hit. Attributes have a
+        column each. Raises `ModuleNotFoundError` if pandas is not installed.
         """
         try:
             import pandas as pd
         except ModuleNotFoundError as error:
             message = "to_pandas needs pandas, which divgrpc does not bring: pip install pandas"
             raise ModuleNotFoundError(message, name="pandas") from error
-        lines = [(row, *hit) for row, hits in enumerate(self) for hit in hits]
-        return pd.DataFrame(lines, columns=["row", *self._hit_fields])
+        width = len(self._hit_fields)
+        lines = [(row, *hit[:width]) for row, hits in enumerate(self) for hit in hits]
+        table = pd.DataFrame(lines, columns=["row", *self._hit_fields])
+        for name, values in self._columns_of_hits().items():
+            table[name] = values
+        return table
 
-    def _cut(self, row: int, keys: npt.NDArray[np.int64]) -> list[list[Any]]:
+    def _columns_of_hits(self) -> dict[str, Sequence[Any]]:
+        """Return further columns of the table that `to_pandas` returns, one value per hit."""
+        return {}
+
+    def _cut(self, row: int, keys: npt.NDArray[Any]) -> list[list[Any]]:
         """Return the keys (ids or labels) and both kinds of scores of a row without padding."""
         columns = (keys, self.scores, self.selection_scores)
         return [column[row, : self.counts[row]].tolist() for column in columns]
@@ -145,10 +159,12 @@ class PointHitRows(HitRows[Hit]):
     """The rows of a query result."""
 
     __slots__ = ()
-    _hit_fields = Hit._fields
+    _hit_fields = Hit._fields[:4]
 
-    ids: npt.NDArray[np.int64]
+    ids: IdArray
     diversities: npt.NDArray[np.float64]
+    attributes: Mapping[str, tuple[AttributeValue, ...]]
+    payloads: tuple[bytes, ...]
     if TYPE_CHECKING:
         parameters: EffectiveParameters
 
@@ -166,8 +182,23 @@ class PointHitRows(HitRows[Hit]):
         return f"diversity {rule} ({dials})"
 
     def _hits(self, row: int) -> tuple[Hit, ...]:
-        ids, scores, selection_scores = self._cut(row, self.ids)
-        return tuple(map(Hit, ids, scores, count(1), selection_scores))
+        columns = self._cut(row, self.ids)
+        attributes: Iterable[Mapping[str, AttributeValue] | None] = repeat(None)
+        payloads: Iterable[bytes | None] = repeat(None)
+        if self.attributes or self.payloads:
+            start = int(self.counts[:row].sum())
+            part = slice(start, start + int(self.counts[row]))
+            if self.attributes:
+                values = zip(*(column[part] for column in self.attributes.values()), strict=True)
+                attributes = (dict(zip(self.attributes, v, strict=True)) for v in values)
+            if self.payloads:
+                payloads = self.payloads[part]
+        ids, scores, selection_scores = columns
+        return tuple(map(Hit, ids, scores, count(1), selection_scores, attributes, payloads))
+
+    def _columns_of_hits(self) -> dict[str, Sequence[Any]]:
+        columns: dict[str, Sequence[Any]] = dict(self.attributes)
+        return columns | ({"payload": self.payloads} if self.payloads else {})
 
 
 class LabelHitRows(HitRows[LabelHit]):

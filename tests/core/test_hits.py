@@ -85,7 +85,8 @@ def test_rows_are_indexed_like_a_list() -> None:
     """Hits hold plain Python numbers, so that they can be written as JSON."""
     rows = result([1, 0, 2])
     assert rows[2] == (Hit(8, 1 - 8 / 1024, 1, 8 / 512), Hit(9, 1 - 9 / 1024, 2, 9 / 512))
-    assert [type(value) for value in rows[0][0]] == [int, float, int, float]
+    assert [type(value) for value in rows[0][0][:4]] == [int, float, int, float]
+    assert rows[0][0][4:] == (None, None)
     assert rows[0:2] == [rows[0], rows[1]]
     assert rows[::-1] == list(rows)[::-1]
     assert rows[3:9] == []

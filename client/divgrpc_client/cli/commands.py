@@ -6,18 +6,19 @@ The docstring of a command is its help text.
 import argparse
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import Progress
-from divgrpc_client.cli.options import TIMEOUT_SECONDS, options_in, with_extra
+from divgrpc_client.cli import session
+from divgrpc_client.cli.options import options_in, with_extra
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.documents import Documents, read_build, read_documents
-from divgrpc_client.formats.files import pick_rows, read_column, read_lists, read_vectors
+from divgrpc_client.formats.files import pick_rows, read_column, read_ids, read_lists, read_vectors
 from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
 from divgrpc_client.messages.options import (
     BuildOptions,
@@ -40,8 +41,6 @@ _ROWS_WITH_COPIES: Final = 100
 # the last row of the file is answered.
 _ROUNDS_MAX: Final = 4
 
-Tell: TypeAlias = Callable[[Progress], None]
-
 
 def build(arguments: argparse.Namespace) -> None:
     """Build an index named NAME from the rows of FILE and serve it.
@@ -52,6 +51,7 @@ def build(arguments: argparse.Namespace) -> None:
       divgrpc build images base.fvecs --replace --hash-family lsh_div --n-tables 20
       divgrpc build news tfidf.npz --hash-family auto     scipy's sparse rows stay sparse
       divgrpc build news train.svm --categories labels --metric inner_product
+      divgrpc build shoes shoes.jsonl     a line of JSON per point: id, vector, attributes, payload
 
     An index built with labels can predict labels for new documents (divgrpc predict):
 
@@ -59,10 +59,12 @@ def build(arguments: argparse.Namespace) -> None:
       divgrpc build papers --features X.npz --labels Y.npz --label-model leml --hierarchy edges.txt
     """
     path, vectors, fields = read_build(arguments)
-    for name in ("ids", "categories", "subtopics"):
+    if arguments.ids is not None:
+        fields["ids"] = read_ids(arguments.ids, path)
+    for name in ("categories", "subtopics"):
         if (source := getattr(arguments, name)) is not None:
             fields[name] = read_column(source, path)
-    with _client(arguments) as client, _bar(arguments) as progress:
+    with session.connect(arguments) as client, session.bar(arguments) as progress:
         info = client.build(
             arguments.name,
             vectors,
@@ -92,7 +94,7 @@ def query(arguments: argparse.Namespace) -> None:
     if not arguments.json and "list_collapsed" not in arguments:
         # The table has a column with the number of near-copies of each result.
         arguments.list_collapsed = True
-    with _client(arguments) as client:
+    with session.connect(arguments) as client:
         queries = _with_columns_of_index(client, arguments, queries)
         result = _ask(arguments, client.query, QueryOptions, queries)
     if arguments.json:
@@ -116,7 +118,7 @@ def predict(arguments: argparse.Namespace) -> None:
       divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
     """
     documents, rows = _read_documents(arguments, arguments.file)
-    with _client(arguments) as client:
+    with session.connect(arguments) as client:
         documents = _for_index(client, arguments, documents)
         result = _ask(arguments, client.predict_labels, PredictOptions, documents.rows, "documents")
     if arguments.json:
@@ -144,9 +146,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     categories = None if arguments.categories is None else read_column(arguments.categories, path)
     relevant = None if arguments.relevant is None else read_lists(Path(arguments.relevant))
     groups = None if arguments.groups is None else read_column(arguments.groups, path)
-    with _client(arguments) as client:
+    with session.connect(arguments) as client:
         queries = _with_columns_of_index(client, arguments, queries)
-        with _bar(arguments, "queries") as progress:
+        with session.bar(arguments, "queries") as progress:
             stream = client.evaluate(
                 arguments.name,
                 queries,
@@ -180,9 +182,9 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
     documents, _ = _read_documents(arguments, arguments.features)
     if documents.labels is None:
         raise InvalidArgumentError("labels", "--labels is required if --features is a matrix")
-    with _client(arguments) as client:
+    with session.connect(arguments) as client:
         documents = _for_index(client, arguments, documents)
-        with _bar(arguments, "documents") as progress:
+        with session.bar(arguments, "documents") as progress:
             stream = client.evaluate_labels(
                 arguments.name,
                 documents.rows,
@@ -204,7 +206,7 @@ def ls(arguments: argparse.Namespace) -> None:
       divgrpc ls
       divgrpc ls --target 10.0.0.5:50051 --json
     """
-    with _client(arguments) as client:
+    with session.connect(arguments) as client:
         _show(arguments, client.list_indexes(timeout=arguments.timeout), "indexes")
 
 
@@ -217,7 +219,7 @@ def info(arguments: argparse.Namespace) -> None:
       divgrpc info images
       divgrpc info images --json
     """
-    with _client(arguments) as client:
+    with session.connect(arguments) as client:
         _show(arguments, client.get_index(arguments.name, timeout=arguments.timeout), "index")
 
 
@@ -229,7 +231,7 @@ def rm(arguments: argparse.Namespace) -> None:
     Examples:
       divgrpc rm images
     """
-    with _client(arguments) as client:
+    with session.connect(arguments) as client:
         generation = client.delete_index(arguments.name, timeout=arguments.timeout)
     if arguments.json:
         json_output.show({"name": arguments.name, "generation": generation})
@@ -324,7 +326,7 @@ def _ask(
     """
     fields, count = options_in(arguments, options), row_count(matrix)
     step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
-    with _bar(arguments, unit) if count > step else nullcontext() as progress:
+    with session.bar(arguments, unit) if count > step else nullcontext() as progress:
         for _ in range(_ROUNDS_MAX):
             parts: list[ResultT] = []
             # A file without rows still makes one call, so that the server reports the error.
@@ -379,19 +381,3 @@ def _show_rows(arguments: argparse.Namespace, rows: Any) -> None:  # noqa: ANN40
         evaluation_tables.show_csv(rows)
     else:
         evaluation_tables.show(rows)
-
-
-def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:
-    if arguments.json or not sys.stderr.isatty():
-        return nullcontext()
-    from divgrpc_client.formats import tables
-
-    return tables.bar(unit)
-
-
-def _client(arguments: argparse.Namespace) -> Client:
-    # Tables need rich. The commands with --csv import rich even to print CSV or JSON.
-    if not arguments.json or "csv" in arguments:
-        with with_extra("json", "this command", "cli"):
-            import rich  # noqa: F401  # refused here, before the server does anything
-    return Client(arguments.target, timeout=TIMEOUT_SECONDS)

@@ -12,7 +12,7 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead
-from divgrpc_client.cli import commands, interrupts, options
+from divgrpc_client.cli import commands, interrupts, options, points
 from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
@@ -167,6 +167,10 @@ def _parser() -> argparse.ArgumentParser:
         (commands.ls, None),
         (commands.info, options.add_name),
         (commands.rm, options.add_name),
+        (points.get, points.add_get),
+        (points.count, options.add_name),
+        (points.scroll, points.add_scroll),
+        (points.export, points.add_export),
         (load, add_load),
     ):
         verb = options.add(verbs, run)
@@ -185,7 +189,11 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
     options.add_file(verb, nargs="?")
     options.add_flags(
         verb,
-        ("--ids", "SOURCE", f"Take one id per row from {_SOURCE} (default 0, 1, 2 and so on)."),
+        (
+            *("--ids", "SOURCE"),
+            f"Take one id per row from {_SOURCE}, or a text file of one text per line "
+            "(default 0, 1, 2 and so on).",
+        ),
         ("--categories", "SOURCE", "Take one category per row, -1 for none; SOURCE as for --ids."),
         ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none; SOURCE as for --ids."),
         ("--replace", "", "Replace an index of this name; without --replace, the build fails."),

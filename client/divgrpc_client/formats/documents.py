@@ -10,6 +10,7 @@ import numpy as np
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import IndexInfo, IntArray
 from divgrpc_client.formats.files import read_column, read_lines, read_vectors
+from divgrpc_client.formats.json_lines import JSON_LINES, read_points
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
 
@@ -129,12 +130,19 @@ def _with_labels(
 
 
 def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
-    """Return the file of a build, the rows, and the arguments of `Client.build` for labels."""
+    """Return the file of a build, the rows, and further arguments of `Client.build`."""
     if (arguments.file is None) == (arguments.features is None):
         raise InvalidArgumentError("file", "set either FILE or --features")
+    columns: dict[str, Any] = {}
     if arguments.features is None:
         path = Path(arguments.file)
-        rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
+        if path.suffix in JSON_LINES:
+            points = read_points(path)
+            rows = points.vectors
+            columns = {"ids": points.ids, "payloads": points.payloads}
+            columns |= {"attributes": points.attributes or None}
+        else:
+            rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
         documents = _with_labels(path, rows, None, arguments)
     else:
         documents = read_documents(Path(arguments.features), arguments)
@@ -145,7 +153,7 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         if rejects == ("cosine", "reject") and documents.is_text:
             documents.refuse_empty("features")
     names, edges = arguments.label_names, arguments.hierarchy
-    fields = {
+    fields = columns | {
         "labels": documents.labels,
         "label_model": _model(arguments.label_model),
         "label_names": None if names is None else read_lines("label_names", Path(names)),

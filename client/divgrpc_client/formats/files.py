@@ -5,6 +5,7 @@ raises `InvalidArgumentError`. Pickled objects are never read. Files of `scipy.s
 read without scipy, because a client need not have it.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc_client.formats.json_lines import JSON_LINES, read_points
 from divgrpc_client.formats.sparse_text import (
     COLUMN_MAX,
     SVMLIGHT,
@@ -26,8 +28,10 @@ from divgrpc_protos.arrays import Csr, Matrix
 
 Array = npt.NDArray[Any]
 
-FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs or .svm (.svmlight, .libsvm)"
+FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs, .jsonl or .svm (.svmlight, .libsvm)"
 _LABELS: Final = "labels"
+# A line that numpy reads as a whole number, or skips.
+_INTEGER: Final = re.compile(r"\s*[-+]?\d*\s*(#.*)?")
 # Arrays of an .npz that `scipy.sparse.save_npz` writes, whatever the format of the matrix.
 _SCIPY_KEYS: Final = {"format", "shape", "data"}
 
@@ -72,6 +76,21 @@ def read_column(source: str, vectors_path: Path) -> Array:
         return np.loadtxt(path, dtype=np.int64, ndmin=1)
     except (OSError, ValueError) as error:
         raise wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
+
+
+def read_ids(source: str, vectors_path: Path) -> Array | list[str]:
+    """Return the ids that `source` names, as `read_column` does, or the lines of a text file.
+
+    If a line of the text file is no whole number, all lines are text ids.
+    """
+    path = Path(source)
+    is_text = path.suffix != ".npy" and path.is_file()
+    if not is_text or (vectors_path.suffix == ".npz" and not path.suffix):
+        return read_column(source, vectors_path)
+    lines = read_lines("ids", path)
+    if all(_INTEGER.fullmatch(line) for line in lines):
+        return read_column(source, vectors_path)
+    return lines
 
 
 def read_lists(path: Path) -> list[Array]:
@@ -128,6 +147,9 @@ def pick_rows(text: str | None, count: int) -> range:
 def _read(path: Path, key: str | None) -> Array | Csr:
     if key is not None and path.suffix != ".npz":
         raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
+    if path.suffix in JSON_LINES:
+        vectors = read_points(path).vectors
+        return vectors if isinstance(vectors, Csr) else np.asarray(vectors)
     match path.suffix:
         case ".npy":
             return _load(path)

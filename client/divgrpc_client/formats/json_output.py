@@ -1,5 +1,6 @@
 """Prints results as JSON, one document per command, with null in place of NaN and infinity."""
 
+import base64
 import dataclasses
 import json
 import math
@@ -31,6 +32,14 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def payload_text(payload: bytes) -> str | dict[str, str]:
+    """Return a payload as text or, if it is no UTF-8, in base64."""
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(payload).decode()}
+
+
 def show_result(result: QueryResult | LabelResult, rows: range) -> None:
     """Print a result without padding; `rows` are the numbers of its rows in the file."""
     show(
@@ -55,6 +64,11 @@ def _entries(result: QueryResult | LabelResult, at: int) -> dict[str, object]:
         entries["ids"] = result.ids[at, :count]
         if len(result.collapsed_offsets):
             entries["collapsed_ids"] = [result.collapsed(at, place) for place in range(count)]
+        hits = result[at]
+        if result.attributes:
+            entries["attributes"] = [hit.attributes for hit in hits]
+        if result.payloads:
+            entries["payloads"] = [payload_text(hit.payload or b"") for hit in hits]
         for name, column in (
             ("duality_gap", result.duality_gaps),
             ("diversity", result.diversities),

@@ -23,11 +23,14 @@ from divgrpc.types import (
     SearchCost,
     WarningInfo,
 )
+from divgrpc.types.records import AttributeValue, Record, SparseVector
 from divgrpc_client.messages.options import BUILD_DEFAULTS
 
 # Width of the output in a pipe, enough for every table here. Without a terminal, rich would assume
 # 80 columns.
 _PIPE_WIDTH: Final = 200
+# Maximum number of characters of a payload or of a vector in a table.
+_CELL_WIDTH: Final = 60
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -91,18 +94,25 @@ def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> N
     """Print the results of each row in the order in which the selector picked them.
 
     If near-copies were listed, a column holds their number for each result. `shows_copies` adds
-    their ids.
+    their ids. Attributes have a column each, and so have payloads.
     """
     columns: list[str] = []
     if len(answer.collapsed_offsets) and answer.parameters.duplicate_threshold is not None:
         columns = [">copies", "ids of copies"] if shows_copies else [">copies"]
+    further = [*answer.attributes, *(["payload"] if answer.payloads else [])]
+    hits = list(answer) if further else []
 
     def cells(row: int, rank: int) -> Sequence[str]:
         copies = answer.collapsed(row, rank).tolist() if columns else []
-        words = (str(len(copies)), " ".join(map(str, copies)))
-        return str(answer.ids[row, rank]), f"{answer.scores[row, rank]:.4f}", *words[: len(columns)]
+        words = [str(len(copies)), " ".join(map(str, copies))][: len(columns)]
+        if further:
+            hit = hits[row][rank]
+            words += [_value(value) for value in (hit.attributes or {}).values()]
+            words += [] if hit.payload is None else [_cut(hit.payload.decode(errors="replace"))]
+        texts = (str(answer.ids[row, rank]), f"{answer.scores[row, rank]:.4f}", *words)
+        return tuple(map(escape, texts))
 
-    grid = _ranked((">row", ">id", ">score", *columns), rows, answer, cells)
+    grid = _ranked((">row", ">id", ">score", *columns, *further), rows, answer, cells)
     parameters = answer.parameters
     details = (
         f"{parameters.search} search, {parameters.selector} selector, {answer.dial}, "
@@ -156,6 +166,34 @@ def _show_answer(answer: QueryResult | LabelResult, grid: Table, details: str) -
     _warn(out, answer.warnings)
 
 
+def points(records: Sequence[Record], names: Sequence[str]) -> None:
+    """Print stored points, one line each; `names` are the attributes to show."""
+    has_payloads = any(record.payload for record in records)
+    has_vectors = any(record.vector is not None for record in records)
+    heads = ("id", *names, *(["payload"] if has_payloads else []))
+    grid = table(*heads, *(["vector"] if has_vectors else []))
+    for record in records:
+        cells = [str(record.id), *(_value(record.attributes[name]) for name in names)]
+        if has_payloads:
+            cells.append(_cut(record.payload.decode(errors="replace")))
+        if (vector := record.vector) is not None:
+            numbers = vector.values if isinstance(vector, SparseVector) else vector
+            cells.append(_cut(" ".join(f"{number:.4g}" for number in numbers)))
+        grid.add_row(*map(escape, cells))
+    console().print(grid)
+
+
+def _value(value: AttributeValue) -> str:
+    """Return the value of an attribute as text; a missing value is empty."""
+    if value is None:
+        return ""
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CELL_WIDTH else text[: _CELL_WIDTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
 def indexes(infos: Sequence[IndexInfo]) -> None:
     """List indexes, one line each."""
     heads = ("name", ">generation", ">rows", ">dims", "points", "metric", "family", "search")
@@ -183,6 +221,7 @@ def index(info: IndexInfo) -> None:
     columns = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics
     out.print(f"{' and '.join(columns) or 'no categories or sub-topics'} kept with the rows")
     out.print(_near_copies(info))
+    out.print(_columns(info))
     if info.labels is not None:
         out.print(_labels(info.labels))
     out.print()
@@ -193,6 +232,17 @@ def index(info: IndexInfo) -> None:
     if info.query_default is not None:
         out.print(f"\nQuery takes, unless it is told otherwise: {_default(info.query_default)}")
     _warn(out, info.warnings)
+
+
+def _columns(info: IndexInfo) -> str:
+    """Describe the ids, attributes and payloads of the points."""
+    names = [
+        f"{attribute.name} ({attribute.type}{', multi' if attribute.multi else ''})"
+        for attribute in info.attributes
+    ]
+    payloads = ", with payloads" if info.has_payloads else ""
+    kind = "text" if info.id_kind == "string" else "integer"
+    return f"{kind} ids{payloads}, {'attributes ' + ', '.join(names) if names else 'no attributes'}"
 
 
 def _near_copies(info: IndexInfo) -> str:

@@ -24,6 +24,7 @@ from divgrpc.parameters import (
 )
 from divgrpc.parameters.signatures import defaults_of, explanations_of, paragraph, spell_out_options
 from divgrpc.types import LabelSelector, Mode, Rounding, Sampling, Search, Selector, Variant, Vote
+from divgrpc.types.records import AttributesLike, AttributeTypes, IdsLike, PayloadsLike
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.vectors import VectorsLike
 
@@ -118,6 +119,10 @@ _OF_CALLS: Final = {
 # Names that signatures show for types, in addition to the names in `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
+    IdsLike: "IdsLike",
+    AttributesLike: "AttributesLike",
+    PayloadsLike: "PayloadsLike",
+    AttributeTypes: "AttributeTypes",
     ModelLike: "LabelModelLike",
     MetricWord: "Metric",
 }

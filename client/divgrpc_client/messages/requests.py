@@ -9,6 +9,9 @@ from dataclasses import fields as fields_of
 from functools import lru_cache
 from typing import Any, Final, Unpack
 
+import numpy as np
+
+from divgrpc.columns.ids import encode_texts, is_texts
 from divgrpc.errors import invalid
 from divgrpc.parameters import (
     BuildParameters,
@@ -20,16 +23,17 @@ from divgrpc.parameters import (
 from divgrpc.parameters.checks import check_bool
 from divgrpc.parameters.suggestions import refuse_unknown
 from divgrpc_client.messages.options import BuildOptions, PredictOptions, QueryOptions
-from divgrpc_client.messages.vectors import encode
+from divgrpc_client.messages.vectors import encode, whole_numbers
 from divgrpc_protos.arrays import Matrix
 from divgrpc_protos.records import message_fields
-from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, predict_pb2, query_pb2
 
 # Arguments of the clients' methods other than options. Errors about unknown options may suggest
 # them.
 _CALL_ARGUMENTS: Final = ("timeout", "request_id")
 _BUILD_ARGUMENTS: Final = (
-    *("ids", "categories", "subtopics", "labels", "label_model", "label_names", "hierarchy"),
+    *("ids", "attributes", "attribute_types", "payloads", "categories", "subtopics"),
+    *("labels", "label_model", "label_names", "hierarchy"),
     *("roots", "replace", "progress", *_CALL_ARGUMENTS),
 )
 
@@ -130,6 +134,30 @@ def build_header(
 def _options_of(parameters: type, options: Mapping[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields_of(parameters)}
     return {name: value for name, value in options.items() if name in names}
+
+
+def get(
+    name: str,
+    ids: Any,  # noqa: ANN401  # one id, or any sequence of ids
+    parts: points_pb2.Parts,
+) -> points_pb2.GetRequest:
+    """Return the request for points by id; raises `InvalidArgumentError` for wrong ids."""
+    id_list = [ids] if isinstance(ids, int | str) else ids
+    request = points_pb2.GetRequest(index=index_name(name), parts=parts)
+    if is_texts(id_list):
+        encode_texts(id_list)
+        request.string_ids.extend(map(str, id_list))
+    else:
+        request.ids.extend(whole_numbers("ids", id_list, np.int64).tolist())
+    return request
+
+
+def parts(*, vectors: bool, attributes: bool, payload: bool) -> points_pb2.Parts:
+    """Return which parts of points to ask for; raises for a value that is no bool."""
+    values = {"vectors": vectors, "attributes": attributes, "payload": payload}
+    for part, value in values.items():
+        check_bool(None, f"with_{part}", value)
+    return points_pb2.Parts(**values)
 
 
 def index_name(name: object) -> str:

@@ -1,6 +1,6 @@
 """Converts response messages to the dataclasses of `divgrpc.types` and to `ServerInfo`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.columns.values import Column, row_values
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
@@ -19,9 +20,11 @@ from divgrpc.types import (
     QueryStats,
     TrainingProgress,
 )
-from divgrpc_protos.arrays import filled_places
+from divgrpc.types.records import Attribute, AttributeValue, IdArray, Records, SparseVectors
+from divgrpc_protos.arrays import Csr, decode, filled_places
+from divgrpc_protos.columns import decode_column
 from divgrpc_protos.records import from_message
-from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, points_pb2, predict_pb2, query_pb2
 
 EffectiveT = TypeVar("EffectiveT", EffectiveParameters, EffectiveLabelParameters)
 
@@ -58,14 +61,59 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
     payload = response.parameters.SerializeToString()
     parameters = _effective(payload, query_pb2.EffectiveParameters, EffectiveParameters)
     table = _Table(response.offsets, parameters.k)
+    if response.id_kind == points_pb2.ID_KIND_STRING:
+        ids = table.padded(response.string_ids, object, "")
+        collapsed_ids: IdArray = np.array(response.collapsed_string_ids, object)
+    else:
+        ids = table.padded(response.ids, np.int64, -1)
+        collapsed_ids = np.array(response.collapsed_ids, np.int64)
     return from_message(
         response,
         QueryResult,
-        ids=table.padded(response.ids, np.int64, -1),
+        ids=ids,
         parameters=parameters,
+        collapsed_ids=collapsed_ids,
         collapsed_offsets=table.offsets(response.collapsed_offsets),
+        attributes=_attributes(response.attributes),
         **table.common_fields(response),
     )
+
+
+def point_records(response: points_pb2.GetResponse | points_pb2.ScrollResponse) -> Records:
+    """Return the points of a response."""
+    points = response.points
+    ids: IdArray = np.array(points.ids, np.int64)
+    if points.string_ids:
+        ids = np.array(points.string_ids, object)
+    vectors: Any = None
+    if points.HasField("vectors"):
+        vectors = decode(points.vectors)
+        if isinstance(vectors, Csr):
+            indices = vectors.indices.astype(np.int32)
+            vectors = SparseVectors(vectors.indptr, indices, vectors.data, vectors.cols)
+    return Records(
+        ids=ids,
+        vectors=vectors,
+        attributes=_attributes(points.attributes),
+        payloads=tuple(points.payloads),
+        generation=response.generation,
+    )
+
+
+def _attributes(
+    messages: Iterable[points_pb2.AttributeColumn],
+) -> dict[str, tuple[AttributeValue, ...]]:
+    """Return the values of attributes by name."""
+    values = {}
+    for message in messages:
+        column = decode_column(message)
+        # A column without values has no type, and its values need none.
+        kind: Any = column.type or "keyword"
+        attribute = Attribute(column.name, kind, multi=len(column.ends) > 0)
+        values[column.name] = row_values(
+            attribute, Column(column.values, column.ends, column.words)
+        )
+    return values
 
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
@@ -95,7 +143,7 @@ class _Table:
         self.counts = np.diff(np.array(offsets, np.int64)).astype(np.uint32)
         self.filled = filled_places(self.counts, width)
 
-    def padded(self, column: Sequence[float], dtype: npt.DTypeLike, missing: float) -> Any:  # noqa: ANN401  # an array of that dtype
+    def padded(self, column: Sequence[Any], dtype: npt.DTypeLike, missing: object) -> Any:  # noqa: ANN401  # an array of that dtype
         values = np.array(column, dtype)
         if values.size == self.filled.size:
             return values.reshape(self.filled.shape)

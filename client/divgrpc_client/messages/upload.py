@@ -4,35 +4,54 @@ This module does no I/O. Rows are cut, converted and copied one chunk at a time,
 file of any size needs only the memory of one chunk.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.columns.ids import encode_texts, is_texts
+from divgrpc.columns.values import Column, columns_of
+from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
 from divgrpc.types import IndexInfo, Progress
+from divgrpc.types.records import Attribute, AttributesLike, AttributeTypes, IdsLike, PayloadsLike
 from divgrpc_client.messages import requests, responses
 from divgrpc_client.messages.labels import LabelUpload, label_upload
 from divgrpc_client.messages.options import BuildOptions
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends, whole_numbers
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
-from divgrpc_protos.records import from_message
-from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.columns import WireColumn, encode_column
+from divgrpc_protos.records import from_message, to_message
+from divgrpc_protos.v1 import index_pb2, points_pb2
 
-Column: TypeAlias = npt.NDArray[np.integer]
+Numbers: TypeAlias = npt.NDArray[np.integer]
+# Bytes of a number in a message, at most.
+_NUMBER_BYTES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The data of one build: the header, the rows, their ids and other columns, and labels."""
+    """The data of one build.
+
+    header: the first message.
+    vectors: the rows.
+    numbers: numbers of the rows by field, such as ids.
+    label_data: the labels.
+    texts: text ids, one per row, or none.
+    attributes: values of attributes.
+    payloads: payloads, one per row, or none.
+    """
 
     header: index_pb2.BuildRequest
     vectors: Matrix
-    columns: dict[str, Column]
+    numbers: dict[str, Numbers]
     label_data: LabelUpload
+    texts: Sequence[str] = ()
+    attributes: Mapping[Attribute, Column] = field(default_factory=dict)
+    payloads: Sequence[bytes] = ()
 
     def chunks(self, chunk_bytes: int) -> Iterator[index_pb2.BuildRequest]:
         """Yield messages of about `chunk_bytes`: the label data, then the rows, then the commit."""
@@ -43,15 +62,39 @@ class Upload:
         ends = row_ends(self.vectors, chunk_bytes)
         if sets is not None:
             ends = sorted({*ends, *row_ends(sets, chunk_bytes)})
+        ends = sorted({*ends, *self._column_ends(chunk_bytes)})
         for stop in ends:
             chunk = index_pb2.BuildChunk(vectors=encode(self.vectors, start, stop))
             if sets is not None:
                 chunk.labels.CopyFrom(encode_label_sets(cast(Csr, take(sets, start, stop))))
-            for name, column in self.columns.items():
+            for name, column in self.numbers.items():
                 getattr(chunk, name).extend(column[start:stop].tolist())
+            chunk.string_ids.extend(self.texts[start:stop])
+            chunk.payloads.extend(self.payloads[start:stop])
+            for attribute, values in self.attributes.items():
+                part = values.cut(start, stop, multi=attribute.multi)
+                chunk.attributes.append(_encode(attribute, part))
             yield index_pb2.BuildRequest(chunk=chunk)
             start = stop
         yield index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=start))
+
+    def _column_ends(self, chunk_bytes: int) -> Iterator[int]:
+        """Yield rows at which to cut, so that ids, attributes and payloads have `chunk_bytes`."""
+        sizes = np.zeros(row_count(self.vectors), np.int64)
+        for texts in (self.texts, self.payloads):
+            if texts:
+                # A character has at most four bytes.
+                widths = (len(t) * (4 if isinstance(t, str) else 1) for t in texts)
+                sizes += np.fromiter(widths, np.int64, len(texts))
+        for attribute, column in self.attributes.items():
+            sizes += _bytes_per_row(attribute, column)
+        totals, stop = np.cumsum(sizes), 0
+        while (
+            stop < len(sizes)
+            and totals[-1] - (start := totals[stop - 1] if stop else 0) > chunk_bytes
+        ):
+            stop = max(stop + 1, int(np.searchsorted(totals, start + chunk_bytes, side="right")))
+            yield stop
 
 
 class BuildEvents:
@@ -79,14 +122,23 @@ class BuildEvents:
                 self.info = from_message(response.done, IndexInfo)
 
 
+class RowData(NamedTuple):
+    """The arguments of a build with one entry per row, except vectors and labels."""
+
+    ids: IdsLike | None = None
+    attributes: AttributesLike | None = None
+    attribute_types: AttributeTypes | None = None
+    payloads: PayloadsLike | None = None
+    categories: npt.ArrayLike | None = None
+    subtopics: npt.ArrayLike | None = None
+
+
 def upload(
     name: str,
     vectors: VectorsLike,
     options: BuildOptions,
+    data: RowData,
     *,
-    ids: npt.ArrayLike | None,
-    categories: npt.ArrayLike | None,
-    subtopics: npt.ArrayLike | None,
     replace: bool,
     **labels: Any,  # noqa: ANN401  # the arguments of `label_upload`
 ) -> Upload:
@@ -96,25 +148,59 @@ def upload(
     """
     matrix = as_matrix("vectors", vectors)
     rows = row_count(matrix)
+    texts = _texts(data.ids, rows) if is_texts(data.ids) else []
     row_numbers = (
-        ("ids", ids, np.int64),
-        ("categories", categories, np.int32),
-        ("subtopics", subtopics, np.int32),
+        ("ids", None if texts else data.ids, np.int64),
+        ("categories", data.categories, np.int32),
+        ("subtopics", data.subtopics, np.int32),
     )
-    columns = {
-        field: _column(field, values, rows, dtype)
-        for field, values, dtype in row_numbers
+    numbers = {
+        name_of_field: _numbers(name_of_field, values, rows, dtype)
+        for name_of_field, values, dtype in row_numbers
         if values is not None
     }
+    columns = columns_of(data.attributes or {}, rows, data.attribute_types)
+    stored_payloads = [] if data.payloads is None else check_payloads(data.payloads, rows)
     label_data = label_upload(rows, **labels)
     header = requests.build_header(
         name, options, replace=replace, expected_rows=rows, plan=label_data.plan
     )
-    return Upload(header, matrix, columns, label_data)
+    header.header.declarations.extend(to_message(a, points_pb2.Attribute) for a in columns)
+    return Upload(header, matrix, numbers, label_data, texts, columns, stored_payloads)
 
 
-def _column(field: str, values: npt.ArrayLike, rows: int, dtype: type[np.integer]) -> Column:
+def _numbers(name: str, values: npt.ArrayLike, rows: int, dtype: type[np.integer]) -> Numbers:
     shape = np.shape(values)
     if shape != (rows,):
-        raise invalid(field, f"must have one number per row, shape ({rows},), got {shape}")
-    return whole_numbers(field, values, dtype)
+        raise invalid(name, f"must have one number per row, shape ({rows},), got {shape}")
+    return whole_numbers(name, values, dtype)
+
+
+def _texts(ids: Any, rows: int) -> list[str]:  # noqa: ANN401  # a sequence of texts
+    if len(ids) != rows:
+        raise invalid("ids", f"must have one entry per row, {rows}, got {len(ids)}")
+    encode_texts(ids)
+    return [str(text) for text in ids]
+
+
+def _encode(attribute: Attribute, column: Column) -> points_pb2.AttributeColumn:
+    """Return a column as a message with only the words that it uses."""
+    values, words = column.values, column.words
+    if attribute.type == "keyword":
+        used, places = np.unique(values[values >= 0], return_inverse=True)
+        values = np.full(len(values), -1, np.int32)
+        values[column.values >= 0] = places
+        words = tuple(words[place] for place in used.tolist())
+    return encode_column(WireColumn(attribute.name, attribute.type, values, column.ends, words))
+
+
+def _bytes_per_row(attribute: Attribute, column: Column) -> npt.NDArray[np.int64]:
+    """Return an upper bound of the bytes that each row of a column takes in a message."""
+    values = np.full(len(column.values), _NUMBER_BYTES, np.int64)
+    if column.words:
+        lengths = np.fromiter((len(word.encode()) for word in column.words), np.int64)
+        values[column.values >= 0] += lengths[column.values[column.values >= 0]]
+    if not attribute.multi:
+        return values
+    totals = np.concatenate(([0], np.cumsum(values)))[np.concatenate(([0], column.ends))]
+    return np.diff(totals) + _NUMBER_BYTES

@@ -23,7 +23,10 @@ WATCH: Final = "/grpc.health.v1.Health/Watch"
 WATCH_REQUEST: Final = b"\x0a" + bytes([len(SERVICE)]) + SERVICE.encode()  # service = 1
 SERVING: Final = b"\x08\x01"  # status = 1: SERVING = 1
 # Methods that change nothing on the server, so that a retry is harmless.
-_REPEATABLE: Final = ("Query", "PredictLabels", "GetIndex", "ListIndexes", "GetServerInfo")
+_REPEATABLE: Final = (
+    *("Query", "PredictLabels", "Get", "Count", "Scroll"),
+    *("GetIndex", "ListIndexes", "GetServerInfo"),
+)
 _SERVICE_CONFIG: Final = json.dumps(
     {
         "methodConfig": [

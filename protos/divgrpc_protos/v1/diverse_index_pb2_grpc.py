@@ -6,6 +6,7 @@ import warnings
 from divgrpc_protos.v1 import evaluate_labels_pb2 as divgrpc__protos_dot_v1_dot_evaluate__labels__pb2
 from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
+from divgrpc_protos.v1 import points_pb2 as divgrpc__protos_dot_v1_dot_points__pb2
 from divgrpc_protos.v1 import predict_pb2 as divgrpc__protos_dot_v1_dot_predict__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 
@@ -58,6 +59,21 @@ class DiverseIndexStub(object):
                 '/divgrpc.v1.DiverseIndex/QueryStream',
                 request_serializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamResponse.FromString,
+                _registered_method=True)
+        self.Get = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Get',
+                request_serializer=divgrpc__protos_dot_v1_dot_points__pb2.GetRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.GetResponse.FromString,
+                _registered_method=True)
+        self.Count = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Count',
+                request_serializer=divgrpc__protos_dot_v1_dot_points__pb2.CountRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.CountResponse.FromString,
+                _registered_method=True)
+        self.Scroll = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/Scroll',
+                request_serializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollResponse.FromString,
                 _registered_method=True)
         self.PredictLabels = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/PredictLabels',
@@ -130,6 +146,27 @@ class DiverseIndexServicer(object):
 
     def QueryStream(self, request_iterator, context):
         """Answers many queries over one stream, at a lower cost per query than separate Query calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Get(self, request, context):
+        """Returns stored points by their ids: attributes, payloads and vectors. The call is safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Count(self, request, context):
+        """Counts the points of an index. The call is safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scroll(self, request, context):
+        """Returns all points of an index, one page per call. The call is safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,6 +248,21 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.QueryStream,
                     request_deserializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamResponse.SerializeToString,
+            ),
+            'Get': grpc.unary_unary_rpc_method_handler(
+                    servicer.Get,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.GetRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_points__pb2.GetResponse.SerializeToString,
+            ),
+            'Count': grpc.unary_unary_rpc_method_handler(
+                    servicer.Count,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.CountRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_points__pb2.CountResponse.SerializeToString,
+            ),
+            'Scroll': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scroll,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_points__pb2.ScrollResponse.SerializeToString,
             ),
             'PredictLabels': grpc.unary_unary_rpc_method_handler(
                     servicer.PredictLabels,
@@ -357,6 +409,87 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/QueryStream',
             divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_query__pb2.QueryStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Get(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Get',
+            divgrpc__protos_dot_v1_dot_points__pb2.GetRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_points__pb2.GetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Count(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Count',
+            divgrpc__protos_dot_v1_dot_points__pb2.CountRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_points__pb2.CountResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scroll(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/Scroll',
+            divgrpc__protos_dot_v1_dot_points__pb2.ScrollRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_points__pb2.ScrollResponse.FromString,
             options,
             channel_credentials,
             insecure,

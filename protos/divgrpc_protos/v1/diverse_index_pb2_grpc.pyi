@@ -8,6 +8,7 @@ import collections.abc
 import divgrpc_protos.v1.evaluate_labels_pb2
 import divgrpc_protos.v1.evaluate_pb2
 import divgrpc_protos.v1.index_pb2
+import divgrpc_protos.v1.points_pb2
 import divgrpc_protos.v1.predict_pb2
 import divgrpc_protos.v1.query_pb2
 import grpc
@@ -90,6 +91,54 @@ _DiverseIndexQueryStreamType = typing_extensions.TypeVar(
     default=grpc.StreamStreamMultiCallable[
         divgrpc_protos.v1.query_pb2.QueryStreamRequest,
         divgrpc_protos.v1.query_pb2.QueryStreamResponse,
+    ],
+)
+
+_DiverseIndexGetType = typing_extensions.TypeVar(
+    '_DiverseIndexGetType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.GetRequest,
+        divgrpc_protos.v1.points_pb2.GetResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.GetRequest,
+        divgrpc_protos.v1.points_pb2.GetResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.GetRequest,
+        divgrpc_protos.v1.points_pb2.GetResponse,
+    ],
+)
+
+_DiverseIndexCountType = typing_extensions.TypeVar(
+    '_DiverseIndexCountType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.CountRequest,
+        divgrpc_protos.v1.points_pb2.CountResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.CountRequest,
+        divgrpc_protos.v1.points_pb2.CountResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.CountRequest,
+        divgrpc_protos.v1.points_pb2.CountResponse,
+    ],
+)
+
+_DiverseIndexScrollType = typing_extensions.TypeVar(
+    '_DiverseIndexScrollType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.ScrollRequest,
+        divgrpc_protos.v1.points_pb2.ScrollResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.ScrollRequest,
+        divgrpc_protos.v1.points_pb2.ScrollResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.ScrollRequest,
+        divgrpc_protos.v1.points_pb2.ScrollResponse,
     ],
 )
 
@@ -205,7 +254,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexGetType, _DiverseIndexCountType, _DiverseIndexScrollType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -223,6 +272,18 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
         grpc.StreamStreamMultiCallable[
             divgrpc_protos.v1.query_pb2.QueryStreamRequest,
             divgrpc_protos.v1.query_pb2.QueryStreamResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.points_pb2.GetRequest,
+            divgrpc_protos.v1.points_pb2.GetResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.points_pb2.CountRequest,
+            divgrpc_protos.v1.points_pb2.CountResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.points_pb2.ScrollRequest,
+            divgrpc_protos.v1.points_pb2.ScrollResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
@@ -273,6 +334,18 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
             divgrpc_protos.v1.query_pb2.QueryStreamResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.points_pb2.GetRequest,
+            divgrpc_protos.v1.points_pb2.GetResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.points_pb2.CountRequest,
+            divgrpc_protos.v1.points_pb2.CountResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.points_pb2.ScrollRequest,
+            divgrpc_protos.v1.points_pb2.ScrollResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
             divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
         ],
@@ -310,6 +383,12 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
 
     QueryStream: _DiverseIndexQueryStreamType
 
+    Get: _DiverseIndexGetType
+
+    Count: _DiverseIndexCountType
+
+    Scroll: _DiverseIndexScrollType
+
     PredictLabels: _DiverseIndexPredictLabelsType
 
     Evaluate: _DiverseIndexEvaluateType
@@ -340,6 +419,18 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.StreamStreamMultiCallable[
         divgrpc_protos.v1.query_pb2.QueryStreamRequest,
         divgrpc_protos.v1.query_pb2.QueryStreamResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.GetRequest,
+        divgrpc_protos.v1.points_pb2.GetResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.CountRequest,
+        divgrpc_protos.v1.points_pb2.CountResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.points_pb2.ScrollRequest,
+        divgrpc_protos.v1.points_pb2.ScrollResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
@@ -399,6 +490,27 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[divgrpc_protos.v1.query_pb2.QueryStreamRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.query_pb2.QueryStreamResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.query_pb2.QueryStreamResponse]]: ...
+
+    @abc.abstractmethod
+    def Get(
+        self,
+        request: divgrpc_protos.v1.points_pb2.GetRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.points_pb2.GetResponse, collections.abc.Awaitable[divgrpc_protos.v1.points_pb2.GetResponse]]: ...
+
+    @abc.abstractmethod
+    def Count(
+        self,
+        request: divgrpc_protos.v1.points_pb2.CountRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.points_pb2.CountResponse, collections.abc.Awaitable[divgrpc_protos.v1.points_pb2.CountResponse]]: ...
+
+    @abc.abstractmethod
+    def Scroll(
+        self,
+        request: divgrpc_protos.v1.points_pb2.ScrollRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.points_pb2.ScrollResponse, collections.abc.Awaitable[divgrpc_protos.v1.points_pb2.ScrollResponse]]: ...
 
     @abc.abstractmethod
     def PredictLabels(

@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from divgrpc_protos.v1 import labels_pb2 as divgrpc__protos_dot_v1_dot_labels__pb2
+from divgrpc_protos.v1 import points_pb2 as divgrpc__protos_dot_v1_dot_points__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ivgrpc_protos/v1/index.proto\x12\ndivgrpc.v1\x1a\x1e\x64ivgrpc_protos/v1/labels.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\x9b\x03\n\x0f\x42uildParameters\x12\"\n\x06metric\x18\x01 \x01(\x0e\x32\x12.divgrpc.v1.Metric\x12+\n\x0bhash_family\x18\x02 \x01(\x0e\x32\x16.divgrpc.v1.HashFamily\x12,\n\x0bhyperplanes\x18\x03 \x01(\x0e\x32\x17.divgrpc.v1.Hyperplanes\x12\x14\n\x07\x63\x65ntred\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08n_tables\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06n_bits\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0cn_components\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rtarget_recall\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12-\n\x0czero_vectors\x18\t \x01(\x0e\x32\x17.divgrpc.v1.ZeroVectors\x12\x11\n\x04seed\x18\n \x01(\x04H\x05\x88\x01\x01\x42\n\n\x08_centredB\x0b\n\t_n_tablesB\t\n\x07_n_bitsB\x0f\n\r_n_componentsB\x10\n\x0e_target_recallB\x07\n\x05_seed\"\xb3\x01\n\x0b\x42uildHeader\x12\r\n\x05index\x18\x01 \x01(\t\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x1a\n\rexpected_rows\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12%\n\x06labels\x18\x05 \x01(\x0b\x32\x15.divgrpc.v1.LabelPlanB\x10\n\x0e_expected_rows\"\x8d\x01\n\nBuildChunk\x12$\n\x07vectors\x18\x01 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\ncategories\x18\x03 \x03(\x05\x12\x11\n\tsubtopics\x18\x04 \x03(\x05\x12%\n\x06labels\x18\x05 \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\"\x1b\n\x0b\x42uildCommit\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"\xc4\x01\n\x0c\x42uildRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.divgrpc.v1.BuildHeaderH\x00\x12\'\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x16.divgrpc.v1.BuildChunkH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.divgrpc.v1.BuildCommitH\x00\x12-\n\x0blabel_chunk\x18\x04 \x01(\x0b\x32\x16.divgrpc.v1.LabelChunkH\x00\x42\x06\n\x04step\"$\n\rBuildAccepted\x12\x13\n\x0b\x63hunk_bytes\x18\x01 \x01(\r\"\x8d\x01\n\rBuildProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x11\n\trows_done\x18\x02 \x01(\x04\x12\x12\n\nrows_total\x18\x03 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x0f\n\r_seconds_leftB\x07\n\x05_loss\"\x9d\x01\n\rBuildResponse\x12-\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildAcceptedH\x00\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12%\n\x04\x64one\x18\x03 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfoH\x00\x42\x07\n\x05\x65vent\"\xbc\x02\n\x10\x42uildOnceRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12$\n\x07vectors\x18\x04 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0b\n\x03ids\x18\x05 \x03(\x03\x12\x12\n\ncategories\x18\x06 \x03(\x05\x12\x11\n\tsubtopics\x18\x07 \x03(\x05\x12%\n\x06labels\x18\x08 \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\x12)\n\nlabel_plan\x18\t \x01(\x0b\x32\x15.divgrpc.v1.LabelPlan\x12+\n\x0blabel_chunk\x18\n \x01(\x0b\x32\x16.divgrpc.v1.LabelChunk\"9\n\x11\x42uildOnceResponse\x12$\n\x05index\x18\x01 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfo\"F\n\tArrayInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\":\n\x06\x43hoice\x12\x11\n\tparameter\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x97\x02\n\x0cQueryDefault\x12\x11\n\tdiversity\x18\x01 \x01(\x01\x12&\n\x08selector\x18\x02 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x03 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x04 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12&\n\x08rounding\x18\x07 \x01(\x0e\x32\x14.divgrpc.v1.RoundingB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limit\"\xc7\x05\n\tIndexInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0c\n\x04\x64ims\x18\x04 \x01(\r\x12/\n\nparameters\x18\x05 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x11\n\tcode_bits\x18\x06 \x01(\r\x12\x10\n\x08n_probes\x18\x07 \x01(\r\x12\'\n\x0b\x61uto_search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12,\n\x0csearch_costs\x18\t \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12\x16\n\x0ehas_categories\x18\n \x01(\x08\x12\x15\n\rhas_subtopics\x18\x0b \x01(\x08\x12%\n\x06\x61rrays\x18\x0c \x03(\x0b\x32\x15.divgrpc.v1.ArrayInfo\x12\"\n\x06points\x18\x0e \x01(\x0e\x32\x12.divgrpc.v1.Points\x12\x10\n\x08nonzeros\x18\x0f \x01(\x04\x12#\n\x07\x63hoices\x18\x10 \x03(\x0b\x32\x12.divgrpc.v1.Choice\x12)\n\x08warnings\x18\r \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12/\n\rquery_default\x18\x11 \x01(\x0b\x32\x18.divgrpc.v1.QueryDefault\x12%\n\x06labels\x18\x12 \x01(\x0b\x32\x15.divgrpc.v1.LabelInfo\x12-\n\x11\x61uto_search_dense\x18\x13 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x32\n\x12search_costs_dense\x18\x14 \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12 \n\x13\x64uplicate_threshold\x18\x1e \x01(\x01H\x00\x88\x01\x01\x42\x16\n\x14_duplicate_threshold\" \n\x0fGetIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\"8\n\x10GetIndexResponse\x12$\n\x05index\x18\x01 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfo\";\n\x12ListIndexesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x13ListIndexesResponse\x12&\n\x07indexes\x18\x01 \x03(\x0b\x32\x15.divgrpc.v1.IndexInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x12\x44\x65leteIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\")\n\x13\x44\x65leteIndexResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\x16\n\x14GetServerInfoRequest\"\x9b\x03\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x64urable\x18\x02 \x01(\x08\x12\x0e\n\x06\x66ronts\x18\x03 \x01(\r\x12\x15\n\rworkers_ready\x18\x04 \x01(\r\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x15\n\rkernels_ready\x18\x06 \x01(\x08\x12=\n\x06limits\x18\x07 \x03(\x0b\x32-.divgrpc.v1.GetServerInfoResponse.LimitsEntry\x12\x41\n\x08versions\x18\x08 \x03(\x0b\x32/.divgrpc.v1.GetServerInfoResponse.VersionsEntry\x12\x18\n\x10kernels_compiled\x18\t \x01(\r\x12\x15\n\rkernels_total\x18\n \x01(\r\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*c\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x11\n\rMETRIC_COSINE\x10\x01\x12\x14\n\x10METRIC_EUCLIDEAN\x10\x02\x12\x18\n\x14METRIC_INNER_PRODUCT\x10\x03*\xa3\x01\n\nHashFamily\x12\x1b\n\x17HASH_FAMILY_UNSPECIFIED\x10\x00\x12\x17\n\x13HASH_FAMILY_LSH_DIV\x10\x01\x12\x18\n\x14HASH_FAMILY_LSH_SDIV\x10\x02\x12\x18\n\x14HASH_FAMILY_PCA_HASH\x10\x03\x12\x15\n\x11HASH_FAMILY_CELLS\x10\x04\x12\x14\n\x10HASH_FAMILY_AUTO\x10\x05*E\n\x06Points\x12\x16\n\x12POINTS_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOINTS_DENSE\x10\x01\x12\x11\n\rPOINTS_SPARSE\x10\x02*`\n\x0bHyperplanes\x12\x1b\n\x17HYPERPLANES_UNSPECIFIED\x10\x00\x12\x1a\n\x16HYPERPLANES_ORTHOGONAL\x10\x01\x12\x18\n\x14HYPERPLANES_GAUSSIAN\x10\x02*[\n\x0bZeroVectors\x12\x1c\n\x18ZERO_VECTORS_UNSPECIFIED\x10\x00\x12\x17\n\x13ZERO_VECTORS_REJECT\x10\x01\x12\x15\n\x11ZERO_VECTORS_SKIP\x10\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ivgrpc_protos/v1/index.proto\x12\ndivgrpc.v1\x1a\x1e\x64ivgrpc_protos/v1/labels.proto\x1a\x1e\x64ivgrpc_protos/v1/points.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\x9b\x03\n\x0f\x42uildParameters\x12\"\n\x06metric\x18\x01 \x01(\x0e\x32\x12.divgrpc.v1.Metric\x12+\n\x0bhash_family\x18\x02 \x01(\x0e\x32\x16.divgrpc.v1.HashFamily\x12,\n\x0bhyperplanes\x18\x03 \x01(\x0e\x32\x17.divgrpc.v1.Hyperplanes\x12\x14\n\x07\x63\x65ntred\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08n_tables\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06n_bits\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0cn_components\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rtarget_recall\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12-\n\x0czero_vectors\x18\t \x01(\x0e\x32\x17.divgrpc.v1.ZeroVectors\x12\x11\n\x04seed\x18\n \x01(\x04H\x05\x88\x01\x01\x42\n\n\x08_centredB\x0b\n\t_n_tablesB\t\n\x07_n_bitsB\x0f\n\r_n_componentsB\x10\n\x0e_target_recallB\x07\n\x05_seed\"\xe0\x01\n\x0b\x42uildHeader\x12\r\n\x05index\x18\x01 \x01(\t\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x1a\n\rexpected_rows\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12%\n\x06labels\x18\x05 \x01(\x0b\x32\x15.divgrpc.v1.LabelPlan\x12+\n\x0c\x64\x65\x63larations\x18\x06 \x03(\x0b\x32\x15.divgrpc.v1.AttributeB\x10\n\x0e_expected_rows\"\xe4\x01\n\nBuildChunk\x12$\n\x07vectors\x18\x01 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\ncategories\x18\x03 \x03(\x05\x12\x11\n\tsubtopics\x18\x04 \x03(\x05\x12%\n\x06labels\x18\x05 \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\x12\x12\n\nstring_ids\x18\x06 \x03(\t\x12/\n\nattributes\x18\x07 \x03(\x0b\x32\x1b.divgrpc.v1.AttributeColumn\x12\x10\n\x08payloads\x18\x08 \x03(\x0c\"\x1b\n\x0b\x42uildCommit\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"\xc4\x01\n\x0c\x42uildRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.divgrpc.v1.BuildHeaderH\x00\x12\'\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x16.divgrpc.v1.BuildChunkH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.divgrpc.v1.BuildCommitH\x00\x12-\n\x0blabel_chunk\x18\x04 \x01(\x0b\x32\x16.divgrpc.v1.LabelChunkH\x00\x42\x06\n\x04step\"$\n\rBuildAccepted\x12\x13\n\x0b\x63hunk_bytes\x18\x01 \x01(\r\"\x8d\x01\n\rBuildProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x11\n\trows_done\x18\x02 \x01(\x04\x12\x12\n\nrows_total\x18\x03 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x0f\n\r_seconds_leftB\x07\n\x05_loss\"\x9d\x01\n\rBuildResponse\x12-\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildAcceptedH\x00\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12%\n\x04\x64one\x18\x03 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfoH\x00\x42\x07\n\x05\x65vent\"\xc0\x03\n\x10\x42uildOnceRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12$\n\x07vectors\x18\x04 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0b\n\x03ids\x18\x05 \x03(\x03\x12\x12\n\ncategories\x18\x06 \x03(\x05\x12\x11\n\tsubtopics\x18\x07 \x03(\x05\x12%\n\x06labels\x18\x08 \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\x12)\n\nlabel_plan\x18\t \x01(\x0b\x32\x15.divgrpc.v1.LabelPlan\x12+\n\x0blabel_chunk\x18\n \x01(\x0b\x32\x16.divgrpc.v1.LabelChunk\x12\x12\n\nstring_ids\x18\x0b \x03(\t\x12/\n\nattributes\x18\x0c \x03(\x0b\x32\x1b.divgrpc.v1.AttributeColumn\x12\x10\n\x08payloads\x18\r \x03(\x0c\x12+\n\x0c\x64\x65\x63larations\x18\x0e \x03(\x0b\x32\x15.divgrpc.v1.Attribute\"9\n\x11\x42uildOnceResponse\x12$\n\x05index\x18\x01 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfo\"F\n\tArrayInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\":\n\x06\x43hoice\x12\x11\n\tparameter\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x97\x02\n\x0cQueryDefault\x12\x11\n\tdiversity\x18\x01 \x01(\x01\x12&\n\x08selector\x18\x02 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x03 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x04 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12&\n\x08rounding\x18\x07 \x01(\x0e\x32\x14.divgrpc.v1.RoundingB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limit\"\xad\x06\n\tIndexInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0c\n\x04\x64ims\x18\x04 \x01(\r\x12/\n\nparameters\x18\x05 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x11\n\tcode_bits\x18\x06 \x01(\r\x12\x10\n\x08n_probes\x18\x07 \x01(\r\x12\'\n\x0b\x61uto_search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12,\n\x0csearch_costs\x18\t \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12\x16\n\x0ehas_categories\x18\n \x01(\x08\x12\x15\n\rhas_subtopics\x18\x0b \x01(\x08\x12%\n\x06\x61rrays\x18\x0c \x03(\x0b\x32\x15.divgrpc.v1.ArrayInfo\x12\"\n\x06points\x18\x0e \x01(\x0e\x32\x12.divgrpc.v1.Points\x12\x10\n\x08nonzeros\x18\x0f \x01(\x04\x12#\n\x07\x63hoices\x18\x10 \x03(\x0b\x32\x12.divgrpc.v1.Choice\x12)\n\x08warnings\x18\r \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12/\n\rquery_default\x18\x11 \x01(\x0b\x32\x18.divgrpc.v1.QueryDefault\x12%\n\x06labels\x18\x12 \x01(\x0b\x32\x15.divgrpc.v1.LabelInfo\x12-\n\x11\x61uto_search_dense\x18\x13 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x32\n\x12search_costs_dense\x18\x14 \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12 \n\x13\x64uplicate_threshold\x18\x1e \x01(\x01H\x00\x88\x01\x01\x12#\n\x07id_kind\x18\x1f \x01(\x0e\x32\x12.divgrpc.v1.IdKind\x12)\n\nattributes\x18  \x03(\x0b\x32\x15.divgrpc.v1.Attribute\x12\x14\n\x0chas_payloads\x18! \x01(\x08\x42\x16\n\x14_duplicate_threshold\" \n\x0fGetIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\"8\n\x10GetIndexResponse\x12$\n\x05index\x18\x01 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfo\";\n\x12ListIndexesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x13ListIndexesResponse\x12&\n\x07indexes\x18\x01 \x03(\x0b\x32\x15.divgrpc.v1.IndexInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x12\x44\x65leteIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\")\n\x13\x44\x65leteIndexResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\x16\n\x14GetServerInfoRequest\"\x9b\x03\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x64urable\x18\x02 \x01(\x08\x12\x0e\n\x06\x66ronts\x18\x03 \x01(\r\x12\x15\n\rworkers_ready\x18\x04 \x01(\r\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x15\n\rkernels_ready\x18\x06 \x01(\x08\x12=\n\x06limits\x18\x07 \x03(\x0b\x32-.divgrpc.v1.GetServerInfoResponse.LimitsEntry\x12\x41\n\x08versions\x18\x08 \x03(\x0b\x32/.divgrpc.v1.GetServerInfoResponse.VersionsEntry\x12\x18\n\x10kernels_compiled\x18\t \x01(\r\x12\x15\n\rkernels_total\x18\n \x01(\r\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*c\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x11\n\rMETRIC_COSINE\x10\x01\x12\x14\n\x10METRIC_EUCLIDEAN\x10\x02\x12\x18\n\x14METRIC_INNER_PRODUCT\x10\x03*\xa3\x01\n\nHashFamily\x12\x1b\n\x17HASH_FAMILY_UNSPECIFIED\x10\x00\x12\x17\n\x13HASH_FAMILY_LSH_DIV\x10\x01\x12\x18\n\x14HASH_FAMILY_LSH_SDIV\x10\x02\x12\x18\n\x14HASH_FAMILY_PCA_HASH\x10\x03\x12\x15\n\x11HASH_FAMILY_CELLS\x10\x04\x12\x14\n\x10HASH_FAMILY_AUTO\x10\x05*E\n\x06Points\x12\x16\n\x12POINTS_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOINTS_DENSE\x10\x01\x12\x11\n\rPOINTS_SPARSE\x10\x02*`\n\x0bHyperplanes\x12\x1b\n\x17HYPERPLANES_UNSPECIFIED\x10\x00\x12\x1a\n\x16HYPERPLANES_ORTHOGONAL\x10\x01\x12\x18\n\x14HYPERPLANES_GAUSSIAN\x10\x02*[\n\x0bZeroVectors\x12\x1c\n\x18ZERO_VECTORS_UNSPECIFIED\x10\x00\x12\x17\n\x13ZERO_VECTORS_REJECT\x10\x01\x12\x15\n\x11ZERO_VECTORS_SKIP\x10\x02\x42L\n\ndivgrpc.v1P\x01Z\x14\x64ivgrpc/v1;divgrpcv1\xaa\x02\nDivgrpc.V1\xca\x02\nDivgrpc\\V1\xea\x02\x0b\x44ivgrpc::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,62 +40,62 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_options = b'8\001'
   _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._loaded_options = None
   _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_options = b'8\001'
-  _globals['_METRIC']._serialized_start=3716
-  _globals['_METRIC']._serialized_end=3815
-  _globals['_HASHFAMILY']._serialized_start=3818
-  _globals['_HASHFAMILY']._serialized_end=3981
-  _globals['_POINTS']._serialized_start=3983
-  _globals['_POINTS']._serialized_end=4052
-  _globals['_HYPERPLANES']._serialized_start=4054
-  _globals['_HYPERPLANES']._serialized_end=4150
-  _globals['_ZEROVECTORS']._serialized_start=4152
-  _globals['_ZEROVECTORS']._serialized_end=4243
-  _globals['_BUILDPARAMETERS']._serialized_start=142
-  _globals['_BUILDPARAMETERS']._serialized_end=553
-  _globals['_BUILDHEADER']._serialized_start=556
-  _globals['_BUILDHEADER']._serialized_end=735
-  _globals['_BUILDCHUNK']._serialized_start=738
-  _globals['_BUILDCHUNK']._serialized_end=879
-  _globals['_BUILDCOMMIT']._serialized_start=881
-  _globals['_BUILDCOMMIT']._serialized_end=908
-  _globals['_BUILDREQUEST']._serialized_start=911
-  _globals['_BUILDREQUEST']._serialized_end=1107
-  _globals['_BUILDACCEPTED']._serialized_start=1109
-  _globals['_BUILDACCEPTED']._serialized_end=1145
-  _globals['_BUILDPROGRESS']._serialized_start=1148
-  _globals['_BUILDPROGRESS']._serialized_end=1289
-  _globals['_BUILDRESPONSE']._serialized_start=1292
-  _globals['_BUILDRESPONSE']._serialized_end=1449
-  _globals['_BUILDONCEREQUEST']._serialized_start=1452
-  _globals['_BUILDONCEREQUEST']._serialized_end=1768
-  _globals['_BUILDONCERESPONSE']._serialized_start=1770
-  _globals['_BUILDONCERESPONSE']._serialized_end=1827
-  _globals['_ARRAYINFO']._serialized_start=1829
-  _globals['_ARRAYINFO']._serialized_end=1899
-  _globals['_CHOICE']._serialized_start=1901
-  _globals['_CHOICE']._serialized_end=1959
-  _globals['_QUERYDEFAULT']._serialized_start=1962
-  _globals['_QUERYDEFAULT']._serialized_end=2241
-  _globals['_INDEXINFO']._serialized_start=2244
-  _globals['_INDEXINFO']._serialized_end=2955
-  _globals['_GETINDEXREQUEST']._serialized_start=2957
-  _globals['_GETINDEXREQUEST']._serialized_end=2989
-  _globals['_GETINDEXRESPONSE']._serialized_start=2991
-  _globals['_GETINDEXRESPONSE']._serialized_end=3047
-  _globals['_LISTINDEXESREQUEST']._serialized_start=3049
-  _globals['_LISTINDEXESREQUEST']._serialized_end=3108
-  _globals['_LISTINDEXESRESPONSE']._serialized_start=3110
-  _globals['_LISTINDEXESRESPONSE']._serialized_end=3196
-  _globals['_DELETEINDEXREQUEST']._serialized_start=3198
-  _globals['_DELETEINDEXREQUEST']._serialized_end=3233
-  _globals['_DELETEINDEXRESPONSE']._serialized_start=3235
-  _globals['_DELETEINDEXRESPONSE']._serialized_end=3276
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=3278
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=3300
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=3303
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=3714
-  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_start=3620
-  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_end=3665
-  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_start=3667
-  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_end=3714
+  _globals['_METRIC']._serialized_start=4114
+  _globals['_METRIC']._serialized_end=4213
+  _globals['_HASHFAMILY']._serialized_start=4216
+  _globals['_HASHFAMILY']._serialized_end=4379
+  _globals['_POINTS']._serialized_start=4381
+  _globals['_POINTS']._serialized_end=4450
+  _globals['_HYPERPLANES']._serialized_start=4452
+  _globals['_HYPERPLANES']._serialized_end=4548
+  _globals['_ZEROVECTORS']._serialized_start=4550
+  _globals['_ZEROVECTORS']._serialized_end=4641
+  _globals['_BUILDPARAMETERS']._serialized_start=174
+  _globals['_BUILDPARAMETERS']._serialized_end=585
+  _globals['_BUILDHEADER']._serialized_start=588
+  _globals['_BUILDHEADER']._serialized_end=812
+  _globals['_BUILDCHUNK']._serialized_start=815
+  _globals['_BUILDCHUNK']._serialized_end=1043
+  _globals['_BUILDCOMMIT']._serialized_start=1045
+  _globals['_BUILDCOMMIT']._serialized_end=1072
+  _globals['_BUILDREQUEST']._serialized_start=1075
+  _globals['_BUILDREQUEST']._serialized_end=1271
+  _globals['_BUILDACCEPTED']._serialized_start=1273
+  _globals['_BUILDACCEPTED']._serialized_end=1309
+  _globals['_BUILDPROGRESS']._serialized_start=1312
+  _globals['_BUILDPROGRESS']._serialized_end=1453
+  _globals['_BUILDRESPONSE']._serialized_start=1456
+  _globals['_BUILDRESPONSE']._serialized_end=1613
+  _globals['_BUILDONCEREQUEST']._serialized_start=1616
+  _globals['_BUILDONCEREQUEST']._serialized_end=2064
+  _globals['_BUILDONCERESPONSE']._serialized_start=2066
+  _globals['_BUILDONCERESPONSE']._serialized_end=2123
+  _globals['_ARRAYINFO']._serialized_start=2125
+  _globals['_ARRAYINFO']._serialized_end=2195
+  _globals['_CHOICE']._serialized_start=2197
+  _globals['_CHOICE']._serialized_end=2255
+  _globals['_QUERYDEFAULT']._serialized_start=2258
+  _globals['_QUERYDEFAULT']._serialized_end=2537
+  _globals['_INDEXINFO']._serialized_start=2540
+  _globals['_INDEXINFO']._serialized_end=3353
+  _globals['_GETINDEXREQUEST']._serialized_start=3355
+  _globals['_GETINDEXREQUEST']._serialized_end=3387
+  _globals['_GETINDEXRESPONSE']._serialized_start=3389
+  _globals['_GETINDEXRESPONSE']._serialized_end=3445
+  _globals['_LISTINDEXESREQUEST']._serialized_start=3447
+  _globals['_LISTINDEXESREQUEST']._serialized_end=3506
+  _globals['_LISTINDEXESRESPONSE']._serialized_start=3508
+  _globals['_LISTINDEXESRESPONSE']._serialized_end=3594
+  _globals['_DELETEINDEXREQUEST']._serialized_start=3596
+  _globals['_DELETEINDEXREQUEST']._serialized_end=3631
+  _globals['_DELETEINDEXRESPONSE']._serialized_start=3633
+  _globals['_DELETEINDEXRESPONSE']._serialized_end=3674
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=3676
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=3698
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=3701
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=4112
+  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_start=4018
+  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_end=4063
+  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_start=4065
+  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_end=4112
 # @@protoc_insertion_point(module_scope)

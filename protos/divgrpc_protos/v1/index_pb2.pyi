@@ -11,6 +11,7 @@ else:
     import typing_extensions
 from builtins import (
     bool,
+    bytes,
     float,
     int,
     str,
@@ -25,6 +26,11 @@ from divgrpc_protos.v1.labels_pb2 import (
     LabelInfo,
     LabelPlan,
     LabelSets,
+)
+from divgrpc_protos.v1.points_pb2 import (
+    Attribute,
+    AttributeColumn,
+    IdKind,
 )
 from divgrpc_protos.v1.query_pb2 import (
     Rounding,
@@ -212,6 +218,7 @@ class BuildHeader(Message):
     REPLACE_FIELD_NUMBER: int
     EXPECTED_ROWS_FIELD_NUMBER: int
     LABELS_FIELD_NUMBER: int
+    DECLARATIONS_FIELD_NUMBER: int
     index: str
     replace: bool
     expected_rows: int
@@ -219,6 +226,8 @@ class BuildHeader(Message):
     def parameters(self) -> BuildParameters: ...
     @property
     def labels(self) -> LabelPlan: ...
+    @property
+    def declarations(self) -> RepeatedCompositeFieldContainer[Attribute]: ...
     def __init__(
         self,
         *,
@@ -227,9 +236,10 @@ class BuildHeader(Message):
         replace: bool = ...,
         expected_rows: int | None = ...,
         labels: LabelPlan | None = ...,
+        declarations: Iterable[Attribute] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_expected_rows", b"_expected_rows", "expected_rows", b"expected_rows", "labels", b"labels", "parameters", b"parameters"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_expected_rows", b"_expected_rows", "expected_rows", b"expected_rows", "index", b"index", "labels", b"labels", "parameters", b"parameters", "replace", b"replace"]) -> None: ...
+    def ClearField(self, field_name: Literal["_expected_rows", b"_expected_rows", "declarations", b"declarations", "expected_rows", b"expected_rows", "index", b"index", "labels", b"labels", "parameters", b"parameters", "replace", b"replace"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_expected_rows", b"_expected_rows"]) -> Literal["expected_rows"] | None: ...
 
 @final
@@ -241,6 +251,9 @@ class BuildChunk(Message):
     CATEGORIES_FIELD_NUMBER: int
     SUBTOPICS_FIELD_NUMBER: int
     LABELS_FIELD_NUMBER: int
+    STRING_IDS_FIELD_NUMBER: int
+    ATTRIBUTES_FIELD_NUMBER: int
+    PAYLOADS_FIELD_NUMBER: int
     @property
     def vectors(self) -> Vectors: ...
     @property
@@ -251,6 +264,12 @@ class BuildChunk(Message):
     def subtopics(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
     def labels(self) -> LabelSets: ...
+    @property
+    def string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
+    @property
+    def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
+    @property
+    def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
     def __init__(
         self,
         *,
@@ -259,9 +278,12 @@ class BuildChunk(Message):
         categories: Iterable[int] | None = ...,
         subtopics: Iterable[int] | None = ...,
         labels: LabelSets | None = ...,
+        string_ids: Iterable[str] | None = ...,
+        attributes: Iterable[AttributeColumn] | None = ...,
+        payloads: Iterable[bytes] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["labels", b"labels", "vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["categories", b"categories", "ids", b"ids", "labels", b"labels", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
+    def ClearField(self, field_name: Literal["attributes", b"attributes", "categories", b"categories", "ids", b"ids", "labels", b"labels", "payloads", b"payloads", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
 
 @final
 class BuildCommit(Message):
@@ -385,6 +407,10 @@ class BuildOnceRequest(Message):
     LABELS_FIELD_NUMBER: int
     LABEL_PLAN_FIELD_NUMBER: int
     LABEL_CHUNK_FIELD_NUMBER: int
+    STRING_IDS_FIELD_NUMBER: int
+    ATTRIBUTES_FIELD_NUMBER: int
+    PAYLOADS_FIELD_NUMBER: int
+    DECLARATIONS_FIELD_NUMBER: int
     index: str
     replace: bool
     @property
@@ -403,6 +429,14 @@ class BuildOnceRequest(Message):
     def label_plan(self) -> LabelPlan: ...
     @property
     def label_chunk(self) -> LabelChunk: ...
+    @property
+    def string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
+    @property
+    def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
+    @property
+    def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
+    @property
+    def declarations(self) -> RepeatedCompositeFieldContainer[Attribute]: ...
     def __init__(
         self,
         *,
@@ -416,9 +450,13 @@ class BuildOnceRequest(Message):
         labels: LabelSets | None = ...,
         label_plan: LabelPlan | None = ...,
         label_chunk: LabelChunk | None = ...,
+        string_ids: Iterable[str] | None = ...,
+        attributes: Iterable[AttributeColumn] | None = ...,
+        payloads: Iterable[bytes] | None = ...,
+        declarations: Iterable[Attribute] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "vectors", b"vectors"]) -> bool: ...
-    def ClearField(self, field_name: Literal["categories", b"categories", "ids", b"ids", "index", b"index", "label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "replace", b"replace", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
+    def ClearField(self, field_name: Literal["attributes", b"attributes", "categories", b"categories", "declarations", b"declarations", "ids", b"ids", "index", b"index", "label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "payloads", b"payloads", "replace", b"replace", "string_ids", b"string_ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
 
 @final
 class BuildOnceResponse(Message):
@@ -538,6 +576,9 @@ class IndexInfo(Message):
     AUTO_SEARCH_DENSE_FIELD_NUMBER: int
     SEARCH_COSTS_DENSE_FIELD_NUMBER: int
     DUPLICATE_THRESHOLD_FIELD_NUMBER: int
+    ID_KIND_FIELD_NUMBER: int
+    ATTRIBUTES_FIELD_NUMBER: int
+    HAS_PAYLOADS_FIELD_NUMBER: int
     name: str
     generation: int
     rows: int
@@ -551,6 +592,8 @@ class IndexInfo(Message):
     nonzeros: int
     auto_search_dense: Search.ValueType
     duplicate_threshold: float
+    id_kind: IdKind.ValueType
+    has_payloads: bool
     @property
     def parameters(self) -> BuildParameters: ...
     @property
@@ -567,6 +610,8 @@ class IndexInfo(Message):
     def labels(self) -> LabelInfo: ...
     @property
     def search_costs_dense(self) -> RepeatedCompositeFieldContainer[SearchCost]: ...
+    @property
+    def attributes(self) -> RepeatedCompositeFieldContainer[Attribute]: ...
     def __init__(
         self,
         *,
@@ -591,9 +636,12 @@ class IndexInfo(Message):
         auto_search_dense: Search.ValueType = ...,
         search_costs_dense: Iterable[SearchCost] | None = ...,
         duplicate_threshold: float | None = ...,
+        id_kind: IdKind.ValueType = ...,
+        attributes: Iterable[Attribute] | None = ...,
+        has_payloads: bool = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "duplicate_threshold", b"duplicate_threshold", "labels", b"labels", "parameters", b"parameters", "query_default", b"query_default"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "attributes", b"attributes", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_payloads", b"has_payloads", "has_subtopics", b"has_subtopics", "id_kind", b"id_kind", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings"]) -> None: ...
     def WhichOneof(self, oneof_group: Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> Literal["duplicate_threshold"] | None: ...
 
 @final

@@ -11,6 +11,7 @@ else:
     import typing_extensions
 from builtins import (
     bool,
+    bytes,
     float,
     int,
     str,
@@ -18,6 +19,10 @@ from builtins import (
 )
 from collections.abc import (
     Iterable,
+)
+from divgrpc_protos.v1.points_pb2 import (
+    AttributeColumn,
+    IdKind,
 )
 from divgrpc_protos.v1.vectors_pb2 import (
     Vectors,
@@ -195,6 +200,8 @@ class QueryRequest(Message):
     LIST_COLLAPSED_FIELD_NUMBER: int
     DIVERSITY_AUTO_FIELD_NUMBER: int
     LOSE_AT_MOST_FIELD_NUMBER: int
+    WITH_ATTRIBUTES_FIELD_NUMBER: int
+    WITH_PAYLOAD_FIELD_NUMBER: int
     index: str
     k: int
     diversity: float
@@ -214,6 +221,8 @@ class QueryRequest(Message):
     list_collapsed: bool
     diversity_auto: bool
     lose_at_most: float
+    with_attributes: bool
+    with_payload: bool
     @property
     def queries(self) -> Vectors: ...
     def __init__(
@@ -239,9 +248,11 @@ class QueryRequest(Message):
         list_collapsed: bool | None = ...,
         diversity_auto: bool | None = ...,
         lose_at_most: float | None = ...,
+        with_attributes: bool | None = ...,
+        with_payload: bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> bool: ...
-    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> bool: ...
+    def ClearField(self, field_name: Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "_with_attributes", b"_with_attributes", "_with_payload", b"_with_payload", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant", "with_attributes", b"with_attributes", "with_payload", b"with_payload"]) -> None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_candidates_limit", b"_candidates_limit"]) -> Literal["candidates_limit"] | None: ...
     @overload
@@ -268,6 +279,10 @@ class QueryRequest(Message):
     def WhichOneof(self, oneof_group: Literal["_n_probes", b"_n_probes"]) -> Literal["n_probes"] | None: ...
     @overload
     def WhichOneof(self, oneof_group: Literal["_seed", b"_seed"]) -> Literal["seed"] | None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_with_attributes", b"_with_attributes"]) -> Literal["with_attributes"] | None: ...
+    @overload
+    def WhichOneof(self, oneof_group: Literal["_with_payload", b"_with_payload"]) -> Literal["with_payload"] | None: ...
 
 @final
 class EffectiveParameters(Message):
@@ -461,7 +476,13 @@ class QueryResponse(Message):
     COLLAPSED_OFFSETS_FIELD_NUMBER: int
     DIVERSITIES_FIELD_NUMBER: int
     DIAL_REASONS_FIELD_NUMBER: int
+    STRING_IDS_FIELD_NUMBER: int
+    COLLAPSED_STRING_IDS_FIELD_NUMBER: int
+    ATTRIBUTES_FIELD_NUMBER: int
+    PAYLOADS_FIELD_NUMBER: int
+    ID_KIND_FIELD_NUMBER: int
     generation: int
+    id_kind: IdKind.ValueType
     @property
     def offsets(self) -> RepeatedScalarFieldContainer[int]: ...
     @property
@@ -486,6 +507,14 @@ class QueryResponse(Message):
     def diversities(self) -> RepeatedScalarFieldContainer[float]: ...
     @property
     def dial_reasons(self) -> RepeatedScalarFieldContainer[DialReason.ValueType]: ...
+    @property
+    def string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
+    @property
+    def collapsed_string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
+    @property
+    def attributes(self) -> RepeatedCompositeFieldContainer[AttributeColumn]: ...
+    @property
+    def payloads(self) -> RepeatedScalarFieldContainer[bytes]: ...
     def __init__(
         self,
         *,
@@ -502,9 +531,14 @@ class QueryResponse(Message):
         collapsed_offsets: Iterable[int] | None = ...,
         diversities: Iterable[float] | None = ...,
         dial_reasons: Iterable[DialReason.ValueType] | None = ...,
+        string_ids: Iterable[str] | None = ...,
+        collapsed_string_ids: Iterable[str] | None = ...,
+        attributes: Iterable[AttributeColumn] | None = ...,
+        payloads: Iterable[bytes] | None = ...,
+        id_kind: IdKind.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: Literal["parameters", b"parameters", "stats", b"stats"]) -> bool: ...
-    def ClearField(self, field_name: Literal["collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "generation", b"generation", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: Literal["attributes", b"attributes", "collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "collapsed_string_ids", b"collapsed_string_ids", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "generation", b"generation", "id_kind", b"id_kind", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "payloads", b"payloads", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "string_ids", b"string_ids", "warnings", b"warnings"]) -> None: ...
 
 @final
 class QueryStreamRequest(Message):

@@ -8,7 +8,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,9 +18,10 @@ from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import staging
 from divgrpc.types import IndexInfo, Progress
+from divgrpc.types.records import Attribute
 from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import index_pb2, labels_pb2
-from divgrpc_server.codec import results
+from divgrpc_server.codec import points, results
 from divgrpc_server.codec.statuses import explain
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
@@ -135,6 +136,7 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
     header = upload.header()
     name = check_index_name(header.index)
     parameters = results.parse_build_parameters(header.parameters)
+    declared = points.parse_declarations(header.declarations)
     expected_rows = header.expected_rows if header.HasField("expected_rows") else None
     with staging(process.root / name, replace=header.replace) as stage:
         stage.on_whole = lambda folder: upload.offer(StagedGeneration(name, folder.name))
@@ -154,10 +156,11 @@ def build(link: socket.socket, process: control.Process) -> IndexInfo:
             expected_rows=expected_rows,
             on_progress=upload.report,
             labels=label_inputs,
+            attributes=declared,
         )
         rows, layout = 0, None
         for chunk in upload.chunks():
-            layout = _append(builder, chunk, layout)
+            layout = _append(builder, chunk, layout, declared)
             rows += _rows(chunk)
         if expected_rows not in (None, rows):
             raise invalid("header.expected_rows", f"was {expected_rows}, and {rows} rows came")
@@ -171,7 +174,12 @@ class _Layout(NamedTuple):
     cols: int
 
 
-def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, first: _Layout | None) -> _Layout:
+def _append(
+    builder: "IndexBuilder",
+    chunk: index_pb2.BuildChunk,
+    first: _Layout | None,
+    declared: Sequence[Attribute],
+) -> _Layout:
     """Append a chunk and return its layout; raise if the layout differs from `first`."""
     from divgrpc_server.builder import labels
     from divgrpc_server.codec import requests  # late, because they load the compiler
@@ -186,10 +194,12 @@ def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, first: _Layout
     if len(vectors):
         builder.append(
             vectors,
-            ids=np.array(chunk.ids, np.int64) if chunk.ids else None,
+            ids=points.chunk_ids(chunk),
             categories=np.array(chunk.categories, np.int32) if chunk.categories else None,
             subtopics=np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
             labels=labels.parse_label_sets(chunk, len(vectors)),
+            columns=points.parse_columns(chunk.attributes, declared),
+            payloads=list(chunk.payloads) if chunk.payloads else None,
         )
     else:
         _check_no_columns(chunk)
@@ -197,8 +207,8 @@ def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, first: _Layout
 
 
 def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
-    """Raise if a chunk without rows has ids, categories, sub-topics or labels."""
-    for field in ("ids", "categories", "subtopics"):
+    """Raise if a chunk without rows has ids or other columns."""
+    for field in ("ids", "categories", "subtopics", "string_ids", "attributes", "payloads"):
         if count := len(getattr(chunk, field)):
             raise invalid(field, f"must be empty if no rows come, got {count}")
     if chunk.labels.ids:
@@ -215,6 +225,7 @@ def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:
         parameters=once.parameters,
         replace=once.replace,
         labels=fields.get("label_plan"),
+        declarations=once.declarations,
     )
     steps = [index_pb2.BuildRequest(header=header)]
     if once.HasField("label_chunk"):

@@ -23,7 +23,8 @@ from divgrpc.types import (
     QueryResult,
 )
 from divgrpc_protos import arrays, records
-from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, points_pb2, predict_pb2, query_pb2
+from divgrpc_server.codec.points import pack_attributes
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -74,12 +75,18 @@ def pack_result(result: QueryResult) -> bytes:
     offsets, (ids, scores, selection_scores) = _columns(
         result.counts, result.ids, result.scores, result.selection_scores
     )
+    has_texts = result.ids.dtype.kind == "O"
     offsets_of_copies = _offsets_of_hits(result) if len(result.collapsed_offsets) else None
     response = records.to_message(
         result,
         query_pb2.QueryResponse,
         offsets=offsets,
-        ids=ids,
+        ids=[] if has_texts else ids,
+        string_ids=ids if has_texts else [],
+        id_kind=points_pb2.ID_KIND_STRING if has_texts else points_pb2.ID_KIND_UNSPECIFIED,
+        collapsed_ids=[] if has_texts else result.collapsed_ids.tolist(),
+        collapsed_string_ids=result.collapsed_ids.tolist() if has_texts else [],
+        attributes=pack_attributes(result.attributes) if result.attributes else [],
         scores=scores,
         selection_scores=selection_scores,
         collapsed_offsets=offsets_of_copies,

@@ -18,6 +18,7 @@ from divgrpc_protos.v1 import (
     evaluate_labels_pb2,
     evaluate_pb2,
     index_pb2,
+    points_pb2,
     predict_pb2,
     query_pb2,
     vectors_pb2,
@@ -46,8 +47,19 @@ _METHODS: Final[Mapping[str, tuple[type[Message], str, str, int]]] = {
     "PredictLabels": (predict_pb2.PredictLabelsRequest, "documents", "top_k", DEFAULT_TOP_K),
     "Evaluate": (evaluate_pb2.EvaluateRequest, "queries", "", 0),
     "EvaluateLabels": (evaluate_labels_pb2.EvaluateLabelsRequest, "documents", "", 0),
+    "Get": (points_pb2.GetRequest, "", "", 0),
+    "Count": (points_pb2.CountRequest, "", "", 0),
+    "Scroll": (points_pb2.ScrollRequest, "", "", 0),
     "GetIndex": (index_pb2.GetIndexRequest, "", "", 0),
     "DeleteIndex": (index_pb2.DeleteIndexRequest, "", "", 0),
+}
+# The request message of each operation that names an index, except STREAM.
+_REQUESTS: Final[Mapping[int, type[Message]]] = {
+    Op.QUERY: query_pb2.QueryRequest,
+    Op.PREDICT: predict_pb2.PredictLabelsRequest,
+    Op.GET: points_pb2.GetRequest,
+    Op.COUNT: points_pb2.CountRequest,
+    Op.SCROLL: points_pb2.ScrollRequest,
 }
 
 
@@ -104,11 +116,10 @@ def index_of(op: int, payload: bytes) -> str:
     try:
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
-        if op == Op.PREDICT:
-            return predict_pb2.PredictLabelsRequest.FromString(payload).index
-        return query_pb2.QueryRequest.FromString(payload).index
+        request: Any = _REQUESTS[op].FromString(payload)
     except DecodeError:
         return ""
+    return str(request.index)
 
 
 def fingerprint(op: int, payload: bytes) -> bytes:

@@ -91,6 +91,9 @@ class Service:
         return {
             "Query": self._unary("Query", partial(self._answer, Op.QUERY)),
             "PredictLabels": self._unary("PredictLabels", partial(self._answer, Op.PREDICT)),
+            "Get": self._unary("Get", partial(self._answer, Op.GET)),
+            "Count": self._unary("Count", partial(self._answer, Op.COUNT)),
+            "Scroll": self._unary("Scroll", partial(self._answer, Op.SCROLL)),
         }
 
     def handler(self) -> grpc.GenericRpcHandler:

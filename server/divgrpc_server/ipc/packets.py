@@ -57,6 +57,9 @@ class Op(IntEnum):
     RECHECK = 6  # payload: the name of an index that may have killed a worker; not answered
     LOST = 7  # never sent: the receiver had no free descriptor for the payload's memfd
     PREDICT = 8  # payload: PredictLabelsRequest; answered with PredictLabelsResponse
+    GET = 9  # payload: GetRequest; answered with GetResponse
+    COUNT = 10  # payload: CountRequest; answered with CountResponse
+    SCROLL = 11  # payload: ScrollRequest; answered with ScrollResponse
 
 
 class Outcome(IntEnum):

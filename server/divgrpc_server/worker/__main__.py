@@ -19,7 +19,7 @@ import os
 import select
 import time
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control, packets
@@ -30,6 +30,7 @@ from divgrpc_server.worker import batches
 from divgrpc_server.worker.batches import PredictionBatch, QueryBatch
 from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.kernel_progress import warm
+from divgrpc_server.worker.readings import READS, Reading, parse_reading
 
 # An answer is sent immediately if no answers were sent for this many seconds.
 _GATHER_SECONDS: Final = 0.006
@@ -42,7 +43,9 @@ _READS_MAX: Final = 16
 # small credits to the front. The next small packets then wait at the front, where another worker
 # can take them.
 _BATCHES_MAX: Final = 1
-_QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST)
+_QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST, *READS)
+# The work of one request.
+Work: TypeAlias = QueryBatch | PredictionBatch | Reading
 
 
 class FrontLink:
@@ -54,7 +57,7 @@ class FrontLink:
         self.pending: dict[int, Request] = {}
         # Batches that were started, by request id. They are answered in slices or wait for their
         # index.
-        self.batches: dict[int, QueryBatch | PredictionBatch] = {}
+        self.batches: dict[int, Work] = {}
         self.sliced = 0
         self.owed_small = 0
         self.owed_large = 0
@@ -130,7 +133,7 @@ class Task(NamedTuple):
     """A batch, the front that sent it, and whether its packet was large."""
 
     front: FrontLink
-    batch: QueryBatch | PredictionBatch
+    batch: Work
     is_large: bool
 
 
@@ -253,7 +256,8 @@ class Worker:
         for request in packet:
             if front.pending.pop(request.id, None) is None:
                 continue  # withdrawn
-            batch = batches.parse(request, self._log)
+            parse = parse_reading if request.op in READS else batches.parse
+            batch = parse(request, self._log)
             if isinstance(batch, Reply):
                 front.reply(batch)
             else:
@@ -332,7 +336,7 @@ class Worker:
                     self._end(task)
 
 
-def _check_deadline(batch: QueryBatch | PredictionBatch) -> None:
+def _check_deadline(batch: Work) -> None:
     if batch.deadline < time.monotonic():
         raise LateError("the deadline had passed before the query was begun")
 

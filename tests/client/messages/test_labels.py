@@ -21,8 +21,8 @@ FACTORS, MAP = np.arange(LABELS * 2.0).reshape(LABELS, 2), np.ones((4, 2))
 
 
 def prepared(**arguments: Any) -> uploads.Upload:  # noqa: ANN401  # wrong ones too
-    columns = {"ids": None, "categories": None, "subtopics": None}
-    return uploads.upload("a", np.ones((ROWS, 4)), {}, replace=False, **columns, **arguments)
+    vectors, no_columns = np.ones((ROWS, 4)), uploads.RowData()
+    return uploads.upload("a", vectors, {}, no_columns, replace=False, **arguments)
 
 
 def steps(limit: int, **arguments: Any) -> list[index_pb2.BuildRequest]:  # noqa: ANN401  # as above

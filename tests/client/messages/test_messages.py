@@ -346,15 +346,14 @@ def test_fewer_results_are_padded() -> None:
 
 
 def prepared(vectors: VectorsLike, **columns: Any) -> upload.Upload:  # noqa: ANN401  # wrong ones too
-    columns = {"ids": None, "categories": None, "subtopics": None, **columns}
-    return upload.upload("images", vectors, {}, replace=False, **columns)
+    return upload.upload("images", vectors, {}, upload.RowData(**columns), replace=False)
 
 
 UNSIGNED = np.array([0, 1, 2**63], np.uint64)
 
 
 @wrong(
-    ids=([1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], ["a", "b", "c"], UNSIGNED),
+    ids=([1, 2], [[1, 2, 3]], [1.0, 2.0, 3.0], ["a", "b", 3], UNSIGNED),
     categories=([0, 1, 2**31],),
     subtopics=([0, 1, -(2**31) - 1], [True, False, True]),
 )

@@ -71,7 +71,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
             ("in parts", sequence(20) + 0.5, "whole"),
             ("NaN", np.full(20, NAN), "whole"),
             ("infinite", np.full(20, INF), "whole"),
-            ("words", ["1"] * 20, "whole"),
+            ("words", ["1"] * 20, "whole|must be unique, '1' occurs twice"),
             ("nothing at all", [None] * 20, "whole"),
             ("too large", np.full(20, 2**64 - 1, np.uint64), "whole|range"),
             ("below -1", np.full(20, -2), "least"),

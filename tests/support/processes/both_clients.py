@@ -12,7 +12,7 @@ class Stack:
 
     def __init__(self, target: str, *, is_async: bool) -> None:
         self._target = target
-        self._is_async = is_async
+        self.is_async = is_async
 
     def __call__(self, method: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
         """Make a client, call one of its methods and return the result.
@@ -24,7 +24,7 @@ class Stack:
         settings = options.pop("settings", {})
         settings = {} if settings is None else {"timeout": 30.0} | settings
         on_result = options.pop("on_result", lambda _: None)
-        if self._is_async:
+        if self.is_async:
             return asyncio.run(self._call_async(settings, on_result, method, *arguments, **options))
         with Client(self._target, **settings) as client:
             result = getattr(client, method)(*arguments, **options)

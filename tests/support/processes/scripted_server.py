@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import evaluate_pb2, index_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, points_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import (
     DiverseIndexServicer,
     add_DiverseIndexServicer_to_server,
@@ -164,6 +164,33 @@ class ScriptedIndex(DiverseIndexServicer):
         else:
             response.response.CopyFrom(answer(request.query, self._generation()))
         return response
+
+    def Get(
+        self, request: points_pb2.GetRequest, context: grpc.ServicerContext
+    ) -> points_pb2.GetResponse:
+        """Return the requested ids without anything else."""
+        self._begin("Get", context)
+        points = points_pb2.PointRecords(ids=request.ids, string_ids=request.string_ids)
+        return points_pb2.GetResponse(generation=self._generation(), points=points)
+
+    def Count(
+        self, _: points_pb2.CountRequest, context: grpc.ServicerContext
+    ) -> points_pb2.CountResponse:
+        """Count no points."""
+        self._begin("Count", context)
+        return points_pb2.CountResponse(generation=self._generation())
+
+    def Scroll(
+        self, request: points_pb2.ScrollRequest, context: grpc.ServicerContext
+    ) -> points_pb2.ScrollResponse:
+        """Return three pages, each with its number as the only id."""
+        self._begin("Scroll", context)
+        page = int(request.page_token or 0)
+        return points_pb2.ScrollResponse(
+            generation=self._generation(),
+            points=points_pb2.PointRecords(ids=[page]),
+            next_page_token=str(page + 1) if page < 2 else "",
+        )
 
     def Build(
         self, request_iterator: Iterator[index_pb2.BuildRequest], context: grpc.ServicerContext

@@ -1,0 +1,175 @@
+"""Commands that read stored points: get, count, scroll and export.
+
+The docstring of a command is its help text.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.types import IndexInfo, Progress
+from divgrpc.types.records import Records
+from divgrpc_client.cli import session
+from divgrpc_client.cli.options import add_flags, add_name
+from divgrpc_client.formats import json_output
+from divgrpc_client.formats.json_lines import JSON_LINES, as_object, write_points
+
+# Number of points that scroll shows.
+_SHOWN: Final = 20
+_WITH_VECTORS: Final = ("--with-vectors", "", "Return vectors too; under cosine of unit length.")
+
+
+def add_get(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `get`."""
+    add_name(verb)
+    verb.add_argument("ids", metavar="ID", nargs="+", help="The ids of the points.")
+    add_flags(verb, _WITH_VECTORS)
+
+
+def get(arguments: argparse.Namespace) -> int:
+    """Show stored points by id: attributes, payloads and, if asked for, vectors.
+
+    With --json, each point is a line of JSON, in the format that divgrpc build reads. The exit code
+    is 1 if no point has one of the ids.
+
+    Examples:
+      divgrpc get shoes a-17 b-4
+      divgrpc get shoes a-17 --with-vectors --json
+    """
+    with session.connect(arguments) as client:
+        info = client.get_index(arguments.name, timeout=arguments.timeout)
+        ids = arguments.ids if info.id_kind == "string" else [_number(i) for i in arguments.ids]
+        records = client.get(
+            arguments.name,
+            ids,
+            with_vectors=arguments.with_vectors,
+            timeout=arguments.timeout,
+        )
+    _show(arguments, records)
+    stored = set(map(str, records.ids.tolist()))
+    absent = [str(i) for i in ids if str(i) not in stored]
+    for point_id in absent:
+        sys.stderr.write(f"divgrpc: no point has the id {point_id}\n")
+    return 1 if absent else 0
+
+
+def count(arguments: argparse.Namespace) -> None:
+    """Show the number of points of an index.
+
+    Examples:
+      divgrpc count shoes
+    """
+    with session.connect(arguments) as client:
+        points = client.count(arguments.name, timeout=arguments.timeout)
+    if arguments.json:
+        json_output.show({"name": arguments.name, "count": points})
+    else:
+        sys.stdout.write(f"{points}\n")
+
+
+def add_scroll(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `scroll`."""
+    add_name(verb)
+    limit = f"Show at most N points (default {_SHOWN})."
+    add_flags(verb, ("--limit", "N", limit), default=_SHOWN)
+    add_flags(verb, _WITH_VECTORS)
+
+
+def scroll(arguments: argparse.Namespace) -> None:
+    """Show the first points of an index, in the order of their ids.
+
+    The order of text ids is fixed, but not alphabetical. divgrpc export writes all points.
+
+    Examples:
+      divgrpc scroll shoes
+      divgrpc scroll shoes --limit 100 --json
+    """
+    left = arguments.limit
+    if left < 1:
+        raise invalid("limit", f"must be at least 1, got {left}")
+    with session.connect(arguments) as client:
+        pages = client.scroll(
+            arguments.name,
+            with_vectors=arguments.with_vectors,
+            page_size=min(left, 1_000),
+            timeout=arguments.timeout,
+        )
+        for page in pages:
+            _show(arguments, page, left)
+            left -= len(page)
+            if left <= 0:
+                break
+
+
+def add_export(verb: argparse.ArgumentParser) -> None:
+    """Add the arguments of `export`."""
+    add_name(verb)
+    suffixes = " or ".join(JSON_LINES)
+    verb.add_argument("file", metavar="FILE", help=f"The file to write, which ends in {suffixes}.")
+    add_flags(verb, ("--overwrite", "", "Replace FILE if it exists."))
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """Write all points of an index to a file that divgrpc build reads.
+
+    FILE has a line of JSON for each point, with its id, vector, attributes and payload. Under
+    cosine, vectors have unit length. FILE appears only when it is complete.
+
+    Examples:
+      divgrpc export shoes shoes.jsonl
+      divgrpc build shoes-2 shoes.jsonl
+    """
+    path = Path(arguments.file)
+    if path.suffix not in JSON_LINES:
+        raise InvalidArgumentError("file", f"{path} must end in {' or '.join(JSON_LINES)}")
+    if path.exists() and not arguments.overwrite:
+        raise InvalidArgumentError("file", f"{path} exists; --overwrite replaces it")
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with session.connect(arguments) as client, part.open("w", encoding="utf-8") as file:
+            info = client.get_index(arguments.name, timeout=arguments.timeout)
+            points = 0
+            with session.bar(arguments, "points") as progress:
+                pages = client.scroll(arguments.name, with_vectors=True, timeout=arguments.timeout)
+                for page in pages:
+                    _check_generation(info, page)
+                    file.writelines(write_points(page))
+                    points += len(page)
+                    if progress is not None:
+                        progress(Progress("exporting", points, info.rows))
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    if arguments.json:
+        json_output.show({"name": info.name, "generation": info.generation, "count": points})
+    else:
+        sys.stdout.write(f"{points} points of {info.name} in {path}\n")
+
+
+def _check_generation(info: IndexInfo, page: Records) -> None:
+    if page.generation != info.generation:
+        raise InvalidArgumentError(
+            "name", f"index {info.name!r} was replaced while it was exported; export it again"
+        )
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise invalid("ids", f"must be integers in this index, got {text!r}") from None
+
+
+def _show(arguments: argparse.Namespace, records: Records, limit: int | None = None) -> None:
+    shown = list(records)[:limit]
+    if arguments.json:
+        dims = getattr(records.vectors, "dims", 0)
+        for record in shown:
+            json_output.show(as_object(record, dims))
+        return
+    from divgrpc_client.formats import tables
+
+    tables.points(shown, list(records.attributes))

@@ -1,0 +1,201 @@
+"""Reads and writes points as JSON Lines: one JSON object per point.
+
+    {"id": "a", "vector": [0.5, 1], "attributes": {"brand": "x"}, "payload": {"title": "A shoe"}}
+
+`vector` is a list of numbers or, for a sparse vector, an object with `indices`, `values` and
+`dims`. `payload` is any JSON value: a text is stored as it is, and any other value as its JSON
+text. `payload_base64` is a payload that is no text. Only `vector` is required.
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.types.records import Record, Records, SparseVector
+from divgrpc_protos.arrays import Csr, Matrix
+
+JSON_LINES: Final = (".jsonl", ".ndjson")
+_KEYS: Final = ("id", "vector", "attributes", "payload", "payload_base64")
+
+
+@dataclass(frozen=True, slots=True)
+class PointLines:
+    """The points of a file, as arguments of `Client.build`.
+
+    Attributes that some points lack have None there. `ids` and `payloads` are None if no point has
+    them.
+    """
+
+    vectors: Matrix
+    ids: list[Any] | None = None
+    attributes: dict[str, list[Any]] = field(default_factory=dict)
+    payloads: list[bytes | None] | None = None
+
+
+def read_points(path: Path) -> PointLines:
+    """Return the points of a file; raises `InvalidArgumentError` with the line at fault."""
+    vectors: list[Any] = []
+    ids: list[Any] = []
+    payloads: list[bytes | None] = []
+    attributes: dict[str, list[Any]] = {}
+    for number, line in _lines(path):
+        point = _object(path, number, line)
+        ids.append(point.get("id"))
+        vectors.append(_vector(path, number, point))
+        payloads.append(_payload(path, number, point))
+        values = point.get("attributes", {})
+        if not isinstance(values, dict):
+            raise _wrong(path, number, "`attributes` must be an object")
+        for name in values.keys() - attributes.keys():
+            attributes[name] = [None] * (len(ids) - 1)
+        for name, column in attributes.items():
+            column.append(values.get(name))
+    if not vectors:
+        raise InvalidArgumentError("file", f"{path} has no points")
+    if any(i is None for i in ids) and not all(i is None for i in ids):
+        raise InvalidArgumentError("file", f"{path}: all points must have an id, or none")
+    return PointLines(
+        _matrix(path, vectors),
+        None if ids[0] is None else ids,
+        dict(sorted(attributes.items())),
+        payloads if any(payload is not None for payload in payloads) else None,
+    )
+
+
+def write_points(records: Records) -> Iterator[str]:
+    """Yield a line for each record."""
+    dims = getattr(records.vectors, "dims", 0)
+    for record in records:
+        yield json.dumps(as_object(record, dims), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def as_object(record: Record, dims: int = 0) -> dict[str, Any]:
+    """Return a record as the object of its line; `dims` are those of a sparse vector."""
+    point: dict[str, Any] = {"id": record.id}
+    if isinstance(record.vector, SparseVector):
+        indices, values = record.vector.indices.tolist(), _numbers(record.vector.values)
+        point["vector"] = {"indices": indices, "values": values, "dims": dims}
+    elif record.vector is not None:
+        point["vector"] = _numbers(record.vector)
+    # None and an empty list mean the same as no value.
+    attributes = {n: v for n, v in record.attributes.items() if v is not None and v != ()}
+    if attributes:
+        point["attributes"] = attributes
+    return point | _payload_fields(record.payload)
+
+
+def _numbers(vector: Any) -> list[float]:  # noqa: ANN401  # an array
+    # The shortest decimal number that reads as the same float32.
+    return [float(str(number)) for number in vector]
+
+
+def _payload_fields(payload: bytes) -> dict[str, Any]:
+    """Return a payload as a JSON value that `read_points` turns into the same bytes."""
+    if not payload:
+        return {}
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"payload": text}
+    is_same = not isinstance(value, str) and value is not None and _json_bytes(value) == payload
+    return {"payload": value if is_same else text}
+
+
+def _json_bytes(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
+        errors="surrogatepass"
+    )
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InvalidArgumentError("file", f"{path} cannot be read: {reason}") from None
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        point = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(path, number, f"is no JSON: {error}") from None
+    if not isinstance(point, dict):
+        raise _wrong(path, number, "must be an object")
+    if unknown := sorted(point.keys() - set(_KEYS)):
+        keys = ", ".join(_KEYS)
+        raise _wrong(path, number, f"has {unknown[0]!r:.60}; the keys of a point are {keys}")
+    return point
+
+
+def _vector(path: Path, number: int, point: dict[str, Any]) -> Any:  # noqa: ANN401  # a row
+    vector = point.get("vector")
+    if isinstance(vector, dict):
+        try:
+            indices = np.array(vector["indices"], np.int64)
+            values = np.array(vector["values"], np.float32)
+            dims = int(vector["dims"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            rule = "a sparse `vector` must have lists `indices` and `values`, and a number `dims`"
+            raise _wrong(path, number, rule) from None
+        is_sorted = indices.ndim == 1 and bool((np.diff(indices) > 0).all())
+        if (
+            not is_sorted
+            or indices.shape != values.shape
+            or (len(indices) and not 0 <= indices[0] <= indices[-1] < dims)
+        ):
+            rule = "`indices` must ascend from 0 to `dims` - 1, with a value each"
+            raise _wrong(path, number, rule)
+        return indices, values, dims
+    try:
+        row = np.array(vector, np.float32)
+    except (TypeError, ValueError):
+        row = np.empty(0, np.float32)
+    if not isinstance(vector, list) or row.ndim != 1 or not row.size:
+        raise _wrong(path, number, "`vector` must be a list of numbers")
+    return row
+
+
+def _payload(path: Path, number: int, point: dict[str, Any]) -> bytes | None:
+    if "payload_base64" in point:
+        try:
+            return base64.b64decode(point["payload_base64"], validate=True)
+        except (TypeError, ValueError):
+            raise _wrong(path, number, "`payload_base64` must be a text in base64") from None
+    value = point.get("payload")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass")
+    return _json_bytes(value)
+
+
+def _matrix(path: Path, rows: list[Any]) -> Matrix:
+    """Return the rows as a dense matrix or, if they are tuples, as a sparse one."""
+    sparse = {isinstance(row, tuple) for row in rows}
+    widths = {row[2] if isinstance(row, tuple) else len(row) for row in rows}
+    if len(sparse) > 1 or len(widths) > 1:
+        rule = "vectors must all be dense or all sparse, and have the same number of dimensions"
+        raise InvalidArgumentError("file", f"{path}: {rule}")
+    if not isinstance(rows[0], tuple):
+        return np.stack(rows)
+    ends = np.cumsum([0, *(len(row[0]) for row in rows)])
+    indices = np.concatenate([row[0] for row in rows]).astype(np.uint32)
+    return Csr(ends, indices, np.concatenate([row[1] for row in rows]), widths.pop())
+
+
+def _wrong(path: Path, number: int, problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError("file", f"{path} line {number}: {problem}")

@@ -1,0 +1,190 @@
+"""Ids of points, and the rows that have them.
+
+An index has either integer ids or texts. Kernels know integers only, so each text has an integer
+key: 63 bits of its BLAKE2b hash. If two texts have the same hash, the smaller text keeps it, and
+the other text takes the next key that is free. So the key of a text depends on the set of texts,
+and not on their order.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array
+from divgrpc.columns.texts import ENDS, Texts
+from divgrpc.errors import invalid
+from divgrpc.parameters.limits import LIMITS
+from divgrpc.types import IntArray
+from divgrpc.types.records import IdArray, IdKind
+
+# Name of the two arrays of texts, and of the array of rows in ascending order of their ids.
+ID_TEXTS: Final = "id_texts"
+ID_ORDER: Final = "id_order"
+_KEY_MASK: Final = 2**63 - 1
+_ABSENT: Final = -1
+
+
+def is_texts(ids: object) -> bool:
+    """Whether `ids` are texts: a sequence or an array whose first item is a text."""
+    if isinstance(ids, np.ndarray):
+        return ids.dtype.kind in "UT" or (ids.dtype.kind == "O" and _begins_with_text(ids.ravel()))
+    return _begins_with_text(ids)
+
+
+def _begins_with_text(ids: Any) -> bool:  # noqa: ANN401  # any sequence
+    try:
+        return len(ids) > 0 and isinstance(ids[0], str)
+    except (TypeError, KeyError, IndexError):
+        return False
+
+
+def encode_texts(ids: Iterable[object], field: str = "ids") -> list[bytes]:
+    """Return text ids as UTF-8; raises `InvalidArgumentError` with the field `field`."""
+    most = LIMITS["id_bytes_max"]
+    texts = []
+    for text in ids:
+        if not isinstance(text, str):
+            raise invalid(field, f"must be all texts or all integers, got {text!r:.80}")
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError:
+            raise invalid(field, f"must be valid Unicode, got {text!r:.80}") from None
+        if not 0 < len(encoded) <= most:
+            sentence = f"must have 1 to {most} bytes each as UTF-8, got {len(encoded)}"
+            raise invalid(field, f"{sentence} ({text[:40]!r})")
+        texts.append(encoded)
+    return texts
+
+
+def hash_of(text: bytes) -> int:
+    """Return the hash of a text, from 0 to 2**63 - 1."""
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") & _KEY_MASK
+
+
+def keys_of(texts: Sequence[bytes]) -> IntArray:
+    """Return the keys (n,) of the texts of a build.
+
+    Raises `InvalidArgumentError` if a text occurs twice.
+    """
+    keys = np.fromiter(map(hash_of, texts), np.int64, len(texts))
+    order = np.argsort(keys, kind="stable")
+    ascending = keys[order]
+    repeated = np.unique(ascending[1:][ascending[1:] == ascending[:-1]])
+    if not len(repeated):
+        return keys
+    used = set(ascending.tolist())
+    for key in repeated.tolist():
+        first, last = np.searchsorted(ascending, [key, key + 1])
+        rows = sorted(order[first:last].tolist(), key=lambda row: texts[row])
+        for before, row in pairwise(rows):
+            if texts[before] == texts[row]:
+                raise invalid("ids", f"must be unique, {texts[row].decode()!r} occurs twice")
+            free = key
+            while free in used:
+                free = (free + 1) & _KEY_MASK
+            used.add(free)
+            keys[row] = free
+    return keys
+
+
+def ascends(keys: IntArray) -> bool:
+    """Whether each key is greater than the key before it."""
+    return bool((keys[1:] > keys[:-1]).all())
+
+
+class Ids:
+    """The ids of the points of one generation."""
+
+    def __init__(self, arrays: Mapping[str, Array], rows: int) -> None:
+        """Read the ids of `rows` points from the arrays of a generation."""
+        self._rows = rows
+        self._keys = arrays.get("ids")
+        self._texts = Texts(arrays, ID_TEXTS) if ID_TEXTS + ENDS in arrays else None
+        # None if the ids ascend.
+        self._order: IntArray | None = arrays.get(ID_ORDER)
+        if self._order is None and self._keys is not None and not ascends(self._keys):
+            self._order = np.argsort(self._keys)  # an index of an older version
+
+    @property
+    def kind(self) -> IdKind:
+        """The kind of the ids."""
+        return "int64" if self._texts is None else "string"
+
+    def of_rows(self, rows: IntArray) -> IdArray:
+        """Return the ids of `rows` (m,)."""
+        if self._texts is not None:
+            return self.of_results(rows)
+        return rows if self._keys is None else self._keys[rows]
+
+    def of_results(self, rows: IntArray) -> npt.NDArray[np.object_]:
+        """Return the text ids of `rows`, an array of any shape; "" for the padding of -1."""
+        assert self._texts is not None  # noqa: S101  # callers check
+        if not rows.size:
+            return np.empty(rows.shape, object)
+        flat = rows.ravel()
+        texts = [text.decode() for text in self._texts.take(flat)]
+        if len(flat) and flat.min() < 0:
+            texts = ["" if row < 0 else t for row, t in zip(flat.tolist(), texts, strict=True)]
+        return np.array(texts, object).reshape(rows.shape)
+
+    def rows_of(self, ids: Sequence[int | str] | IdArray, field: str = "ids") -> IntArray:
+        """Return the row of each id (m,), -1 for an id that no point has.
+
+        Raises `InvalidArgumentError` with the field `field` for ids of another kind.
+        """
+        if self._texts is None:
+            return self.rows_of_keys(_integers(ids, field))
+        if len(ids) and not is_texts(ids):
+            raise invalid(field, "must be texts, as the ids of this index are")
+        return np.array([self._row_of_text(t) for t in encode_texts(ids, field)], np.int64)
+
+    def rows_of_keys(self, keys: IntArray) -> IntArray:
+        """Return the row of each integer id, or of each key of a text; -1 where there is none."""
+        if self._keys is None:
+            return np.where((keys >= 0) & (keys < self._rows), keys, _ABSENT)
+        if not keys.size:
+            return np.empty(keys.shape, np.int64)
+        places = np.searchsorted(self._keys, keys, sorter=self._order)
+        places = np.minimum(places, self._rows - 1)
+        rows = places if self._order is None else self._order[places]
+        return np.where(self._keys[rows] == keys, rows, _ABSENT)
+
+    def after(self, key: int, count: int) -> tuple[IntArray, int]:
+        """Return the rows (m,) of the next `count` keys above `key`, ascending, and the last key.
+
+        Without such keys, the array is empty and the key is `key`.
+        """
+        if self._keys is None:
+            rows = np.arange(key + 1, min(self._rows, key + 1 + count))
+            return rows, key + len(rows)
+        start = int(np.searchsorted(self._keys, key, side="right", sorter=self._order))
+        stop = min(self._rows, start + count)
+        rows = np.arange(start, stop) if self._order is None else self._order[start:stop]
+        return rows, int(self._keys[rows[-1]]) if len(rows) else key
+
+    def _row_of_text(self, text: bytes) -> int:
+        assert self._texts is not None  # noqa: S101  # callers check
+        key = hash_of(text)
+        while (row := int(self.rows_of_keys(np.array([key]))[0])) != _ABSENT:
+            if self._texts[row] == text:
+                return row
+            key = (key + 1) & _KEY_MASK
+        return _ABSENT
+
+
+def _integers(ids: object, field: str) -> IntArray:
+    if isinstance(ids, Sequence | np.ndarray) and len(ids) and is_texts(ids):
+        raise invalid(field, "must be integers, as the ids of this index are")
+    try:
+        numbers = np.asarray(ids)
+        if numbers.size == 0:
+            return np.empty(0, np.int64)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise invalid(field, "must be a list of integers")
+        return numbers.astype(np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise invalid(field, "must be a list of integers") from None

@@ -1,0 +1,174 @@
+"""Writes the columns of a build into its store, one block of rows at a time.
+
+id_texts.bytes, .ends            text ids in UTF-8; the array `ids` has their keys
+id_order                         the rows in ascending order of their ids, unless ids ascend
+attribute.I.values               numbers of attribute I (see `divgrpc.columns.values`)
+attribute.I.ends                 end of each row's values, if the attribute is `multi`
+attribute.I.words.bytes, .ends   the texts that a keyword's numbers stand for
+payload.bytes, .ends             payloads
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.arrays import Array
+from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, keys_of
+from divgrpc.columns.reader import PAYLOAD, array_name
+from divgrpc.columns.texts import BYTES, ENDS, Texts, TextWriter
+from divgrpc.columns.values import DTYPES, Column
+from divgrpc.errors import LimitExceededError, invalid
+from divgrpc.parameters.limits import LIMITS
+from divgrpc.types import IntArray
+from divgrpc.types.records import Attribute
+
+Mask = npt.NDArray[np.bool_] | slice
+
+
+class ColumnStore(Protocol):
+    """The methods of `divgrpc.storage.writers.Store` that columns need."""
+
+    def begin(self, name: str, dtype: Any, row_shape: tuple[int, ...], rows: int = 0) -> None:  # noqa: ANN401  # a dtype
+        """Create an array for `append`."""
+
+    def append(self, name: str, block: Array) -> None:
+        """Append rows."""
+
+    def read(self, name: str) -> Array:
+        """Return the rows appended so far."""
+
+    def create(self, name: str, dtype: Any, shape: tuple[int, ...]) -> Array:  # noqa: ANN401  # a dtype
+        """Return a new array of this shape to be written in place."""
+
+
+class ColumnWriter:
+    """Writes text ids, attributes and payloads.
+
+    attributes: the declarations. Every block has a column of each.
+    has_texts, has_payloads: whether every block has text ids, and whether it has payloads.
+    """
+
+    def __init__(
+        self,
+        store: ColumnStore,
+        attributes: Sequence[Attribute],
+        *,
+        has_texts: bool,
+        has_payloads: bool,
+    ) -> None:
+        self._store = store
+        self._attributes = tuple(attributes)
+        self._ids = self._texts(ID_TEXTS) if has_texts else None
+        self._payloads = self._texts(PAYLOAD) if has_payloads else None
+        self._words: list[dict[str, int]] = [{} for _ in attributes]
+        self._value_counts = [0 for _ in attributes]
+        for number, attribute in enumerate(attributes):
+            store.begin(array_name(number, "values"), DTYPES[attribute.type], ())
+            if attribute.multi:
+                store.begin(array_name(number, "ends"), np.int64, ())
+
+    def append(
+        self,
+        mask: Mask,
+        texts: Sequence[bytes],
+        columns: Mapping[Attribute, Column],
+        payloads: Sequence[bytes],
+    ) -> None:
+        """Append the rows that `mask` keeps."""
+        if self._ids is not None:
+            self._ids.append(_kept(texts, mask))
+        if self._payloads is not None:
+            self._payloads.append(_kept(payloads, mask))
+        for number, attribute in enumerate(self._attributes):
+            column = columns[attribute].take(mask, multi=attribute.multi)
+            self._append_column(number, attribute, column)
+
+    def finish(self) -> None:
+        """Write what depends on all rows: words of keywords, and keys of text ids.
+
+        Raises `InvalidArgumentError` if a text id occurs twice.
+        """
+        for number, words in enumerate(self._words):
+            if self._attributes[number].type == "keyword":
+                self._texts(array_name(number, "words")).append([w.encode() for w in words])
+        if self._ids is not None:
+            stored = Texts(
+                {n: self._store.read(n) for n in (ID_TEXTS + BYTES, ID_TEXTS + ENDS)}, ID_TEXTS
+            )
+            keys = keys_of([stored[row] for row in range(len(stored))])
+            self._store.create("ids", np.int64, keys.shape)[:] = keys
+            write_order(self._store, keys)
+
+    def _texts(self, name: str) -> TextWriter:
+        self._store.begin(name + BYTES, np.uint8, ())
+        self._store.begin(name + ENDS, np.int64, ())
+        return TextWriter(self._store.append, name)
+
+    def _append_column(self, number: int, attribute: Attribute, column: Column) -> None:
+        values = column.values
+        if attribute.type == "keyword":
+            words = self._words[number]
+            # Only words that rows of this block use get a number.
+            used = np.unique(values[values >= 0]).tolist()
+            numbers = np.full(len(column.words) + 1, -1, np.int32)  # the last is for missing values
+            for place in used:
+                numbers[place] = words.setdefault(column.words[place], len(words))
+            values = numbers[values]
+            if len(words) > LIMITS["keywords_max"]:
+                most = LIMITS["keywords_max"]
+                raise LimitExceededError(
+                    f"attribute {attribute.name!r} has more than {most} different keywords"
+                )
+        self._store.append(array_name(number, "values"), values)
+        if attribute.multi:
+            ends = column.ends + self._value_counts[number]
+            self._store.append(array_name(number, "ends"), ends)
+            self._value_counts[number] += len(values)
+
+
+def write_order(store: ColumnStore, ids: IntArray) -> None:
+    """Write the rows in ascending order of their ids, unless the ids ascend.
+
+    Raises `InvalidArgumentError` if an id occurs twice.
+    """
+    if ascends(ids):
+        return
+    order = np.argsort(ids)
+    ascending = ids[order]
+    equal = np.flatnonzero(ascending[1:] == ascending[:-1])
+    if len(equal):
+        raise invalid("ids", f"must be unique, {ascending[equal[0]]} occurs twice")
+    store.create(ID_ORDER, np.int64, order.shape)[:] = order
+
+
+def check_payloads(payloads: object, rows: int) -> list[bytes]:
+    """Return payloads as bytes, one per row; None is b"", and texts are encoded as UTF-8.
+
+    Raises `InvalidArgumentError` with the field `payloads`.
+    """
+    if isinstance(payloads, str | bytes) or not isinstance(payloads, Collection):
+        raise invalid("payloads", "must be a list with the bytes of each row")
+    if len(payloads) != rows:
+        raise invalid("payloads", f"must have one entry per row, {rows}, got {len(payloads)}")
+    return [_payload(item) for item in payloads]
+
+
+def _payload(item: object) -> bytes:
+    if item is None:
+        return b""
+    if isinstance(item, str):
+        item = item.encode(errors="surrogatepass")
+    if not isinstance(item, bytes | bytearray | memoryview):
+        raise invalid("payloads", f"must be bytes, texts or None, got {type(item).__name__}")
+    if len(item) > LIMITS["payload_bytes_max"]:
+        most = LIMITS["payload_bytes_max"]
+        raise invalid("payloads", f"must have at most {most} bytes each, got {len(item)}")
+    return bytes(item)
+
+
+def _kept(items: Sequence[bytes], mask: Mask) -> Sequence[bytes]:
+    if isinstance(mask, slice):
+        return items[mask]
+    return [item for item, keep in zip(items, mask.tolist(), strict=True) if keep]

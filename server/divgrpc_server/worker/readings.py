@@ -1,0 +1,118 @@
+"""Readings: the calls Get, Count and Scroll, which a worker answers at once."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from divgrpc.engine import Engine
+from divgrpc.errors import InvalidArgumentError, invalid
+from divgrpc.parameters import LIMITS, check_index_name
+from divgrpc_protos.v1 import points_pb2
+from divgrpc_server.codec import points
+from divgrpc_server.codec.statuses import ReplyTooLargeError, explain
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
+from divgrpc_server.logging.logs import Logger
+
+_PAGE_ROWS: Final = 1_000
+_PAGE_ROWS_MAX: Final = 10_000
+
+
+class Reading:
+    """One call that reads stored points; it has the methods of `worker.batches.Batch`.
+
+    A reading is answered as a whole, so `ends_soon` is true and `answer_slice` is never called.
+    """
+
+    ends_soon = True
+
+    def __init__(self, request: Request, message: Any, answer: Callable[..., Message]) -> None:  # noqa: ANN401  # one of the messages in `READS`
+        self.id = request.id
+        self.deadline = request.deadline
+        self.tag = request.tag
+        self.name = check_index_name(message.index)
+        self.is_withdrawn = False
+        self._message = message
+        self._answer = answer
+
+    def start(self, index: Engine) -> Reply:
+        """Return the reply; raises the errors of the core, and `ReplyTooLargeError`."""
+        payload = self._answer(index, self._message).SerializeToString()
+        if len(payload) > LIMITS["message_bytes_max"]:
+            raise ReplyTooLargeError(
+                f"the points would take more than {LIMITS['message_bytes_max']} bytes; "
+                "ask for fewer points, or without vectors or payloads"
+            )
+        return Reply(self.id, Outcome.ANSWER, payload)
+
+    def answer_slice(self) -> Reply | None:
+        """Raise, because `start` has answered."""
+        raise AssertionError("a reading has no slices")
+
+    def pack_error(self, error: Exception, log: Logger) -> Reply:
+        """Return the reply that carries an error."""
+        return _pack_error(self.id, self.tag, error, log)
+
+
+def _get(index: Engine, request: points_pb2.GetRequest) -> points_pb2.GetResponse:
+    ids = points.requested_ids(request, index.manifest.id_kind)
+    parts = points.parse_parts(request.parts)
+    records = points.pack_records(index.get(ids, parts), index.manifest.id_kind)
+    return points_pb2.GetResponse(generation=index.generation, points=records)
+
+
+def _count(index: Engine, _: points_pb2.CountRequest) -> points_pb2.CountResponse:
+    return points_pb2.CountResponse(generation=index.generation, count=index.rows)
+
+
+def _scroll(index: Engine, request: points_pb2.ScrollRequest) -> points_pb2.ScrollResponse:
+    key = _key(request.page_token)
+    count = min(request.page_size or _PAGE_ROWS, _PAGE_ROWS_MAX)
+    parts, kind = points.parse_parts(request.parts), index.manifest.id_kind
+    while True:
+        records, last = index.page(key, count, parts)
+        response = points_pb2.ScrollResponse(
+            generation=index.generation, points=points.pack_records(records, kind)
+        )
+        # Half of the limit leaves room for the token, and for points of different sizes.
+        size = response.ByteSize()
+        if size <= LIMITS["message_bytes_max"] - _HEADROOM_BYTES or len(records) <= 1:
+            break
+        count = max(1, len(records) * (LIMITS["message_bytes_max"] // 2) // size)
+    if index.has_points_after(last):
+        response.next_page_token = str(last)
+    return response
+
+
+_HEADROOM_BYTES: Final = 64
+# The request message of each operation, and the function that answers it.
+READS: Final[Mapping[int, tuple[type[Message], Callable[..., Message]]]] = {
+    Op.GET: (points_pb2.GetRequest, _get),
+    Op.COUNT: (points_pb2.CountRequest, _count),
+    Op.SCROLL: (points_pb2.ScrollRequest, _scroll),
+}
+
+
+def parse_reading(request: Request, log: Logger) -> Reading | Reply:
+    """Return the reading of a request, or a reply with an error if the request is invalid."""
+    kind, answer = READS[request.op]
+    try:
+        return Reading(request, kind.FromString(request.payload), answer)
+    except Exception as error:  # noqa: BLE001  # becomes the status of the call
+        return _pack_error(request.id, request.tag, error, log)
+
+
+def _key(token: str) -> int:
+    """Return the key after which a page begins; raises `InvalidArgumentError`."""
+    if not token:
+        return -1
+    if not (token.isascii() and token.isdecimal() and len(token) < 20):
+        raise InvalidArgumentError("page_token", "is not a token that Scroll has returned")
+    key = int(token)
+    if key >= 2**63:
+        raise invalid("page_token", "is not a token that Scroll has returned")
+    return key
+
+
+def _pack_error(number: int, tag: str, error: Exception, log: Logger) -> Reply:
+    return Reply(number, Outcome.STATUS, explain(error, tag, log).SerializeToString())

@@ -1,0 +1,129 @@
+"""Points as JSON Lines: what is written is read as the same points."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.types.records import Records, SparseVectors
+from divgrpc_client.formats.files import read_vectors
+from divgrpc_client.formats.json_lines import read_points, write_points
+from divgrpc_protos.arrays import Csr
+
+
+def written(path: Path, *lines: object) -> Path:
+    """Write a line of JSON for each object, or a text as it is."""
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return path
+
+
+def test_points_are_read(tmp_path: Path) -> None:
+    points = read_points(
+        written(
+            tmp_path / "points.jsonl",
+            {"id": "a", "vector": [1, 0.5], "attributes": {"brand": "x"}, "payload": {"t": "é"}},
+            "",
+            {"id": "b", "vector": [0, 1], "attributes": {"tags": ["u"]}, "payload": "plain"},
+            {"id": "c", "vector": [1, 1], "payload_base64": "AP8="},
+            {"id": "d", "vector": [2, 1]},
+        )
+    )
+    assert points.ids == ["a", "b", "c", "d"]
+    assert isinstance(points.vectors, np.ndarray)
+    assert points.vectors.tolist() == [[1, 0.5], [0, 1], [1, 1], [2, 1]]
+    assert points.attributes == {
+        "brand": ["x", None, None, None],
+        "tags": [None, ["u"], None, None],
+    }
+    assert points.payloads == ['{"t":"é"}'.encode(), b"plain", b"\x00\xff", None]
+
+
+def test_vectors_alone_suffice(tmp_path: Path) -> None:
+    path = written(tmp_path / "points.ndjson", {"vector": [1, 2]}, {"vector": [3, 4]})
+    points = read_points(path)
+    assert (points.ids, points.attributes, points.payloads) == (None, {}, None)
+    vectors = read_vectors(path)
+    assert isinstance(vectors, np.ndarray)
+    assert vectors.tolist() == [[1, 2], [3, 4]]
+
+
+_PAYLOADS = st.one_of(
+    st.binary(max_size=20),
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists).map(
+        lambda value: json.dumps(value).encode()
+    ),
+)
+
+
+@given(st.lists(_PAYLOADS, min_size=1, max_size=5), st.booleans())
+def test_what_is_written_is_read(payloads: list[bytes], is_sparse: bool) -> None:
+    rng = np.random.default_rng(len(payloads))
+    count = len(payloads)
+    dense = rng.normal(size=(count, 3)).astype(np.float32)
+    vectors: Any = dense
+    if is_sparse:
+        indices = np.tile(np.arange(3, dtype=np.int32), count)
+        vectors = SparseVectors(np.arange(count + 1) * 3, indices, dense.ravel(), 3)
+    attributes: dict[str, Any] = {
+        "n": tuple(range(count)),
+        "tags": (("x",),) * count,
+        "none": (None,) * count,
+    }
+    ids = np.array([f"id {row} \N{SNOWMAN}" for row in range(count)], object)
+    records = Records(ids, vectors, attributes, tuple(payloads))
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "points.jsonl"
+        path.write_text("".join(write_points(records)), encoding="utf-8")
+        points = read_points(path)
+    assert points.ids == ids.tolist()
+    numbers = points.vectors
+    values = numbers.data if isinstance(numbers, Csr) else numbers.ravel()
+    assert values.tobytes() == dense.tobytes()
+    assert points.attributes == {"n": list(range(count)), "tags": [["x"]] * count}
+    assert (points.payloads or [None] * count) == [payload or None for payload in payloads]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2: is no JSON"),
+        ("[1]", "line 2: must be an object"),
+        ({"vector": [1, 2], "vektor": 1}, "line 2: has 'vektor'; the keys"),
+        ({"id": "b"}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": "x"}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": []}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": [[1]]}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": ["x"]}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": {"indices": [0]}}, "line 2: a sparse `vector` must have"),
+        ({"vector": {"indices": [1, 0], "values": [1, 2], "dims": 2}}, "must ascend"),
+        ({"vector": {"indices": [2], "values": [1], "dims": 2}}, "must ascend"),
+        ({"vector": {"indices": [0, 1], "values": [1], "dims": 2}}, "must ascend"),
+        ({"vector": [1, 2], "attributes": [1]}, "line 2: `attributes` must be an object"),
+        ({"vector": [1, 2], "payload_base64": "?"}, "line 2: `payload_base64` must be"),
+        ({"vector": [1, 2], "id": "b"}, "all points must have an id, or none"),
+        ({"vector": [1, 2, 3]}, "the same number of dimensions"),
+        ({"vector": {"indices": [0], "values": [1], "dims": 2}}, "all be dense or all sparse"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: object, words: str) -> None:
+    path = written(tmp_path / "points.jsonl", {"vector": [1, 2]}, line)
+    with pytest.raises(InvalidArgumentError, match=words) as error_info:
+        read_points(path)
+    assert error_info.value.field == "file"
+    assert str(path) in str(error_info.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.jsonl", tmp_path):
+        with pytest.raises(InvalidArgumentError, match="cannot be read"):
+            read_points(path)
+    with pytest.raises(InvalidArgumentError, match="has no points"):
+        read_points(written(tmp_path / "empty.jsonl"))
