@@ -232,6 +232,19 @@ class Engine:
             columns["payloads"] = self._reader.payloads(rows) or (b"",) * len(rows)
         return columns
 
+    def numbers_of(self, ids: IntArray | list[str], field: str) -> IntArray:
+        """Return the ids that `topics` has for ids of callers: row numbers if the ids are texts.
+
+        Raises `InvalidArgumentError` with the field `field` for ids of another kind, and for a text
+        that no point has.
+        """
+        if not self._has_texts and not isinstance(ids, list):
+            return ids
+        rows = self._reader.ids.rows_of(ids, field)
+        if len(unknown := np.flatnonzero(rows < 0)):
+            raise invalid(field, f"has {ids[unknown[0]]!r}, which is no id of the index")
+        return rows
+
     def rows_of(self, ids: IdArray) -> IntArray:
         """Return the row numbers of results, in an array of the shape of `ids`; -1 for padding."""
         if not self._has_texts:

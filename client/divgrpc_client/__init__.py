@@ -6,8 +6,8 @@
         result = client.query("images", queries, k=10, diversity=0.3)
 
 This package holds both clients and, in `cli`, the command line. It may import grpc, protobuf,
-numpy, and the types, parameters, errors, metrics, `evaluation` and `search.results` of the core
-(the package `divgrpc`). The command line, tables and reports may also import rich and jinja2. The
+numpy, and the types, parameters, errors, metrics, `columns`, `evaluation` and `search.results` of
+the core (the package `divgrpc`). The command line, tables and reports may also import rich and jinja2. The
 client may not import numba, scipy or the core's engine. The only exception is the command `divgrpc
 warm`, which imports `divgrpc.warmup`.
 """
@@ -23,6 +23,7 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
+from divgrpc.types.records import Attribute, Record, Records
 
 if TYPE_CHECKING:
     from divgrpc_client.client import AsyncClient, Client
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "Attribute",
     "Client",
     "ClientStateError",
     "DivgrpcError",
@@ -40,6 +42,8 @@ __all__ = [
     "LabelResult",
     "Progress",
     "QueryResult",
+    "Record",
+    "Records",
     "RpcError",
     "ServerInfo",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.columns.ids import encode_texts, is_texts
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid, check_storable
@@ -41,7 +42,7 @@ class Relevance:
     """
 
     categories: IntArray | None = None
-    relevant: tuple[IntArray, ...] | None = None
+    relevant: tuple[IntArray | list[str], ...] | None = None
 
     @classmethod
     def of(
@@ -61,7 +62,7 @@ class Relevance:
             numbers = _whole(categories, field)
             entries, relevance = len(numbers), cls(categories=numbers)
         else:
-            lists = tuple(_whole(ids, field) for ids in relevant or ())
+            lists = tuple(_ids(ids, field) for ids in relevant or ())
             entries, relevance = len(lists), cls(relevant=lists)
         if entries != queries:
             raise invalid(field, "must have one entry for each query")
@@ -86,8 +87,16 @@ class Relevance:
             except InvalidArgumentError as error:
                 raise InvalidArgumentError("categories", f"categories: {error}") from None
             return index.topics, self.categories
-        topics = Topics.of_relevant(self.relevant or (), index.topics.labels)
+        numbers = [index.numbers_of(ids, "relevant") for ids in self.relevant or ()]
+        topics = Topics.of_relevant(numbers, index.topics.labels)
         return topics, topics.names
+
+
+def _ids(ids: npt.ArrayLike, field: str) -> IntArray | list[str]:
+    """Return integer ids as an array, and text ids as a list."""
+    if not is_texts(ids):
+        return _whole(ids, field)
+    return [text.decode() for text in encode_texts(ids, field)]  # type: ignore[arg-type]  # it has a first text
 
 
 class QueryTally(Tally[EvaluateRow]):

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from divgrpc import Index
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
+from divgrpc.evaluation import Grid, evaluate
 from divgrpc.types.records import Attribute, Records, SparseVectors
 from divgrpc_client import AsyncClient, Client, RpcError
 from divgrpc_protos.v1 import index_pb2, points_pb2
@@ -152,6 +153,19 @@ def test_sparse_vectors_come_back(client: Client) -> None:
     assert isinstance(vectors, SparseVectors)
     dense = sparse.csr_array((vectors.values, vectors.indices, vectors.indptr), shape=(2, DIMS))
     np.testing.assert_array_equal(dense.toarray(), matrix[[3, 0]].toarray())
+
+
+def test_relevant_points_have_text_ids(client: Client) -> None:
+    subtopics = np.arange(60) % 3
+    client.build("judged", VECTORS[:60], ids=NAMES[:60], subtopics=subtopics, replace=True)
+    core = Index.build(VECTORS[:60], ids=NAMES[:60], subtopics=subtopics)
+    relevant = [NAMES[row : row + 4] for row in range(10)]
+    options: dict[str, Any] = {"ks": [5], "diversities": [0.2]}
+    rows = list(client.evaluate("judged", VECTORS[60:70], relevant=relevant, **options))
+    expected = evaluate(core, VECTORS[60:70], grid=Grid(**options), relevant=relevant)
+    assert [row.metrics for row in rows] == [row.metrics for row in expected]
+    with pytest.raises(InvalidArgumentError, match="is no id of the index"):
+        list(client.evaluate("judged", VECTORS[60:61], relevant=[["absent"]], **options))
 
 
 def test_a_small_build_takes_columns(stub: DiverseIndexStub, client: Client) -> None:

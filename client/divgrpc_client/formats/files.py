@@ -93,21 +93,22 @@ def read_ids(source: str, vectors_path: Path) -> Array | list[str]:
     return lines
 
 
-def read_lists(path: Path) -> list[Array]:
-    """Return one array per line of a text file with whole numbers, separated by spaces.
+def read_lists(path: Path) -> list[Any]:
+    """Return the ids on each line of a text file, as an array of numbers or as a list of texts.
 
-    A line may be empty. Raises `InvalidArgumentError` if the file is missing or holds anything
-    else.
+    Ids are separated by tabs if the file has any, else by spaces. They are texts if one of them is
+    no whole number. A line may be empty. Raises `InvalidArgumentError` if the file is missing or
+    has a number above 64 bits.
     """
+    lines = read_lines("file", path)
+    separator = "\t" if any("\t" in line for line in lines) else None
+    lists = [line.split(separator) for line in lines]
+    if not all(_INTEGER.fullmatch(word) for words in lists for word in words):
+        return lists
     try:
-        return [
-            np.array([int(word) for word in line.split()], np.int64)
-            for line in read_lines("file", path)
-        ]
-    except (ValueError, OverflowError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
-        raise wrong(path, f"must hold whole numbers on every line: {error}") from None
+        return [np.array([int(word) for word in words if word], np.int64) for words in lists]
+    except OverflowError as error:
+        raise wrong(path, f"must hold whole numbers of 64 bits: {error}") from None
 
 
 def read_lines(field: str, path: Path) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
 
+from divgrpc.columns.ids import encode_texts, is_texts
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation import Grid
 from divgrpc.evaluation.grid import LabelGrid
@@ -215,6 +216,13 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         return tally.rows()
 
 
+def _relevant_ids(ids: npt.ArrayLike) -> evaluate_pb2.RelevantIds:
+    if not is_texts(ids):
+        return evaluate_pb2.RelevantIds(ids=_column("relevant", ids, np.int64))
+    texts = [text.decode() for text in encode_texts(ids, "relevant")]  # type: ignore[arg-type]  # it has a first text
+    return evaluate_pb2.RelevantIds(string_ids=texts)
+
+
 class QueryEvaluation(
     Evaluation[evaluate_pb2.EvaluateRequest, evaluate_pb2.EvaluateResponse, EvaluateRow]
 ):
@@ -245,8 +253,7 @@ class QueryEvaluation(
         if categories is not None:
             self._judgements["categories"] = _column("categories", categories, np.int32)
         if relevant is not None:
-            lists = (_column("relevant", ids, np.int64) for ids in relevant)
-            self._judgements["relevant"] = [evaluate_pb2.RelevantIds(ids=ids) for ids in lists]
+            self._judgements["relevant"] = list(map(_relevant_ids, relevant))
         for field, entries in self._judgements.items():
             if len(entries) != row_count(matrix):
                 raise invalid(field, "must have one entry for each query")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,9 @@ from divgrpc_protos.arrays import Matrix, row_count, take
 # Maximum width and height of a thumbnail, the size at which a page shows thumbnails.
 THUMBNAIL_PIXELS: Final = 64
 _COUNT: Final = 4
-_ID_AND_TITLE: Final = re.compile(r"(\d+)\t(.*)")
+_ID_AND_TITLE: Final = re.compile(r"([^\t]+)\t(.*)")
+# An id of a point: an integer or a text.
+Id: TypeAlias = int | str
 _OPTIONS: Final = (
     *("k", "diversity", "selector", "variant", "rounding", "search", "hash_limit"),
     *("candidates_limit", "max_distance", "sampling", "seed"),
@@ -42,9 +44,9 @@ _OPTIONS: Final = (
 class Looks:
     """How points are shown: titles, images as data URIs ("" for none) and categories, by id."""
 
-    titles: Mapping[int, str] = field(default_factory=dict)
-    thumbnail: Callable[[int], str] | None = None
-    categories: Mapping[int, int] = field(default_factory=dict)
+    titles: Mapping[Id, str] = field(default_factory=dict)
+    thumbnail: Callable[[Id], str] | None = None
+    categories: Mapping[Id, int] = field(default_factory=dict)
 
 
 def side_by_side(
@@ -78,15 +80,16 @@ def side_by_side(
     sections = []
     for number in np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist():
         category = None if categories is None else int(np.asarray(categories)[number])
-        ids = None if relevant is None else {int(point) for point in np.asarray(relevant[number])}
+        ids: set[Id] | None = None
+        if relevant is not None:
+            ids = set(np.asarray(relevant[number]).tolist())
         lists = []
         for row in best:
             query = take(matrix, number, number + 1)
             answer = client.query(index, query, timeout=timeout, **_options(row))
             if answer.generation != row.generation:
                 raise IndexChangedError(f"index {index!r} was replaced since it was evaluated")
-            points = [int(point) for point in answer.ids[0] if point >= 0]
-            results = [_result(point, looks, category, ids) for point in points]
+            results = [_result(hit.id, looks, category, ids) for hit in answer[0]]
             caption = f"{len(results)} results"
             if ids is not None or (category is not None and looks.categories):
                 relevant_count = sum(not result.wrong for result in results)
@@ -105,7 +108,7 @@ def _options(row: EvaluateRow) -> dict[str, Any]:
     return options | copies | {"n_probes": row.parameters.n_probes or None}
 
 
-def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None) -> Result:
+def _result(point: Id, looks: Looks, category: int | None, ids: set[Id] | None) -> Result:
     title = looks.titles.get(point, "")
     image = "" if looks.thumbnail is None else looks.thumbnail(point)
     name = title or f"id {point}"
@@ -115,20 +118,22 @@ def _result(point: int, looks: Looks, category: int | None, ids: set[int] | None
     return Result(title if image else name, image, alt="" if title else name, wrong=wrong)
 
 
-def read_titles(path: Path, field: str = "titles") -> dict[int, str]:
+def read_titles(path: Path, field: str = "titles") -> dict[Id, str]:
     """Return a title for each id from a text file.
 
-    If every line has the form id, tab, title, the ids are taken from the lines. Otherwise each line
-    is a title, and the id is the line number, counted from 0.
+    If every line has the form id, tab, title, the ids are taken from the lines. They are integers
+    if all of them can be, else texts. Otherwise each line is a title, and its number, counted from
+    0, is the id.
     """
     lines = read_lines(field, path)
-    pairs = [_ID_AND_TITLE.fullmatch(line) for line in lines]
-    if all(pairs):
-        return {int(match[1]): match[2] for match in pairs if match}
-    return dict(enumerate(lines))
+    pairs = [match.groups() for line in lines if (match := _ID_AND_TITLE.fullmatch(line))]
+    if len(pairs) < len(lines):
+        return dict(enumerate(lines))
+    are_integers = all(point.isascii() and point.isdecimal() for point, _ in pairs)
+    return {int(point) if are_integers else point: title for point, title in pairs}
 
 
-def read_point_categories(path: Path) -> dict[int, int]:
+def read_point_categories(path: Path) -> dict[Id, int]:
     """Return a category for each id, from a file in the format of `read_titles`."""
     titles = read_titles(path, "point_categories")
     try:
@@ -139,7 +144,7 @@ def read_point_categories(path: Path) -> dict[int, int]:
         ) from None
 
 
-def read_thumbnails(path: Path) -> Callable[[int], str]:
+def read_thumbnails(path: Path) -> Callable[[Id], str]:
     """Return a function that returns the image of an id as a data URI, "" if there is none.
 
     `path` is a folder of files <id>.png, <id>.jpg or <id>.jpeg, or an .npy of shape (n, height,
@@ -157,8 +162,8 @@ def read_thumbnails(path: Path) -> Callable[[int], str]:
             "(n, height, width, 3), of uint8 or shares 0 to 1",
         )
 
-    def thumbnail(point: int) -> str:
-        if point >= len(array):
+    def thumbnail(point: Id) -> str:
+        if isinstance(point, str) or point >= len(array):
             return ""
         shades = array[point]
         if shades.dtype != np.uint8:
@@ -168,7 +173,9 @@ def read_thumbnails(path: Path) -> Callable[[int], str]:
     return thumbnail
 
 
-def _from_folder(folder: Path, point: int) -> str:
+def _from_folder(folder: Path, point: Id) -> str:
+    if Path(str(point)).name != str(point):
+        return ""  # a text id that names a file of another folder
     for suffix in (".png", ".jpg", ".jpeg"):
         if (path := folder / f"{point}{suffix}").exists():
             try:

@@ -98,14 +98,18 @@ class RelevantIds(Message):
     DESCRIPTOR: Descriptor
 
     IDS_FIELD_NUMBER: int
+    STRING_IDS_FIELD_NUMBER: int
     @property
     def ids(self) -> RepeatedScalarFieldContainer[int]: ...
+    @property
+    def string_ids(self) -> RepeatedScalarFieldContainer[str]: ...
     def __init__(
         self,
         *,
         ids: Iterable[int] | None = ...,
+        string_ids: Iterable[str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: Literal["ids", b"ids"]) -> None: ...
+    def ClearField(self, field_name: Literal["ids", b"ids", "string_ids", b"string_ids"]) -> None: ...
 
 @final
 class EvaluateRequest(Message):

@@ -17,7 +17,7 @@ from divgrpc.evaluation.queries import Relevance, study_queries
 from divgrpc.evaluation.study import Resolution, Study, Task
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
-from divgrpc.types import EvaluateLabelRow, EvaluateRow, Progress
+from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
 from divgrpc_protos.records import to_message
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server.codec.requests import parse_vectors
@@ -47,6 +47,12 @@ class _Call:
         return payload
 
 
+def _ids(item: evaluate_pb2.RelevantIds) -> IntArray | list[str]:
+    if item.string_ids and item.ids:
+        raise invalid("relevant", "must have ids or string_ids, not both")
+    return list(item.string_ids) or np.array(item.ids, np.int64)
+
+
 class QueryCall(_Call):
     """One Evaluate call."""
 
@@ -62,7 +68,7 @@ class QueryCall(_Call):
             per_row=request.per_query,
             **_task_options(request),
         ).bounded()
-        lists = [np.array(item.ids, np.int64) for item in request.relevant] or None
+        lists = [_ids(item) for item in request.relevant] or None
         categories = np.array(request.categories, np.int64) if request.categories else None
         self._relevance = Relevance.of(categories, lists, self._task.rows)
 

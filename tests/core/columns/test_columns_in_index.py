@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation import Grid, evaluate
 from divgrpc.index import Index
 from divgrpc.types.records import Attribute, Records, SparseVectors
 
@@ -163,6 +164,27 @@ def test_neighbours_vote_by_rows() -> None:
     expected = numbers.predict_labels(VECTORS[60:70], **options)
     result = texts.predict_labels(VECTORS[60:70], **options)
     np.testing.assert_array_equal(result.scores, expected.scores)
+
+
+def test_relevant_points_have_text_ids() -> None:
+    subtopics = np.arange(60) % 3
+    numbers = Index.build(VECTORS[:60], subtopics=subtopics)
+    texts = Index.build(VECTORS[:60], subtopics=subtopics, ids=NAMES[:60])
+    relevant = [[row, row + 10, row + 20] for row in range(10)]
+    names = [[NAMES[row] for row in rows] for rows in relevant]
+    grid = Grid(ks=(5,), diversities=(0.2,))
+    expected = evaluate(numbers, VECTORS[60:70], grid=grid, relevant=relevant)
+    rows = evaluate(texts, VECTORS[60:70], grid=grid, relevant=names)
+    assert [row.metrics for row in rows] == [row.metrics for row in expected]
+    for wrong_ids, words in (
+        ([["absent"]] * 10, "has 'absent', which is no id"),
+        ([[1]] * 10, "must be texts"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words) as error_info:
+            evaluate(texts, VECTORS[60:70], grid=grid, relevant=wrong_ids)
+        assert error_info.value.field == "relevant"
+    with pytest.raises(InvalidArgumentError, match="must be integers"):
+        evaluate(numbers, VECTORS[60:70], grid=grid, relevant=names)
 
 
 def test_ties_do_not_depend_on_the_order_of_texts() -> None:
