@@ -8,9 +8,9 @@ The first use of `Index` imports the compiled engine. Importing `divgrpc.types` 
 imports nothing heavier than numpy.
 
 The folders form layers, from lowest to highest: `kernels`; `types`; `parameters` and `metrics`;
-`columns`; `storage` and `hashing`; `search`; `labels`; `builder`; `evaluation`. A folder may import only from
-lower layers. The layers of the other modules are in pyproject.toml. No module may import the .proto
-modules, the server or the client.
+`columns`; `storage` and `hashing`; `search`; `labels`; `builder`; `evaluation`. A folder may import
+only from lower layers. The layers of the other modules are in pyproject.toml. No module may import
+the .proto modules, the server or the client.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -7,9 +7,9 @@
 
 This package holds both clients and, in `cli`, the command line. It may import grpc, protobuf,
 numpy, and the types, parameters, errors, metrics, `columns`, `evaluation` and `search.results` of
-the core (the package `divgrpc`). The command line, tables and reports may also import rich and jinja2. The
-client may not import numba, scipy or the core's engine. The only exception is the command `divgrpc
-warm`, which imports `divgrpc.warmup`.
+the core (the package `divgrpc`). The command line, tables and reports may also import rich and
+jinja2. The client may not import numba, scipy or the core's engine. The only exception is the
+command `divgrpc warm`, which imports `divgrpc.warmup`.
 """
 
 from typing import TYPE_CHECKING, Any, Final
