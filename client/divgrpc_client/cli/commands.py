@@ -17,6 +17,7 @@ from divgrpc_client.cli import session
 from divgrpc_client.cli.options import options_in, with_extra
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
+from divgrpc_client.formats.column_files import read_columns
 from divgrpc_client.formats.documents import Documents, read_build, read_documents
 from divgrpc_client.formats.files import pick_rows, read_column, read_ids, read_lists, read_vectors
 from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
@@ -52,6 +53,7 @@ def build(arguments: argparse.Namespace) -> None:
       divgrpc build news tfidf.npz --hash-family auto     scipy's sparse rows stay sparse
       divgrpc build news train.svm --categories labels --metric inner_product
       divgrpc build shoes shoes.jsonl     a line of JSON per point: id, vector, attributes, payload
+      divgrpc build shoes vectors.npy --columns shoes.csv
 
     An index built with labels can predict labels for new documents (divgrpc predict):
 
@@ -59,6 +61,8 @@ def build(arguments: argparse.Namespace) -> None:
       divgrpc build papers --features X.npz --labels Y.npz --label-model leml --hierarchy edges.txt
     """
     path, vectors, fields = read_build(arguments)
+    if arguments.columns is not None:
+        fields |= _columns(arguments)
     if arguments.ids is not None:
         fields["ids"] = read_ids(arguments.ids, path)
     for name in ("categories", "subtopics"):
@@ -75,6 +79,15 @@ def build(arguments: argparse.Namespace) -> None:
             **options_in(arguments, BuildOptions),
         )
     _show(arguments, info, "built")
+
+
+def _columns(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the ids and attributes of --columns."""
+    ids, attributes = read_columns(Path(arguments.columns))
+    # A column without values has no type. Texts fit whatever is added to it later.
+    empty = [name for name, values in attributes.items() if all(v is None for v in values)]
+    types = dict.fromkeys(empty, "keyword")
+    return {"ids": ids, "attributes": attributes, "attribute_types": types}
 
 
 def query(arguments: argparse.Namespace) -> None:

@@ -194,6 +194,10 @@ def _add_build(verb: argparse.ArgumentParser) -> None:
             f"Take one id per row from {_SOURCE}, or a text file of one text per line "
             "(default 0, 1, 2 and so on).",
         ),
+        (
+            *("--columns", "CSV"),
+            "Take attributes, and ids from a column `id`, from a .csv file with one line per row.",
+        ),
         ("--categories", "SOURCE", "Take one category per row, -1 for none; SOURCE as for --ids."),
         ("--subtopics", "SOURCE", "Take one sub-topic per row, -1 for none; SOURCE as for --ids."),
         ("--replace", "", "Replace an index of this name; without --replace, the build fails."),

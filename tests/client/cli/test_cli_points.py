@@ -119,3 +119,15 @@ def test_ids_from_a_text_file(run: Run, client: Client, tmp_path: Path) -> None:
         build = run("build", "lines", tmp_path / "three.npy", "--ids", ids, "--replace")
         assert build.code == 0
         assert client.get("lines", expected).ids.tolist() == expected
+
+
+def test_columns_from_a_csv_file(run: Run, client: Client, tmp_path: Path) -> None:
+    np.save(tmp_path / "three.npy", np.eye(3))
+    (tmp_path / "three.csv").write_text("id,brand,none\na,x,\nb,,\nc,y,\n")
+    command = ("build", "three", tmp_path / "three.npy", "--columns", tmp_path / "three.csv")
+    assert run(*command, "--replace").code == 0
+    records = client.get("three", ["c", "b"])
+    assert records.attributes == {"brand": ("y", None), "none": (None, None)}
+    (tmp_path / "three.csv").write_text("id\na\nb\n")
+    wrong = run(*command, "--replace")
+    assert (wrong.code, "one entry per row, 3, got 2" in wrong.err) == (2, True)
