@@ -25,7 +25,7 @@ from divgrpc.labels.prediction import IndexedLabels, document_rows
 from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.parameters.warning_rules import crowded, not_collapsed, too_few
+from divgrpc.parameters.warning_rules import absent_columns, crowded, not_collapsed, too_few
 from divgrpc.platforms import thread_seconds
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.dials import reason_words
@@ -254,29 +254,40 @@ class Engine:
         rows[filled] = self._reader.ids.rows_of(ids[filled])
         return rows
 
-    def get(self, ids: Sequence[int] | Sequence[str] | IdArray, parts: Parts) -> Records:
-        """Return the points with these ids, as `Index.get` does."""
+    def find(self, ids: Sequence[int] | Sequence[str] | IdArray) -> IntArray:
+        """Return the rows of the points with these ids, in the order of `ids`, for `records`.
+
+        Ids that no point has are left out. Raises `InvalidArgumentError` with the field `ids` for
+        too many ids, and for ids of another kind than the index has.
+        """
         if len(ids) > LIMITS["get_rows_max"]:
             raise invalid("ids", f"must be at most {LIMITS['get_rows_max']}, got {len(ids)}")
         rows = self._reader.ids.rows_of(ids)
-        return self._records(rows[rows >= 0], parts)
+        return rows[rows >= 0]
 
-    def page(self, after: int, count: int, parts: Parts) -> tuple[Records, int]:
-        """Return the next `count` points in the order of their keys, and the last of these keys.
+    def following(self, key: int, count: int) -> tuple[IntArray, IntArray]:
+        """Return the rows and the keys of the next `count` points in the order of their keys.
 
-        after: the key after which the page begins; -1 for the first page. A key is an integer id,
+        key: the key after which the points begin; -1 for the first points. A key is an integer id,
             or the key of a text id.
 
-        The records are empty after the last page.
+        Both arrays (m,) are empty after the last point.
         """
-        rows, last = self._reader.ids.after(after, count)
-        return self._records(rows, parts), last
+        return self._reader.ids.after(key, count)
 
-    def has_points_after(self, key: int) -> bool:
-        """Whether a page after `key` would have points."""
-        return bool(len(self._reader.ids.after(key, 1)[0]))
+    def bytes_of_rows(self, rows: IntArray, parts: Parts) -> IntArray:
+        """Return an upper bound of the bytes that the record of each row takes in a message."""
+        sizes = self._reader.bytes_of_rows(rows, attributes=parts.attributes, payload=parts.payload)
+        if parts.vectors:
+            points = self._searcher.points
+            if isinstance(points, SparseRows):
+                sizes += 8 * (points.indptr[rows + 1] - points.indptr[rows]) + 8
+            else:
+                sizes += 4 * self.dims
+        return sizes
 
-    def _records(self, rows: IntArray, parts: Parts) -> Records:
+    def records(self, rows: IntArray, parts: Parts) -> Records:
+        """Return the points in `rows` (m,)."""
         return Records(
             ids=self._reader.ids.of_rows(rows),
             vectors=self._vectors(rows) if parts.vectors else None,
@@ -367,6 +378,10 @@ class Engine:
         warnings = parameters.warnings() + table.warnings(parameters, effective, self.rows)
         if threshold is not None and effective.duplicate_threshold is None:
             warnings += (not_collapsed(most_compared),)
+        warnings += absent_columns(
+            no_attributes=parameters.with_attributes and not manifest.attributes,
+            no_payloads=parameters.with_payload and not manifest.has_payloads,
+        )
         return replace(plan, warnings=warnings)
 
     def answer_one_by_one(
@@ -396,14 +411,16 @@ class Engine:
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
         return Topics.of_categories(Labels.of(**columns, ids=ids))
 
-    def distances(self, queries: RowsLike, ids: IntArray) -> ListDistances:
+    def distances(self, queries: RowsLike, ids: IdArray) -> ListDistances:
         """Measure distances of results `ids` (nq, k) to their queries and to one another."""
         query_points = query_rows("queries", queries, self.dims, self._searcher.metric)
         points, matrix = (
             rows.matrix if isinstance(rows, SparseRows) else rows
             for rows in (self._searcher.points, query_points)
         )
-        places = self.topics.labels.rows(ids)
+        # Evaluations pass the numbers of `answer_one_by_one`, which are rows if ids are texts.
+        has_texts = ids.dtype.kind == "O"
+        places = self.rows_of(ids) if has_texts else self.topics.labels.rows(ids)
         return list_distances(points, matrix, places, self._searcher.metric)
 
 

@@ -1,7 +1,7 @@
 """The class `Index`, the public interface to build, open and query an index."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import MethodType
@@ -10,7 +10,8 @@ from typing import Final, Self, Unpack, cast, get_type_hints
 import numpy.typing as npt
 
 from divgrpc.builder.builder import IndexBuilder, store_at
-from divgrpc.columns.values import columns_of
+from divgrpc.columns.ids import as_ids
+from divgrpc.columns.values import Column, columns_of
 from divgrpc.engine import Engine
 from divgrpc.errors import invalid
 from divgrpc.labels.build_inputs import LabelInputs, Labelling, LabelModelLike
@@ -40,6 +41,7 @@ from divgrpc.types import (
     ZeroVectors,
 )
 from divgrpc.types.records import (
+    Attribute,
     AttributesLike,
     AttributeTypes,
     IdArray,
@@ -48,7 +50,7 @@ from divgrpc.types.records import (
     PayloadsLike,
     Records,
 )
-from divgrpc.vectors import RowsLike
+from divgrpc.vectors import RowsLike, as_rows
 
 # Maximum number of cached parameters of queries. Calls with different options use different ones.
 _CACHED_PARAMETERS_MAX: Final = 1_024
@@ -166,7 +168,7 @@ class Index:
         refuse_unknown("build", labelling, Labelling.__annotations__, taken_by(cls.build))
         parameters = BuildParameters(**{name: values[name] for name in _BUILD_FIELDS})
         plan = LabelInputs.from_keywords(seed, **labelling)
-        columns = columns_of(attributes or {}, _row_count(vectors), attribute_types)
+        columns = _columns(vectors, attributes, attribute_types)
         with store_at(path, replace=replace) as (store, folder):
             builder = IndexBuilder(
                 store, parameters, on_progress=progress, labels=plan, attributes=columns
@@ -249,9 +251,8 @@ class Index:
 
         Raises `InvalidArgumentError` for ids of another kind than the index has.
         """
-        id_list = [ids] if isinstance(ids, int | str) else ids
         parts = Parts(with_vectors, with_attributes, with_payload)
-        return self._engine.get(cast("Sequence[str]", id_list), parts)
+        return self._engine.records(self._engine.find(as_ids(ids)), parts)
 
     def count(self) -> int:
         """Return the number of points."""
@@ -274,10 +275,11 @@ class Index:
             raise invalid("page_size", f"must be at least 1, got {page_size}")
         parts, key = Parts(with_vectors, with_attributes, with_payload), -1
         while True:
-            records, key = self._engine.page(key, page_size, parts)
-            if not len(records):
+            rows, keys = self._engine.following(key, page_size)
+            if not len(rows):
                 return
-            yield records
+            yield self._engine.records(rows, parts)
+            key = int(keys[-1])
 
     @property
     def info(self) -> IndexInfo:
@@ -330,12 +332,21 @@ class Index:
         self._engine.set_threshold(threshold, mode)
 
 
+def _columns(
+    vectors: RowsLike, attributes: AttributesLike | None, types: AttributeTypes | None
+) -> dict[Attribute, Column]:
+    """Return the columns of the attributes of a build."""
+    if attributes is None and not types:
+        return {}
+    return columns_of({} if attributes is None else attributes, _row_count(vectors), types)
+
+
 def _row_count(vectors: RowsLike) -> int:
-    """Return the number of rows; the builder refuses what has none."""
+    """Return the number of rows; raises if `vectors` is no matrix."""
     shape = getattr(vectors, "shape", None)
-    if shape:
+    if shape is not None and len(shape) == 2:
         return int(shape[0])
-    return len(vectors) if isinstance(vectors, Sized) else 0
+    return len(as_rows("vectors", vectors, None, single=False))
 
 
 def _check_options(options: QueryOptions, default: QueryDefault | None) -> QueryParameters:

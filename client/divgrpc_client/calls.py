@@ -81,20 +81,30 @@ async def ask_all(
 ) -> ResultT:
     """Send the requests of an exchange one at a time and return the result of the exchange.
 
-    An exchange is a generator that yields requests and receives answers (`messages.batches`).
+    An exchange is a generator that yields requests and receives answers (`messages.batches`). An
+    error is raised in the exchange, which may send another request instead.
     """
     try:
         request = next(exchange)
         while True:
-            answer = await link.stack.result(call.start(link.method(call), request))
-            request = exchange.send(answer)
+            try:
+                answer = await link.stack.result(call.start(link.method(call), request))
+            except grpc.RpcError as error:
+                request = exchange.throw(_failed(call, error))
+            else:
+                request = exchange.send(answer)
     except StopIteration as end:
         result: ResultT | None = end.value
-    except grpc.RpcError as error:
-        raise call.failed(error) from error
     if result is None:
         raise call.unsettled()
     return result
+
+
+def _failed(call: RpcCall, error: grpc.RpcError) -> RpcError:
+    """Return the error of a failed call, with gRPC's error as its cause."""
+    failure = call.failed(error)
+    failure.__cause__ = error
+    return failure
 
 
 async def scroll(

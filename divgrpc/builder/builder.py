@@ -19,8 +19,14 @@ from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.labels import LabelBuilder
-from divgrpc.columns.ids import encode_texts, is_texts
-from divgrpc.columns.values import Column, check_attributes, check_column, missing_column
+from divgrpc.columns.ids import encode_texts, is_texts, plain
+from divgrpc.columns.values import (
+    Column,
+    check_attributes,
+    check_column,
+    check_row_bytes,
+    missing_column,
+)
 from divgrpc.columns.writer import ColumnWriter, check_payloads, write_order
 from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.hashing import hyperplanes
@@ -121,9 +127,11 @@ class IndexBuilder:
             now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
             raise invalid("vectors", f"must not be {now} after {before}")
         rows = len(block)
+        ids = plain(ids)
         texts, ids = (_texts(ids, rows), None) if is_texts(ids) else (None, ids)
         numbers = _columns(rows, {"ids": ids, "categories": categories, "subtopics": subtopics})
         attributes = self._check_attributes(columns or {}, rows)
+        check_row_bytes(attributes, rows, self._rows_received)
         stored_payloads = None if payloads is None else check_payloads(payloads, rows)
         label_sets = None if labels is None else self._labels.check(labels, rows)
         parts = {**numbers, _TEXT_IDS: texts, "payloads": stored_payloads, "labels": label_sets}
@@ -158,6 +166,7 @@ class IndexBuilder:
             parts["labels"] = self._labels.check(labels, rows)
         if payloads is not None:
             parts["payloads"] = check_payloads(payloads, rows)
+        ids = plain(ids)
         if is_texts(ids):
             _texts(ids, rows)  # refuse a wrong id before the first row is written
             parts["ids"] = ids

@@ -26,6 +26,26 @@ ID_TEXTS: Final = "id_texts"
 ID_ORDER: Final = "id_order"
 _KEY_MASK: Final = 2**63 - 1
 _ABSENT: Final = -1
+# Maximum number of bytes of an integer, or of what precedes a text, in a message.
+_ID_BYTES: Final = 10
+
+
+def plain(column: Any) -> Any:  # noqa: ANN401  # any sequence
+    """Return a column of pandas, polars or pyarrow as an array, and anything else unchanged."""
+    return column.to_numpy() if hasattr(column, "to_numpy") else column
+
+
+def as_ids(ids: Any) -> Any:  # noqa: ANN401  # one id or several
+    """Return one id as a list of it, and several as a sequence or an array.
+
+    Raises `InvalidArgumentError` with the field `ids` for anything else.
+    """
+    if isinstance(ids, int | str | np.integer):
+        return [ids]
+    ids = plain(ids)
+    if isinstance(ids, bytes) or not isinstance(ids, Sequence | np.ndarray):
+        raise invalid("ids", f"must be an id or a list of ids, got {type(ids).__name__}")
+    return ids
 
 
 def is_texts(ids: object) -> bool:
@@ -46,16 +66,18 @@ def encode_texts(ids: Iterable[object], field: str = "ids") -> list[bytes]:
     """Return text ids as UTF-8; raises `InvalidArgumentError` with the field `field`."""
     most = LIMITS["id_bytes_max"]
     texts = []
-    for text in ids:
+    for row, text in enumerate(ids):
         if not isinstance(text, str):
-            raise invalid(field, f"must be all texts or all integers, got {text!r:.80}")
+            rule = "must be all texts or all integers"
+            raise invalid(field, f"{rule}, got {text!r:.80} in row {row}")
         try:
             encoded = text.encode()
         except UnicodeEncodeError:
-            raise invalid(field, f"must be valid Unicode, got {text!r:.80}") from None
+            rule = "must be valid Unicode"
+            raise invalid(field, f"{rule}, got {text!r:.80} in row {row}") from None
         if not 0 < len(encoded) <= most:
             sentence = f"must have 1 to {most} bytes each as UTF-8, got {len(encoded)}"
-            raise invalid(field, f"{sentence} ({text[:40]!r})")
+            raise invalid(field, f"{sentence} in row {row} ({text[:40]!r})")
         texts.append(encoded)
     return texts
 
@@ -126,10 +148,17 @@ class Ids:
         if not rows.size:
             return np.empty(rows.shape, object)
         flat = rows.ravel()
-        texts = [text.decode() for text in self._texts.take(flat)]
-        if len(flat) and flat.min() < 0:
+        has_padding = bool(flat.min() < 0)
+        texts = [text.decode() for text in self._texts.take(np.maximum(flat, 0))]
+        if has_padding:
             texts = ["" if row < 0 else t for row, t in zip(flat.tolist(), texts, strict=True)]
         return np.array(texts, object).reshape(rows.shape)
+
+    def bytes_of_rows(self, rows: IntArray) -> IntArray:
+        """Return an upper bound of the bytes that the id of each row takes in a message."""
+        if self._texts is None:
+            return np.full(len(rows), _ID_BYTES)
+        return self._texts.lengths(rows) + _ID_BYTES
 
     def rows_of(self, ids: Sequence[int | str] | IdArray, field: str = "ids") -> IntArray:
         """Return the row of each id (m,), -1 for an id that no point has.
@@ -153,18 +182,15 @@ class Ids:
         rows = places if self._order is None else self._order[places]
         return np.where(self._keys[rows] == keys, rows, _ABSENT)
 
-    def after(self, key: int, count: int) -> tuple[IntArray, int]:
-        """Return the rows (m,) of the next `count` keys above `key`, ascending, and the last key.
-
-        Without such keys, the array is empty and the key is `key`.
-        """
+    def after(self, key: int, count: int) -> tuple[IntArray, IntArray]:
+        """Return the rows and the keys of the next `count` keys above `key`, ascending."""
         if self._keys is None:
             rows = np.arange(key + 1, min(self._rows, key + 1 + count))
-            return rows, key + len(rows)
+            return rows, rows
         start = int(np.searchsorted(self._keys, key, side="right", sorter=self._order))
         stop = min(self._rows, start + count)
         rows = np.arange(start, stop) if self._order is None else self._order[start:stop]
-        return rows, int(self._keys[rows[-1]]) if len(rows) else key
+        return rows, self._keys[rows]
 
     def _row_of_text(self, text: bytes) -> int:
         assert self._texts is not None  # noqa: S101  # callers check

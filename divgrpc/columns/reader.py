@@ -13,6 +13,8 @@ from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute, AttributeValue
 
 PAYLOAD: Final = "payload"
+# Maximum number of bytes before a text in a message: its tag and its length.
+_HEAD_BYTES: Final = 6
 
 
 def array_name(number: int, part: str) -> str:
@@ -59,6 +61,16 @@ class RowReader:
         """Return the payloads of `rows` (m,); empty if no point of the index has a payload."""
         return () if self._payloads is None else tuple(self._payloads.take(rows))
 
+    def bytes_of_rows(self, rows: IntArray, *, attributes: bool, payload: bool) -> IntArray:
+        """Return an upper bound of the bytes that each of `rows` (m,) takes in a message."""
+        sizes = self.ids.bytes_of_rows(rows)
+        if payload and self._payloads is not None:
+            sizes += self._payloads.lengths(rows) + _HEAD_BYTES
+        if attributes:
+            for attribute, column in self.columns(rows).items():
+                sizes += column.bytes_of_rows(multi=attribute.multi)
+        return sizes
+
     def _column(self, number: int, rows: IntArray) -> Column:
         attribute = self.attributes[number]
         stored, ends = self._arrays[array_name(number, "values")], np.empty(0, np.int64)
@@ -72,9 +84,9 @@ class RowReader:
             values = stored[rows]
         if attribute.type != "keyword":
             return Column(values, ends)
-        # A message needs only the words of these rows.
-        used, places = np.unique(values[values >= 0], return_inverse=True)
+        has_word = values >= 0
+        used, places = np.unique(values[has_word], return_inverse=True)
         codes = np.full(len(values), -1, np.int32)
-        codes[values >= 0] = places
+        codes[has_word] = places
         texts = Texts(self._arrays, array_name(number, "words"))
         return Column(codes, ends, tuple(text.decode() for text in texts.take(used)))

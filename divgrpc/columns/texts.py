@@ -30,8 +30,13 @@ class Texts:
         start = int(self._ends[row - 1]) if row else 0
         return bytes(self._bytes[start : int(self._ends[row])])
 
+    def lengths(self, rows: IntArray) -> IntArray:
+        """Return the number of bytes of the texts of `rows` (m,)."""
+        starts = np.where(rows > 0, self._ends[rows - 1], 0)
+        return self._ends[rows] - starts
+
     def take(self, rows: IntArray) -> list[bytes]:
-        """Return the texts of `rows` (m,); any text for the padding of -1."""
+        """Return the texts of `rows` (m,)."""
         view, ends = self._bytes, self._ends
         bounds = zip(rows.tolist(), ends[rows - 1].tolist(), ends[rows].tolist(), strict=True)
         # The text of row 0 begins at 0; ends[-1] is the end of the last text.

@@ -10,7 +10,7 @@ Each type has a dtype and a number that stands for a missing value:
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
@@ -19,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
+from divgrpc.columns.ids import plain
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters.limits import LIMITS
+from divgrpc.types import IntArray
 from divgrpc.types.records import Attribute, AttributeType, AttributeTypes, AttributeValue
 
 ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -58,13 +60,35 @@ class Column(NamedTuple):
         return len(self.ends if multi else self.values)
 
     def cut(self, start: int, stop: int, *, multi: bool) -> "Column":
-        """Return the rows `start` to `stop` - 1, with all words."""
+        """Return the rows `start` to `stop` - 1, with the words that they use."""
         if not multi:
-            return self._replace(values=self.values[start:stop])
+            return self._replace(values=self.values[start:stop]).compact()
         first = int(self.ends[start - 1]) if start else 0
         last = int(self.ends[stop - 1]) if stop else 0
         ends = self.ends[start:stop] - first
-        return self._replace(values=self.values[first:last], ends=ends)
+        return self._replace(values=self.values[first:last], ends=ends).compact()
+
+    def compact(self) -> "Column":
+        """Return the same values without the words that no value uses."""
+        if not self.words:
+            return self
+        has_word = self.values >= 0
+        used, places = np.unique(self.values[has_word], return_inverse=True)
+        values = np.full(len(self.values), -1, np.int32)
+        values[has_word] = places
+        return Column(values, self.ends, tuple(self.words[place] for place in used.tolist()))
+
+    def bytes_of_rows(self, *, multi: bool) -> npt.NDArray[np.int64]:
+        """Return an upper bound of the bytes that each row takes in a message."""
+        sizes = np.full(len(self.values), _NUMBER_BYTES, np.int64)
+        if self.words:
+            has_word = self.values >= 0
+            lengths = np.fromiter((len(word.encode()) for word in self.words), np.int64)
+            sizes[has_word] += lengths[self.values[has_word]]
+        if not multi:
+            return sizes
+        totals = np.concatenate(([0], np.cumsum(sizes)))[np.concatenate(([0], self.ends))]
+        return np.diff(totals) + _NUMBER_BYTES
 
     def take(self, mask: npt.NDArray[np.bool_] | slice, *, multi: bool) -> "Column":
         """Return the rows that a mask (n,) keeps, with all words."""
@@ -77,6 +101,8 @@ class Column(NamedTuple):
         return self._replace(values=kept, ends=np.cumsum(widths[mask]))
 
 
+# Maximum number of bytes of a number in a message.
+_NUMBER_BYTES: Final = 10
 _NO_ENDS: Final = np.empty(0, np.int64)
 _LISTS: Final = (list, tuple, set, frozenset, np.ndarray)
 
@@ -123,6 +149,9 @@ def columns_of(
 
     Raises `InvalidArgumentError` with the field `attributes.NAME`.
     """
+    if not isinstance(attributes, Mapping):
+        rule = 'must have the values of all rows by name, such as {"brand": [...], "price": [...]}'
+        raise invalid("attributes", f"{rule}, got {type(attributes).__name__}")
     types = types or {}
     for name in types:
         if name not in attributes:
@@ -139,40 +168,75 @@ def _column_of(
     name: str, values: object, rows: int, declared_type: AttributeType | None
 ) -> tuple[Attribute, Column]:
     field = f"attributes.{name}"
-    if declared_type is not None and declared_type not in DTYPES:
+    if declared_type is not None and declared_type not in list(DTYPES):
         names = ", ".join(DTYPES)
         raise invalid(
             "attribute_types", f"must be of {names}, got {declared_type!r:.80} for {name!r}"
         )
-    if isinstance(values, str | bytes) or not isinstance(values, Sized):
+    values = plain(values)
+    # The order of a set is arbitrary, and a dict would yield its keys.
+    is_column = isinstance(values, Sequence) or (isinstance(values, np.ndarray) and values.ndim > 0)
+    if isinstance(values, str | bytes) or not is_column:
         raise invalid(field, f"must be a list or an array, got {type(values).__name__}")
+    values = cast("Sequence[Any] | Array", values)
     if len(values) != rows:
         raise invalid(field, f"must have one value per row, {rows}, got {len(values)}")
     multi = False
-    if isinstance(values, np.ndarray) and values.dtype.kind in "buifM" and values.ndim == 1:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "Mm":
+        values = _as_microseconds(field, values)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "buif" and values.ndim == 1:
         kind, column = _of_array(field, values, declared_type)
     else:
-        plain: Any = values.tolist() if hasattr(values, "tolist") else values
-        items = list(plain)
+        items: list[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
         multi = any(isinstance(item, _LISTS) for item in items)
-        lists = [_as_list(item) for item in items] if multi else []
-        flat = [item for values_of_row in lists for item in values_of_row] if multi else items
-        if multi and None in flat:
-            raise invalid(field, "must have no None among the values of a row")
-        kind, column = _of_items(field, flat, declared_type)
         if multi:
-            widths = np.fromiter(map(len, lists), np.int64, len(lists))
-            column = column._replace(ends=np.cumsum(widths))
+            lists = [_as_list(field, item) for item in items]
+            kind, column = _of_lists(field, lists, declared_type)
+        else:
+            kind, column = _of_items(field, items, declared_type, lambda place: place)
     attribute = Attribute(name, kind, multi)
     check_column(attribute, column, rows)
     return attribute, column
 
 
-def _as_list(item: Any) -> list[Any]:  # noqa: ANN401  # any value
+def _of_lists(
+    field: str, lists: list[list[Any]], declared_type: AttributeType | None
+) -> tuple[AttributeType, Column]:
+    """Convert the values of each row."""
+    items = [item for values in lists for item in values]
+    ends = np.cumsum(np.fromiter(map(len, lists), np.int64, len(lists)))
+
+    def row_of(place: int) -> int:
+        return int(np.searchsorted(ends, place, side="right"))
+
+    for place, item in enumerate(items):
+        if item is None or _is_nan(item):
+            rule = f"must have no None among the values of a row, as row {row_of(place)} has"
+            raise invalid(field, rule)
+    kind, column = _of_items(field, items, declared_type, row_of)
+    return kind, column._replace(ends=ends)
+
+
+def _as_microseconds(field: str, times: Array) -> IntArray:
+    """Return times as integers; NaT becomes MISSING_INTEGER."""
+    if times.dtype.kind == "m":
+        raise invalid(field, "must hold times, not differences of times")
+    microseconds = times.astype("datetime64[us]")
+    if not ((microseconds.astype(times.dtype) == times) | np.isnat(times)).all():
+        # The conversion overflows for years far from 1970. Nanoseconds are cut, not refused.
+        unit = np.datetime_data(times.dtype)[0]
+        if unit not in ("ns", "ps", "fs", "as"):
+            raise invalid(field, "must hold times between the years -290308 and 294247")
+    return microseconds.astype(np.int64)
+
+
+def _as_list(field: str, item: Any) -> list[Any]:  # noqa: ANN401  # any value
     if item is None:
         return []
     if isinstance(item, np.ndarray):
-        return item.ravel().tolist()
+        is_time = item.dtype.kind in "Mm"
+        numbers: list[Any] = (_as_microseconds(field, item) if is_time else item).ravel().tolist()
+        return numbers
     if isinstance(item, set | frozenset):
         # A set has no order, and equal sets must give equal indexes.
         return sorted(item, key=str)
@@ -184,10 +248,7 @@ def _of_array(
 ) -> tuple[AttributeType, Column]:
     """Convert an array of numbers or times without a loop in Python."""
     kind: AttributeType = {"b": "bool", "f": "float"}.get(values.dtype.kind, "integer")  # type: ignore[assignment]
-    if values.dtype.kind == "M":
-        times = values.astype("datetime64[us]")
-        values = times.astype(np.int64)  # NaT becomes MISSING_INTEGER
-    elif kind == "integer" and len(values) and int(values.max()) >= 2**63:
+    if kind == "integer" and len(values) and int(values.max()) >= 2**63:
         raise invalid(field, "must be integers of 64 bits")
     if declared_type == "float" and kind == "integer":
         kind = declared_type
@@ -197,40 +258,74 @@ def _of_array(
 
 
 def _of_items(
-    field: str, items: list[Any], declared_type: AttributeType | None
+    field: str,
+    items: list[Any],
+    declared_type: AttributeType | None,
+    row_of: Callable[[int], int],
 ) -> tuple[AttributeType, Column]:
-    kinds = {_kind_of(field, item): item for item in items if item is not None}
-    found = set(kinds)
-    if found == {"integer", "float"} or (declared_type == "float" and found == {"integer"}):
-        found = {"float"}
-    if len(found) > 1:
-        some = ", ".join(f"{kinds[kind]!r:.40}" for kind in sorted(found))
-        raise invalid(field, f"must have values of one type, got {some}")
-    if not found and declared_type is None:
-        raise invalid(field, "has no value, so attribute_types must give its type")
-    kind = cast("AttributeType", next(iter(found), declared_type))
-    if declared_type not in (None, kind):
-        item = next(iter(kinds.values()))
-        raise invalid(field, f"must be {_nouns(declared_type)}, got {item!r:.40}")
+    """Return the type and the column of Python values; `row_of` returns the row of an item."""
+    items = [None if item is None or _is_nan(item) else item for item in items]
+    # The place of the first item of each type.
+    firsts: dict[AttributeType, int] = {}
+    for place, item in enumerate(items):
+        if item is not None:
+            firsts.setdefault(_kind_of(field, item, row_of, place), place)
+    kind = declared_type or _common_type(field, items, firsts, row_of)
+    for other, place in firsts.items():
+        if other != kind and (kind, other) != ("float", "integer"):
+            nouns = _nouns(kind)
+            raise invalid(
+                field, f"must be {nouns}, got {items[place]!r:.40} in row {row_of(place)}"
+            )
     if kind == "keyword":
         places: dict[str, int] = {}
+        # `str.__str__` returns the text of a member of an enumeration, and `str` its name.
         codes = [
-            -1 if item is None else places.setdefault(str(item), len(places)) for item in items
+            -1 if item is None else places.setdefault(str.__str__(item), len(places))
+            for item in items
         ]
         return kind, Column(np.array(codes, np.int32), _NO_ENDS, tuple(places))
     if kind == "integer":
-        items = [
-            _microseconds(item) if isinstance(item, date | np.datetime64) else item
-            for item in items
-        ]
-        if any(item is not None and not MISSING_INTEGER < item < 2**63 for item in items):
-            raise invalid(field, "must be integers of 64 bits, above -2**63")
+        items = _as_integers(field, items, row_of)
     missing = MISSING[kind]
     numbers = [missing if item is None else item for item in items]
-    return kind, Column(np.array(numbers, DTYPES[kind]), _NO_ENDS)
+    try:
+        return kind, Column(np.array(numbers, DTYPES[kind]), _NO_ENDS)
+    except OverflowError:
+        raise invalid(field, "must hold numbers of 64 bits") from None
 
 
-def _kind_of(field: str, item: object) -> AttributeType:
+def _as_integers(field: str, items: list[Any], row_of: Callable[[int], int]) -> list[Any]:
+    """Return items with integers in place of times; raises for an integer of more than 64 bits."""
+    numbers = [
+        _microseconds(field, item) if isinstance(item, date | np.datetime64) else item
+        for item in items
+    ]
+    for place, number in enumerate(numbers):
+        if number is not None and not MISSING_INTEGER < number < 2**63:
+            rule = f"must be integers of 64 bits, above -2**63, got {number!r:.40}"
+            raise invalid(field, f"{rule} in row {row_of(place)}")
+    return numbers
+
+
+def _common_type(
+    field: str,
+    items: list[Any],
+    firsts: Mapping[AttributeType, int],
+    row_of: Callable[[int], int],
+) -> AttributeType:
+    """Return the type of all items, given the place of the first item of each type."""
+    if not firsts:
+        raise invalid(field, "has no value, so attribute_types must give its type")
+    if firsts.keys() == {"integer", "float"}:
+        return "float"
+    if len(firsts) > 1:
+        values = [f"{items[p]!r:.40} in row {row_of(p)}" for p in sorted(firsts.values())]
+        raise invalid(field, f"must have values of one type, got {' and '.join(values)}")
+    return next(iter(firsts))
+
+
+def _kind_of(field: str, item: object, row_of: Callable[[int], int], place: int) -> AttributeType:
     # A bool is an int in Python, and a datetime is a date.
     if isinstance(item, str):
         return "keyword"
@@ -241,13 +336,19 @@ def _kind_of(field: str, item: object) -> AttributeType:
     if isinstance(item, float | np.floating):
         return "float"
     allowed = "texts, integers, floats, bools, times, None, or lists of them"
-    raise invalid(field, f"must hold {allowed}, got {type(item).__name__}")
+    got = f"{type(item).__name__} in row {row_of(place)}"
+    raise invalid(field, f"must hold {allowed}, got {got}")
 
 
-def _microseconds(item: date | np.datetime64) -> int:
+def _is_nan(item: object) -> bool:
+    """Whether a value is NaN, or NaT of numpy or pandas: these differ from themselves."""
+    return isinstance(item, float | np.floating | date | np.datetime64) and bool(item != item)  # noqa: PLR0124
+
+
+def _microseconds(field: str, item: date | np.datetime64) -> int:
     """Return a time as microseconds since 1970 in UTC; a time without a zone is in UTC."""
     if isinstance(item, np.datetime64):
-        return int(item.astype("datetime64[us]").astype(np.int64))
+        return int(_as_microseconds(field, np.array([item]))[0])
     moment = item if isinstance(item, datetime) else datetime.combine(item, time(), UTC)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -290,6 +391,23 @@ def check_column(attribute: Attribute, column: Column, rows: int) -> None:
     elif len(values) and not (least <= values.min() and values.max() <= most_value):
         raise invalid(field, f"must hold numbers from {least} to {most_value}")
     check_words(field, words)
+
+
+def check_row_bytes(columns: Mapping[Attribute, Column], rows: int, first_row: int = 0) -> IntArray:
+    """Return the bytes that all attributes of each row take in a message, at most.
+
+    Raises `InvalidArgumentError` for a row whose attributes take more than a message has room for;
+    rows are counted from `first_row`.
+    """
+    sizes = np.zeros(rows, np.int64)
+    for attribute, column in columns.items():
+        sizes += column.bytes_of_rows(multi=attribute.multi)
+    most = LIMITS["attribute_bytes_max"]
+    if rows and sizes.max() > most:
+        row = int(sizes.argmax())
+        text = f"must take at most {most} bytes per row, row {first_row + row} takes {sizes[row]}"
+        raise invalid("attributes", text)
+    return sizes
 
 
 def _bounds(attribute: Attribute, words: int) -> tuple[int, int]:

@@ -8,14 +8,14 @@ attribute.I.words.bytes, .ends   the texts that a keyword's numbers stand for
 payload.bytes, .ends             payloads
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array
-from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, keys_of
+from divgrpc.columns.ids import ID_ORDER, ID_TEXTS, ascends, keys_of, plain
 from divgrpc.columns.reader import PAYLOAD, array_name
 from divgrpc.columns.texts import BYTES, ENDS, Texts, TextWriter
 from divgrpc.columns.values import DTYPES, Column
@@ -148,7 +148,8 @@ def check_payloads(payloads: object, rows: int) -> list[bytes]:
 
     Raises `InvalidArgumentError` with the field `payloads`.
     """
-    if isinstance(payloads, str | bytes) or not isinstance(payloads, Collection):
+    payloads = plain(payloads)
+    if isinstance(payloads, str | bytes) or not isinstance(payloads, Sequence | np.ndarray):
         raise invalid("payloads", "must be a list with the bytes of each row")
     if len(payloads) != rows:
         raise invalid("payloads", f"must have one entry per row, {rows}, got {len(payloads)}")
@@ -161,7 +162,8 @@ def _payload(item: object) -> bytes:
     if isinstance(item, str):
         item = item.encode(errors="surrogatepass")
     if not isinstance(item, bytes | bytearray | memoryview):
-        raise invalid("payloads", f"must be bytes, texts or None, got {type(item).__name__}")
+        hint = ": json.dumps makes a text" if isinstance(item, dict | list) else ""
+        raise invalid("payloads", f"must be bytes, texts or None, got {type(item).__name__}{hint}")
     if len(item) > LIMITS["payload_bytes_max"]:
         most = LIMITS["payload_bytes_max"]
         raise invalid("payloads", f"must have at most {most} bytes each, got {len(item)}")

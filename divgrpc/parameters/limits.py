@@ -44,6 +44,8 @@ LIMITS: Final = {
     "keywords_max": 2**22,
     "keyword_bytes_max": 1_024,
     "payload_bytes_max": 65_536,
+    # Maximum number of bytes of all attributes of a point. A message must have room for a point.
+    "attribute_bytes_max": 2**20,
     # Maximum number of points that one Get names.
     "get_rows_max": 10_000,
     # Limits of label models and predictions.

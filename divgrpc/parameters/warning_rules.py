@@ -49,6 +49,18 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
     return (WarningInfo("CANDIDATES_CROWDED", f"{cause}; {remedy}", "candidates_limit"),)
 
 
+def absent_columns(*, no_attributes: bool, no_payloads: bool) -> tuple[WarningInfo, ...]:
+    """Warn that a query asks for attributes or payloads, which no point of the index has."""
+    warnings: tuple[WarningInfo, ...] = ()
+    if no_attributes:
+        sentence = "the index has no attributes: give attributes to Build"
+        warnings += (WarningInfo("NO_ATTRIBUTES", sentence, "with_attributes"),)
+    if no_payloads:
+        sentence = "the index has no payloads: give payloads to Build"
+        warnings += (WarningInfo("NO_PAYLOADS", sentence, "with_payload"),)
+    return warnings
+
+
 def not_collapsed(most: int) -> WarningInfo:
     """Return the warning that near-copies were not collapsed, because of too many candidates.
 

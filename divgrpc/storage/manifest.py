@@ -176,6 +176,11 @@ class Manifest:
             }
         )
 
+    @property
+    def has_payloads(self) -> bool:
+        """Whether points have payloads."""
+        return "payload.ends" in self.arrays
+
     def info(self, name: str, defaults: Defaults | None = None) -> IndexInfo:
         """Return the description of this generation of the index `name`, with its `defaults`."""
         defaults = defaults or Defaults()
@@ -194,7 +199,7 @@ class Manifest:
                 ),
                 "query_default": defaults.query,
                 "labels": self._label_info(defaults),
-                "has_payloads": "payload.ends" in self.arrays,
+                "has_payloads": self.has_payloads,
             }
         )
 

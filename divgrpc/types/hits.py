@@ -131,7 +131,8 @@ class HitRows(ABC, Generic[HitT]):
         """Return a table with a line for each hit.
 
         Its columns are `row`, the number of the query, and the fields of the hit. Attributes have a
-        column each. Raises `ModuleNotFoundError` if pandas is not installed.
+        column each, which is `attributes.NAME` if another column has the name. Raises
+        `ModuleNotFoundError` if pandas is not installed.
         """
         try:
             import pandas as pd
@@ -197,8 +198,11 @@ class PointHitRows(HitRows[Hit]):
         return tuple(map(Hit, ids, scores, count(1), selection_scores, attributes, payloads))
 
     def _columns_of_hits(self) -> dict[str, Sequence[Any]]:
-        columns: dict[str, Sequence[Any]] = dict(self.attributes)
-        return columns | ({"payload": self.payloads} if self.payloads else {})
+        columns: dict[str, Sequence[Any]] = {"payload": self.payloads} if self.payloads else {}
+        taken_names = {"row", "payload", *self._hit_fields}
+        for name, values in self.attributes.items():
+            columns[f"attributes.{name}" if name in taken_names else name] = values
+        return columns
 
 
 class LabelHitRows(HitRows[LabelHit]):

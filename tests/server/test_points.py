@@ -127,6 +127,33 @@ def test_pages_fit_a_message(client: Client) -> None:
     assert "ask for fewer points" in str(error_info.value)
 
 
+def test_a_batch_whose_answer_does_not_fit_is_halved(ask: Stack, client: Client) -> None:
+    """40 results with payloads of 60 kB each would be 9.6 MB."""
+    payloads = [bytes([row]) * 60_000 for row in range(100)]
+    client.build("batched", VECTORS[:100], payloads=payloads, replace=True)
+    result = ask("query", "batched", VECTORS[:40], k=4, with_payload=True, timeout=60)
+    assert [hit.payload for hits in result for hit in hits] == [
+        payloads[i] for i in result.ids.ravel()
+    ]
+    with pytest.raises(RpcError, match="ask for fewer rows at a time or a smaller k"):
+        ask("query", "batched", VECTORS[0], k=100, with_payload=True, timeout=60)
+
+
+def test_a_get_of_too_much_is_refused_at_once(client: Client) -> None:
+    client.build("weighty", VECTORS[:4], payloads=[b"x" * 65_536] * 4, replace=True)
+    with pytest.raises(RpcError, match="ask for fewer points"):
+        client.get("weighty", [0] * 10_000, timeout=2)
+    assert client.query("weighty", VECTORS[0], k=1, timeout=2).ids.tolist() == [[0]]
+
+
+def test_pages_of_wide_vectors_are_short(client: Client) -> None:
+    wide = np.random.default_rng(1).normal(size=(60, 65_536)).astype(np.float32)
+    client.build("wide-points", wide, replace=True)
+    pages = list(client.scroll("wide-points", with_vectors=True))
+    assert [len(page) for page in pages] == [15, 15, 15, 15]
+    assert [i for page in pages for i in page.ids.tolist()] == list(range(60))
+
+
 def test_integer_ids_stay_numbers(client: Client) -> None:
     client.build("numbered", VECTORS, ids=np.arange(ROWS)[::-1] * 3, replace=True)
     assert client.get("numbered", [6, 3, 4]).ids.tolist() == [6, 3]

@@ -32,8 +32,8 @@ def add_get(verb: argparse.ArgumentParser) -> None:
 def get(arguments: argparse.Namespace) -> int:
     """Show stored points by id: attributes, payloads and, if asked for, vectors.
 
-    With --json, each point is a line of JSON, in the format that divgrpc build reads. The exit code
-    is 1 if no point has one of the ids.
+    With --json, each point is a line of JSON, in the format that divgrpc build reads. If an id is
+    not found, an error names it, and the exit code is 1.
 
     Examples:
       divgrpc get shoes a-17 b-4
@@ -48,7 +48,8 @@ def get(arguments: argparse.Namespace) -> int:
             with_vectors=arguments.with_vectors,
             timeout=arguments.timeout,
         )
-    _show(arguments, records)
+    if len(records):
+        _show(arguments, records)
     stored = set(map(str, records.ids.tolist()))
     absent = [str(i) for i in ids if str(i) not in stored]
     for point_id in absent:
@@ -115,12 +116,13 @@ def add_export(verb: argparse.ArgumentParser) -> None:
 def export(arguments: argparse.Namespace) -> None:
     """Write all points of an index to a file that divgrpc build reads.
 
-    FILE has a line of JSON for each point, with its id, vector, attributes and payload. Under
-    cosine, vectors have unit length. FILE appears only when it is complete.
+    FILE has a line of JSON for each point, with its id, vector, attributes and payload, and appears
+    only when it is complete. It has neither the parameters of the index, such as its metric, nor
+    categories, sub-topics and labels. Under cosine, vectors have unit length.
 
     Examples:
       divgrpc export shoes shoes.jsonl
-      divgrpc build shoes-2 shoes.jsonl
+      divgrpc build shoes-2 shoes.jsonl --metric cosine
     """
     path = Path(arguments.file)
     if path.suffix not in JSON_LINES:
@@ -147,6 +149,10 @@ def export(arguments: argparse.Namespace) -> None:
         json_output.show({"name": info.name, "generation": info.generation, "count": points})
     else:
         sys.stdout.write(f"{points} points of {info.name} in {path}\n")
+    left_out = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics
+    left_out += ["labels"] * (info.labels is not None)
+    if left_out:
+        sys.stderr.write(f"divgrpc: {', '.join(left_out)} of the points are not exported\n")
 
 
 def _check_generation(info: IndexInfo, page: Records) -> None:

@@ -137,6 +137,7 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     if arguments.features is None:
         path = Path(arguments.file)
         if path.suffix in JSON_LINES:
+            _refuse_options(path, arguments)
             points = read_points(path)
             rows = points.vectors
             columns = {"ids": points.ids, "payloads": points.payloads}
@@ -161,6 +162,14 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         "roots": arguments.roots,
     }
     return documents.path, documents.rows, fields
+
+
+def _refuse_options(path: Path, arguments: argparse.Namespace) -> None:
+    """Raise for options that a file of JSON Lines does not have."""
+    for option, default in (("key", None), ("dims", None), ("index_base", "auto")):
+        if getattr(arguments, option) != default:
+            flag = f"--{option.replace('_', '-')}"
+            raise InvalidArgumentError(option, f"{flag} is not for JSON Lines, as {path} is")
 
 
 def read_edges(path: Path) -> IntArray:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import LIMITS
 from divgrpc.types.records import Record, Records, SparseVector
 from divgrpc_protos.arrays import Csr, Matrix
 
@@ -46,8 +47,9 @@ def read_points(path: Path) -> PointLines:
     attributes: dict[str, list[Any]] = {}
     for number, line in _lines(path):
         point = _object(path, number, line)
-        ids.append(point.get("id"))
+        ids.append(_id(path, number, point, ids))
         vectors.append(_vector(path, number, point))
+        _check_like(path, number, vectors[0], vectors[-1])
         payloads.append(_payload(path, number, point))
         values = point.get("attributes", {})
         if not isinstance(values, dict):
@@ -58,10 +60,8 @@ def read_points(path: Path) -> PointLines:
             column.append(values.get(name))
     if not vectors:
         raise InvalidArgumentError("file", f"{path} has no points")
-    if any(i is None for i in ids) and not all(i is None for i in ids):
-        raise InvalidArgumentError("file", f"{path}: all points must have an id, or none")
     return PointLines(
-        _matrix(path, vectors),
+        _matrix(vectors),
         None if ids[0] is None else ids,
         dict(sorted(attributes.items())),
         payloads if any(payload is not None for payload in payloads) else None,
@@ -90,6 +90,12 @@ def as_object(record: Record, dims: int = 0) -> dict[str, Any]:
     return point | _payload_fields(record.payload)
 
 
+def payload_value(payload: bytes) -> Any:  # noqa: ANN401  # any JSON value
+    """Return a payload as a JSON value; None if it is empty."""
+    fields = _payload_fields(payload)
+    return fields.get("payload", fields if fields else None)
+
+
 def _numbers(vector: Any) -> list[float]:  # noqa: ANN401  # an array
     # The shortest decimal number that reads as the same float32.
     return [float(str(number)) for number in vector]
@@ -104,11 +110,16 @@ def _payload_fields(payload: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {"payload_base64": base64.b64encode(payload).decode()}
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         return {"payload": text}
     is_same = not isinstance(value, str) and value is not None and _json_bytes(value) == payload
     return {"payload": value if is_same else text}
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python reads as JSON and other programs do not."""
+    raise ValueError(name)
 
 
 def _json_bytes(value: object) -> bytes:
@@ -137,7 +148,8 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
         raise _wrong(path, number, "must be an object")
     if unknown := sorted(point.keys() - set(_KEYS)):
         keys = ", ".join(_KEYS)
-        raise _wrong(path, number, f"has {unknown[0]!r:.60}; the keys of a point are {keys}")
+        rule = f"the keys of a point are {keys}; put others into attributes or payload"
+        raise _wrong(path, number, f"has {unknown[0]!r:.60}; {rule}")
     return point
 
 
@@ -145,12 +157,17 @@ def _vector(path: Path, number: int, point: dict[str, Any]) -> Any:  # noqa: ANN
     vector = point.get("vector")
     if isinstance(vector, dict):
         try:
-            indices = np.array(vector["indices"], np.int64)
-            values = np.array(vector["values"], np.float32)
-            dims = int(vector["dims"])
-        except (KeyError, TypeError, ValueError, OverflowError):
-            rule = "a sparse `vector` must have lists `indices` and `values`, and a number `dims`"
-            raise _wrong(path, number, rule) from None
+            indices, values = (np.array(vector[key]) for key in ("indices", "values"))
+        except (KeyError, ValueError):
+            indices = values = np.empty(0, bool)
+        dims = vector.get("dims")
+        kinds = {part.dtype.kind for part in (indices, values) if part.size}
+        has_kinds = kinds <= set("iuf") and not (indices.size and indices.dtype.kind == "f")
+        is_size = isinstance(dims, int) and 1 <= dims <= LIMITS["sparse_dims_max"]
+        if not has_kinds or not is_size or vector.keys() != {"indices", "values", "dims"}:
+            rule = "a sparse `vector` must have lists of numbers `indices` and `values`, and `dims`"
+            raise _wrong(path, number, f"{rule}, at most {LIMITS['sparse_dims_max']}")
+        indices, values = indices.astype(np.int64), values.astype(np.float32)
         is_sorted = indices.ndim == 1 and bool((np.diff(indices) > 0).all())
         if (
             not is_sorted
@@ -161,15 +178,17 @@ def _vector(path: Path, number: int, point: dict[str, Any]) -> Any:  # noqa: ANN
             raise _wrong(path, number, rule)
         return indices, values, dims
     try:
-        row = np.array(vector, np.float32)
-    except (TypeError, ValueError):
-        row = np.empty(0, np.float32)
-    if not isinstance(vector, list) or row.ndim != 1 or not row.size:
+        row = np.array(vector)
+    except ValueError:
+        row = np.empty(0)
+    if not isinstance(vector, list) or row.ndim != 1 or not row.size or row.dtype.kind not in "iuf":
         raise _wrong(path, number, "`vector` must be a list of numbers")
-    return row
+    return row.astype(np.float32)
 
 
 def _payload(path: Path, number: int, point: dict[str, Any]) -> bytes | None:
+    if "payload_base64" in point and "payload" in point:
+        raise _wrong(path, number, "must have `payload` or `payload_base64`, not both")
     if "payload_base64" in point:
         try:
             return base64.b64decode(point["payload_base64"], validate=True)
@@ -183,18 +202,40 @@ def _payload(path: Path, number: int, point: dict[str, Any]) -> bytes | None:
     return _json_bytes(value)
 
 
-def _matrix(path: Path, rows: list[Any]) -> Matrix:
+def _id(path: Path, number: int, point: dict[str, Any], before: list[Any]) -> int | str | None:
+    """Return the id of a point, which must be of the kind of the ids `before`."""
+    point_id = point.get("id")
+    if isinstance(point_id, bool) or not isinstance(point_id, int | str | None):
+        raise _wrong(path, number, "`id` must be a text or a whole number")
+    if before and type(point_id) is not type(before[0]):
+        kinds = {str: "a text", int: "a whole number"}
+        rule = f"`id` must be {kinds[type(before[0])]}" if before[0] is not None else "has an `id`"
+        raise _wrong(
+            path,
+            number,
+            f"{rule}, as that of the first point is"
+            if before[0] is not None
+            else f"{rule}, and the first point has none",
+        )
+    return point_id
+
+
+def _check_like(path: Path, number: int, first: Any, vector: Any) -> None:  # noqa: ANN401  # rows
+    """Raise if a vector differs from the first vector in kind or number of dimensions."""
+    if isinstance(first, tuple) != isinstance(vector, tuple):
+        raise _wrong(path, number, "all vectors must be dense, or all sparse")
+    dims, before = ((row[2] if isinstance(row, tuple) else len(row)) for row in (vector, first))
+    if dims != before:
+        raise _wrong(path, number, f"`vector` has {dims} dimensions, and the first has {before}")
+
+
+def _matrix(rows: list[Any]) -> Matrix:
     """Return the rows as a dense matrix or, if they are tuples, as a sparse one."""
-    sparse = {isinstance(row, tuple) for row in rows}
-    widths = {row[2] if isinstance(row, tuple) else len(row) for row in rows}
-    if len(sparse) > 1 or len(widths) > 1:
-        rule = "vectors must all be dense or all sparse, and have the same number of dimensions"
-        raise InvalidArgumentError("file", f"{path}: {rule}")
     if not isinstance(rows[0], tuple):
         return np.stack(rows)
     ends = np.cumsum([0, *(len(row[0]) for row in rows)])
     indices = np.concatenate([row[0] for row in rows]).astype(np.uint32)
-    return Csr(ends, indices, np.concatenate([row[1] for row in rows]), widths.pop())
+    return Csr(ends, indices, np.concatenate([row[1] for row in rows]), rows[0][2])
 
 
 def _wrong(path: Path, number: int, problem: str) -> InvalidArgumentError:

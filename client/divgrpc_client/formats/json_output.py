@@ -1,6 +1,5 @@
 """Prints results as JSON, one document per command, with null in place of NaN and infinity."""
 
-import base64
 import dataclasses
 import json
 import math
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from divgrpc.types import LabelResult, QueryResult
+from divgrpc_client.formats.json_lines import payload_value
 
 
 def show(value: object) -> None:
@@ -30,14 +30,6 @@ def plain(value: Any) -> Any:  # noqa: ANN401  # whatever a result holds
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def payload_text(payload: bytes) -> str | dict[str, str]:
-    """Return a payload as text or, if it is no UTF-8, in base64."""
-    try:
-        return payload.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(payload).decode()}
 
 
 def show_result(result: QueryResult | LabelResult, rows: range) -> None:
@@ -68,7 +60,7 @@ def _entries(result: QueryResult | LabelResult, at: int) -> dict[str, object]:
         if result.attributes:
             entries["attributes"] = [hit.attributes for hit in hits]
         if result.payloads:
-            entries["payloads"] = [payload_text(hit.payload or b"") for hit in hits]
+            entries["payloads"] = [payload_value(hit.payload or b"") for hit in hits]
         for name, column in (
             ("duality_gap", result.duality_gaps),
             ("diversity", result.diversities),

@@ -177,8 +177,11 @@ def points(records: Sequence[Record], names: Sequence[str]) -> None:
         if has_payloads:
             cells.append(_cut(record.payload.decode(errors="replace")))
         if (vector := record.vector) is not None:
-            numbers = vector.values if isinstance(vector, SparseVector) else vector
-            cells.append(_cut(" ".join(f"{number:.4g}" for number in numbers)))
+            if isinstance(vector, SparseVector):
+                pairs = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
+                cells.append(_cut(" ".join(f"{column}:{number:.4g}" for column, number in pairs)))
+            else:
+                cells.append(_cut(" ".join(f"{number:.4g}" for number in vector)))
         grid.add_row(*map(escape, cells))
     console().print(grid)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from google.rpc import status_pb2
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.parameters import DEFAULT_K, LIMITS
 from divgrpc.parameters.predict import DEFAULT_TOP_K
 from divgrpc.search.results import ResultT, joined
@@ -42,6 +42,8 @@ _RESULT_BYTES: Final = 9 + 4 + 4
 _ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
 # Maximum size of the name of a label: its text and its length.
 _NAME_BYTES: Final = LIMITS["label_name_bytes_max"] + 3
+# The reason of the error for an answer that does not fit a message.
+_REPLY_TOO_LARGE: Final = "REPLY_TOO_LARGE"
 # A batch fails if the index is replaced during each of this many rounds.
 _ROUNDS_MAX: Final = 4
 
@@ -107,18 +109,28 @@ def _in_parts(
 ) -> Exchange[RequestT, ResponseT, ResultT]:
     """Request all parts, and repeat those that an older generation answered.
 
-    Returns the joined result if one generation has answered all parts, or None if the index is
-    replaced in every round.
+    A part is halved if its answer does not fit a message, as text ids, attributes and payloads may
+    be of any size. Returns the joined result if one generation has answered all parts, or None if
+    the index is replaced in every round.
     """
-    parts: dict[int, ResultT] = {}
+    parts: dict[tuple[int, int], ResultT] = {}
+    todo = list(pairwise([0, *ends]))
     for _ in range(_ROUNDS_MAX):
-        for start, stop in pairwise([0, *ends]):
-            if stop not in parts:
-                parts[stop] = read((yield make(start, stop)))
+        while todo:
+            start, stop = todo.pop(0)
+            try:
+                parts[start, stop] = read((yield make(start, stop)))
+            except DivgrpcError as error:
+                middle = (start + stop) // 2
+                if error.reason != _REPLY_TOO_LARGE or middle == start:
+                    raise
+                todo[:0] = [(start, middle), (middle, stop)]
         newest = max(part.generation for part in parts.values())
-        parts = {stop: part for stop, part in parts.items() if part.generation == newest}
-        if len(parts) == len(ends):
-            return joined([parts[stop] for stop in ends])
+        todo = [rows for rows, part in parts.items() if part.generation != newest]
+        if not todo:
+            return joined([parts[rows] for rows in sorted(parts)])
+        for rows in todo:
+            del parts[rows]
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Unpack
 
 import numpy as np
 
-from divgrpc.columns.ids import encode_texts, is_texts
+from divgrpc.columns.ids import as_ids, encode_texts, is_texts
 from divgrpc.errors import invalid
 from divgrpc.parameters import (
     BuildParameters,
@@ -142,11 +142,10 @@ def get(
     parts: points_pb2.Parts,
 ) -> points_pb2.GetRequest:
     """Return the request for points by id; raises `InvalidArgumentError` for wrong ids."""
-    id_list = [ids] if isinstance(ids, int | str) else ids
+    id_list = as_ids(ids)
     request = points_pb2.GetRequest(index=index_name(name), parts=parts)
     if is_texts(id_list):
-        encode_texts(id_list)
-        request.string_ids.extend(map(str, id_list))
+        request.string_ids.extend(text.decode() for text in encode_texts(id_list))
     else:
         request.ids.extend(whole_numbers("ids", id_list, np.int64).tolist())
     return request

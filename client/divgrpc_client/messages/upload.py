@@ -6,13 +6,13 @@ file of any size needs only the memory of one chunk.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.columns.ids import encode_texts, is_texts
-from divgrpc.columns.values import Column, columns_of
+from divgrpc.columns.ids import encode_texts, is_texts, plain
+from divgrpc.columns.values import Column, check_row_bytes, columns_of
 from divgrpc.columns.writer import check_payloads
 from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
@@ -28,8 +28,6 @@ from divgrpc_protos.records import from_message, to_message
 from divgrpc_protos.v1 import index_pb2, points_pb2
 
 Numbers: TypeAlias = npt.NDArray[np.integer]
-# Bytes of a number in a message, at most.
-_NUMBER_BYTES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,8 @@ class Upload:
             chunk.payloads.extend(self.payloads[start:stop])
             for attribute, values in self.attributes.items():
                 part = values.cut(start, stop, multi=attribute.multi)
-                chunk.attributes.append(_encode(attribute, part))
+                wire = WireColumn(attribute.name, attribute.type, *part)
+                chunk.attributes.append(encode_column(wire))
             yield index_pb2.BuildRequest(chunk=chunk)
             start = stop
         yield index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=start))
@@ -86,8 +85,7 @@ class Upload:
                 # A character has at most four bytes.
                 widths = (len(t) * (4 if isinstance(t, str) else 1) for t in texts)
                 sizes += np.fromiter(widths, np.int64, len(texts))
-        for attribute, column in self.attributes.items():
-            sizes += _bytes_per_row(attribute, column)
+        sizes += check_row_bytes(self.attributes, len(sizes))
         totals, stop = np.cumsum(sizes), 0
         while (
             stop < len(sizes)
@@ -148,9 +146,10 @@ def upload(
     """
     matrix = as_matrix("vectors", vectors)
     rows = row_count(matrix)
-    texts = _texts(data.ids, rows) if is_texts(data.ids) else []
+    ids = plain(data.ids)
+    texts = _texts(ids, rows) if is_texts(ids) else []
     row_numbers = (
-        ("ids", None if texts else data.ids, np.int64),
+        ("ids", None if texts else ids, np.int64),
         ("categories", data.categories, np.int32),
         ("subtopics", data.subtopics, np.int32),
     )
@@ -159,7 +158,9 @@ def upload(
         for name_of_field, values, dtype in row_numbers
         if values is not None
     }
-    columns = columns_of(data.attributes or {}, rows, data.attribute_types)
+    attributes = {} if data.attributes is None else data.attributes
+    columns = columns_of(attributes, rows, data.attribute_types)
+    check_row_bytes(columns, rows)
     stored_payloads = [] if data.payloads is None else check_payloads(data.payloads, rows)
     label_data = label_upload(rows, **labels)
     header = requests.build_header(
@@ -179,28 +180,4 @@ def _numbers(name: str, values: npt.ArrayLike, rows: int, dtype: type[np.integer
 def _texts(ids: Any, rows: int) -> list[str]:  # noqa: ANN401  # a sequence of texts
     if len(ids) != rows:
         raise invalid("ids", f"must have one entry per row, {rows}, got {len(ids)}")
-    encode_texts(ids)
-    return [str(text) for text in ids]
-
-
-def _encode(attribute: Attribute, column: Column) -> points_pb2.AttributeColumn:
-    """Return a column as a message with only the words that it uses."""
-    values, words = column.values, column.words
-    if attribute.type == "keyword":
-        used, places = np.unique(values[values >= 0], return_inverse=True)
-        values = np.full(len(values), -1, np.int32)
-        values[column.values >= 0] = places
-        words = tuple(words[place] for place in used.tolist())
-    return encode_column(WireColumn(attribute.name, attribute.type, values, column.ends, words))
-
-
-def _bytes_per_row(attribute: Attribute, column: Column) -> npt.NDArray[np.int64]:
-    """Return an upper bound of the bytes that each row of a column takes in a message."""
-    values = np.full(len(column.values), _NUMBER_BYTES, np.int64)
-    if column.words:
-        lengths = np.fromiter((len(word.encode()) for word in column.words), np.int64)
-        values[column.values >= 0] += lengths[column.values[column.values >= 0]]
-    if not attribute.multi:
-        return values
-    totals = np.concatenate(([0], np.cumsum(values)))[np.concatenate(([0], column.ends))]
-    return np.diff(totals) + _NUMBER_BYTES
+    return [text.decode() for text in encode_texts(ids)]

@@ -93,10 +93,10 @@ def requested_ids(request: points_pb2.GetRequest, kind: IdKind) -> list[int] | l
     """Return the ids of a request; raises if they are of another kind than those of the index."""
     if kind == "string":
         if request.ids:
-            raise invalid("ids", "must be empty, because the index has string ids: use string_ids")
+            raise invalid("ids", "must be texts (string_ids), as the ids of this index are")
         return list(request.string_ids)
     if request.string_ids:
-        raise invalid("string_ids", "must be empty, because the index has integer ids: use ids")
+        raise invalid("string_ids", "must be integers (ids), as the ids of this index are")
     return list(request.ids)
 
 

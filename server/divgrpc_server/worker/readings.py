@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
 from google.protobuf.message import Message
 
 from divgrpc.engine import Engine
@@ -16,6 +17,8 @@ from divgrpc_server.logging.logs import Logger
 
 _PAGE_ROWS: Final = 1_000
 _PAGE_ROWS_MAX: Final = 10_000
+# Maximum number of bytes of all points of a response. The rest of a message has its other fields.
+_PAGE_BYTES_MAX: Final = LIMITS["message_bytes_max"] - 2**14
 
 
 class Reading:
@@ -39,10 +42,7 @@ class Reading:
         """Return the reply; raises the errors of the core, and `ReplyTooLargeError`."""
         payload = self._answer(index, self._message).SerializeToString()
         if len(payload) > LIMITS["message_bytes_max"]:
-            raise ReplyTooLargeError(
-                f"the points would take more than {LIMITS['message_bytes_max']} bytes; "
-                "ask for fewer points, or without vectors or payloads"
-            )
+            raise _too_large()
         return Reply(self.id, Outcome.ANSWER, payload)
 
     def answer_slice(self) -> Reply | None:
@@ -55,9 +55,12 @@ class Reading:
 
 
 def _get(index: Engine, request: points_pb2.GetRequest) -> points_pb2.GetResponse:
-    ids = points.requested_ids(request, index.manifest.id_kind)
-    parts = points.parse_parts(request.parts)
-    records = points.pack_records(index.get(ids, parts), index.manifest.id_kind)
+    kind, parts = index.manifest.id_kind, points.parse_parts(request.parts)
+    rows = index.find(points.requested_ids(request, kind))
+    # The size is known before anything is read, so a call that asks for too much ends at once.
+    if index.bytes_of_rows(rows, parts).sum() > _PAGE_BYTES_MAX:
+        raise _too_large()
+    records = points.pack_records(index.records(rows, parts), kind)
     return points_pb2.GetResponse(generation=index.generation, points=records)
 
 
@@ -66,25 +69,27 @@ def _count(index: Engine, _: points_pb2.CountRequest) -> points_pb2.CountRespons
 
 
 def _scroll(index: Engine, request: points_pb2.ScrollRequest) -> points_pb2.ScrollResponse:
-    key = _key(request.page_token)
+    kind, parts = index.manifest.id_kind, points.parse_parts(request.parts)
     count = min(request.page_size or _PAGE_ROWS, _PAGE_ROWS_MAX)
-    parts, kind = points.parse_parts(request.parts), index.manifest.id_kind
-    while True:
-        records, last = index.page(key, count, parts)
-        response = points_pb2.ScrollResponse(
-            generation=index.generation, points=points.pack_records(records, kind)
-        )
-        # Half of the limit leaves room for the token, and for points of different sizes.
-        size = response.ByteSize()
-        if size <= LIMITS["message_bytes_max"] - _HEADROOM_BYTES or len(records) <= 1:
-            break
-        count = max(1, len(records) * (LIMITS["message_bytes_max"] // 2) // size)
-    if index.has_points_after(last):
-        response.next_page_token = str(last)
+    # One point more than the page shows whether there is another page.
+    rows, keys = index.following(_key(request.page_token), count + 1)
+    totals = np.cumsum(index.bytes_of_rows(rows, parts))
+    fitting = int(np.searchsorted(totals, _PAGE_BYTES_MAX, side="right"))
+    size = min(count, len(rows), max(1, fitting))
+    page = points.pack_records(index.records(rows[:size], parts), kind)
+    response = points_pb2.ScrollResponse(generation=index.generation, points=page)
+    if size < len(rows):
+        response.next_page_token = str(keys[size - 1])
     return response
 
 
-_HEADROOM_BYTES: Final = 64
+def _too_large() -> ReplyTooLargeError:
+    return ReplyTooLargeError(
+        f"the points would take more than {LIMITS['message_bytes_max']} bytes; "
+        "ask for fewer points, or without vectors or payloads"
+    )
+
+
 # The request message of each operation, and the function that answers it.
 READS: Final[Mapping[int, tuple[type[Message], Callable[..., Message]]]] = {
     Op.GET: (points_pb2.GetRequest, _get),

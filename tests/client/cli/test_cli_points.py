@@ -78,6 +78,23 @@ def test_get_names_absent_ids(run: Run, index: str) -> None:
     assert "shoe-7" in result.out
 
 
+def test_only_absent_ids_show_no_table(run: Run, index: str) -> None:
+    result = run("get", index, "boot-1")
+    assert (result.code, result.out) == (1, "")
+
+
+def test_what_is_not_exported_is_named(run: Run, client: Client, tmp_path: Path) -> None:
+    client.build("judged-shoes", np.eye(4), categories=[0, 1, 0, 1], replace=True)
+    export = run("export", "judged-shoes", tmp_path / "judged.jsonl")
+    assert (export.code, "categories of the points are not exported" in export.err) == (0, True)
+
+
+def test_options_of_other_files_are_refused(run: Run, file: Path) -> None:
+    for option in (("--key", "x"), ("--dims", "3"), ("--index-base", "1")):
+        result = run("build", "shoes-3", file, *option)
+        assert (result.code, "is not for JSON Lines" in result.err) == (2, True)
+
+
 def test_integer_ids(run: Run, client: Client) -> None:
     client.build("numbers", np.eye(5), ids=[5, 4, 3, 2, 1], replace=True)
     assert run("get", "numbers", "3", "--json").json == {"id": 3}
@@ -103,7 +120,7 @@ def test_queries_show_columns(run: Run, index: str, file: Path) -> None:
     row = run(*ask, "--json").json["results"][0]
     assert row["ids"][0] == "shoe-7"
     assert row["attributes"][0] == {"brand": "b1", "tags": ["x"]}
-    assert row["payloads"][0] == '{"title":"Shoe [7]"}'
+    assert row["payloads"][0] == {"title": "Shoe [7]"}
 
 
 def test_info_shows_columns(run: Run, index: str) -> None:

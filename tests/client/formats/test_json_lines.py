@@ -96,21 +96,31 @@ def test_what_is_written_is_read(payloads: list[bytes], is_sparse: bool) -> None
     [
         ("{", "line 2: is no JSON"),
         ("[1]", "line 2: must be an object"),
-        ({"vector": [1, 2], "vektor": 1}, "line 2: has 'vektor'; the keys"),
-        ({"id": "b"}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": [1, 2], "vektor": 1}, "line 2: has 'vektor'; the keys .* into attributes"),
+        ({"payload": "b"}, "line 2: `vector` must be a list of numbers"),
         ({"vector": "x"}, "line 2: `vector` must be a list of numbers"),
         ({"vector": []}, "line 2: `vector` must be a list of numbers"),
         ({"vector": [[1]]}, "line 2: `vector` must be a list of numbers"),
-        ({"vector": ["x"]}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": ["1", "2"]}, "line 2: `vector` must be a list of numbers"),
+        ({"vector": [True, False]}, "line 2: `vector` must be a list of numbers"),
         ({"vector": {"indices": [0]}}, "line 2: a sparse `vector` must have"),
         ({"vector": {"indices": [1, 0], "values": [1, 2], "dims": 2}}, "must ascend"),
         ({"vector": {"indices": [2], "values": [1], "dims": 2}}, "must ascend"),
         ({"vector": {"indices": [0, 1], "values": [1], "dims": 2}}, "must ascend"),
         ({"vector": [1, 2], "attributes": [1]}, "line 2: `attributes` must be an object"),
         ({"vector": [1, 2], "payload_base64": "?"}, "line 2: `payload_base64` must be"),
-        ({"vector": [1, 2], "id": "b"}, "all points must have an id, or none"),
-        ({"vector": [1, 2, 3]}, "the same number of dimensions"),
-        ({"vector": {"indices": [0], "values": [1], "dims": 2}}, "all be dense or all sparse"),
+        ({"vector": [1, 2], "id": "b"}, "line 2: has an `id`, and the first point has none"),
+        ({"vector": [1, 2], "id": 0.5}, "line 2: `id` must be a text or a whole number"),
+        ({"vector": [1, 2, 3]}, "line 2: `vector` has 3 dimensions, and the first has 2"),
+        (
+            {"vector": {"indices": [0], "values": [1], "dims": 2}},
+            "line 2: all vectors must be dense",
+        ),
+        ({"vector": {"indices": [0.5], "values": [1], "dims": 2}}, "line 2: a sparse `vector`"),
+        ({"vector": {"indices": [0], "values": ["1"], "dims": 2}}, "line 2: a sparse `vector`"),
+        ({"vector": {"indices": [0], "values": [1], "dims": 2.5}}, "line 2: a sparse `vector`"),
+        ({"vector": {"indices": [0], "values": [1], "dims": 1e10}}, "line 2: a sparse `vector`"),
+        ({"vector": [1, 2], "payload": 1, "payload_base64": "AA=="}, "line 2: must have `payload`"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: object, words: str) -> None:
@@ -119,6 +129,19 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: object, words: str) -> None
         read_points(path)
     assert error_info.value.field == "file"
     assert str(path) in str(error_info.value)
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", 5), (5, "a"), ("a", None)])
+def test_ids_are_of_one_kind(tmp_path: Path, first: object, second: object) -> None:
+    lines = ({"vector": [1], "id": point_id} for point_id in (first, second))
+    with pytest.raises(InvalidArgumentError, match="line 2: `id` must be"):
+        read_points(written(tmp_path / "points.jsonl", *lines))
+
+
+@pytest.mark.parametrize("payload", [b"[NaN]", b"Infinity", b"[" * 3000])
+def test_a_payload_that_is_no_json_is_a_text(payload: bytes) -> None:
+    (line,) = write_points(Records(np.array([1]), payloads=(payload,)))
+    assert json.loads(line) == {"id": 1, "payload": payload.decode()}
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

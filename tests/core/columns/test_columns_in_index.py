@@ -55,6 +55,13 @@ def test_results_without_columns_have_none(index: Index) -> None:
     assert (result[0][0].attributes, result[0][0].payload) == (None, None)
 
 
+def test_columns_that_no_point_has_give_warnings() -> None:
+    plain = Index.build(VECTORS[:20])
+    result = plain.query(VECTORS[0], k=2, with_attributes=True, with_payload=True)
+    assert [warning.code for warning in result.warnings] == ["NO_ATTRIBUTES", "NO_PAYLOADS"]
+    assert [warning.field for warning in result.warnings] == ["with_attributes", "with_payload"]
+
+
 def test_short_rows_are_padded(index: Index) -> None:
     query = np.stack([VECTORS[0], -VECTORS[0]])
     result = index.query(query, k=3, max_distance=1e-9, with_payload=True, with_attributes=True)
@@ -62,6 +69,38 @@ def test_short_rows_are_padded(index: Index) -> None:
     assert [len(row) for row in result] == [1, 0]
     assert result.payloads == (b"",)
     assert result[0][0].attributes == expected_record(0)[1]
+
+
+def test_an_index_of_one_point_has_padding() -> None:
+    index = Index.build(VECTORS[:1], ids=["only"], payloads=[b"x"])
+    result = index.query(VECTORS[0], k=3, with_payload=True)
+    assert result.ids.tolist() == [["only", "", ""]]
+    assert result.payloads == (b"x",)
+    assert index.get(result.ids[0, 0]).payloads == (b"x",)
+
+
+def test_distances_of_results_with_text_ids() -> None:
+    texts, numbers = (Index.build(VECTORS[:30], ids=ids) for ids in (NAMES[:30], None))
+    measured = [
+        index.engine.distances(VECTORS[:4], index.query(VECTORS[:4], k=3).ids)
+        for index in (texts, numbers)
+    ]
+    np.testing.assert_array_equal(measured[0].to_query, measured[1].to_query)
+    np.testing.assert_array_equal(measured[0].mean, measured[1].mean)
+
+
+def test_attributes_must_have_room_in_a_message() -> None:
+    words = [[f"{i:04}" + "x" * 1_000 for i in range(1_000)], [], []]
+    Index.build(VECTORS[:3], attributes={"a": words})
+    columns = {"a": words, "b": words[::-1], "c": words}
+    with pytest.raises(InvalidArgumentError, match="at most 1048576 bytes per row, row 0 takes"):
+        Index.build(VECTORS[:3], attributes=columns)
+
+
+def test_many_different_keywords_are_cut_by_block() -> None:
+    words = [f"w{row}" for row in range(ROWS)]
+    index = Index.build(VECTORS, attributes={"a": words}, **BUILD)
+    assert index.get([8_300, 5]).attributes["a"] == ("w8300", "w5")
 
 
 def test_collapsed_near_copies_have_names() -> None:
@@ -206,6 +245,7 @@ def test_ties_do_not_depend_on_the_order_of_texts() -> None:
         ({"ids": ["a", "b", 3]}, "ids", "all texts or all integers"),
         ({"payloads": [b"a"]}, "payloads", "one entry per row, 3, got 1"),
         ({"payloads": [b"a", 5, None]}, "payloads", "bytes, texts or None, got int"),
+        ({"payloads": [{}, None, None]}, "payloads", "got dict: json.dumps makes a text"),
         ({"payloads": "abc"}, "payloads", "a list"),
         ({"payloads": [b"x" * 65_537, None, None]}, "payloads", "at most 65536 bytes"),
         ({"attributes": {"a": [1]}}, "attributes.a", "one value per row, 3, got 1"),
@@ -242,3 +282,6 @@ def test_a_table_has_a_column_per_attribute(index: Index) -> None:
     assert isinstance(table, pandas.DataFrame)
     assert list(table.columns)[-4:] == ["brand", "price", "tags", "payload"]
     assert table["id"].tolist() == [hit.id for row in result for hit in row]
+    clash = Index.build(VECTORS[:3], attributes={"score": ["x"] * 3})
+    columns = list(clash.query(VECTORS[0], k=1, with_attributes=True).to_pandas().columns)
+    assert columns[-1] == "attributes.score"

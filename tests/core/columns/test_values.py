@@ -1,9 +1,11 @@
 """Values of attributes become columns, and columns become the same values again."""
 
+from collections import deque
 from collections.abc import Sized
 from datetime import UTC, date, datetime, timedelta, timezone
+from enum import Enum, StrEnum
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -80,6 +82,48 @@ def test_types_are_found_from_values(values: Sized, kind: str, expected: list[An
     assert list(row_values(attribute, column)) == expected
 
 
+class Colour(StrEnum):
+    """An enumeration of texts."""
+
+    RED = "red"
+
+
+class Shade(str, Enum):  # noqa: UP042  # users have such enumerations
+    """An enumeration of texts of the older kind."""
+
+    DARK = "dark"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([Colour.RED, Shade.DARK], ["red", "dark"]),
+        (np.array(["x", np.nan, None], object), ["x", None, None]),
+        ([1, float("nan")], [1.0, None]),
+        ([np.datetime64("NaT"), np.datetime64("1970-01-01T00:00:01")], [None, 1_000_000]),
+        (np.array(["1970-01-01T00:00:01", "NaT"], "M8[ns]"), [1_000_000, None]),
+        (np.array([["1970-01-01T00:00:01"]], "M8[ns]"), [(1_000_000,)]),
+        ([np.array(["1970-01-01T00:00:01"], "M8[ns]")], [(1_000_000,)]),
+        (deque(["x", "y"]), ["x", "y"]),
+        (range(3), [0, 1, 2]),
+    ],
+)
+def test_unusual_values(values: Any, expected: list[Any]) -> None:  # noqa: ANN401  # any container
+    ((attribute, column),) = columns_of({"a": values}, len(values)).items()
+    assert list(row_values(attribute, column)) == expected
+
+
+def test_columns_of_other_libraries_are_taken() -> None:
+    class Series:
+        """A column of pandas, polars or pyarrow."""
+
+        def to_numpy(self) -> Any:  # noqa: ANN401  # an array
+            return np.array(["x", "y"], object)
+
+    ((attribute, column),) = columns_of({"a": Series()}, 2).items()
+    assert row_values(attribute, column) == ("x", "y")
+
+
 def test_lists_give_several_values() -> None:
     values = [["x", "y"], None, "z", {"b", "a"}, ()]
     ((attribute, column),) = columns_of({"a": values}, 5).items()
@@ -99,20 +143,32 @@ def test_a_type_may_be_named() -> None:
 @pytest.mark.parametrize(
     ("values", "types", "field", "words"),
     [
-        ([[1, "x"]], {}, "attributes.a", "one type, got 1, 'x'"),
-        ([1], {"a": "keyword"}, "attributes.a", "must be texts, got 1"),
-        ([0.5], {"a": "integer"}, "attributes.a", "must be integers, got 0.5"),
+        ([[1, "x"]], {}, "attributes.a", "one type, got 1 in row 0 and 'x' in row 0"),
+        (["x", 1], {}, "attributes.a", "one type, got 'x' in row 0 and 1 in row 1"),
+        ([[], ["x"], [], [1]], {}, "attributes.a", "got 'x' in row 1 and 1 in row 3"),
+        ([1], {"a": "keyword"}, "attributes.a", "must be texts, got 1 in row 0"),
+        ([0.5], {"a": "integer"}, "attributes.a", "must be integers, got 0.5 in row 0"),
+        ([1.0, "5,0"], {"a": "float"}, "attributes.a", "must be numbers, got '5,0' in row 1"),
         (np.array([0.5]), {"a": "integer"}, "attributes.a", "got an array of float64"),
         ([None], {}, "attributes.a", "attribute_types must give its type"),
         ([1, 2], {}, "attributes.a", "one value per row, 1, got 2"),
         ("x", {}, "attributes.a", "must be a list or an array, got str"),
         (5, {}, "attributes.a", "must be a list or an array, got int"),
         ([b"x"], {}, "attributes.a", "got bytes"),
-        ([[1, None]], {}, "attributes.a", "no None among the values"),
+        ([[1], [1, None]], {}, "attributes.a", "no None among the values of a row, as row 1 has"),
         ([float("inf")], {}, "attributes.a", "finite"),
         (np.array([np.inf]), {}, "attributes.a", "finite"),
-        ([[float("nan")]], {}, "attributes.a", "finite"),
+        ([[float("nan")]], {}, "attributes.a", "no None among the values"),
         ([2**63], {}, "attributes.a", "64 bits"),
+        ([10**400, 0.5], {}, "attributes.a", "64 bits"),
+        ([[np.array([1, 2])]], {}, "attributes.a", "got ndarray in row 0"),
+        (np.array(5), {}, "attributes.a", "must be a list or an array"),
+        ({"p", "q"}, {}, "attributes.a", "must be a list or an array, got set"),
+        ({0: "A"}, {}, "attributes.a", "must be a list or an array, got dict"),
+        (np.array([1], "m8[us]"), {}, "attributes.a", "not differences of times"),
+        (np.array(["400000"], "M8[s]"), {}, "attributes.a", "times between the years"),
+        ([np.datetime64("400000-01-01")], {}, "attributes.a", "times between the years"),
+        ([1], {"a": ["integer"]}, "attribute_types", "must be of keyword"),
         (np.array([2**63], np.uint64), {}, "attributes.a", "64 bits"),
         (["\ud800"], {}, "attributes.a", "valid Unicode"),
         (["x" * 1025], {}, "attributes.a", "at most 1024 bytes per keyword, got 1025"),
@@ -124,8 +180,10 @@ def test_a_type_may_be_named() -> None:
 def test_wrong_values_are_refused(
     values: object, types: dict[str, Any], field: str, words: str
 ) -> None:
+    has_rows = isinstance(values, list) or (isinstance(values, np.ndarray) and values.ndim > 0)
+    rows = 1 if "per row, 1" in words or not has_rows else len(cast("Sized", values))
     with pytest.raises(InvalidArgumentError, match=words) as error_info:
-        columns_of({"a": values}, 1, types)
+        columns_of({"a": values}, rows, types)
     assert error_info.value.field == field
 
 
@@ -133,6 +191,12 @@ def test_wrong_values_are_refused(
 def test_wrong_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidArgumentError, match="must have names") as error_info:
         columns_of({name: [1]}, 1)
+    assert error_info.value.field == "attributes"
+
+
+def test_rows_instead_of_columns_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="values of all rows by name") as error_info:
+        columns_of([{"price": 1}], 1)  # type: ignore[arg-type]
     assert error_info.value.field == "attributes"
 
 
