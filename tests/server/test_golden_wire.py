@@ -168,7 +168,7 @@ def recorded() -> dict[str, list[Any]]:
 def _serving(folder: Path) -> Iterator[grpc.Channel]:
     """Serve copies of the golden indexes with one worker, which is ready for the first call."""
     for name, golden in GOLDEN_NAMES.items():
-        shutil.copytree(_GOLDEN / "families" / golden, folder / "data" / name)
+        shutil.copytree(_GOLDEN / golden, folder / "data" / name)
     running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
     with running as server, server.channel() as channel:
         describe = raw_calls.unary(channel, "GetServerInfo")

@@ -192,7 +192,7 @@ def test_relevant_points_have_text_ids(client: Client) -> None:
     expected = evaluate(core, VECTORS[60:70], grid=Grid(**options), relevant=relevant)
     assert [row.metrics for row in rows] == [row.metrics for row in expected]
     with pytest.raises(InvalidArgumentError, match="is no id of the index"):
-        list(client.evaluate("judged", VECTORS[60:61], relevant=[["absent"]], **options))
+        list(client.evaluate("judged", VECTORS[60:70], relevant=[["absent"]] * 10, **options))
 
 
 def test_a_small_build_takes_columns(stub: DiverseIndexStub, client: Client) -> None:

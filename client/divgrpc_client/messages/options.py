@@ -22,7 +22,13 @@ from divgrpc.parameters import (
     QueryOptions,
     QueryParameters,
 )
-from divgrpc.parameters.signatures import defaults_of, explanations_of, paragraph, spell_out_options
+from divgrpc.parameters.signatures import (
+    defaults_of,
+    explanations_of,
+    paragraph,
+    spell_out,
+    spell_out_options,
+)
 from divgrpc.types import LabelSelector, Mode, Rounding, Sampling, Search, Selector, Variant, Vote
 from divgrpc.types.records import AttributesLike, AttributeTypes, IdsLike, PayloadsLike
 from divgrpc_client.messages.labels import ModelLike
@@ -147,5 +153,6 @@ def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
     method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", *lines])
     *_, options = parameters.values()
     if options.kind is not options.VAR_KEYWORD:
+        spell_out(method, _NAMES)
         return method
     return spell_out_options(method, _TABLES[get_args(options.annotation)[0]], _NAMES)

@@ -112,7 +112,12 @@ class StreamSubject:
 
 
 def index_of(op: int, payload: bytes) -> str:
-    """Return the name of the index that a query names, or "" if the query cannot be parsed."""
+    """Return the name of the index that a request of a caller names.
+
+    Returns "" for any other operation, and for a request that cannot be parsed.
+    """
+    if op != Op.STREAM and op not in _REQUESTS:
+        return ""
     try:
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index

@@ -330,7 +330,7 @@ def test_methods_of_the_async_client_are_coroutine_functions() -> None:
     coroutines = {
         name for name in public if inspect.iscoroutinefunction(getattr(AsyncClient, name))
     }
-    assert public - coroutines == {"query_stream", "evaluate", "evaluate_labels"}
+    assert public - coroutines == {"query_stream", "scroll", "evaluate", "evaluate_labels"}
     assert not any(inspect.iscoroutinefunction(getattr(Client, name)) for name in public)
 
 

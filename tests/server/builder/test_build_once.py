@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
 from divgrpc_client.messages.options import BuildOptions
-from divgrpc_client.messages.upload import upload
+from divgrpc_client.messages.upload import RowData, upload
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.data.served_index import DIMS, random_points
@@ -20,7 +20,6 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 ONES = np.ones((3, DIMS), np.float32)
 ROWS = 300
 LABELS = 6
-_NO_COLUMNS: dict[str, Any] = {"ids": None, "categories": None, "subtopics": None}
 
 
 class Case(NamedTuple):
@@ -33,10 +32,12 @@ class Case(NamedTuple):
 
 def streamed_as_one(name: str, case: Case) -> index_pb2.BuildOnceRequest:
     """Return the messages that the Python client would stream, merged into one message."""
-    arguments = {**_NO_COLUMNS, "replace": False, **case.arguments}
-    messages = upload(name, case.vectors, case.options, **arguments)
+    arguments = {"replace": False, **case.arguments}
+    data = RowData(**{key: arguments.pop(key) for key in RowData._fields if key in arguments})
+    messages = upload(name, case.vectors, case.options, data, **arguments)
     header = messages.header.header
     once = index_pb2.BuildOnceRequest(index=name, parameters=header.parameters)
+    once.declarations.extend(header.declarations)
     if header.HasField("labels"):
         once.label_plan.CopyFrom(header.labels)
     for step in messages.chunks(LIMITS["message_bytes_max"]):

@@ -1,4 +1,4 @@
-"""Requests of every method for `server/test_golden_wire.py`, on the indexes of `golden/families`.
+"""Requests of every method for `server/test_golden_wire.py`, on the indexes of `golden`.
 
 Each request that changes an index uses a separate index, whose name begins with `a_`, so the order
 of calls changes no answer. The recorded requests of ListIndexes start after the names that begin
@@ -16,21 +16,23 @@ from divgrpc_protos.v1 import (
     evaluate_pb2,
     index_pb2,
     labels_pb2,
+    points_pb2,
     predict_pb2,
     query_pb2,
     vectors_pb2,
 )
 
-# The name of each served index, with the name of the golden index that it copies.
-GOLDEN_NAMES: Final = {
-    **{name: name for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")},
-    **{name: name for name in ("topics", "sparse_topics", "factors")},
-    "a_default": "topics",
-    "a_deleted": "cells",
-    "a_thresholds": "labels",
-}
 _QUERIED_NAMES: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
-_STORED_NAMES: Final = (*_QUERIED_NAMES, "topics", "sparse_topics", "factors")
+_FAMILIES: Final = (*_QUERIED_NAMES, "topics", "sparse_topics", "factors")
+# The name of each served index, with the folder in `golden` of the index that it copies.
+GOLDEN_NAMES: Final = {
+    **{name: f"families/{name}" for name in _FAMILIES},
+    "named": "named",
+    "a_default": "families/topics",
+    "a_deleted": "families/cells",
+    "a_thresholds": "families/labels",
+}
+_STORED_NAMES: Final = (*_FAMILIES, "named")
 _DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
 # For each name of a call: the method, and the requests of the call.
 Calls = dict[str, tuple[str, list[Message]]]
@@ -46,6 +48,7 @@ def calls() -> Calls:
         **_evaluations(),
         **_label_evaluations(),
         **_builds(),
+        **_named(),
         **_lookups(),
     }
 
@@ -368,6 +371,83 @@ def _builds() -> Calls:
         "build": ("Build", stream),
         "build once": ("BuildOnce", [once]),
         "build two rows once": ("BuildOnce", [small]),
+    }
+
+
+def _three() -> vectors_pb2.Vectors:
+    """Return three vectors of five dimensions."""
+    numbers = (np.arange(15) / 8).tolist()
+    return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=3, cols=5, values=numbers))
+
+
+def _named() -> Calls:
+    """Return builds with text ids, attributes and payloads, and calls that return them."""
+    types = points_pb2.AttributeType.values()[1:]
+    names = ("keyword", "integer", "float", "bool")
+    declarations = [
+        points_pb2.Attribute(name=name, type=kind) for name, kind in zip(names, types, strict=True)
+    ]
+    declarations.append(points_pb2.Attribute(name="tags", type=types[0], multi=True))
+    column = points_pb2.AttributeColumn
+    columns: dict[str, Any] = {
+        "vectors": _three(),
+        "string_ids": ["x", "y", "z"],
+        "payloads": [b"one", b"", b"three"],
+        "attributes": [
+            column(name="keyword", keywords=[1, -1, 0], words=["u", "v"]),
+            column(name="integer", integers=[5, -(2**63), -5]),
+            column(name="float", numbers=[0.5, -0.5, 2]),
+            column(name="bool", flags=[0, 1, -1]),
+            column(name="tags", keywords=[0, 1], words=["u", "v"], ends=[1, 1, 2]),
+        ],
+    }
+    header = index_pb2.BuildHeader(index="a_named", declarations=declarations)
+    stream: list[Message] = [
+        index_pb2.BuildRequest(header=header),
+        index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(**columns)),
+        index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=3)),
+    ]
+    once = index_pb2.BuildOnceRequest(index="a_named_once", declarations=declarations, **columns)
+    return {
+        "build with text ids": ("Build", stream),
+        "build with text ids once": ("BuildOnce", [once]),
+        **_named_queries(),
+        **_readings(),
+    }
+
+
+def _named_queries() -> Calls:
+    columns = {"with_attributes": True, "with_payload": True, "list_collapsed": True}
+    query = _query("named", queries=_three(), k=2, duplicate_threshold=6.0, **columns)
+    relevant = [evaluate_pb2.RelevantIds(string_ids=["n0", "n37"]) for _ in range(3)]
+    evaluation = evaluate_pb2.EvaluateRequest(
+        index="named", queries=_three(), relevant=relevant, diversities=[0.5], ks=[3], folds=0
+    )
+    return {
+        "query text ids": ("Query", [query]),
+        "evaluate relevant texts": ("Evaluate", [evaluation]),
+    }
+
+
+def _readings() -> Calls:
+    get, scroll = points_pb2.GetRequest, points_pb2.ScrollRequest
+    parts = points_pb2.Parts(vectors=True, attributes=True, payload=True)
+    several = {
+        "get texts": get(index="named", string_ids=["n37", "absent"], parts=parts),
+        "get numbers": get(index="sparse", ids=[7, 14], parts=points_pb2.Parts(vectors=True)),
+        "get ids alone": get(
+            index="named",
+            string_ids=["n0"],
+            parts=points_pb2.Parts(attributes=False, payload=False),
+        ),
+    }
+    page = scroll(index="named", page_size=3, parts=parts)
+    rest = scroll(index="cells", page_token="476")  # noqa: S106  # no secret
+    return {
+        **{name: ("Get", [request]) for name, request in several.items()},
+        "count": ("Count", [points_pb2.CountRequest(index="named")]),
+        "scroll": ("Scroll", [page]),
+        "scroll the rest": ("Scroll", [rest]),
     }
 
 
