@@ -17,7 +17,7 @@ from divgrpc_client.cli import session
 from divgrpc_client.cli.options import options_in, with_extra
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output
-from divgrpc_client.formats.column_files import read_columns
+from divgrpc_client.formats.column_files import read_columns, with_types
 from divgrpc_client.formats.documents import Documents, read_build, read_documents
 from divgrpc_client.formats.files import pick_rows, read_column, read_ids, read_lists, read_vectors
 from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
@@ -84,10 +84,7 @@ def build(arguments: argparse.Namespace) -> None:
 def _columns(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the ids and attributes of --columns."""
     ids, attributes = read_columns(Path(arguments.columns))
-    # A column without values has no type. Texts fit whatever is added to it later.
-    empty = [name for name, values in attributes.items() if all(v is None for v in values)]
-    types = dict.fromkeys(empty, "keyword")
-    return {"ids": ids, "attributes": attributes, "attribute_types": types}
+    return {"ids": ids, **with_types(attributes)}
 
 
 def query(arguments: argparse.Namespace) -> None:

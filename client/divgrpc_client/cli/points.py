@@ -15,7 +15,8 @@ from divgrpc.types.records import Records
 from divgrpc_client.cli import session
 from divgrpc_client.cli.options import add_flags, add_name
 from divgrpc_client.formats import json_output
-from divgrpc_client.formats.json_lines import JSON_LINES, as_object, write_points
+from divgrpc_client.formats.json_lines import as_object
+from divgrpc_client.formats.record_files import RECORD_FILES, record_writer
 
 # Number of points that scroll shows.
 _SHOWN: Final = 20
@@ -108,7 +109,7 @@ def scroll(arguments: argparse.Namespace) -> None:
 def add_export(verb: argparse.ArgumentParser) -> None:
     """Add the arguments of `export`."""
     add_name(verb)
-    suffixes = " or ".join(JSON_LINES)
+    suffixes = " or ".join(RECORD_FILES)
     verb.add_argument("file", metavar="FILE", help=f"The file to write, which ends in {suffixes}.")
     add_flags(verb, ("--overwrite", "", "Replace FILE if it exists."))
 
@@ -116,29 +117,33 @@ def add_export(verb: argparse.ArgumentParser) -> None:
 def export(arguments: argparse.Namespace) -> None:
     """Write all points of an index to a file that divgrpc build reads.
 
-    FILE has a line of JSON for each point, with its id, vector, attributes and payload, and appears
-    only when it is complete. It has neither the parameters of the index, such as its metric, nor
-    categories, sub-topics and labels. Under cosine, vectors have unit length.
+    FILE has the id, vector, attributes and payload of each point, as a line of JSON or, if its name
+    ends in .parquet, as a row of a table. It appears only when it is complete. It has neither the
+    parameters of the index, such as its metric, nor categories, sub-topics and labels. Under
+    cosine, vectors have unit length.
 
     Examples:
       divgrpc export shoes shoes.jsonl
       divgrpc build shoes-2 shoes.jsonl --metric cosine
     """
     path = Path(arguments.file)
-    if path.suffix not in JSON_LINES:
-        raise InvalidArgumentError("file", f"{path} must end in {' or '.join(JSON_LINES)}")
+    if path.suffix not in RECORD_FILES:
+        raise InvalidArgumentError("file", f"{path} must end in {' or '.join(RECORD_FILES)}")
     if path.exists() and not arguments.overwrite:
         raise InvalidArgumentError("file", f"{path} exists; --overwrite replaces it")
     part = path.with_name(f".{path.name}.part")
     try:
-        with session.connect(arguments) as client, part.open("w", encoding="utf-8") as file:
+        with session.connect(arguments) as client:
             info = client.get_index(arguments.name, timeout=arguments.timeout)
             points = 0
-            with session.bar(arguments, "points") as progress:
-                pages = client.scroll(arguments.name, with_vectors=True, timeout=arguments.timeout)
+            pages = client.scroll(arguments.name, with_vectors=True, timeout=arguments.timeout)
+            with (
+                session.bar(arguments, "points") as progress,
+                record_writer(part, path.suffix, info) as write,
+            ):
                 for page in pages:
                     _check_generation(info, page)
-                    file.writelines(write_points(page))
+                    write(page)
                     points += len(page)
                     if progress is not None:
                         progress(Progress("exporting", points, info.rows))

@@ -7,7 +7,7 @@ missing.
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +45,19 @@ def read_columns(path: Path) -> tuple[list[Any] | None, dict[str, list[Any]]]:
         problem = f"line {ids.index(None) + 2} has no id"
         raise InvalidArgumentError("columns", f"{path} {problem}")
     return ids, columns
+
+
+def with_types(attributes: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return attributes of a file as arguments of `Client.build`.
+
+    A column without values has no type. Texts fit whatever is added to it later.
+    """
+    empty = [name for name, values in attributes.items() if not any(map(_has_value, values))]
+    return {"attributes": attributes or None, "attribute_types": dict.fromkeys(empty, "keyword")}
+
+
+def _has_value(value: object) -> bool:
+    return value is not None and value != []
 
 
 def _typed(texts: Sequence[str]) -> list[Any]:

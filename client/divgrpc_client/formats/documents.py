@@ -9,8 +9,9 @@ import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import IndexInfo, IntArray
+from divgrpc_client.formats.column_files import with_types
 from divgrpc_client.formats.files import read_column, read_lines, read_vectors
-from divgrpc_client.formats.json_lines import JSON_LINES, read_points
+from divgrpc_client.formats.record_files import RECORD_FILES, read_records
 from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, take, without_zeros
 
@@ -136,12 +137,12 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     columns: dict[str, Any] = {}
     if arguments.features is None:
         path = Path(arguments.file)
-        if path.suffix in JSON_LINES:
+        if path.suffix in RECORD_FILES:
             _refuse_options(path, arguments)
-            points = read_points(path)
+            points = read_records(path)
             rows = points.vectors
             columns = {"ids": points.ids, "payloads": points.payloads}
-            columns |= {"attributes": points.attributes or None}
+            columns |= with_types(points.attributes)
         else:
             rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
         documents = _with_labels(path, rows, None, arguments)
@@ -165,11 +166,11 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
 
 
 def _refuse_options(path: Path, arguments: argparse.Namespace) -> None:
-    """Raise for options that a file of JSON Lines does not have."""
+    """Raise for options that do not apply to a file of whole points."""
     for option, default in (("key", None), ("dims", None), ("index_base", "auto")):
         if getattr(arguments, option) != default:
             flag = f"--{option.replace('_', '-')}"
-            raise InvalidArgumentError(option, f"{flag} is not for JSON Lines, as {path} is")
+            raise InvalidArgumentError(option, f"{flag} is not for a file such as {path}")
 
 
 def read_edges(path: Path) -> IntArray:

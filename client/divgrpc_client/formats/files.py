@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError, invalid
-from divgrpc_client.formats.json_lines import JSON_LINES, read_points
+from divgrpc_client.formats.record_files import RECORD_FILES, read_records
 from divgrpc_client.formats.sparse_text import (
     COLUMN_MAX,
     SVMLIGHT,
@@ -28,7 +28,9 @@ from divgrpc_protos.arrays import Csr, Matrix
 
 Array = npt.NDArray[Any]
 
-FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs, .jsonl or .svm (.svmlight, .libsvm)"
+FORMATS: Final = (
+    ".npy, .npz (numpy's or scipy's), .fvecs, .jsonl, .parquet or .svm (.svmlight, .libsvm)"
+)
 _LABELS: Final = "labels"
 # A line that numpy reads as a whole number, or skips.
 _INTEGER: Final = re.compile(r"\s*[-+]?\d*\s*(#.*)?")
@@ -148,8 +150,8 @@ def pick_rows(text: str | None, count: int) -> range:
 def _read(path: Path, key: str | None) -> Array | Csr:
     if key is not None and path.suffix != ".npz":
         raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
-    if path.suffix in JSON_LINES:
-        vectors = read_points(path).vectors
+    if path.suffix in RECORD_FILES:
+        vectors = read_records(path).vectors
         return vectors if isinstance(vectors, Csr) else np.asarray(vectors)
     match path.suffix:
         case ".npy":

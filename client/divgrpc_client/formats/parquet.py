@@ -1,0 +1,120 @@
+"""Reads and writes points as Parquet files, if pyarrow is installed.
+
+A file has the columns `id`, `vector` (lists of numbers of one length) and `payload`; only `vector`
+is required. Every other column is an attribute. pyarrow is no dependency, because its wheel is
+larger than everything else that divgrpc installs.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.types import IndexInfo
+from divgrpc.types.records import Records
+from divgrpc_client.formats.json_lines import PointLines
+
+PARQUET: Final = (".parquet",)
+_ID, _VECTOR, _PAYLOAD = "id", "vector", "payload"
+
+
+def read_parquet(path: Path) -> PointLines:
+    """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`."""
+    pyarrow = _pyarrow()
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InvalidArgumentError("file", f"{path} cannot be read as Parquet: {error}") from None
+    columns = {name: table.column(name) for name in table.column_names}
+    if _VECTOR not in columns:
+        names = ", ".join(columns) or "none"
+        raise InvalidArgumentError("file", f"{path} has no column {_VECTOR!r}, but {names}")
+    vectors = _vectors(path, columns.pop(_VECTOR))
+    ids, payloads = (
+        columns.pop(name).to_pylist() if name in columns else None for name in (_ID, _PAYLOAD)
+    )
+    attributes = {name: column.to_pylist() for name, column in columns.items()}
+    return PointLines(vectors, ids, attributes, payloads)
+
+
+@contextmanager
+def parquet_writer(path: Path, info: IndexInfo) -> Iterator[Any]:
+    """Yield a function that writes `Records` to a new file.
+
+    Raises `InvalidArgumentError` for an index whose points a file cannot have.
+    """
+    pyarrow = _pyarrow()
+    if info.points == "sparse":
+        raise InvalidArgumentError("file", "sparse points are exported as .jsonl, not as Parquet")
+    schema = _schema(pyarrow, info)
+
+    def write(records: Records) -> None:
+        vectors = pyarrow.array(np.asarray(records.vectors).ravel())
+        columns = {
+            _ID: pyarrow.array(records.ids.tolist(), schema.field(_ID).type),
+            _VECTOR: pyarrow.FixedSizeListArray.from_arrays(vectors, info.dims),
+        }
+        for name, values in records.attributes.items():
+            columns[name] = pyarrow.array(map(_plain, values), schema.field(name).type)
+        if info.has_payloads:
+            payloads = [payload or None for payload in records.payloads]
+            columns[_PAYLOAD] = pyarrow.array(payloads, pyarrow.binary())
+        writer.write_table(pyarrow.table(columns, schema=schema))
+
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        yield write
+
+
+def _schema(pyarrow: Any, info: IndexInfo) -> Any:  # noqa: ANN401  # pyarrow has no types
+    types = {
+        "keyword": pyarrow.string(),
+        "integer": pyarrow.int64(),
+        "float": pyarrow.float64(),
+        "bool": pyarrow.bool_(),
+    }
+    fields = [
+        (_ID, pyarrow.string() if info.id_kind == "string" else pyarrow.int64()),
+        (_VECTOR, pyarrow.list_(pyarrow.float32(), info.dims)),
+    ]
+    for attribute in info.attributes:
+        if attribute.name in (_ID, _VECTOR, _PAYLOAD):
+            text = f"the attribute {attribute.name!r} has the name of another column; use .jsonl"
+            raise InvalidArgumentError("file", text)
+        kind = types[attribute.type]
+        fields.append((attribute.name, pyarrow.list_(kind) if attribute.multi else kind))
+    if info.has_payloads:
+        fields.append((_PAYLOAD, pyarrow.binary()))
+    return pyarrow.schema(fields)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  # the value of any attribute
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _vectors(path: Path, column: Any) -> Any:  # noqa: ANN401  # a column of pyarrow
+    """Return a column of lists as a matrix."""
+    flat = column.combine_chunks()
+    try:
+        numbers = flat.flatten().to_numpy(zero_copy_only=False)
+    except AttributeError:
+        raise InvalidArgumentError("file", f"{path}: `vector` must hold lists of numbers") from None
+    rows = len(flat)
+    dims, rest = divmod(len(numbers), rows) if rows else (0, 0)
+    lengths = set(flat.value_lengths().to_pylist()) if rows else {0}
+    if rest or lengths != {dims} or numbers.dtype.kind not in "iuf":
+        text = f"{path}: `vector` must hold lists of numbers, all of one length and none missing"
+        raise InvalidArgumentError("file", text)
+    return numbers.reshape(rows, dims)
+
+
+def _pyarrow() -> Any:  # noqa: ANN401  # pyarrow has no types
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        text = "Parquet files need pyarrow, which divgrpc does not bring: pip install pyarrow"
+        raise UnsupportedError("file", text) from None
+    return pa

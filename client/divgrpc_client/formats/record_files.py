@@ -1,0 +1,29 @@
+"""Files of whole points: JSON Lines, and Parquet if pyarrow is installed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from divgrpc.types import IndexInfo
+from divgrpc.types.records import Records
+from divgrpc_client.formats.json_lines import JSON_LINES, PointLines, read_points, write_points
+from divgrpc_client.formats.parquet import PARQUET, parquet_writer, read_parquet
+
+RECORD_FILES: Final = (*JSON_LINES, *PARQUET)
+
+
+def read_records(path: Path) -> PointLines:
+    """Return the points of a file; raises `InvalidArgumentError` and `UnsupportedError`."""
+    return read_parquet(path) if path.suffix in PARQUET else read_points(path)
+
+
+@contextmanager
+def record_writer(path: Path, suffix: str, info: IndexInfo) -> Iterator[Callable[[Records], None]]:
+    """Yield a function that writes `Records` to a new file in the format of `suffix`."""
+    if suffix in PARQUET:
+        with parquet_writer(path, info) as write:
+            yield write
+        return
+    with path.open("w", encoding="utf-8") as file:
+        yield lambda records: file.writelines(write_points(records))
